@@ -55,7 +55,8 @@ GateStatus = Literal["passed", "failed", "not compared", "not reached", "not app
 
 _ORDER: tuple[str, ...] = get_args(Stage)
 _OF_BUILD = ("plan", "compile", "policy")
-"""Gates that a class of lane ``modelnew`` does not have: it is no launch plan, and nothing of it is built by us."""
+"""Gates that do not apply to a candidate of kind ``modelnew``: it has no launch plan, and KernelForge does not build
+it."""
 
 
 class Gate(View):
@@ -63,14 +64,14 @@ class Gate(View):
 
     name: Stage
     status: GateStatus
-    """``not compared``: no value was, ``detail`` says why. ``not reached``: an earlier gate ended the cascade, or this
-    one could not judge (verdict ``INFRA``)."""
+    """``not compared``: no value was compared, ``detail`` gives the reason. ``not reached``: an earlier gate ended the
+    cascade, or this one could not decide (verdict ``INFRA``)."""
     detail: str
-    """Why it failed or does not apply, or what it saw; may be empty."""
+    """Reason for a failure or for not applying, or what was measured; may be empty."""
     error: float | None
     """Largest error over its sizes, as a multiple of the tolerance: above 1 fails."""
     checks: tuple[SizeCheck, ...]
-    """Of the gates ``small``, ``hidden`` and ``full``: each size with its error."""
+    """For the gates ``small``, ``hidden`` and ``full``: each size with its error."""
 
 
 def gates_of(evaluation: Evaluation) -> tuple[Gate, ...]:
@@ -114,7 +115,8 @@ def _checks(name: Stage, evaluation: Evaluation) -> tuple[SizeCheck, ...]:
 
 
 def _at_sizes(checks: Sequence[SizeCheck], reached: bool) -> tuple[GateStatus, str]:
-    """Of sizes that did not end the cascade. A further test may fail the small size once the hidden ones passed."""
+    """Status of a gate whose sizes did not end the cascade. A further test may fail the small size after the hidden
+    sizes passed."""
     states = {check.status for check in checks}
     refused = sum(check.status == "guarded" for check in checks)
     remark = f"{refused} of {len(checks)} refused by the plan's own assert" if refused else ""
@@ -162,13 +164,13 @@ class TrialRow(View):
     own: bool
     """Whether these are the candidate's own values."""
     rung: int
-    """How far it came; times are comparable where it is equal."""
+    """Rung of the search that it reached; times are comparable within a rung."""
     time_us: float | None
     problem: str
 
 
 class SideRow(View):
-    """One side of a timing: the candidate, or a baseline with the candidate's speedup against it."""
+    """One side of a timing: the candidate, or a baseline with the candidate's speedup over it."""
 
     name: str
     fastest: bool
@@ -179,18 +181,18 @@ class SideRow(View):
     high_us: float
     samples: int
     captured: bool
-    """Replayed from a CUDA graph; if not, launches from the host are part of the time."""
+    """Whether it was replayed from a CUDA graph; if not, its time includes launches from the host."""
     node_gap_us: float | None
-    """What an execution of an empty kernel takes there: a part of the time, once per kernel."""
+    """Time of an empty kernel there; each kernel's time contains it once."""
     speedup: float | None
-    """From blocks in which the two took turns, so it may differ a little from the ratio of the medians."""
+    """Measured in blocks that alternate, so it may differ a little from the ratio of the medians."""
     low: float | None
     """95 % interval of ``speedup``."""
     high: float | None
 
 
 class AttemptView(View):
-    """One attempt beside its parent and beside the task's best."""
+    """One attempt, compared with its parent and with the task's best."""
 
     id: str
     run: str
@@ -199,19 +201,19 @@ class AttemptView(View):
     operator: Operator
     parent: str | None
     best: str | None
-    """Id of the task's best attempt, which may be this one; None where there is none, or it was not given."""
+    """Id of the task's best attempt, possibly this one; None where there is none, or it was not given."""
     candidate: str | None
     """Hash of the candidate; None when the reply held none."""
     lane: str | None
     coder: str
     """Specification of the Coder that wrote it; empty for a tuned child."""
     technique: str
-    """The technique that the Coder was asked to use; empty for none."""
+    """Technique requested from the Coder; empty for none."""
     inspirations: tuple[str, ...]
-    """Ids of the other attempts that the Coder was shown."""
+    """Ids of other attempts in the Coder's prompt."""
     cost: Cost
     caught_by: str | None
-    """Name of the Tester's generator whose inputs it failed on."""
+    """Name of the Tester's generator on whose inputs it failed."""
     choices: dict[str, int]
     """Value of every ``# tune:`` name."""
     parent_choices: dict[str, int]
@@ -219,8 +221,8 @@ class AttemptView(View):
     source: str | None
     plan: str | None
     diffs: tuple[Diff, ...]
-    """Source and plan against the parent's, then against the task's best where that is another attempt. Empty where
-    there is nothing to compare with."""
+    """Source and plan against the parent's, then against those of the task's best if that is another attempt. Empty
+    where there is nothing to compare with."""
     verdict: Verdict
     stage: str
     reason: str
@@ -230,22 +232,22 @@ class AttemptView(View):
     checks: tuple[SizeCheck, ...]
     performance: Performance | None
     sides: tuple[SideRow, ...]
-    """The candidate, then its baselines; none where nothing was measured. Samples are in ``performance.timing``."""
+    """The candidate, then its baselines; empty where nothing was measured. Samples are in ``performance.timing``."""
     floor_us: float | None
-    """Least time of the task on this device: compulsory bytes at peak bandwidth; None where its figures are unknown."""
+    """Least time of the task on this device: compulsory bytes at peak bandwidth; None where they are unknown."""
     floor_share: float | None
     """Floor over measured time. Above 1 where caches help; None where the time is modelled or quarantined."""
     ceiling_share: float | None
-    """Share of the governing ceiling that is reached: the roofline time of what the candidate itself moves and
-    computes (``place.ceiling_us``) over its time. Only where the profile and the time are of one origin, both
-    measured or both modelled; None where the time is quarantined."""
+    """Reached share of the governing ceiling: the roofline time of the candidate's own bytes and operations
+    (``place.ceiling_us``) over its time. Only where profile and time have the same origin, measured or modelled; None
+    where the time is quarantined."""
     place: RooflinePoint | None
-    """Under the device's roofs; None without a profile."""
+    """Position under the device's roofs; None without a profile."""
     parent_place: RooflinePoint | None
     finding: Finding | None
     metrics: tuple[MetricChange, ...]
     profile_notes: tuple[str, ...]
-    """What a reader of the metrics must know."""
+    """Caveats of the metrics."""
     trials: tuple[TrialRow, ...]
     """The furthest and fastest first."""
     reward: Reward
@@ -256,9 +258,9 @@ class AttemptView(View):
     timings: dict[str, float]
     fingerprint: Fingerprint
     replay: tuple[str, ...]
-    """Shell commands that show it with its messages, write its candidate to a file, and evaluate that again."""
+    """Shell commands that show it with its messages, write its candidate to a file, and evaluate that file."""
     messages: tuple[Message, ...] | None
-    """Prompts and replies, where they were asked for."""
+    """Prompts and replies, if requested."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
 
@@ -268,18 +270,19 @@ class AttemptView(View):
         return outcome_words(self.verdict, self.uncompared)
 
     def diff(self, name: Literal["source", "plan"], beside: Literal["parent", "best"] = "parent") -> Diff | None:
-        """One of :attr:`diffs`, if it is there."""
+        """One of :attr:`diffs`, if present."""
         return next((diff for diff in self.diffs if (diff.name, diff.beside) == (name, beside)), None)
 
     @property
     def source_diff(self) -> str | None:
-        """Unified diff against the parent's source; None where there is nothing to compare with, or too much."""
+        """Unified diff against the parent's source; None where there is nothing to compare with, or the texts are too
+        long."""
         diff = self.diff("source")
         return unified(diff) if diff else None
 
     @property
     def plan_diff(self) -> str | None:
-        """The same of the plan."""
+        """The same for the plan."""
         diff = self.diff("plan")
         return unified(diff) if diff else None
 
@@ -300,9 +303,9 @@ def attempt_view(
         parent: the attempt it came from, if any.
         best: the task's best attempt, if any.
         task: as journalled with the run.
-        facts: what the oracle found of the task.
+        facts: facts of the task from the oracle.
         messages: include every prompt and reply.
-        results: the folder of results as commands have to name it; empty where they find it without.
+        results: value of ``--results`` for commands; empty where the default folder is used.
     """
     candidate, evaluation = attempt.candidate, attempt.evaluation
     before = parent.candidate if parent else None
@@ -361,7 +364,7 @@ def _diffs(attempt: Attempt, parent: Attempt | None, best: Attempt | None) -> tu
 
 
 def sides_of(timing: Timing) -> tuple[SideRow, ...]:
-    """The candidate, then its baselines, and the speedup against each that took turns with it."""
+    """The candidate, then its baselines, with the speedup over each baseline that was timed in turns with it."""
     rows = []
     for side in (timing.candidate, *timing.baselines):
         ratio = timing.ratio(side.name)
@@ -381,21 +384,21 @@ def sides_of(timing: Timing) -> tuple[SideRow, ...]:
 
 
 def unhidden_eager_us(timing: Timing | None) -> float | None:
-    """Time of eager PyTorch where the host waits for each flush, so that its launches are seen; None where it was not
-    taken."""
+    """Time of eager PyTorch where the host waits for each flush, so that its launches are visible; None where it was
+    not measured."""
     sides = () if timing is None else timing.baselines
     return next((side.median_us for side in sides if side.name in UNRANKED), None)
 
 
 @cache
 def _shipped() -> frozenset[str]:
-    """Suites that came with KernelForge; a report asks for each of thousands of attempts."""
+    """Names of the shipped suites; cached because a report asks for each attempt."""
     return frozenset(list_suites())
 
 
 def _replay(attempt: Attempt, task: Task | None, results: str) -> tuple[str, ...]:
-    """Commands for a shell. Where a suite lies that did not come with KernelForge is not journalled, so its candidates
-    can be shown but there is no line that evaluates them."""
+    """Shell commands. The folder of a suite that is not shipped is not journalled, so its candidates can be shown but
+    there is no command that evaluates them."""
     lines = [shell_command("show", attempt.id, options=["--messages"], results=results)]
     if attempt.candidate is not None and attempt.candidate.lane == "plan":
         file = f"{attempt.task.replace('/', '-')}-{attempt.number:02d}.md"

@@ -1,4 +1,4 @@
-"""Views of an audit: rejected and missed mutants, beside KernelBench's rule."""
+"""Views of a mutation audit: rejected and surviving mutants, also by KernelBench's rule."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ class MutantRow(View):
     mutant: str
     fault: str
     outcome: Literal["killed", "survived", "equivalent", "invalid"]
-    """``equivalent``: it survived, and the suite argues that it is as right as the reference."""
+    """``equivalent``: it survived, and the suite argues that it is as correct as the reference."""
     size: str
-    """Where it was first rejected, with the family of inputs; empty where it was not."""
+    """Size at which it was first rejected, with the family of inputs; empty for a survivor."""
     family: str
     bitwise_equal: bool
     kernelbench_killed: bool
 
 
 class AuditRow(View):
-    """One task. Counts are of mutants that could be judged."""
+    """One task. Counts are of judged mutants."""
 
     suite: str
     task: str
     made: int
-    """Mutants that could be made; as many as the cap were run."""
+    """Mutants that could be made; those up to the cap were run."""
     judged: int
     """Mutants that were run and are not argued to be equivalent."""
     killed: int
     equivalent: int
     invalid: int
     kernelbench_killed: int
-    """Of those judged."""
+    """Of the judged mutants."""
     same_as: str
-    """The task whose counts these are, because both are checked on the very same things; not counted again."""
+    """Task with equal content whose counts these are; not counted twice."""
     error: str
     stale: tuple[str, ...]
-    """Arguments for equivalence that no longer hold."""
+    """Arguments for equivalence that are no longer valid."""
     mutants: tuple[MutantRow, ...]
 
     @property
@@ -54,7 +54,7 @@ class AuditRow(View):
 
 
 class SuiteRow(View):
-    """One suite. Tasks that are the same as another are not counted."""
+    """One suite. Duplicate tasks are not counted."""
 
     suite: str
     tasks: int
@@ -93,7 +93,7 @@ class AuditView(View):
     kernelbench_kill_rate: float | None
     threshold: float
     ok: bool
-    """The kill rate is at least the threshold, every task could be audited, and no argument is stale."""
+    """Whether the kill rate is at least the threshold, every task could be audited, and no argument is stale."""
 
 
 def audit_row(suite: str, audit: TaskAudit, argued: Sequence[str], stale: Sequence[str]) -> AuditRow:
@@ -122,7 +122,7 @@ def _mutant_row(mutant: MutantOutcome, argued: bool) -> MutantRow:
 
 
 def audit_view(rows: Iterable[AuditRow], threshold: float) -> AuditView:
-    """View of an audit. A task that is the same as another is not counted again."""
+    """View of an audit. Duplicate tasks are not counted."""
     tasks = tuple(rows)
     counted = [row for row in tasks if not row.same_as]
     totals = _totals(counted, _COUNTS)

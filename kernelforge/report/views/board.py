@@ -17,9 +17,9 @@ from kernelforge.report.views.statistics import Estimate
 from kernelforge.report.views.summary import TaskSummary, is_uncompiled
 
 PRECISION = "float64 oracle, TF32 off, tolerance of the task's own error"
-"""The one policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the
-suite's digest covers that), products and convolutions without TF32 in reference and baselines alike, and a tolerance
-from the error that torch itself makes (``docs/tasks.md``). Another policy would have another name."""
+"""The policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the suite's
+digest covers that), products and convolutions without TF32 in reference and baselines, and a tolerance from the error
+that torch itself makes (``docs/tasks.md``). Another policy would have another name."""
 
 FASTEST_UNCOMPILED = "fastest without compile"
 
@@ -39,29 +39,28 @@ class BoardKey(View):
     """The GPU by name where one measured; else the emulated device."""
     suite: str
     suite_digest: str
-    """Names every task with its source, sizes and tolerance policy."""
+    """Digest of every task with its source, sizes and tolerance policy."""
     task_set: str
-    """Names which of the suite's tasks were run."""
+    """Digest of the names of the tasks that were run."""
     task_count: int
     origin: Origin
     """Whether times are measured or modelled."""
     baseline: str
     """``fastest``: the fastest of eager, eager in a CUDA graph and torch.compile. ``fastest without compile``: the same
-    where torch.compile was there at no task. ``eager`` under the protocol of KernelBench. ``none`` on a modelled
-    board."""
+    where no task had torch.compile. ``eager`` under the protocol of KernelBench. ``none`` for a modelled board."""
     precision: str
     """Policy of arithmetic and tolerance: :data:`PRECISION`."""
     evaluator: str
-    """Version of the evaluator, with limits that are not the default. Further tests that a run added are not part of
-    it: they can only cost the run."""
+    """Version of the evaluator, with limits that are not the default. Further tests of a run are not part of it: they
+    can only lower its result."""
     lane: str
-    """``plan``, ``modelnew``, or both: host code plays another game than a launch plan."""
+    """Candidate kind: ``plan``, ``modelnew``, or both. Results of host code and of launch plans are not comparable."""
     protocol: str | None
-    """Timing protocol; None where no run on the board has timed anything."""
+    """Timing protocol; None where no run on the board has timed a candidate."""
 
 
 def board_key(records: RunRecords) -> BoardKey:
-    """Key of a run. One that timed nothing has no protocol: it fits the boards that differ in that alone."""
+    """Key of a run. A run without timings has no protocol: it fits boards that differ in the protocol alone."""
     config = records.run.config
     evaluations = [attempt.evaluation for attempt in records.attempts]
     return KeyParts(
@@ -78,34 +77,34 @@ def board_key(records: RunRecords) -> BoardKey:
 
 
 def timings_of(evaluations: Iterable[Evaluation]) -> tuple[Timing, ...]:
-    """How the speedups of evaluations came about, of those that have one."""
+    """Timings of the evaluations that have a speedup."""
     speeds = [evaluation.performance for evaluation in evaluations if evaluation.performance is not None]
     return tuple(speed.timing for speed in speeds if speed.timing is not None and speed.speedup is not None)
 
 
 def suite_name(config: RunConfig) -> str:
-    """Name of a run's suite; of one that was given by its path, that of the folder or of the task file."""
+    """Name of a run's suite; for a suite given by path, the name of its folder or task file."""
     path = PurePath(config.suite)
     return (path.parent if path.name == "suite.toml" else path).name or config.suite
 
 
 @dataclass(frozen=True)
 class KeyParts:
-    """What a key is made of."""
+    """Input of a key."""
 
     device: str
-    """As the run was told; for one without attempts."""
+    """Device option of the run; used without attempts."""
     suite: str
     suite_digest: str
     tasks: Sequence[str]
     published: bool
-    """Whether times were taken as KernelBench publishes them."""
+    """Whether times were measured by the protocol of KernelBench."""
     fingerprints: Sequence[Fingerprint]
     lanes: Sequence[str]
     protocols: Sequence[str]
-    """Of whatever was timed."""
+    """Of all timed attempts."""
     timings: Sequence[Timing]
-    """Of each task's best that has a speedup."""
+    """Of the best attempts with a speedup."""
 
     def key(self) -> BoardKey:
         """The key."""
@@ -128,14 +127,14 @@ class KeyParts:
 
 
 def without_tests(evaluator: str) -> str:
-    """An evaluator's version without the digest of further tests, which :func:`evaluator_version` puts behind it."""
+    """An evaluator's version without the digest of further tests, which :func:`evaluator_version` appends."""
     return evaluator.partition("+tests.")[0]
 
 
 def key_differences(a: BoardKey, b: BoardKey) -> tuple[str, ...]:
-    """What keeps two results off one board: ``device: NVIDIA H200 and emulated:h100``; empty where nothing does.
+    """Reasons why two results do not share a board: ``device: NVIDIA H200 and emulated:h100``; empty if they do.
 
-    A missing timing protocol differs from none: whoever timed nothing fits every protocol.
+    A missing timing protocol equals every protocol.
     """
     differences = []
     for name in BoardKey.model_fields:
@@ -146,7 +145,7 @@ def key_differences(a: BoardKey, b: BoardKey) -> tuple[str, ...]:
 
 
 def settle(key: BoardKey, keys: Sequence[BoardKey]) -> BoardKey:
-    """The key of the board that a run belongs on; one that timed nothing, on the board that it failed to enter."""
+    """The key of a run's board; for a run without timings, that of the board with the latest protocol that fits."""
     if key.protocol is not None:
         return key
     fitting = [candidate for candidate in keys if not key_differences(candidate, key)]
@@ -166,16 +165,16 @@ def _joined(names: Iterable[str]) -> str:
 
 
 MONEY_DIGITS = 9
-"""Sums of dollars are rounded to a billionth: the order of adding must not show."""
+"""Sums of dollars are rounded to a billionth, so that the order of adding does not matter."""
 
 _NAN = math.nan
 
 
 class Verified(View):
-    """What somebody found who checked a submitted result."""
+    """Result of the verification of a submitted entry."""
 
     by: str
-    """Where: host, device and version of KernelForge."""
+    """Host, device and version of KernelForge of the verification."""
     when: str
     """UTC, ISO 8601."""
     rerun: int
@@ -193,16 +192,16 @@ class Verified(View):
 
 
 class Result(View):
-    """What a board is made from: one run, with a row per task."""
+    """Input of a board: one run, with a row per task."""
 
     key: BoardKey
     run: str
     by: str = ""
-    """Who submitted it; empty for a run of this results folder."""
+    """Submitter; empty for a run of this results folder."""
     note: str = ""
-    """What they say of it."""
+    """Note by the submitter."""
     digest: str | None = None
-    """Names the submitted file by its content."""
+    """Digest of the submitted file."""
     verified: Verified | None = None
     started: str
     state: ShownState
@@ -210,18 +209,19 @@ class Result(View):
     coder: str
     judge: str
     confined: bool
-    """False when untrusted code ran without a jail: shown, never rewarded."""
+    """False when untrusted code ran without a jail: shown, but never rewarded."""
     further_tests: bool = False
-    """Whether it was also judged on tests that a Tester added: those can only cost it."""
+    """Whether it was also judged on a Tester's inputs, which can only lower its result."""
     attempts: int
     infra: int
-    """Attempts that ended in INFRA: ours, or unsupported here; no statement about the candidate."""
+    """Attempts that ended in INFRA: a fault of the machine, or unsupported here; not a statement about the
+    candidate."""
     quarantined: int = 0
-    """Attempts whose time is not believed: they have no speedup."""
+    """Attempts with a quarantined time: they have no speedup."""
     tokens: int | None = None
     """Of all models, input and output; None where a part is unknown."""
     dollars: float | None = None
-    """Paid for models; None where a part is unknown."""
+    """Price of all model calls; None where a part is unknown."""
     tasks: tuple[TaskSummary, ...]
 
 
@@ -232,27 +232,27 @@ class Entry(Result):
     tasks_ok: int
     tasks_total: int
     uncompared: int = 0
-    """Tasks whose best was compared at smaller sizes alone: they are not correct."""
+    """Tasks whose best was compared only at smaller sizes: they are not correct."""
     correct: Estimate
-    """Share of all tasks with something correct."""
+    """Share of all tasks with a correct attempt."""
     median_dram_ratio: Estimate | None
     """Median over correct tasks of DRAM bytes over compulsory bytes."""
     fast_p: tuple[FastPoint, ...] = ()
-    """Measured boards only, like all that follows. The denominator is all tasks."""
+    """Measured boards only, as are the following fields. The denominator is all tasks."""
     uncompiled: int = 0
-    """Tasks with a speedup that torch.compile was not among the baselines of: theirs is over a weaker baseline."""
+    """Tasks with a speedup without torch.compile among their baselines: that baseline is weaker."""
     untimed: int = 0
-    """Correct tasks without a measured speedup: they count for fast_0 alone, and as 1 in ``geomean_speedup``."""
+    """Correct tasks without a measured speedup: they count for fast_0 only, and as 1 in ``geomean_speedup``."""
     median_speedup: Estimate | None = None
     """Median over correct tasks, against the board's baseline."""
     geomean_speedup: Estimate | None = None
-    """Geometric mean over all tasks of max(speedup, 1), a failure as 1: what deploying the better of both gains."""
+    """Geometric mean over all tasks of max(speedup, 1), a failure as 1: the gain from deploying the better of both."""
     geomean_correct: Estimate | None = None
-    """Geometric mean over correct tasks only; flatters a run that fails the hard ones."""
+    """Geometric mean over correct tasks only; favours a run that fails the hard ones."""
     geomean_eager: Estimate | None = None
     """The same against eager PyTorch, as others publish it."""
     win_rate: Estimate | None = None
-    """Share of all tasks with a speedup above 1 beyond its noise: the lower end of its interval is."""
+    """Share of all tasks with a speedup above 1 beyond its noise."""
     floor_share: Estimate | None = None
     """Mean over all tasks of floor / time, a task without a time as 0. None where the GPU's bandwidth is unknown."""
     tokens_per_task: float | None
@@ -267,7 +267,7 @@ class Board(View):
     entries: tuple[Entry, ...]
     """Best first."""
     records: tuple[TaskSummary, ...]
-    """Per task, the best that any run on the board found."""
+    """The best result of any run on the board, per task."""
 
 
 class Leaderboard(View):
@@ -277,12 +277,12 @@ class Leaderboard(View):
 
 
 def leaderboard(runs: Iterable[RunRecords]) -> Leaderboard:
-    """Boards of runs, those with the newest run first."""
+    """Boards of runs; those with the newest run come first."""
     return boards_of(run_result(records) for records in runs if records.attempts)
 
 
 def boards_of(results: Iterable[Result]) -> Leaderboard:
-    """Boards of results, those with the newest result first."""
+    """Boards of results; those with the newest result come first."""
     ranked = list(results)
     keys = [result.key for result in ranked if result.key.protocol is not None]
     settled = [(settle(result.key, keys), result) for result in ranked]
@@ -293,7 +293,7 @@ def boards_of(results: Iterable[Result]) -> Leaderboard:
 
 
 def run_result(records: RunRecords) -> Result:
-    """What a run of this results folder brings to a board."""
+    """Board result of a run of this results folder."""
     run = records.run
     evaluations = [attempt.evaluation for attempt in records.attempts]
     tokens, dollars = spent_on(list(records.said()), (*run.config.coders, run.config.judge))
@@ -317,15 +317,15 @@ def run_result(records: RunRecords) -> Result:
 
 
 def has_tests(evaluator: str) -> bool:
-    """Whether further tests were in force."""
+    """Whether further tests were in use."""
     return evaluator != without_tests(evaluator)
 
 
 def spent_on(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | None, float | None]:
-    """Tokens and dollars of what was said; None where a part is unknown.
+    """Tokens and dollars of messages; None where a part is unknown.
 
-    The built-in agents cost nothing. Whoever else answered without a price (an exchange folder, an agent that submits
-    by itself) cost something that nobody here knows.
+    The built-in agents cost nothing. Other agents without a price (an exchange folder, an agent that submits by itself)
+    have an unknown cost.
     """
     replies = [message for message in messages if message.role == "reply" and message.provider != "builtin"]
     if any(reply.usage is None for reply in replies) or (not replies and set(agents) - {"builtin", "none", ""}):
@@ -347,7 +347,7 @@ def _board(key: BoardKey, results: Sequence[Result]) -> Board:
 
 
 def _standing(entry: Entry) -> tuple[float | str, ...]:
-    """Sort key, best first: fast_1 and the deployable geomean when measured; else correctness and DRAM traffic."""
+    """Sort key, best first: fast_1 and geometric mean when measured, then correctness and DRAM traffic."""
     fast_1 = next((point.value for point in entry.fast_p if point.p == 1.0), 0.0)
     gain = entry.geomean_speedup.value if entry.geomean_speedup else 0.0
     ratio = entry.median_dram_ratio.value if entry.median_dram_ratio else math.inf
@@ -406,6 +406,6 @@ def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool])
 
 
 def _per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
-    """A number per task, NaN where nothing is correct or it has none."""
+    """A number per task; NaN where no attempt is correct or has it."""
     values = [getattr(task, name) if task.correct else None for task in tasks]
     return [_NAN if value is None else float(value) for value in values]

@@ -1,13 +1,17 @@
 """Two runs compared task by task; tasks in only one of them are listed.
 
-What comes first is correctness: correct beats failed, whatever the times. Where both are correct, what is compared is
-the measured time of the two bests, or on a device that models time their DRAM bytes, which are counted and so the same
+Correctness comes first: correct beats failed, regardless of times. Where both are correct, the measured times of the
+two best attempts are compared; on a device that models time, their DRAM bytes. Those are counted, so equal counts are a
+tie and any difference decides.
 every time: then equal is a tie and any difference is none.
 
-The two candidates were timed in different runs. They did not take turns, as a candidate and its baselines do, so that
-what disturbed only one of them (clocks, temperature, a neighbour) does not cancel: the interval of their ratio is wider
-than that of a speedup, and says nothing of such a disturbance if it lasted for all of a run. It is made from the
-intervals of the two medians by MOVER, on the scale of logarithms (Zou & Donner, "Construction of confidence limits
+The two candidates were timed in different runs and not in turns, as a candidate and its baselines are, so a disturbance
+of only one of them (clocks, temperature, other load) does not cancel. The interval of their ratio is wider than that of
+a speedup, and does not cover a disturbance that lasted for all of a run. It is computed from the intervals of the two
+medians by MOVER, on the logarithmic scale (Zou & Donner, "Construction of confidence limits about effect measures: a
+general approach", Statistics in Medicine 2008): with log times a and b and their limits, ``a - b - sqrt((a - a_low)^2 +
+(b_high - b)^2)`` is the lower limit, the upper one its mirror image. The samples are not resampled: samples of one
+block are not independent, and the blocks are not journalled.
 about effect measures: a general approach", Statistics in Medicine 2008): with log times a and b and their limits,
 ``a - b - sqrt((a - a_low)^2 + (b_high - b)^2)`` is the lower limit, the upper one its mirror image. The samples
 themselves are not drawn again: those of one block are not independent, and which belong together is not journalled.
@@ -29,10 +33,10 @@ from kernelforge.report.views.summary import best_of
 from kernelforge.report.views.task import believed_time
 
 _ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}
-"""Parts of a board's key that do not matter here: each task is compared only with the very same task."""
+"""Parts of a board's key that are ignored here: each task is compared only with the same task."""
 
 Outcome = Literal["win", "loss", "tie", "both-failed"]
-"""For the second run, ``b``: by whether the interval of the ratio of the two times excludes 1, and by correctness."""
+"""Outcome for the second run, ``b``: by correctness, and by whether the interval of the ratio excludes 1."""
 
 
 class PairRow(View):
@@ -41,36 +45,36 @@ class PairRow(View):
     task: str
     outcome: Outcome
     why: str
-    """In words: ``correct, where a failed``; ``1.31x as fast [1.27, 1.35]``; ``the interval holds 1``."""
+    """Explanation: ``b is correct, a is not: WRONG``; ``1.31x as fast [1.27, 1.35]``."""
     a_best: str | None
     b_best: str | None
     a_verdict: Verdict | None
     b_verdict: Verdict | None
     a_value: float | None
-    """What is compared (see ``CompareView.quantity``); None where there is none."""
+    """Compared quantity (see ``CompareView.quantity``); None where it is missing."""
     b_value: float | None
     ratio: float | None
-    """How much better b is: above 1 is better."""
+    """Ratio of a's value to b's: above 1 is better for b."""
     low: float | None
-    """95 % interval of the ratio; None where the quantity has no noise."""
+    """95 % interval of the ratio; None for counted quantities."""
     high: float | None
     a_outcome: str | None
-    """The verdict in words: ``OK, full size not compared`` is not correct. None where there is no attempt."""
+    """The verdict in words; ``OK, full size not compared`` is not correct. None without an attempt."""
     b_outcome: str | None
 
 
 class CompareView(View):
-    """Two runs. Times and counters are compared only where nothing but the choice of tasks keeps the two runs off one
-    board; else correctness alone."""
+    """Two runs. Times and counters are compared only where the runs would share a board, except for the choice of
+    tasks; otherwise only correctness is."""
 
     a: str
     b: str
     comparable: bool
-    """Whether both stand on one board."""
+    """Whether both belong on one board."""
     differences: tuple[str, ...]
-    """What keeps them off one board: ``device: NVIDIA H200 and emulated:h100``."""
+    """Reasons why they do not: ``device: NVIDIA H200 and emulated:h100``."""
     quantity: Literal["time_us", "dram_bytes", "none"]
-    """What is compared where both are correct."""
+    """Quantity that is compared where both are correct."""
     wins: int
     losses: int
     ties: int
@@ -78,15 +82,15 @@ class CompareView(View):
     geomean_ratio: Estimate | None
     """Over tasks with a ratio."""
     pairs: tuple[PairRow, ...]
-    """Regressions first, the worst of them at the top; then wins, ties, and what both failed."""
+    """Regressions first, the worst at the top; then wins, ties, and tasks that both failed."""
     only_a: tuple[str, ...]
     only_b: tuple[str, ...]
     changed: tuple[str, ...]
-    """Tasks of one name that differ in source, sizes or policy: they are not compared."""
+    """Tasks with equal names and other sources, sizes or policies: they are not compared."""
 
 
 def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
-    """How run ``b`` did, beside run ``a``."""
+    """Compare run ``b`` with run ``a``."""
     keys = board_key(a), board_key(b)
     differences = key_differences(*keys)
     plain = [key.model_copy(update={name: keys[0].__dict__[name] for name in _ABOUT_TASKS}) for key in keys]
@@ -117,7 +121,7 @@ def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
 
 
 def _same(a: RunRecords, b: RunRecords, task: str) -> bool:
-    """Whether a name means one task in both. A run that never came to a task vouches for it by its suite alone."""
+    """Whether a name means the same task in both. A run that did not start the task is judged by its suite alone."""
     digests = {_digest(a, task), _digest(b, task)}
     return a.run.config.suite_digest == b.run.config.suite_digest if None in digests else len(digests) == 1
 
@@ -129,7 +133,7 @@ def _digest(records: RunRecords, task: str) -> str | None:
 
 
 class _Judged(NamedTuple):
-    """Who is ahead at one task, and by how much."""
+    """Outcome at one task, with the reason and the values."""
 
     outcome: Outcome
     why: str
@@ -197,7 +201,7 @@ def _by_time(a: Attempt, b: Attempt) -> _Judged:
 
 
 def _interval(a: Attempt, b: Attempt) -> tuple[float, float] | None:
-    """95 % interval of a's time over b's, by MOVER on the scale of logarithms."""
+    """95 % interval of a's time over b's, by MOVER on the logarithmic scale."""
     speeds = a.evaluation.performance, b.evaluation.performance
     ends = [speed.interval_us if speed else None for speed in speeds]
     if speeds[0] is None or speeds[1] is None or ends[0] is None or ends[1] is None:
@@ -227,7 +231,7 @@ def _by_traffic(a: Attempt, b: Attempt) -> _Judged:
 
 
 def _standing(pair: PairRow) -> tuple[int, float, str]:
-    """Sort key: losses with what stopped being correct first, then wins, the clearest first."""
+    """Sort key: losses first, led by those that are no longer correct; then wins, the clearest first."""
     rank = {"loss": 0, "win": 1, "tie": 2, "both-failed": 3}[pair.outcome]
     ratio = pair.ratio if pair.ratio is not None else 0.0 if pair.outcome == "loss" else math.inf
     return rank, -ratio if pair.outcome == "win" else ratio, pair.task

@@ -27,12 +27,12 @@ from kernelforge.report.views.statistics import (
 from kernelforge.report.views.summary import TaskSummary, dram_ratio
 
 FASTEST = "fastest"
-"""Stands for the fastest of all baselines, task by task."""
+"""Name for the fastest of all baselines, task by task."""
 
 _STEP = 20
 """Points of a curve per unit of p: 1.2 and 1.5 are among them."""
 _LEAST, _MOST = 2, 4
-"""A curve goes to the largest speedup, but at least and at most this far."""
+"""A curve extends to the largest speedup, within these limits."""
 
 
 class FastPoint(View):
@@ -51,19 +51,18 @@ class FastCurve(View):
     """``fastest``, or a baseline's own name: ``eager``, ``eager-graph``, ``compile``..."""
     tasks: int
     untimed: int
-    """Correct tasks without a speedup against this baseline: they count at p = 0 alone."""
+    """Correct tasks without a speedup over this baseline: they count at p = 0 only."""
     uncompiled: int = 0
-    """Against the fastest: tasks with a speedup that torch.compile was not among the baselines of."""
+    """For the fastest: tasks with a speedup without torch.compile among their baselines."""
     points: tuple[FastPoint, ...]
-    """At p = 0, 0.05, 0.1 ... as far as there are speedups; to 2 at least and to 4 at most. Bands are pointwise."""
+    """At p = 0, 0.05, 0.1 ... up to the largest speedup, to 2 at least and to 4 at most. Bands are pointwise."""
 
 
 class Headline(View):
-    """What a run achieved, each over all tasks with a 95 % interval by task bootstrap; measured runs but for
-    ``correct``."""
+    """Results of a run over all tasks with 95 % intervals by task bootstrap; for modelled runs only ``correct``."""
 
     correct: Estimate | None
-    """Share of tasks with something correct."""
+    """Share of tasks with a correct attempt."""
     fast_1: Estimate | None = None
     """Share of tasks that are correct and faster than the fastest baseline."""
     win_rate: Estimate | None = None
@@ -71,13 +70,13 @@ class Headline(View):
     geomean_speedup: Estimate | None = None
     """Geometric mean of max(speedup, 1), a failure as 1."""
     geomean_correct: Estimate | None = None
-    """Geometric mean over tasks with a speedup alone."""
+    """Geometric mean over tasks with a speedup only."""
     floor_share: Estimate | None = None
     """Mean of floor / time, a task without a time as 0; None where no task has a floor."""
 
 
 def headline(tasks: Sequence[TaskSummary], *, measured: bool) -> Headline:
-    """The numbers that stand for a run."""
+    """Headline numbers of a run."""
     correct = [task.correct for task in tasks]
     if not measured:
         return Headline(correct=correct_share(correct))
@@ -94,11 +93,11 @@ def headline(tasks: Sequence[TaskSummary], *, measured: bool) -> Headline:
 
 
 def fast_curves(bests: Sequence[Attempt | None]) -> tuple[FastCurve, ...]:
-    """A curve against the fastest baseline, and one against each that any of the bests was compared with.
+    """A curve against the fastest baseline, and one against each baseline of any best attempt.
 
     Args:
-        bests: The best attempt of every task of a measured run; None where nothing was accepted. One whose values
-            were not compared at the full size counts as none.
+        bests: The best attempt of every task of a measured run; None where nothing was accepted. An attempt without a
+            value compared at the full size counts as None.
     """
     bests = [None if best is None or best.evaluation.uncompared else best for best in bests]
     timings = [best.evaluation.performance.timing for best in bests if best and best.evaluation.performance]
@@ -108,7 +107,7 @@ def fast_curves(bests: Sequence[Attempt | None]) -> tuple[FastCurve, ...]:
 
 
 def speedup_over(baseline: str, best: Attempt | None) -> float:
-    """Speedup of an attempt over a baseline, NaN where there is none to be believed."""
+    """Speedup of an attempt over a baseline; NaN without one, or where the time is quarantined."""
     speed = best.evaluation.performance if best else None
     if speed is None or speed.quarantined is not None:
         return math.nan
@@ -148,45 +147,45 @@ def _or_nan(value: float | None) -> float:
 
 
 class AnytimePoint(View):
-    """Where the run stood after one more attempt."""
+    """Results of the run after one more attempt."""
 
     evaluations: int
-    """Attempts that had ended, this one included."""
+    """Attempts that had ended, including this one."""
     seconds: float
-    """Since the run began; a pause before ``resume`` is part of it."""
+    """Since the run began, including pauses before ``resume``."""
     dollars: float | None
-    """Paid so far; None once a price is unknown. What was said of a task outside its attempts is paid with the first
-    of them (tests) or the last (last words, lessons)."""
+    """Paid so far; None once a price is unknown. Messages about a task outside its attempts count with its first
+    attempt (tests) or its last (last words, lessons)."""
     attempt: str
     tasks_ok: int
     geomean_speedup: float | None
     """Over all tasks, of max(speedup, 1), a failure as 1; None on a modelled run."""
     median_dram_ratio: float | None
-    """Over the tasks' best so far, DRAM bytes over compulsory bytes."""
+    """DRAM bytes over compulsory bytes of the tasks' best so far."""
 
 
 class Spent(View):
-    """Where time and money went."""
+    """One part of the time and money spent."""
 
     what: str
     """An agent (``coder judge tester reflexion``), a part of evaluations (``build oracle emulation ...``), ``other`` or
     ``idle``."""
     kind: Literal["agent", "evaluation", "rest"]
-    """``rest``: ``other`` is what attempts took beyond their calls and evaluations: waiting for a device, for limits
-    and retries, and agents that buy nothing. ``idle`` is what is left of the run's wall time on all its jobs."""
+    """``rest``: ``other`` is the time of attempts outside calls and evaluations: waiting for a device, for rate limits
+    and retries, and agents without model calls. ``idle`` is the remaining wall time of the run's jobs."""
     seconds: float
-    """Summed over workers, so it may exceed the run's wall time."""
+    """Sum over workers, so it may exceed the run's wall time."""
     dollars: float | None
-    """None where nothing is bought or a price is unknown."""
+    """None without model calls, or where a price is unknown."""
 
 
 def ended_after(records: RunRecords, attempt: Attempt) -> float:
-    """Seconds from the start of the run to the end of the attempt; 0 at the least."""
+    """Seconds from the start of the run to the end of the attempt; at least 0."""
     return max(seconds_between(records.run.started, attempt.started) or 0.0, 0.0) + attempt.seconds
 
 
 def seconds_between(started: str, ended: str | None) -> float | None:
-    """Between two points in time as records hold them; None where one of them is missing or is no such time."""
+    """Seconds between two timestamps of records; None where one is missing or invalid."""
     if ended is None:
         return None
     try:
@@ -196,7 +195,7 @@ def seconds_between(started: str, ended: str | None) -> float | None:
 
 
 def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
-    """One point per attempt, in the order in which they ended."""
+    """One point per attempt, in the order of their ends."""
     ended = sorted((ended_after(records, attempt), index, attempt) for index, attempt in enumerate(records.attempts))
     messages = _said_by(records, [attempt for _, _, attempt in ended])
     gains = dict.fromkeys(records.run.config.tasks, 0.0)
@@ -233,7 +232,7 @@ def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
 
 
 def _replace(ordered: list[float], values: dict[str, float], task: str, value: float | None) -> None:
-    """Put a task's new value into the sorted list of all of them."""
+    """Replace a task's value in the sorted list of all of them."""
     if task in values:
         ordered.remove(values.pop(task))
     if value is not None:
@@ -242,7 +241,7 @@ def _replace(ordered: list[float], values: dict[str, float], task: str, value: f
 
 
 def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
-    """What was said, by the attempt with which it is paid; every message once, if there is any attempt."""
+    """Messages by the attempt with which they count; every message once, if there is any attempt."""
     by_attempt: dict[str, list[Message]] = defaultdict(list)
     first: dict[str, str] = {}
     last: dict[str, str] = {}
@@ -258,7 +257,7 @@ def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Messag
 
 
 def spent(records: RunRecords) -> tuple[Spent, ...]:
-    """Agents by what was paid to them, parts of evaluations by time, and the rest."""
+    """Agents by price, parts of evaluations by time, and the rest."""
     by_agent: dict[str, list[Message]] = defaultdict(list)
     for message in records.said():
         if message.usage is not None:

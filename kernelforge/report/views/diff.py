@@ -1,8 +1,8 @@
 """Difference of two texts as numbered lines, for terminal and pages.
 
-``difflib`` takes time that grows with the product of the lengths. So what two texts begin and end with is set aside
-first, and a long middle is cut at lines that occur once in both (the patience diff of Bram Cohen); what is still long
-between two such lines is shown as replaced as a whole.
+The time of ``difflib`` grows with the product of the lengths. Therefore common beginnings and ends are removed first,
+and a long middle is cut at lines that occur once in both (the patience diff of Bram Cohen); a part that is still long
+between two such lines is shown as replaced completely.
 """
 
 from __future__ import annotations
@@ -29,35 +29,35 @@ _LONG = 2_000
 """Texts with more lines than this together are compared more coarsely."""
 
 _PAIRS, _PAIRS_LONG = 90_000, 10_000
-"""Pairs of lines up to which ``difflib`` is asked, in texts that are not long and that are: tenths of a second at worst
-for the one, milliseconds for each of many parts of the other."""
+"""Limits on pairs of lines for ``difflib``, for short and for long texts: tenths of a second at worst for one text,
+milliseconds for each of many parts."""
 
 _DEEPEST = 8
-"""How often a part between two anchors is cut again: each time costs as much as the part is long."""
+"""Depth of recursive cuts: each level costs time proportional to the length of the part."""
 
 
 class DiffLine(View):
     """One line of a difference."""
 
     kind: Literal["same", "removed", "added", "gap"]
-    """``gap``: lines that are the same were left out before this point; ``text`` says how many."""
+    """``gap``: equal lines were left out before this point; ``text`` gives their number."""
     old_number: int | None
-    """Counted from 1; None where the old text has no such line."""
+    """From 1; None where the old text has no such line."""
     new_number: int | None
     text: str
 
 
 _Line = dict[str, str | int | None]
 _LINES = TypeAdapter(tuple[DiffLine, ...])
-"""Makes many at once: one at a time, each would cost five times as much, and there may be tens of thousands."""
+"""Validates many at once, in a fifth of the time; there may be tens of thousands."""
 
 
 class Diff(View):
-    """What has to change in one text to make another of it."""
+    """Changes from one text to another."""
 
     name: Literal["source", "plan"]
     beside: Literal["parent", "best", "other"]
-    """What the old text is to the new one: of its parent, of the task's best attempt, of any other."""
+    """Origin of the old text: the parent, the task's best attempt, or any other."""
     against: str
     """Id of the attempt that the old text is from."""
     added: int
@@ -65,7 +65,7 @@ class Diff(View):
     compared: bool
     """False where the texts have more than :data:`MAX_DIFF_LINES` lines; there are no ``lines`` then."""
     lines: tuple[DiffLine, ...]
-    """Changes with some lines around them; none where the texts are equal."""
+    """Changes with context; empty where the texts are equal."""
 
     @property
     def equal(self) -> bool:
@@ -73,7 +73,7 @@ class Diff(View):
 
 
 class DiffView(View):
-    """What made one attempt of another."""
+    """Differences of two attempts."""
 
     before: str
     after: str
@@ -86,7 +86,7 @@ class DiffView(View):
 
 
 class _Block(NamedTuple):
-    """Lines ``old_start:old_end`` of the old text became ``new_start:new_end`` of the new one."""
+    """Replaces lines ``old_start:old_end`` of the old text by ``new_start:new_end`` of the new one."""
 
     old_start: int
     old_end: int
@@ -95,7 +95,7 @@ class _Block(NamedTuple):
 
 
 def diff_view(before: Attempt, after: Attempt, names: Collection[str] = ("source", "plan")) -> DiffView:
-    """What has to change in ``before`` to make ``after`` of it, in the texts that are named."""
+    """Differences from ``before`` to ``after``, in the named texts."""
     return DiffView(
         before=before.id,
         after=after.id,
@@ -110,7 +110,7 @@ def diff_view(before: Attempt, after: Attempt, names: Collection[str] = ("source
 def attempt_diffs(
     before: Attempt, after: Attempt, beside: Literal["parent", "best", "other"] = "other"
 ) -> tuple[Diff, ...]:
-    """What has to change in one attempt's source and plan; none where either has no candidate."""
+    """Differences of source and plan; empty where either attempt has no candidate."""
     if before.candidate is None or after.candidate is None:
         return ()
     old, new = before.candidate, after.candidate
@@ -145,7 +145,7 @@ def text_diff(
 
 
 def _text_lines(text: str) -> list[str]:
-    """Lines as a compiler counts them; ``splitlines`` also parts them at characters that only some programs obey."""
+    """Lines as a compiler counts them; ``splitlines`` also splits at other characters."""
     lines = text.split("\n")
     return lines if lines[-1] else lines[:-1]
 
@@ -175,7 +175,7 @@ def _span(numbers: Sequence[int]) -> str:
 
 
 class _Comparer:
-    """Finds what differs between two lists of lines."""
+    """Finds the differences of two lists of lines."""
 
     def __init__(self, old: Sequence[str], new: Sequence[str]) -> None:
         self._old = old
@@ -212,7 +212,7 @@ class _Comparer:
             yield from self._within(_Block(a, b, c, d), depth + 1)
 
     def _anchors(self, part: _Block) -> list[tuple[int, int]]:
-        """Lines that occur once in both, as many as stand in the same order: (in old, in new)."""
+        """Index pairs (old, new) of lines that occur once in both: a longest sequence in the same order."""
         old, new = self._old, self._new
         a, b, c, d = part
         once_old, once_new = Counter(old[a:b]), Counter(new[c:d])
@@ -221,7 +221,7 @@ class _Comparer:
 
 
 def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """As many of the pairs as possible whose second numbers rise too: patience sorting."""
+    """A longest subsequence of pairs with rising second numbers, by patience sorting."""
     tops: list[int] = []
     ends: list[int] = []
     before: list[int] = []
@@ -242,7 +242,7 @@ def _rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _joined(blocks: Iterator[_Block]) -> Iterator[_Block]:
-    """Blocks that touch as one."""
+    """Join adjacent blocks."""
     last: _Block | None = None
     for block in blocks:
         if last is not None and (block.old_start, block.new_start) == (last.old_end, last.new_end):

@@ -14,16 +14,16 @@ from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.summary import TaskSummary, step_name
 
 Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "faster"]
-"""``generated``: an attempt was made; of a Coder's reply, or of other ``# tune:`` values.
-``parsed``: the reply held a candidate, and its launch plan was read (stages ``parse`` and ``plan``).
-``built``: the compiler took it and no policy gate refused it (``compile`` and ``policy``).
+"""``generated``: there is an attempt, from a Coder's reply or from other ``# tune:`` values.
+``parsed``: the reply contained a candidate with a readable launch plan (stages ``parse`` and ``plan``).
+``built``: it compiled and passed the policy gate (``compile`` and ``policy``).
 ``ran``: it ran to its end at one size at least, so that values could be compared (``small``).
-``correct``: verdict OK: the values are right at every size. What was not compared at the full size stops before it.
-``stable``: its measured time is believed: not quarantined, and its interval as narrow as was asked for.
-``faster``: the speedup over the fastest baseline is above 1 beyond its noise: the interval's lower end is.
+``correct``: verdict OK, with values compared at every size, the full size included.
+``stable``: its measured time is not quarantined, and its interval is as narrow as requested.
+``faster``: the lower end of the interval of its speedup over the fastest baseline is above 1.
 
-Modelled runs end at ``correct``. Attempts with verdict ``INFRA`` count where they came through, and fall out where they
-ended, which says nothing about them."""
+Modelled runs end at ``correct``. Attempts with verdict ``INFRA`` count for the steps that they passed, and are not
+judged at the step where they ended."""
 
 STEPS: tuple[Step, ...] = get_args(Step)
 _STAGES: tuple[Stage, ...] = get_args(Stage)
@@ -31,22 +31,22 @@ _BUILT, _RAN = _STAGES.index("policy"), _STAGES.index("small")
 
 
 class FunnelStep(View):
-    """How many attempts came through a step."""
+    """Number of attempts that passed a step."""
 
     step: Step
     count: int
     lost: dict[Verdict, int]
-    """Those that came through the step before and not through this one, by verdict."""
+    """Attempts by verdict that passed the step before and not this one."""
 
     @property
     def lost_outcomes(self) -> dict[str, int]:
-        """The same by outcome in words: at ``correct``, what is OK was not compared at the full size."""
+        """The same by outcome in words: an OK attempt lost at ``correct`` was not compared at the full size."""
         uncompared = self.step == "correct"
         return {outcome_words(verdict, uncompared and verdict is Verdict.OK): n for verdict, n in self.lost.items()}
 
 
 class StageEnd(View):
-    """How many attempts ended at a stage of the cascade with a verdict."""
+    """Number of attempts that ended at a stage of the cascade with a verdict."""
 
     stage: Stage
     verdict: Verdict
@@ -54,7 +54,7 @@ class StageEnd(View):
 
 
 def step_reached(evaluation: Evaluation) -> Step:
-    """The last step that an attempt came through."""
+    """The last step that an evaluation passed."""
     at, verdict, speed = _STAGES.index(evaluation.stage), evaluation.verdict, evaluation.performance
     if evaluation.uncompared:
         return "ran"
@@ -72,10 +72,10 @@ def step_reached(evaluation: Evaluation) -> Step:
 
 
 def funnel(attempts: Iterable[Attempt], *, measured: bool = False) -> tuple[FunnelStep, ...]:
-    """The steps in order, each with how many came through and who was lost on the way to it.
+    """The steps in order, with the attempts that passed each and those lost before it.
 
     Args:
-        measured: whether the device measures, so that there may be stable and faster ones.
+        measured: whether the device measures times, so that attempts may be stable and faster.
     """
     ended = Counter((step_reached(attempt.evaluation), attempt.evaluation.verdict) for attempt in attempts)
     steps = STEPS if measured else STEPS[: STEPS.index("correct") + 1]
@@ -95,7 +95,7 @@ def funnel(attempts: Iterable[Attempt], *, measured: bool = False) -> tuple[Funn
 
 
 def stage_ends(attempts: Iterable[Attempt]) -> tuple[StageEnd, ...]:
-    """Where attempts ended, in the cascade's order and then by verdict."""
+    """Attempts by stage in the cascade's order, then by verdict."""
     ended = Counter((attempt.evaluation.stage, attempt.evaluation.verdict) for attempt in attempts)
     return tuple(
         StageEnd(stage=stage, verdict=verdict, count=ended[stage, verdict])
@@ -114,14 +114,14 @@ class Cell(View):
     id: str
     number: int
     step: str
-    """The built-in move, else the operator."""
+    """Built-in move, else the operator."""
     verdict: Verdict
     stage: Stage
-    """Where its cascade ended."""
+    """Stage at which its cascade ended."""
     reached: Step
-    """The last step of the funnel that it came through."""
+    """Last step of the funnel that it passed."""
     reason: str
-    """Why it is not OK, cut short, on one line; what a full-text filter looks in."""
+    """Reason for not being OK, shortened to one line; searched by the full-text filter."""
     accepted: bool
     speedup: float | None
     uncompared: bool = False
@@ -138,17 +138,17 @@ class MatrixRow(View):
 
     task: str
     title: str
-    """Empty when the run never came to the task."""
+    """Empty when the run did not start the task."""
     level: int | None
     tags: tuple[str, ...]
     seconds: float
-    """Of all its attempts, one after another."""
+    """Sum over its attempts."""
     dollars: float | None
-    """Paid for it, outside attempts too; None once a price is unknown."""
+    """Price of its model calls, including those outside attempts; None where a price is unknown."""
     speedup: float | None
-    """Of its best."""
+    """Of its best attempt."""
     dram_ratio: float | None
-    """Of its best: DRAM bytes over the least there can be."""
+    """DRAM bytes over compulsory bytes of its best attempt."""
     cells: tuple[Cell, ...]
 
 

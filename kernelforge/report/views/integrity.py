@@ -24,10 +24,10 @@ Concern = Literal[
     "untimed",
     "uncompared",
 ]
-"""``quarantined``: a time that is not believed (below the floor, or the clocks disagree), unscored. ``unsettled``: the
-interval of the ratio did not become as narrow as asked for. ``high-variance``: relative interval above
-:data:`HIGH_VARIANCE`. ``policy``: the candidate did what no candidate may. ``untimed``: correct, on a device that
-measures, and without a speedup. ``uncompared``: OK, and no value was compared at the full size; not correct."""
+"""``quarantined``: an implausible time (below the floor, or the clocks disagree); it is not scored. ``unsettled``: the
+interval of the ratio did not become as narrow as requested. ``high-variance``: relative interval above
+:data:`HIGH_VARIANCE`. ``policy``: the candidate broke a rule. ``untimed``: correct, on a device that measures, and
+without a speedup. ``uncompared``: OK without a value compared at the full size; not correct."""
 
 CONCERNS: tuple[Concern, ...] = get_args(Concern)
 HIGH_VARIANCE = 0.05
@@ -35,14 +35,14 @@ HIGH_VARIANCE = 0.05
 
 
 UNSCORED_SHARE, UNSCORED_LEAST = 0.2, 10
-"""Above this share of at least so many attempts, a run says at its end that too many have no score."""
+"""A run warns at its end when more than this share of at least this number of attempts has no score."""
 MOST_REASONS = 3
 _PARTICULAR = re.compile(r"^at the \w+ size, \S+ inputs: |[;:(\n].*", re.S)
-"""What of a reason names a place: where the cascade was, and what follows the statement itself."""
+"""The particular part of a reason: the position in the cascade, and everything after the statement itself."""
 
 
 class IntegrityRow(View):
-    """One attempt that gives cause for concern."""
+    """One attempt with a concern."""
 
     attempt: str
     task: str
@@ -53,19 +53,19 @@ class IntegrityRow(View):
 
 
 class Unscored(View):
-    """How many attempts ended as ``INFRA``, and why. A share that grows is a fault of this machine, or a Coder that has
-    found out how to have no score."""
+    """Attempts that ended as ``INFRA``, with their reasons. A growing share means a fault of this machine, or a Coder
+    that avoids being scored."""
 
     count: int
     attempts: int
     reasons: tuple[tuple[str, int], ...]
-    """Reasons without what differs between attempts, those of the most first, at most :data:`MOST_REASONS`."""
+    """Reasons without their particular part, the most frequent first, at most :data:`MOST_REASONS`."""
     excessive: bool
-    """Whether it is more than :data:`UNSCORED_SHARE` of at least :data:`UNSCORED_LEAST` attempts."""
+    """Whether these are more than :data:`UNSCORED_SHARE` of at least :data:`UNSCORED_LEAST` attempts."""
 
     @property
     def share(self) -> float:
-        """Of all attempts, from 0 to 1."""
+        """Share of all attempts, from 0 to 1."""
         return self.count / max(self.attempts, 1)
 
     @property
@@ -82,9 +82,9 @@ class IntegrityView(View):
     origin: Literal["measured", "modelled", "mixed", "none"]
     unscored: Unscored
     failed_at_hidden: int
-    """Attempts that a hidden size ended. Many of them at one task may be somebody who reads its sizes out."""
+    """Attempts that failed at a hidden size. Many at one task suggest that a Coder relies on the visible sizes."""
     counts: dict[Concern, int]
-    """Every concern, zero included."""
+    """Count of every concern, including zeros."""
     rows: tuple[IntegrityRow, ...]
 
 
@@ -92,7 +92,7 @@ Doubt = tuple[Concern, str]
 
 
 def integrity_view(records: RunRecords) -> IntegrityView:
-    """Every attempt of a run that gives cause for concern: by concern, then in the run's order."""
+    """Every attempt of a run with a concern: by concern, then in the run's order."""
     by_concern: dict[Concern, list[IntegrityRow]] = {concern: [] for concern in CONCERNS}
     for task in records.run.config.tasks:
         for attempt in records.of_task(task):
@@ -113,7 +113,7 @@ def integrity_view(records: RunRecords) -> IntegrityView:
 
 
 def unscored(attempts: Sequence[Attempt]) -> Unscored:
-    """The attempts among some that ended as ``INFRA``."""
+    """Summary of the attempts that ended as ``INFRA``."""
     reasons = [attempt.evaluation.reason for attempt in attempts if attempt.evaluation.verdict is Verdict.INFRA]
     counts = Counter(one_line(_PARTICULAR.sub("", reason).strip() or reason, 160) for reason in reasons)
     return Unscored(

@@ -11,18 +11,18 @@ from kernelforge.report.views import View
 
 
 class Cost(View):
-    """Calls that were paid for. A sum is None when one of its parts is unknown."""
+    """Model calls. A sum is None when one of its parts is unknown."""
 
     calls: int
     input_tokens: int | None
     cached_tokens: int | None
-    """Part of the input that came from a provider's prompt cache."""
+    """Part of the input from a provider's prompt cache."""
     output_tokens: int | None
     reasoning_tokens: int | None
     """Part of the output that was reasoning."""
     dollars: float | None
     seconds: float
-    """Wall time of the calls, one after another."""
+    """Sum of the wall times of the calls."""
 
     @property
     def text(self) -> str:
@@ -43,17 +43,17 @@ class AgentCost(Cost):
 
 
 def total_cost(messages: Iterable[Message]) -> Cost:
-    """Over all replies that were paid for."""
+    """Cost of all replies with usage."""
     return Cost(**_sums([message.usage for message in messages if message.usage is not None]))
 
 
 def paid(messages: Iterable[Message]) -> float | None:
-    """Dollars of all replies alone: None once a price is unknown, 0 where nothing was bought."""
+    """Dollars of all replies: None where a price is unknown, 0 without model calls."""
     return _sum([message.usage for message in messages if message.usage is not None], "dollars")
 
 
 def agent_costs(messages: Iterable[Message]) -> tuple[AgentCost, ...]:
-    """By agent and provider, in order of their first reply."""
+    """Cost by agent and provider, in order of their first reply."""
     parts: dict[tuple[AgentName, str], list[Usage]] = {}
     for message in messages:
         if message.usage is not None:
@@ -78,25 +78,25 @@ _SUMMED = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens",
 
 
 _AROUND = 60
-"""Characters of a line that are shown before and after what was found in it."""
+"""Characters of context around a match."""
 
 
 class FoundLine(View):
-    """One line of what was said."""
+    """One matching line of a message."""
 
     task: str
     attempt: str | None
-    """Id of the attempt that it was said for; None for what was said about the task."""
+    """Id of its attempt; None for a message about the task."""
     agent: str
     role: str
     line: int
     """From 1, within its prompt or reply."""
     text: str
-    """The line, or of a long one what is around the first place where it holds the text."""
+    """The line; of a long one, the part around the first match."""
 
 
 class FoundView(View):
-    """All that was found."""
+    """All matching lines."""
 
     run: str
     sought: str
@@ -106,8 +106,8 @@ class FoundView(View):
 def search(
     sought: str, task: str, attempts: Iterable[Attempt], messages: Iterable[Message] = ()
 ) -> Iterator[FoundLine]:
-    """Lines of one task's prompts and replies that hold a text, whatever its case: of its attempts, then of what was
-    said about the task."""
+    """Lines of one task's prompts and replies that contain a text, ignoring case: those of its attempts, then those
+    about the task."""
     pattern = re.compile(re.escape(sought), re.IGNORECASE)
     labelled = [(attempt.id, message) for attempt in attempts for message in attempt.messages]
     for attempt, message in [*labelled, *((None, message) for message in messages)]:

@@ -21,38 +21,38 @@ if TYPE_CHECKING:
 
 BUILTIN = "builtin"
 STALLED_AFTER_S: Mapping[str, float] = MappingProxyType({"describe": 180.0, "evaluate": 180.0, "tune": 600.0})
-"""By stage, after how long a reader should say that it stalls. None of them is a limit: a run of a candidate has 20 s
-and a compilation its own, and an evaluation of a few sizes, timed and profiled, usually ends within a minute."""
+"""Seconds by stage after which a stage is reported as stalled. None of them is a limit: a run of a candidate has 20 s,
+a compilation its own limit, and an evaluation of a few sizes, timed and profiled, usually ends within a minute."""
 BUILTIN_STALLED_AFTER_S = 60.0
-"""The same for agents by rules, which answer at once. A model may be silent for the run's ``llm.timeout_seconds``."""
+"""The same for built-in agents, which answer at once. For a model it is the run's ``llm.timeout_seconds``."""
 BATCH_STALLED_AFTER_S = 24 * 3600.0
 """The same for calls through a provider's batch interface: providers promise an answer within a day."""
 LATEST_GAINS = 5
 _LEAST_FINISHED = 3
-"""Tasks that must have finished before an end is expected from their pace; and one for each worker."""
+"""Tasks that must have finished before an end is estimated; also one for each worker."""
 
 LiveState = Literal["running", "stopping", "finished", "stopped", "failed", "interrupted"]
-"""``failed``: it ended by an error; ``interrupted``: journalled as running, but no process is at work on it."""
+"""``failed``: it ended by an error; ``interrupted``: journalled as running, but no process works on it."""
 
 
 class BudgetBar(View):
-    """One limit of the run with what was spent of it."""
+    """One limit of the run, and its use."""
 
     name: Literal["tasks", "evaluations", "seconds", "tokens", "dollars"]
     spent: float
-    """Evaluations count as soon as they are promised to a proposal, as the budget counts them. Seconds are those of
-    this sitting, for each sitting counts its wall time anew; of a run that is over, those from its start to its end."""
+    """Evaluations count when they are assigned to a proposal, as in the budget. Seconds are those of this session,
+    because each session has its own wall-time budget; for a run that is over, those from its start to its end."""
     limit: float | None
-    """None: no limit is set."""
+    """None without a limit."""
     at_least: bool = False
-    """The tokens or the price of a call are unknown, so more was spent."""
+    """Whether more was spent, because tokens or price of a call are unknown."""
 
 
 class Lane(View):
-    """One worker of a device: the task that it is at."""
+    """One worker of a device and its current task."""
 
     device: str
-    """The one that the task has; as the run names its devices where it has none yet."""
+    """The device of the task; without one yet, the run's device option."""
     slot: int
     """Position among the run's workers, from 0."""
     task: str | None
@@ -62,7 +62,7 @@ class Lane(View):
     since: str
     """UTC, ISO 8601: when the stage began."""
     stalled_after_s: float
-    """After how long in this stage a reader should say that it stalls."""
+    """Seconds in this stage after which it is reported as stalled."""
 
 
 class Gain(View):
@@ -72,28 +72,28 @@ class Gain(View):
     task: str
     step: str
     standing: str
-    """How good it is, in a few words."""
+    """Its result in a few words."""
     at: str
 
 
 class ProgressView(View):
-    """State of a live run. Times are points in time, so that a reader can let clocks run on."""
+    """State of a live run. Times are timestamps, so that a reader can update durations."""
 
     run: str
     state: LiveState
     device: str
     started: str
-    """UTC, ISO 8601: when this sitting began."""
+    """Start of this session, UTC, ISO 8601."""
     updated: str
     expected_end: str | None
-    """When the run would end if it went on at the pace of the tasks finished in this sitting, and not after its wall
-    time; None until three of them have finished, and one for each worker."""
+    """Estimated end at the pace of the tasks finished in this session, at the latest at its wall-time limit; None until
+    three of them have finished, and one for each worker."""
     pid: int
-    """0 where no process is at work on it."""
+    """0 where no process works on it."""
     bars: tuple[BudgetBar, ...]
     lanes: tuple[Lane, ...]
     funnel: dict[str, int]
-    """Attempts that came through each step, in order."""
+    """Attempts that passed each step, in order."""
     gains: tuple[Gain, ...]
     """The latest five, newest first."""
     error: str
@@ -101,7 +101,7 @@ class ProgressView(View):
 
 
 def standing(attempt: Attempt) -> str:
-    """How good an attempt is, in a few words: measured speedup or time, else DRAM traffic."""
+    """Result of an attempt in a few words: measured speedup or time, else DRAM traffic."""
     speed, profile = attempt.evaluation.performance, attempt.profile
     if speed is not None and speed.origin is Origin.MEASURED:
         return f"{number(speed.time_us)} µs" + ("" if speed.speedup is None else f", {times(speed.speedup)}")
@@ -113,7 +113,7 @@ def standing(attempt: Attempt) -> str:
 
 @dataclass(frozen=True)
 class _Spent:
-    """What all budgets but those of tasks and time have lost."""
+    """Use of all budgets except tasks and time."""
 
     evaluations: int = 0
     tokens: int = 0
@@ -124,7 +124,7 @@ class _Spent:
 
 @dataclass(frozen=True)
 class _At:
-    """What a worker is at."""
+    """Current stage of a worker."""
 
     task: str
     round: int
@@ -134,9 +134,9 @@ class _At:
 
 
 class RunProgress:
-    """Folds a run's events into a :class:`ProgressView`. Has no clock: whoever tells it of an event says when that was.
+    """Folds a run's events into a :class:`ProgressView`. It has no clock: the caller passes the time of each event.
 
-    Not safe between threads by itself.
+    Not thread-safe.
     """
 
     def __init__(self, config: RunConfig, *, pid: int) -> None:
@@ -146,7 +146,7 @@ class RunProgress:
         self._state: LiveState = "running"
         self._started: datetime | None = None
         self._before = 0
-        """Tasks that were finished before this sitting."""
+        """Tasks that finished before this session."""
         self._finished: set[str] = set()
         self._last_finish: datetime | None = None
         self._spent = _Spent()
@@ -163,10 +163,10 @@ class RunProgress:
         return self._run
 
     def on_event(self, event: Event, now: datetime) -> None:
-        """Take an event into account.
+        """Process an event.
 
         Args:
-            now: when it happened, with its time zone.
+            now: time of the event, with its time zone.
         """
         if self._started is None:
             self._started = now
@@ -191,16 +191,16 @@ class RunProgress:
                 self._leave(event.task)
 
     def fail(self, message: str) -> None:
-        """Note that the run ended by an error."""
+        """Record that the run ended by an error."""
         self._state, self._error = "failed", one_line(message, 500)
         self._lanes = [None] * len(self._lanes)
 
     def view(self, now: datetime, *, stopping: bool = False) -> ProgressView:
-        """How things stand.
+        """The current view.
 
         Args:
             now: not before the last event.
-            stopping: whether the run was asked to stop.
+            stopping: whether a stop was requested.
         """
         started = self._started or now
         return ProgressView(
@@ -246,7 +246,7 @@ class RunProgress:
     def _count(self, attempt: Attempt, now: datetime | None) -> None:
         """
         Args:
-            now: when it was journalled; None where that was in an earlier sitting.
+            now: time of its journal entry; None for an earlier session.
         """
         self._add_to_funnel((attempt,))
         if attempt.accepted:
@@ -263,7 +263,7 @@ class RunProgress:
         self._funnel.update({step.step: step.count for step in funnel(attempts, measured=self._measured)})
 
     def _placed(self, now: datetime) -> tuple[Lane, ...]:
-        """The lanes of a device together, those without one last."""
+        """Workers sorted by device, those without a device last."""
         lanes = [self._lane(slot, at, now) for slot, at in enumerate(self._lanes)]
         return tuple(
             sorted(lanes, key=lambda worker: (worker.device == self._config.device, worker.device, worker.slot))
@@ -297,12 +297,12 @@ class RunProgress:
 
 
 def lane_name(worker: Lane, device: str) -> str:
-    """What stands before a lane: its own device where the run has several (``device`` is the run's), else its slot."""
+    """Label of a worker: its own device where the run has several (``device`` is the run's), else its slot."""
     return str(worker.slot) if worker.device == device else worker.device
 
 
 def stalled_after_s(stage: str, config: RunConfig) -> float:
-    """After how long in a stage a reader should say that it stalls."""
+    """Seconds in a stage after which it is reported as stalled."""
     agents = {
         "coder": config.coders,
         "judge": (config.judge,),
@@ -317,7 +317,7 @@ def stalled_after_s(stage: str, config: RunConfig) -> float:
 
 
 def shown_bars(view: ProgressView) -> tuple[BudgetBar, ...]:
-    """Bars that say something: those with a limit, and what was spent without one. Time is in every heading anyway."""
+    """Bars with a limit, and those used without one. Time is left out then: every heading shows it."""
     return tuple(bar for bar in view.bars if bar.limit is not None or (bar.spent > 0 and bar.name != "seconds"))
 
 
@@ -325,7 +325,7 @@ def format_spent(bar: BudgetBar, spent: float) -> str:
     """``12 of 40``, ``at least $0.32 of $1.00``, ``2 min 05 s of 10 min 00 s``.
 
     Args:
-        spent: the bar's own, or what it has become since.
+        spent: the bar's own value, or a newer one.
     """
     words = ("at least " if bar.at_least else "") + _amount(bar, spent)
     return words if bar.limit is None else f"{words} of {_amount(bar, bar.limit)}"
@@ -338,12 +338,12 @@ def _amount(bar: BudgetBar, value: float) -> str:
 
 
 def seconds_since(moment: str, now: datetime) -> float:
-    """Seconds from a point in time of a view to another."""
+    """Seconds from a timestamp of a view to another time."""
     return (now - _moment(moment)).total_seconds()
 
 
 def journalled_progress(records: RunRecords) -> ProgressView:
-    """How far a run came by its journal alone: one that is over, or whose process does not tell how it stands."""
+    """Progress of a run from its journal alone: it is over, or its process reports no status."""
     run, config = records.run, records.run.config
     fold = RunProgress(config, pid=0)
     for attempt in sorted(records.attempts, key=lambda attempt: attempt.started):
@@ -382,8 +382,8 @@ def _bars(config: RunConfig, finished: int, spent: _Spent, seconds: float) -> tu
 
 
 def _moment(text: str) -> datetime:
-    """A journalled point in time; without a zone it is UTC. A text that is none stands for the beginning of time: one
-    run with such a text must not hide how the others stand."""
+    """A journalled timestamp, in UTC if it has no zone. An invalid one counts as 1970, so that one run with such a text
+    does not hide all others."""
     try:
         moment = datetime.fromisoformat(text)
         return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

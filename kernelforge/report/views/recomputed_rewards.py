@@ -1,4 +1,4 @@
-"""Rewards recomputed from stored evaluations, beside the stored ones."""
+"""Rewards recomputed from stored evaluations, compared with the stored rewards."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ class Rescored(BaseModel):
     verdict: str
     stage: str
     origin: str | None
-    """Where its time comes from, if it has one."""
+    """Origin of its time, if it has one."""
     speedup: float | None
     """Against the fastest baseline."""
     stored_policy: str
     stored: float | None
-    """The reward that is in the journal."""
+    """The reward in the journal."""
     policy: str
     value: float | None
     components: dict[str, float | None]
     why: str
-    """Why there is no value; empty if there is one."""
+    """Reason for a missing value; else empty."""
     differs: bool
-    """Whether the same policy now gives another number than it did when it was stored."""
+    """Whether the same policy now gives another number than the stored one."""
     outcome: str
     """The verdict in words: ``OK, full size not compared`` where that is so."""
 
@@ -59,10 +59,10 @@ def rescored(
     """One evaluation under each of the policies.
 
     Args:
-        name: what its rows are called.
-        source: the candidate's, if there was one.
+        name: id of its rows.
+        source: source of the candidate, if there was one.
         earlier: evaluations of the same task before it, oldest first.
-        stored: the policy and the value that it was given.
+        stored: policy and value in the journal.
 
     Raises:
         UsageError: there is no such policy.
@@ -92,7 +92,7 @@ class RescoredView(BaseModel):
     rows: list[Rescored]
 
     def summary(self) -> str:
-        """How many there are, and how many differ from what was stored under the same policy."""
+        """Number of rewards, and of those that differ from the stored ones of the same policy."""
         evaluations, differ = len({row.id for row in self.rows}), sum(row.differs for row in self.rows)
         compared = sum(row.policy == row.stored_policy for row in self.rows)
         differing = f", {differ} of {compared} differ from what was stored under the same policy" if compared else ""

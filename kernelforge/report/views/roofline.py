@@ -1,7 +1,6 @@
 """Peak rates of a device, and the roofline position of a candidate (Williams et al., CACM 2009).
 
-The peaks are those of the datasheets in :mod:`kernelforge.hardware.specs`; of a device that is not there nothing is
-said.
+The peaks are those of the datasheets in :mod:`kernelforge.hardware.specs`; an unknown device has none.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from kernelforge.records import Attempt, Fingerprint, Origin, Profile, Roofline
 from kernelforge.report.views import View
 
 TENSOR_METRICS = (MATRIX_INSTRUCTIONS, TENSOR_INSTRUCTIONS, TENSOR_PIPE)
-"""Each above 0 where tensor cores worked."""
+"""Metrics that are above 0 where tensor cores worked."""
 
 
 class DevicePeaks(View):
@@ -33,7 +32,7 @@ class DevicePeaks(View):
     """Flop per byte where the roofs of DRAM and FP32 meet."""
 
     def flops_per_s(self, *, tensor_cores: bool) -> float:
-        """Peak of a candidate's arithmetic: with tensor cores that of FP16, since no counter tells the type."""
+        """Peak of a candidate's arithmetic; with tensor cores that of FP16, because no counter gives the type."""
         return self.fp16_tensor_flops_per_s if tensor_cores else self.fp32_flops_per_s
 
     def attainable_flops_per_s(self, intensity: float, *, tensor_cores: bool) -> float:
@@ -60,17 +59,17 @@ class RooflinePoint(View):
     time_origin: Origin
     """Whether the time is measured or modelled."""
     ceiling_us: float | None
-    """Least time that the governing roof leaves for what the candidate moves and computes: the larger of its DRAM bytes
-    at the peak bandwidth and its operations at the FP32 peak, with tensor cores at their FP16 peak (of which a kernel
-    that multiplies in TF32 can reach half). None where the device is unknown."""
+    """Least time by the governing roof for the candidate's own bytes and operations: the larger of its DRAM bytes at
+    peak bandwidth and its operations at the FP32 peak, with tensor cores at their FP16 peak (of which a kernel that
+    multiplies in TF32 can reach half). None where the device is unknown."""
     roofs: DevicePeaks | None
     """None where the device is unknown."""
 
 
 def device_spec(device: str, gpu: str | None) -> DeviceSpec | None:
-    """Figures of a device (``emulated:h100``, or any with the name of a GPU); None where there are none.
+    """Figures of a device (``emulated:h100``, or the name of a GPU); None where there are none.
 
-    Unlike :func:`kernelforge.hardware.specs.nearest_spec` it puts no other GPU's figures in their place.
+    Unlike :func:`kernelforge.hardware.specs.nearest_spec` it never substitutes another GPU.
     """
     return find_spec(device if device.startswith(EMULATED) else gpu or "")
 
@@ -93,8 +92,8 @@ def roofs_of(spec: DeviceSpec) -> DevicePeaks:
 def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None) -> float | None:
     """Least time of a task in µs: its compulsory bytes at peak bandwidth. None where either is unknown.
 
-    No cache is taken into account, so that a task whose tensors lie in the L2 may honestly be below it; what is
-    believed of a measured time is decided in :mod:`kernelforge.evaluation.timing.plausibility`.
+    Caches are ignored, so a task whose tensors fit in the L2 may correctly be faster. Plausibility of measured times is
+    decided in :mod:`kernelforge.evaluation.timing.plausibility`.
     """
     if compulsory_bytes is None or spec is None:
         return None
@@ -102,7 +101,7 @@ def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None) -> float |
 
 
 def place_of(attempt: Attempt | None) -> RooflinePoint | None:
-    """Where an attempt stands; None without a profile."""
+    """Position of an attempt; None without a profile."""
     if attempt is None or attempt.profile is None:
         return None
     roofline, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
@@ -119,7 +118,7 @@ def place_of(attempt: Attempt | None) -> RooflinePoint | None:
 
 
 def uses_tensor_cores(profile: Profile) -> bool:
-    """Whether a counter of the tensor cores is above 0: instructions of PTX, or their pipe's share of the cycles."""
+    """Whether a tensor core counter is above 0: PTX instructions, or the pipe's share of the cycles."""
     return profile.roofline.bound == "tensor" or any(profile.value(name) for name in TENSOR_METRICS)
 
 

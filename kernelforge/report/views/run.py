@@ -51,7 +51,7 @@ class AbsentBaseline(View):
     baseline: str
     reason: str
     tasks: int
-    """At how many tasks."""
+    """Number of tasks without it."""
 
 
 class RunView(View):
@@ -76,8 +76,8 @@ class RunView(View):
     """Wall time from start to end; None while it has no end."""
     kernelforge: str
     origin: Origin | None
-    """Whether times are measured or modelled; None where the device does neither. Speedups, curves and their intervals
-    are those of measured runs alone."""
+    """Whether times are measured or modelled; None where the device does neither. Only measured runs have speedups,
+    curves and their intervals."""
     headline: Headline
     tasks_ok: int
     tasks_total: int
@@ -86,26 +86,26 @@ class RunView(View):
     accepted: int
     verdicts: dict[Verdict, int]
     uncompared: int = 0
-    """Attempts of those with verdict OK of which no value was compared at the full size: they are not correct."""
+    """Attempts with verdict OK without a value compared at the full size: they are not correct."""
     funnel: tuple[FunnelStep, ...]
-    """INFRA attempts count where they came through; they are not judged where they ended."""
+    """INFRA attempts count for the steps that they passed, and are not judged at the step where they ended."""
     stages: tuple[StageEnd, ...]
-    """Where attempts ended, by stage of the cascade and verdict."""
+    """Attempts by the stage at which they ended, and by verdict."""
     median_dram_ratio: float | None
-    """Over tasks with a profile of their best: DRAM bytes over compulsory bytes, 1 is the least there can be."""
+    """Over tasks whose best has a profile: DRAM bytes over compulsory bytes, at least 1."""
     mean_reward: float | None
-    """Over the tasks' best attempts, a task that is not correct counting 0; None when nothing was scored."""
+    """Mean over the tasks' best attempts, with 0 for a task that is not correct; None when nothing was scored."""
     cost: Cost
-    """What all models were paid."""
+    """Price of all model calls."""
     costs: tuple[AgentCost, ...]
-    """The same by agent and provider; empty where nothing was bought."""
+    """The same by agent and provider; empty without model calls."""
     pass_at_k: dict[int, float] | None
-    """Chance that k samples of a task hold a correct one, the mean over tasks; None where samples are not independent
-    (any strategy but ``best-of-n``) or a task has fewer than it was to have."""
+    """Probability that k samples of a task contain a correct one, mean over tasks; None where samples are not
+    independent (any strategy but ``best-of-n``) or a task has fewer samples than planned."""
     fast_curves: tuple[FastCurve, ...]
-    """fast_p against the fastest baseline, then against each that was timed; empty on a modelled run."""
+    """fast_p against the fastest baseline, then against each that was timed; empty for a modelled run."""
     absent: tuple[AbsentBaseline, ...] = ()
-    """Baselines that could not be had, each reason once."""
+    """Missing baselines, each reason once."""
     anytime: tuple[AnytimePoint, ...]
     spent: tuple[Spent, ...]
     integrity: IntegrityView
@@ -115,7 +115,7 @@ class RunView(View):
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many attempts came to each outcome, in words."""
+        """Number of attempts by outcome in words."""
         counts = {verdict.value: count for verdict, count in self.verdicts.items()}
         if self.uncompared:
             compared = counts.pop(Verdict.OK.value) - self.uncompared
@@ -163,7 +163,7 @@ def run_view(records: RunRecords) -> RunView:
 
 
 def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
-    """Each baseline that an attempt was timed without, by name and reason; those of the most tasks first."""
+    """Baselines missing from timings, by name and reason; those missing at the most tasks first."""
     tasks: dict[tuple[str, str], set[str]] = {}
     for attempt in attempts:
         speed = attempt.evaluation.performance
@@ -177,7 +177,7 @@ def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
 
 
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
-    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... as far as the samples go. ``INFRA`` is no sample."""
+    """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... up to the number of samples. ``INFRA`` is not a sample."""
     if records.run.config.strategy != "best-of-n":
         return None
     counts: list[tuple[int, int]] = []

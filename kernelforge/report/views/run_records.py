@@ -25,48 +25,49 @@ from kernelforge.store import Store
 from kernelforge.utils.shell_hints import results_option
 
 RUN_METRICS = (*SECTORS, *REQUESTS, *TENSOR_METRICS)
-"""Names of all metrics that views of a whole run ask a profile for. A view that asks for another adds it here."""
+"""Names of all metrics in views of a complete run. A view that needs another one adds it here."""
 
 ShownState = Literal["running", "interrupted", "stopped", "finished"]
-"""``interrupted``: journalled as running, but no process is at work on it."""
+"""``interrupted``: journalled as running, but no process works on it."""
 
 
 @dataclass(frozen=True)
 class RunRecords:
-    """A run with everything journalled of it. Nothing in it changes, so what is grouped or summed up is kept."""
+    """A run with its journal. It is immutable, so groups and summaries are cached."""
 
     run: Run
     attempts: tuple[Attempt, ...]
     """By task and then number."""
     finished: Mapping[str, str] = field(default_factory=dict)
-    """Why each finished task is finished."""
+    """Reason for the end of each finished task."""
     live: bool = False
-    """Whether a process is at work on it now."""
+    """Whether a process works on it now."""
     messages: Mapping[str, tuple[Message, ...]] = field(default_factory=dict)
-    """By task, what agents said of it outside attempts."""
+    """Messages about a task outside its attempts, by task."""
     generators: Mapping[str, tuple[InputGenerator, ...]] = field(default_factory=dict)
-    """By task, the further tests that were agreed on, refused ones included."""
+    """Input generators by task, including refused ones."""
     lessons: Mapping[str, tuple[Lesson, ...]] = field(default_factory=dict)
-    """By task, what it taught."""
+    """Lessons by task."""
     tasks: Mapping[str, Task] = field(default_factory=dict)
-    """Tasks that the run has come to, by name."""
+    """Tasks that the run has started, by name."""
     facts: Mapping[str, TaskFacts] = field(default_factory=dict)
-    """What the oracle found of them."""
+    """Facts from the oracle, by task."""
     compulsory_bytes: Mapping[str, int] = field(default_factory=dict)
-    """By task, bytes that its full size must read and write."""
+    """Compulsory bytes of the full size, by task."""
 
     results: str = ""
-    """Of the folder that it was read from, as commands have to name it; empty where they find it without."""
+    """Value of ``--results`` for commands; empty for the default folder."""
     texts: bool = True
-    """False: as :meth:`Store.attempts` says, of metrics :data:`RUN_METRICS` alone, and there are no facts. Views of the
-    whole run need none of what is left out; those of a task and of an attempt do."""
+    """False: without texts, as :meth:`Store.attempts` describes, only with :data:`RUN_METRICS`, and without facts. That
+    is enough for views of a complete run, not for those of a task or an attempt."""
 
     @classmethod
     def load(cls, store: Store, run: Run, *, texts: bool = True) -> RunRecords:
-        """A run as journalled.
+        """Load a run.
 
         Args:
-            texts: in full; without, a large run takes a fraction of the memory. See :attr:`texts` and :meth:`full`.
+            texts: load all texts; without them a large run takes a fraction of the memory. See :attr:`texts` and
+                :meth:`full`.
         """
         run, live = store.as_it_is(run)
         names = run.config.tasks
@@ -86,7 +87,7 @@ class RunRecords:
         )
 
     def full(self, store: Store, task: str) -> RunRecords:
-        """The same run with one task in full and no attempts at the others: what that task's pages are made from."""
+        """The same run with one task in full and no attempts at the others, for that task's pages."""
         if self.texts:
             return replace(self, attempts=self.of_task(task))
         facts = store.facts(self.run.id, task)
@@ -100,14 +101,14 @@ class RunRecords:
 
     @property
     def state(self) -> ShownState:
-        """The run's state, told apart from that of a run that a kill interrupted."""
+        """The run's state; ``interrupted`` when its process died."""
         if self.run.state is RunState.RUNNING and not self.live:
             return "interrupted"
         return self.run.state.value
 
     @cached_property
     def origin(self) -> Origin | None:
-        """Whether the run measures or models time, by the devices that evaluated; None where it does neither."""
+        """Whether the devices of its evaluations measure or model time; None where they do neither."""
         kinds: set[str] = {attempt.evaluation.fingerprint.device_kind for attempt in self.attempts}
         if not kinds:
             kinds = {self.run.config.device.partition(":")[0]}
@@ -117,7 +118,7 @@ class RunRecords:
 
     @property
     def measured(self) -> bool:
-        """Whether there may be speedups."""
+        """Whether times are measured, so that there may be speedups."""
         return self.origin is Origin.MEASURED
 
     @cached_property
@@ -136,7 +137,7 @@ class RunRecords:
         return tuple(best_of(self.of_task(task)) for task in self.run.config.tasks)
 
     def said(self) -> Iterator[Message]:
-        """All that agents were asked and answered."""
+        """All messages of the run."""
         for attempt in self.attempts:
             yield from attempt.messages
         for messages in self.messages.values():

@@ -1,12 +1,12 @@
 """Statistics of leaderboards and runs: fast_p, geometric means, task bootstrap.
 
-Every statistic takes one value per task, in any order. NaN stands for a task without that value: it failed, or nothing
-was timed. A denominator is always the number of all tasks, but where a name says ``correct``.
+Every statistic takes one value per task, in any order. NaN stands for a task without that value: it failed, or was not
+timed. The denominator is always the number of all tasks, except where a name says ``correct``.
 
 An interval is a percentile bootstrap over tasks (Efron & Tibshirani, "An Introduction to the Bootstrap", 1993, chapter
-13): tasks are drawn with replacement, as many as there are, and the statistic is computed on each draw. It says how far
-the number depends on which tasks the suite happens to hold; it says nothing of the noise within one task's time, which
-:class:`~kernelforge.records.Ratio` has.
+13): tasks are drawn with replacement, as many as there are, and the statistic is computed on each draw. It shows how
+much the number depends on the choice of tasks. The noise of one task's time is not part of it; that is in
+:class:`~kernelforge.records.Ratio`.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 from kernelforge.report.views import View
 
 FAST_P = (0.0, 1.0, 1.2, 1.5, 2.0)
-"""Thresholds of fast_p that are told everywhere; 0 is the share of correct tasks."""
+"""Thresholds of fast_p in all reports; 0 is the share of correct tasks."""
 RESAMPLES = 2_000
 CONFIDENCE = 0.95
 SEED = 20_261_121
-"""Fixed, so that the same records give the same interval everywhere."""
+"""Fixed, so that equal records give equal intervals everywhere."""
 
 Values = NDArray[np.float64]
 Statistic = Callable[[Values], Values]
@@ -40,9 +40,9 @@ class Estimate(View):
 
 
 def estimate(values: Sequence[float], statistic: Statistic) -> Estimate | None:
-    """The statistic of ``values`` (one per task) with its interval; None of nothing, or where it is NaN.
+    """The statistic of ``values`` (one per task) with its interval; None without values, or where it is NaN.
 
-    A draw on which the statistic is NaN (none of its tasks has a value) is left out. The interval always holds the
+    A draw on which the statistic is NaN (none of its tasks has a value) is left out. The interval always contains the
     value.
     """
     if not len(values):
@@ -57,7 +57,7 @@ def estimate(values: Sequence[float], statistic: Statistic) -> Estimate | None:
 
 
 def correct_share(correct: Sequence[bool]) -> Estimate | None:
-    """Share of all tasks with something correct: fast_p at p = 0."""
+    """Share of all tasks with a correct attempt: fast_p at p = 0."""
     return estimate([float(flag) for flag in correct], _mean)
 
 
@@ -68,8 +68,8 @@ def fast_p(speedups: Sequence[float], p: float, correct: Sequence[bool] | None =
     share of correct tasks.
 
     Args:
-        speedups: One per task; NaN where nothing correct was timed against the baseline.
-        correct: One per task, in the same order. At p = 0 alone it counts for tasks that are correct and untimed.
+        speedups: One per task; NaN where no correct attempt was timed against the baseline.
+        correct: One per task, in the same order. At p = 0 it also counts correct tasks without a time.
     """
     if p == 0 and correct is not None:
         return correct_share(correct)
@@ -77,7 +77,7 @@ def fast_p(speedups: Sequence[float], p: float, correct: Sequence[bool] | None =
 
 
 def fast_p_curve(speedups: Sequence[float], grid: Sequence[float], correct: Sequence[bool]) -> tuple[Estimate, ...]:
-    """:func:`fast_p` at every ``p`` of ``grid``, all from the same draws of tasks; empty of no tasks.
+    """:func:`fast_p` at every ``p`` of ``grid``, from the same draws of tasks; empty without tasks.
 
     The band is pointwise: 95 % at each ``p``, not of whole curves.
     """
@@ -100,8 +100,8 @@ def fast_p_curve(speedups: Sequence[float], grid: Sequence[float], correct: Sequ
 def geomean_deployable(speedups: Sequence[float]) -> Estimate | None:
     """Geometric mean over all tasks of max(speedup, 1), a task without a speedup as 1.
 
-    What deploying the better of candidate and baseline gains: failing never beats a slow correct kernel, and a run
-    gains nothing by leaving hard tasks out. A mean of ratios has to be geometric (Fleming & Wallace, "How not to lie
+    The gain from deploying the better of candidate and baseline: a failure never beats a slow correct kernel, and a run
+    gains nothing by leaving out hard tasks. A mean of ratios has to be geometric (Fleming & Wallace, "How not to lie
     with statistics", CACM 1986).
     """
     gains = [max(speedup, 1.0) if speedup == speedup else 1.0 for speedup in speedups]
@@ -109,23 +109,23 @@ def geomean_deployable(speedups: Sequence[float]) -> Estimate | None:
 
 
 def geomean_correct(speedups: Sequence[float]) -> Estimate | None:
-    """Geometric mean over tasks with a speedup alone; it flatters a run that fails the hard ones. None without any.
+    """Geometric mean over tasks with a speedup only; it favours a run that fails the hard ones. None without any.
 
-    What KernelBench's ``score.py`` calls the geometric mean of correct kernels. The bootstrap still draws from all
-    tasks, so that the interval knows how many there could have been.
+    The geometric mean of correct kernels in KernelBench's ``score.py``. The bootstrap still draws from all tasks, so
+    that the interval reflects their number.
     """
     return estimate(speedups, _geomean)
 
 
 def median_correct(values: Sequence[float]) -> Estimate | None:
-    """Median over tasks with a value alone (a speedup, a DRAM ratio); None without any."""
+    """Median over tasks with a value only (a speedup, a DRAM ratio); None without any."""
     return estimate(values, _median)
 
 
 def win_rate(lowers: Sequence[float]) -> Estimate | None:
     """Share of all tasks whose speedup is above 1 beyond its noise: the lower end of its interval is above 1.
 
-    fast_p at p = 1 asks the same of the speedup itself.
+    fast_p at p = 1 uses the speedup itself.
     """
     return fast_p(lowers, 1.0)
 
@@ -133,9 +133,9 @@ def win_rate(lowers: Sequence[float]) -> Estimate | None:
 def share_of_floor(shares: Sequence[float]) -> Estimate | None:
     """Mean over all tasks of floor / time, a task without a time as 0, a share above 1 as 1.
 
-    The floor is the memory side of the roofline (Williams, Waterman & Patterson, CACM 2009): bytes that must be read
-    and written, at the peak bandwidth of the device's memory. 1 is as fast as memory allows; an L2 that still holds
-    what was written allows a little more, which must not make up for slow kernels elsewhere.
+    The floor is the memory side of the roofline (Williams, Waterman & Patterson, CACM 2009): compulsory bytes at the
+    peak bandwidth of the device's memory. 1 is as fast as memory allows; an L2 that still contains the data allows a
+    little more, which must not compensate for slow kernels elsewhere.
 
     Args:
         shares: One per task; NaN where nothing correct was timed or no bandwidth is known.
@@ -155,7 +155,7 @@ def _geomean(values: Values) -> Values:
 
 
 def _median(values: Values) -> Values:
-    """By sorting, which puts NaN last; ``nanmedian`` warns of rows that hold nothing else."""
+    """Median by sorting, which puts NaN last; ``nanmedian`` warns about rows of NaN only."""
     ordered = np.sort(values, axis=1)
     count = (~np.isnan(values)).sum(axis=1)
     rows = np.arange(len(values))
@@ -168,13 +168,13 @@ _ENDS = ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2)
 
 @lru_cache(maxsize=8)
 def _draws(tasks: int) -> NDArray[np.intp]:
-    """Which tasks each draw holds, shape (draws, tasks); the same for every statistic of a run."""
+    """Tasks of each draw, shape (draws, tasks); the same for every statistic of a run."""
     return np.random.default_rng(SEED).integers(0, tasks, size=(RESAMPLES, tasks))
 
 
 @lru_cache(maxsize=8)
 def _weights(tasks: int) -> Values:
-    """How often each draw holds each task, shape (draws, tasks)."""
+    """Count of each task in each draw, shape (draws, tasks)."""
     flat = _draws(tasks) + np.arange(RESAMPLES)[:, np.newaxis] * tasks
     counts = np.bincount(flat.ravel(), minlength=RESAMPLES * tasks)
     return counts.reshape(RESAMPLES, tasks).astype(np.float64)

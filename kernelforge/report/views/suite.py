@@ -11,7 +11,7 @@ from kernelforge.report.views import View
 from kernelforge.tasks import Suite
 
 FLOOR_GPUS = ("h100", "h200", "a100", "b200", "l40s", "a10", "t4", "rtx-5090", "rtx-4090", "rtx-3090")
-"""GPUs whose floors are told of a task: the data centre's, and the largest GeForce of each generation."""
+"""GPUs whose floors are shown for a task: the data centre's, and the largest GeForce of each generation."""
 
 
 class TaskRow(View):
@@ -61,28 +61,28 @@ class FloorRow(View):
     dram_bandwidth_gbps: float
     """Peak, as on the datasheet."""
     floor_us: float
-    """Compulsory bytes at that bandwidth; what is computed has no part in it."""
+    """Compulsory bytes at that bandwidth, without computation."""
     arithmetic_us: float
-    """The reference's own operations at the peak of FP32 without tensor cores. No floor: there may be a shorter way."""
+    """The reference's operations at the peak of FP32 without tensor cores. Not a floor: there may be a shorter way."""
 
 
 class TaskDetail(View):
-    """One task, with what the oracle found by running the reference."""
+    """One task, with the facts from the oracle."""
 
     digest: str
     task: Task
     facts: TaskFacts | None
     """None when the reference was not run."""
     floors: tuple[FloorRow, ...] = ()
-    """For each GPU whose figures are known; none when the reference was not run."""
+    """For each GPU with known figures; empty when the reference was not run."""
 
 
 class AdmissionRow(View):
-    """What admission found of one task at one size with one input family."""
+    """Result of admission for one task at one size with one input family."""
 
     task: str
     size: str | None
-    """None: the reference cannot be run at all."""
+    """None where the reference cannot be run."""
     family: str | None
     ok: bool
     admitted: bool

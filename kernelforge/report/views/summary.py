@@ -17,25 +17,25 @@ class TaskSummary(View):
     run: str
     task: str
     verdict: Verdict | None
-    """OK when something was accepted, else the latest attempt's; None when the run never came to the task."""
+    """OK when an attempt was accepted, else that of the latest attempt; None when the run did not start the task."""
     rounds: int
     """Attempts made."""
     best: str | None
     """Id of the best attempt: the last one accepted."""
     moves: tuple[str, ...]
-    """How the best came about, from its seed: move or operator of each ancestor and itself."""
+    """Steps from the seed to the best: move or operator of each ancestor and itself."""
     generality: float | None
-    """Share of sizes that the best supports."""
+    """Share of sizes that the best attempt supports."""
     reward: float | None
     dram_bytes: float | None
     compulsory_bytes: float | None
     dram_ratio: float | None
     """DRAM bytes over compulsory bytes: 1 is the least there can be."""
     sectors_per_request: float | None
-    """32-byte sectors per global memory request, loads and stores together."""
+    """32-byte sectors per global memory request, over loads and stores."""
     launches: int | None
     bound: str | None
-    """What limits the best, by measurement or by the model: see ``origin``."""
+    """Limit of the best attempt, measured or modelled: see ``origin``."""
     time_us: float | None
     origin: Origin | None
     """Whether ``time_us`` and ``bound`` are measured or modelled."""
@@ -44,30 +44,31 @@ class TaskSummary(View):
     speedup_upper: float | None
     speedup_eager: float | None
     baselines: tuple[str, ...] = ()
-    """What the best was timed against; without ``compile`` the fastest of them may be far from PyTorch's fastest."""
+    """Baselines of the best attempt; without ``compile`` the fastest of them may be far slower than PyTorch's
+    fastest."""
     floor_us: float | None
-    """Bytes that must be read and written, at the peak bandwidth of the GPU that measured: the memory side of the
-    roofline (Williams, Waterman & Patterson, CACM 2009). None on a modelled run, and for a GPU that is not known."""
+    """Compulsory bytes at the peak bandwidth of the GPU that measured: the memory side of the roofline (Williams,
+    Waterman & Patterson, CACM 2009). None for a modelled run, and for an unknown GPU."""
     floor_share: float | None
-    """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is not believed."""
+    """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is quarantined."""
     finished: str | None
-    """Why work on the task ended; None while there is something left to do."""
+    """Reason for the end of work on the task; None while it goes on."""
     uncompared: bool = False
-    """Whether that verdict is OK although no value was compared at the full size: the task is not correct then."""
+    """Whether the verdict is OK without a value compared at the full size: then the task is not correct."""
 
     @property
     def correct(self) -> bool:
-        """Whether the task counts as correct: it has a best whose values were compared at the full size too."""
+        """Whether the task counts as correct: it has a best attempt, with values compared at the full size."""
         return self.best is not None and not self.uncompared
 
     @property
     def outcome(self) -> str | None:
-        """The verdict in words; None when the run never came to the task."""
+        """The verdict in words; None when the run did not start the task."""
         return None if self.verdict is None else outcome_words(self.verdict, self.uncompared)
 
 
 def is_uncompiled(task: TaskSummary) -> bool:
-    """Whether a task has a speedup for which torch.compile was not among the baselines."""
+    """Whether a task has a speedup without torch.compile among its baselines."""
     return task.speedup is not None and COMPILED not in task.baselines
 
 
@@ -88,7 +89,7 @@ def moves_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
 
 
 def step_name(attempt: Attempt) -> str:
-    """The built-in move of an attempt, else its operator; of a tuned one, with the values that were chosen."""
+    """The built-in move of an attempt, else its operator; for a tuned attempt also its values."""
     if attempt.operator is Operator.TUNE and attempt.candidate is not None:
         return f"{attempt.operator.value} {choices(attempt.candidate.choices)}".rstrip()
     move = attempt.finding.move if attempt.finding is not None else None
@@ -97,11 +98,11 @@ def step_name(attempt: Attempt) -> str:
 
 SECTORS = tuple(f"l1tex__t_sectors_pipe_lsu_mem_global_op_{access}.sum" for access in ("ld", "st"))
 REQUESTS = tuple(f"l1tex__t_requests_pipe_lsu_mem_global_op_{access}.sum" for access in ("ld", "st"))
-"""Of global loads and of global stores."""
+"""For global loads and for global stores."""
 
 
 def sectors_per_request(profile: Profile) -> float | None:
-    """Sectors over requests, for global loads and stores together; None when the kernel makes no request."""
+    """Sectors over requests, for global loads and stores together; None without requests."""
     sectors, requests = (sum(profile.value(name) or 0.0 for name in names) for names in (SECTORS, REQUESTS))
     return sectors / requests if requests else None
 
@@ -124,18 +125,18 @@ def dram_ratio(attempt: Attempt) -> float | None:
 
 
 def speedup_upper(speed: Performance) -> float | None:
-    """Upper end of the interval of the speedup over the fastest baseline; never below the speedup."""
+    """Upper end of the interval of the speedup over the fastest baseline; at least the speedup."""
     timing = speed.timing
     ratio = timing.ratio(timing.fastest) if timing is not None and timing.fastest is not None else None
     return None if ratio is None or speed.speedup is None else max(ratio.interval[1], speed.speedup)
 
 
 def measured_floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -> float | None:
-    """Least time in which the GPU that measured an attempt can move the bytes that must be read and written; None where
-    nothing was measured, or the GPU or the bytes are unknown.
+    """Least time in µs to move the compulsory bytes on the GPU that measured the attempt; None where nothing was
+    measured, or the GPU or the bytes are unknown.
 
     Args:
-        compulsory_bytes: where the attempt has no profile that says them.
+        compulsory_bytes: used where the attempt has no profile.
     """
     fingerprint = attempt.evaluation.fingerprint
     least = attempt.profile.roofline.compulsory_bytes if attempt.profile else compulsory_bytes
@@ -149,12 +150,12 @@ def summarise(
     finished: str | None = None,
     compulsory_bytes: float | None = None,
 ) -> TaskSummary:
-    """Sum up one task.
+    """Summarise one task.
 
     Args:
         attempts: all attempts of the run at the task, in order.
-        finished: why work on it ended, if it did.
-        compulsory_bytes: of the task at full size, as the oracle found them.
+        finished: reason for the end of work on it, if it ended.
+        compulsory_bytes: of the task at full size, from the oracle.
     """
     best = best_of(attempts)
     latest = best or (attempts[-1] if attempts else None)

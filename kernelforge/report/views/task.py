@@ -32,7 +32,7 @@ from kernelforge.report.views.summary import TaskSummary, step_name, summarise
 
 
 class MetricChange(View):
-    """One metric of an attempt beside its parent's."""
+    """One metric of an attempt and of its parent."""
 
     name: str
     unit: str
@@ -41,7 +41,7 @@ class MetricChange(View):
     """The parent's value; None where the parent has none."""
     after: float | None
     change: float | None
-    """Relative: -0.5 is half. None where either value is missing or the parent's is 0."""
+    """Relative change: -0.5 is half. None where either value is missing or the parent's is 0."""
     named: bool
     """Whether the Judge's finding named it."""
 
@@ -53,14 +53,14 @@ class LineageNode(View):
     number: int
     depth: int
     parent: int | None
-    """Number of the attempt it came from; None for a seed, or where the parent is not there."""
+    """Number of the parent attempt; None for a seed, or where the parent is missing."""
     operator: Operator
     move: str | None
     step: str
-    """What leads to it from its parent: the move, else the operator."""
+    """Step from its parent: the move, else the operator."""
     verdict: Verdict
     stage: str
-    """Where the cascade ended."""
+    """Stage at which the cascade ended."""
     reason: str
     changes: tuple[MetricChange, ...]
     """Metrics that the finding named."""
@@ -74,19 +74,19 @@ class LineageNode(View):
     high: float | None
     dram_bytes: float | None
     dram_ratio: float | None
-    """DRAM bytes over compulsory bytes: 1 is the least there can be."""
+    """DRAM bytes over compulsory bytes; at least 1."""
     delta: float | None
-    """Change from the parent, relative: -0.2 is a fifth less. None where one of the two has no value."""
+    """Change from the parent, relative: -0.2 is a fifth less. None where a value is missing."""
     delta_of: Literal["time_us", "dram_bytes"] | None
-    """What ``delta`` is of: measured time where both have one, else DRAM traffic."""
+    """Quantity of ``delta``: measured time where both have one, else DRAM traffic."""
     accepted: bool
     note: str
-    """Why it was or was not accepted."""
+    """Reason for accepting or rejecting it."""
     best: bool
     """Whether it is the task's best."""
     seconds: float
     dollars: float | None
-    """What models were paid for it; None where a price is unknown."""
+    """Price of its model calls; None where a price is unknown."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
 
@@ -97,7 +97,7 @@ class LineageNode(View):
 
 
 class TaskSize(View):
-    """One size of a task, with what the oracle found by running the reference; None where it was not run."""
+    """One size of a task, with the facts from the oracle; None where the reference was not run."""
 
     size: str
     constants: dict[str, int | float | bool]
@@ -106,7 +106,7 @@ class TaskSize(View):
     """``float32[64, 128]``, or a scalar's value."""
     outputs: tuple[str, ...]
     weights: int | None
-    """How many parameters, buffers and tensor attributes the reference has."""
+    """Number of parameters, buffers and tensor attributes of the reference."""
     compulsory_bytes: int | None
     """Least bytes: inputs, weights and outputs, each moved once."""
     flops: int | None
@@ -125,7 +125,7 @@ class BaselineTime(View):
     captured: bool
     """Replayed from a CUDA graph."""
     attempt: str
-    """Beside which attempt it was measured."""
+    """Attempt that was timed in turns with it."""
 
 
 class GeneratorView(View):
@@ -135,9 +135,9 @@ class GeneratorView(View):
     provider: str
     admitted: bool
     reason: str
-    """Why it was refused, at some size at least."""
+    """Reason for refusing it, at one size at least."""
     caught: tuple[int, ...]
-    """Numbers of the attempts that it failed."""
+    """Numbers of the attempts that failed on its inputs."""
     plan: str
 
 
@@ -155,11 +155,11 @@ class TaskView(View):
     reference: str | None
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     c_reference: str | None
-    """Sequential C that Coders were shown in its place."""
+    """Sequential C that Coders see instead."""
     sizes: tuple[TaskSize, ...]
     device: str
     roofs: DevicePeaks | None
-    """Of the run's device; None where its figures are unknown."""
+    """Peaks of the run's device; None where unknown."""
     floor_us: float | None
     """Least time on that device, also where it only models time: compulsory bytes of the full size at peak bandwidth.
     ``summary.floor_share`` is the share of it that the best's measured time reaches."""
@@ -168,11 +168,11 @@ class TaskView(View):
     summary: TaskSummary
     lineage: tuple[LineageNode, ...]
     cost: Cost
-    """What models were paid for the task."""
+    """Price of all model calls for the task."""
     tests: tuple[GeneratorView, ...]
-    """Further inputs that a Tester proposed."""
+    """Input generators of the Tester."""
     lessons: tuple[Lesson, ...]
-    """What the task taught."""
+    """Lessons from the task."""
 
 
 def task_view(records: RunRecords, task: str) -> TaskView:
@@ -209,7 +209,7 @@ def task_view(records: RunRecords, task: str) -> TaskView:
 
 
 def compulsory_bytes(facts: TaskFacts | None, attempts: Sequence[Attempt]) -> float | None:
-    """Least bytes of a task at its full size: by the oracle, else by the first profile of an attempt."""
+    """Compulsory bytes of a task at its full size: by the oracle, else by the first profile of an attempt."""
     if facts is not None:
         return facts.at("full").compulsory_bytes
     profiles = (attempt.profile for attempt in attempts if attempt.profile is not None)
@@ -237,7 +237,7 @@ def _size(name: str, constants: dict[str, int | float | bool], facts: SizeFacts 
 
 
 def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
-    """Of each baseline the lowest median; times that are not believed say nothing of baselines either."""
+    """The lowest median of each baseline; quarantined timings are left out."""
     best: dict[str, tuple[SideTimes, str]] = {}
     for attempt in attempts:
         speed = attempt.evaluation.performance
@@ -266,7 +266,7 @@ def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> Generator
 
 
 def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
-    """Attempts depth first, children by number; a parent that is not there makes a root."""
+    """Attempts depth first, children by number; an attempt whose parent is missing is a root."""
     ids = {attempt.id for attempt in attempts}
     children: dict[str | None, list[Attempt]] = {}
     for attempt in attempts:
@@ -307,7 +307,7 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
 
 
 def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Literal["time_us", "dram_bytes"] | None]:
-    """How an attempt compares with its parent, and by what."""
+    """Relative change from the parent, and its quantity."""
     if parent is None:
         return None, None
     times = [believed_time(attempt) for attempt in (parent, attempt)]
@@ -328,14 +328,14 @@ def believed_time(attempt: Attempt) -> float | None:
 
 
 def metric_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChange, ...]:
-    """Every metric of the attempt beside its parent's, those that the finding named first."""
+    """Every metric of the attempt and of its parent; those that the finding named first."""
     after, before = _by_name(attempt.profile), _by_name(parent.profile if parent else None)
     named = _named(attempt, after, before)
     return _changes(dict.fromkeys([*named, *after]), set(named), after, before)
 
 
 def named_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChange, ...]:
-    """Those of :func:`metric_changes` that the finding named."""
+    """The part of :func:`metric_changes` that the finding named."""
     if attempt.finding is None:
         return ()
     after, before = _by_name(attempt.profile), _by_name(parent.profile if parent else None)
@@ -349,7 +349,7 @@ def _named(attempt: Attempt, after: Mapping[str, Metric], before: Mapping[str, M
 
 
 _CHANGES = TypeAdapter(tuple[MetricChange, ...])
-"""Makes many at once: one at a time, each would cost three times as much."""
+"""Validates many at once, which takes a third of the time."""
 
 
 def _changes(
@@ -372,7 +372,7 @@ def _changes(
 
 
 def profile_metrics(profile: Profile) -> tuple[MetricChange, ...]:
-    """The plan-wide metrics of one profile, with nothing to compare them with."""
+    """The plan-wide metrics of one profile, without a parent."""
     return tuple(
         MetricChange(
             name=metric.name,
