@@ -2,10 +2,11 @@
 
 Everything the command line does is reachable from here:
 
-- :func:`optimize` searches for a better kernel for one task and journals every attempt.
-- :func:`evaluate` runs one candidate through the whole cascade.
+- :func:`optimize` searches for a better kernel for one task and stores every attempt. :class:`SearchOptions`,
+  :class:`AgentOptions`, :class:`EvaluationOptions` and :class:`Budget` are its options.
+- :func:`evaluate` runs one candidate through all stages.
 - :func:`load_task` and :func:`load_suite` read task files and suites.
-- :mod:`kernelforge.records` holds what all of these take and give back.
+- :mod:`kernelforge.records` holds the records that these functions take and return.
 """
 
 from __future__ import annotations
@@ -16,15 +17,32 @@ from kernelforge.version import __version__
 
 if TYPE_CHECKING:
     from kernelforge import records
-    from kernelforge.api import OptimizationResult, optimize
+    from kernelforge.api import AgentOptions, EvaluationOptions, OptimizationResult, SearchOptions, optimize
     from kernelforge.evaluation.api import evaluate
+    from kernelforge.records import Budget
     from kernelforge.tasks import load_suite, load_task
 
-__all__ = ["OptimizationResult", "__version__", "evaluate", "load_suite", "load_task", "optimize", "records"]
+__all__ = [
+    "AgentOptions",
+    "Budget",
+    "EvaluationOptions",
+    "OptimizationResult",
+    "SearchOptions",
+    "__version__",
+    "evaluate",
+    "load_suite",
+    "load_task",
+    "optimize",
+    "records",
+]
 
 _HOMES = {
-    "evaluate": "kernelforge.evaluation.api",
+    "AgentOptions": "kernelforge.api",
+    "Budget": "kernelforge.records",
+    "EvaluationOptions": "kernelforge.api",
     "OptimizationResult": "kernelforge.api",
+    "SearchOptions": "kernelforge.api",
+    "evaluate": "kernelforge.evaluation.api",
     "load_suite": "kernelforge.tasks",
     "load_task": "kernelforge.tasks",
     "optimize": "kernelforge.api",

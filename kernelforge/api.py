@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,77 +11,122 @@ from kernelforge.devices import default_device
 from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start_run
+from kernelforge.search.history import best_attempt
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_task
 from kernelforge.tasks.suites import LOOSE_SUITE
 
 
 @dataclass(frozen=True)
+class SearchOptions:
+    """How candidates are searched."""
+
+    strategy: str = "refine"
+    """Name of the strategy, which decides the candidate to try next; ``kernelforge strategies`` lists them."""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Options of the strategy by name; the others take their published defaults."""
+    tune: bool = True
+    """Whether the ``# tune:`` combinations of a correct candidate are searched."""
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """Agents that write and judge candidates; each is ``builtin`` (rules, no model) or a provider's specification."""
+
+    coder: str | Sequence[str] = "builtin"
+    """Writes candidates, such as ``openai:gpt-5``; several take turns."""
+    judge: str = "builtin"
+    """Diagnoses each attempt and picks the next fix or optimisation."""
+    tester: str | None = None
+    """Proposes further test inputs; None for none."""
+    memory: Literal["off", "run", "results"] = "run"
+    """Lessons shown to agents: none, those of this run, or those of all runs in the results folder."""
+    llm: LLMSettings = field(default_factory=LLMSettings)
+    """How models are called: server, timeouts (seconds), retries, limits per minute, prices."""
+
+
+@dataclass(frozen=True)
+class EvaluationOptions:
+    """How attempts are measured and scored."""
+
+    measure: MeasureSettings = field(default_factory=MeasureSettings)
+    """How a GPU is used; an emulated device accepts the defaults only."""
+    reward: str = DEFAULT_POLICY
+    """Policy that scores each attempt; ``kernelforge reward list`` shows them."""
+    allow_unconfined: bool = False
+    """Continue where no jail works. The attempts record it and earn no reward."""
+
+
+@dataclass(frozen=True)
 class OptimizationResult:
-    """What a search came to. Everything in it is in the results database too."""
+    """Result of a search. The results database holds all of it too."""
 
     run: Run
     attempts: tuple[Attempt, ...]
-    """Every attempt, oldest first."""
+    """All attempts, oldest first."""
 
     @property
     def best(self) -> Attempt | None:
-        """The last attempt that was accepted; None when nothing was correct."""
-        return next((attempt for attempt in reversed(self.attempts) if attempt.accepted), None)
+        """The best attempt; None when no attempt was correct."""
+        return best_attempt(self.attempts)
 
 
 class _NullObserver:
     def on_event(self, event: Event) -> None:
-        """Nobody is watching."""
+        """Discard the event."""
 
 
 def optimize(
     task: str | Path,
     *,
     device: str | None = None,
-    strategy: str = "refine",
-    options: Mapping[str, Any] | None = None,
-    coder: str | Sequence[str] = "builtin",
-    judge: str = "builtin",
-    tester: str | None = None,
-    memory: Literal["off", "run", "results"] = "run",
-    tune: bool = True,
-    llm: LLMSettings | None = None,
-    measure: MeasureSettings | None = None,
-    reward: str = DEFAULT_POLICY,
+    search: SearchOptions | None = None,
+    agents: AgentOptions | None = None,
+    evaluation: EvaluationOptions | None = None,
     budget: Budget | None = None,
     seed: int | None = None,
     results: str | Path = "results",
     observer: Observer | None = None,
     stop: StopSignal | None = None,
-    allow_unconfined: bool = False,
 ) -> OptimizationResult:
     """Search for a better kernel for one task; ``kernelforge run`` does the same for a suite.
 
+    Every attempt is written to the results database as it is made, so ``kernelforge resume`` continues after a kill.
+
     Args:
         task: ``suite/name``, a name within suite ``core``, or the path of a task file.
-        device: where candidates run; None for the first GPU here that starts, else an emulated device. Why a GPU is
-            passed over is logged as a warning.
-        strategy: what decides which candidate to try next.
-        options: the strategy's own options; what is left out takes the published default.
-        coder: who writes candidates, ``provider`` or ``provider:model``; several take turns.
-        judge: who names the one thing to mend or to improve.
-        tester: who may propose further test inputs; None for nobody.
-        memory: whose lessons the agents are shown.
-        tune: whether ``# tune:`` combinations are searched.
-        llm: how models are called; None for the defaults.
-        measure: how a GPU is used; None for the defaults.
-        reward: policy that scores each attempt.
-        budget: limits; None for the strategy's own rounds.
-        seed: from which secret inputs and all choices are drawn; None for a fresh one.
-        results: folder of the results database. Journalled as it happens: ``kernelforge resume`` goes on after a kill.
-        observer: told of each event, from worker threads.
-        stop: asks the search to end early from another thread.
-        allow_unconfined: go on where no jail works; such attempts earn no reward.
+        device: where candidates run, such as ``cuda:0`` or ``emulated:h100``. None selects the first GPU that starts,
+            else an emulated device; a warning is logged for each GPU that is passed over.
+        search: the strategy and its options; None for strategy ``refine``.
+        agents: Coder, Judge and Tester; None for the built-in ones, which need no model.
+        evaluation: how attempts are measured and scored; None for the defaults.
+        budget: limits on rounds, evaluations, wall time (seconds), tokens and dollars, for the run and per task; None
+            for the strategy's own number of rounds.
+        seed: integer from which secret inputs and all random choices are drawn; None draws one.
+        results: folder of the results database; created if missing.
+        observer: receives each event of the run, one at a time, from worker threads.
+        stop: ends the search early when another thread drains or aborts it.
+
+    Returns:
+        The run with all its attempts. A candidate that fails is an attempt with a verdict, not an exception.
 
     Raises:
-        KernelForgeError: the task cannot be loaded or run, a name is unknown, or this machine lacks something.
+        UsageError: an unknown task, device, strategy, option, agent or reward policy, a missing key, or a dollar budget
+            for a model without a known price.
+        KernelForgeError: the task cannot be loaded or run, or this machine lacks something.
+
+    Example:
+        >>> import tempfile
+        >>> import kernelforge
+        >>> budget = kernelforge.Budget(rounds=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     found = kernelforge.optimize("core/swish", device="emulated:h100", budget=budget, results=folder)
+        >>> found.best.evaluation.verdict.value
+        'OK'
+        >>> "__global__" in found.best.candidate.source
+        True
     """
+    search, agents, evaluation = search or SearchOptions(), agents or AgentOptions(), evaluation or EvaluationOptions()
     loaded = load_task(task)
     suite = loaded.suite
     if Path(task).is_file():
@@ -91,20 +136,20 @@ def optimize(
     config = configure(
         suite=suite,
         tasks=(loaded.name,),
-        device=device or default_device(measure, allow_unconfined=allow_unconfined),
-        strategy=strategy,
-        options=options,
-        coder=coder,
-        judge=judge,
-        tester=tester,
-        memory=memory,
-        tune=tune,
-        llm=llm,
-        measure=measure,
-        reward=reward,
+        device=device or default_device(evaluation.measure, allow_unconfined=evaluation.allow_unconfined),
+        strategy=search.strategy,
+        options=search.options,
+        tune=search.tune,
+        coder=agents.coder,
+        judge=agents.judge,
+        tester=agents.tester,
+        memory=agents.memory,
+        llm=agents.llm,
+        measure=evaluation.measure,
+        reward=evaluation.reward,
+        allow_unconfined=evaluation.allow_unconfined,
         budget=budget,
         seed=seed,
-        allow_unconfined=allow_unconfined,
     )
     with Store.open(Path(results) / DATABASE_NAME) as store:
         run = start_run(config, store, observer or _NullObserver(), stop or StopSignal())

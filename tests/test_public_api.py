@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import json
 import subprocess
 import sys
@@ -45,7 +46,7 @@ def test_optimize_refuses_what_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no task 'nothing'"):
         kernelforge.optimize("core/nothing", results=tmp_path)
     with pytest.raises(UsageError, match="no strategy"):
-        kernelforge.optimize("core/softmax", strategy="guess", results=tmp_path)
+        kernelforge.optimize("core/softmax", search=kernelforge.SearchOptions(strategy="guess"), results=tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -59,3 +60,12 @@ def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
     assert found.best.evaluation.verdict is Verdict.OK
     with Store.open(tmp_path / DATABASE_NAME, read_only=True) as store:
         assert tuple(store.attempts(found.run.id)) == found.attempts
+
+
+@pytest.mark.parametrize("name", ["evaluate", "load_suite", "load_task", "optimize"])
+def test_the_example_of_a_public_function_runs(name: str) -> None:
+    function = getattr(kernelforge, name)
+    assert {"Args:", "Returns:", "Raises:", "Example:"} <= {line.strip() for line in function.__doc__.splitlines()}
+    (example,) = doctest.DocTestFinder(recurse=False).find(function, name, globs={})
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0

@@ -3,11 +3,10 @@
 import tempfile
 
 import kernelforge
-from kernelforge.records import Budget
 
 with tempfile.TemporaryDirectory() as results:
     outcome = kernelforge.optimize(
-        "core/rmsnorm", device="emulated:h100", budget=Budget(rounds=3), seed=1, results=results
+        "core/rmsnorm", device="emulated:h100", budget=kernelforge.Budget(rounds=3), seed=1, results=results
     )
 
 for attempt in outcome.attempts:

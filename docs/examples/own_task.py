@@ -4,7 +4,6 @@ import tempfile
 from pathlib import Path
 
 import kernelforge
-from kernelforge.records import Budget
 
 TASK = '''
 """Row-wise root mean square."""
@@ -33,7 +32,7 @@ with tempfile.TemporaryDirectory() as folder:
     path = Path(folder) / "row_rms.py"
     path.write_text(TASK)
     outcome = kernelforge.optimize(
-        path, device="emulated:h100", budget=Budget(rounds=1), seed=1, results=Path(folder) / "results"
+        path, device="emulated:h100", budget=kernelforge.Budget(rounds=1), seed=1, results=Path(folder) / "results"
     )
 
 assert outcome.best is not None

@@ -4,12 +4,13 @@ import tempfile
 from pathlib import Path
 
 import kernelforge
-from kernelforge.records import Budget
 from kernelforge.rewards import reward
 from kernelforge.store import DATABASE_NAME, Store
 
 with tempfile.TemporaryDirectory() as results:
-    kernelforge.optimize("core/swish", device="emulated:h100", budget=Budget(rounds=1), seed=1, results=results)
+    kernelforge.optimize(
+        "core/swish", device="emulated:h100", budget=kernelforge.Budget(rounds=1), seed=1, results=results
+    )
     with Store.open(Path(results) / DATABASE_NAME, read_only=True) as store:
         attempts = store.attempts(store.run("latest").id)
 

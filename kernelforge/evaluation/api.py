@@ -27,23 +27,43 @@ def evaluate(
     measure: MeasureSettings | None = None,
     allow_unconfined: bool = False,
 ) -> EvaluationResult:
-    """Evaluate one candidate.
+    """Evaluate one candidate for one task: build it, check it at every size, profile it and time it.
 
     Args:
-        task: a task, ``suite/name``, or the path of a task file.
-        candidate: a candidate, or the text of a reply with its two fenced blocks.
-        choices: values of the plan's ``# tune:`` names, before those that the candidate has.
-        device: where to run; None for the first GPU here that starts, else an emulated device. Why a GPU is passed
-            over is logged as a warning.
-        profile: also profile at the full size.
-        seed: secret seed of the inputs; None draws a fresh one.
-        measure: how a GPU is used; None for the defaults. An emulated device has no use for it.
-        allow_unconfined: go on where no jail works (recorded in the fingerprint).
+        task: a task, ``suite/name``, a name within suite ``core``, or the path of a task file.
+        candidate: a candidate, or the text of a reply with two fenced blocks: CUDA source and launch plan.
+        choices: values of the plan's ``# tune:`` names; they replace those of the candidate.
+        device: where to run, such as ``cuda:0`` or ``emulated:h100``. None selects the first GPU that starts, else an
+            emulated device; a warning is logged for each GPU that is passed over.
+        profile: whether to profile the candidate at the full size.
+        seed: secret integer seed of the inputs; None draws one.
+        measure: how a GPU is used; None for the defaults. An emulated device accepts the defaults only.
+        allow_unconfined: continue where no jail works; the fingerprint of the evaluation records it.
+
+    Returns:
+        The evaluation (verdict, errors at every size, time in microseconds with its origin) and, for a correct
+        candidate, its profile. A wrong candidate has another verdict than ``OK``; it raises nothing.
 
     Raises:
-        UsageError: something is asked of an emulated device that only one that measures can do.
-        KernelForgeError: the task cannot be loaded or run, or this machine lacks something. A candidate that is
-            wrong in any way is a verdict, never an exception.
+        UsageError: an unknown task or device, or measure settings that an emulated device does not support.
+        KernelForgeError: the task cannot be loaded or run, or this machine lacks something.
+
+    Example:
+        >>> import kernelforge
+        >>> source = '''
+        ... __global__ void swish(const float* x, float* out, int n) {
+        ...     int i = blockIdx.x * blockDim.x + threadIdx.x;
+        ...     if (i < n) out[i] = x[i] / (1.0f + expf(-x[i]));
+        ... }'''
+        >>> plan = '''
+        ... def forward(x):
+        ...     out = empty_like(x)
+        ...     swish[ceil_div(x.numel(), 256), 256](x, out, i32(x.numel()))
+        ...     return out'''
+        >>> candidate = kernelforge.records.Candidate(source=source, plan=plan)
+        >>> result = kernelforge.evaluate("core/swish", candidate, device="emulated:h100", seed=1)
+        >>> result.evaluation.verdict.value, result.evaluation.performance.origin.value
+        ('OK', 'modelled')
     """
     loaded = task if isinstance(task, Task) else load_task(task)
     chosen = device or default_device(measure, allow_unconfined=allow_unconfined)

@@ -88,15 +88,24 @@ def list_suites() -> tuple[str, ...]:
 
 
 def load_suite(name_or_path: str | Path, *, broken: list[str] | None = None) -> Suite:
-    """A suite by its name, or by the path of its folder (or of its ``suite.toml``); a task file is a suite of one.
+    """Load a suite by its name, or by the path of its folder (or of its ``suite.toml``); a task file is a suite of one.
 
     Args:
-        name_or_path: The suite.
-        broken: Takes a line about each task that is malformed, which is then left out, instead of the error.
+        name_or_path: name or path of the suite.
+        broken: receives a line about each malformed task, which is then left out; None raises the error instead.
+
+    Returns:
+        The suite with its tasks, in the order of its manifest.
 
     Raises:
         UsageError: there is no such suite.
         TaskError: the manifest or one of its task files is malformed; the message names the file.
+
+    Example:
+        >>> import kernelforge
+        >>> suite = kernelforge.load_suite("core")
+        >>> "softmax" in [task.name for task in suite.tasks]
+        True
     """
     if str(name_or_path).endswith(".py"):
         task = _file_task(Path(name_or_path))
@@ -112,14 +121,26 @@ def load_suite(name_or_path: str | Path, *, broken: list[str] | None = None) -> 
 
 
 def load_task(path_or_name: str | Path) -> Task:
-    """A task by ``suite/name``, by name alone within suite ``core``, or by the path of a task file.
+    """Load a task by ``suite/name``, by name alone within suite ``core``, or by the path of a task file.
 
-    A file that lies in a suite's folder and is listed there keeps the suite's sizes and policy. A loose file
-    has its own constants as the sizes ``full`` and ``small``, no hidden size and the default policy.
+    A file that is listed in the suite of its folder keeps the sizes and the policy of that suite. Any other file has
+    its own constants as the sizes ``full`` and ``small``, no hidden size and the default policy.
+
+    Args:
+        path_or_name: name or path of the task.
+
+    Returns:
+        The task: its source, its sizes and its precision policy. Nothing of it was imported or run.
 
     Raises:
         UsageError: there is no such suite or task.
         TaskError: the file is missing or malformed.
+
+    Example:
+        >>> import kernelforge
+        >>> task = kernelforge.load_task("core/softmax")
+        >>> task.name, task.size("full").name
+        ('softmax', 'full')
     """
     text = str(path_or_name)
     path = Path(path_or_name)
