@@ -17,7 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from kernelforge.evaluation.oracle.cache import KnownTasks
+    from kernelforge.evaluation.oracle.client import KnownTasks
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.sandbox import Zygote
 
@@ -109,7 +109,7 @@ def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
 def shared_knowledge() -> KnownTasks:
     """What oracles of this process found out about tasks: facts, admitted input families, whether wrong answers fail.
     To find it out again takes a sixth of the time of tests that evaluate."""
-    from kernelforge.evaluation.oracle.cache import KnownTasks
+    from kernelforge.evaluation.oracle.client import KnownTasks
 
     return KnownTasks()
 

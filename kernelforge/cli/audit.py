@@ -39,8 +39,8 @@ def audit(
 ) -> None:
     """Put faults into references, one at a time: the check has to reject each. Leaves with 1 if too many pass."""
     from kernelforge.evaluation.audit.equivalents import stale_arguments, suite_arguments
-    from kernelforge.evaluation.audit.suite import Job, audit_tasks
     from kernelforge.evaluation.oracle.client import Oracle
+    from kernelforge.evaluation.suite_checks import AuditJob, audit_tasks
     from kernelforge.report.tables.run import audit_suite_table, fault_table
     from kernelforge.report.terminal.audit import audit_lines, audit_verdict
     from kernelforge.report.views.audit import AuditRow, audit_row, audit_view
@@ -48,7 +48,7 @@ def audit(
     chosen = chosen_tasks(suite, task, every)
     print_broken(chosen)
     arguments = {where: suite_arguments(where) for where in chosen.suites}
-    work = [Job(one, tuple(arguments[where].of(one.name))) for where, one in chosen.tasks]
+    work = [AuditJob(one, tuple(arguments[where].of(one.name))) for where, one in chosen.tasks]
     out = console()
     rows: list[AuditRow] = []
     with oracle_zygote(allow_unconfined) as zygote:

@@ -99,8 +99,8 @@ def check(
     as_json: JsonOption = False,
 ) -> None:
     """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
-    from kernelforge.evaluation.admission import check_suite
     from kernelforge.evaluation.oracle.client import Oracle
+    from kernelforge.evaluation.suite_checks import check_suite
     from kernelforge.report.terminal import admission_line
     from kernelforge.report.views.suite import admission_view
 

@@ -17,7 +17,6 @@ from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.oracle.task_context import require_admitted
 from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState, run_request
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
@@ -148,7 +147,7 @@ class Evaluator:
         with self.lease(), self.runs(work) as runs:
             work.started = time.perf_counter()
             with work.clock("oracle"):
-                require_admitted(self.oracle)
+                self.oracle.require_admitted()
             correctness = CorrectnessStage(runs, self.generators)
             for size in sizes:
                 if size.name != "full" and size.name in work.plans:

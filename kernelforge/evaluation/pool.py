@@ -22,9 +22,7 @@ from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
-from kernelforge.evaluation.oracle.cache import KnownTasks, OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle
-from kernelforge.evaluation.oracle.task_context import require_admitted
+from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS, WarmEvaluators
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
@@ -182,7 +180,7 @@ class EvaluatorPool:
         evaluator = self.evaluator(task)
         try:
             with evaluator.lease():
-                require_admitted(evaluator.oracle)
+                evaluator.oracle.require_admitted()
         except BaseException:
             evaluator.oracle.close()
             self.done(task)

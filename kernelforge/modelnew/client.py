@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.records import DType, SizeFacts, TensorSpec
+from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
@@ -55,20 +56,6 @@ _WIDEST_BYTES = 16
 """Of an element of an output: complex128."""
 
 FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
-
-
-class LaneChild(Protocol):
-    """What the lane needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
-
-    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
-
-    def close(self) -> None: ...
-
-
-class LaneZygote(Protocol):
-    """What forks such children: ``Zygote("modelnew")`` for the CPU, ``Zygote("gpu-modelnew")`` for a GPU."""
-
-    def spawn(self, limits: Limits | None = None) -> LaneChild: ...
 
 
 class LaneFault(Exception):
@@ -122,7 +109,7 @@ class ModelNewChild:
     """
 
     def __init__(
-        self, zygote: LaneZygote, device: str, limits: Limits, *, build_s: float = 60.0, run_s: float = 30.0
+        self, zygote: Zygote, device: str, limits: Limits, *, build_s: float = 60.0, run_s: float = 30.0
     ) -> None:
         self._build_s, self._run_s = build_s, run_s
         self._lines = 0
@@ -223,7 +210,7 @@ class ModelNewChild:
             )
 
 
-def read_init(zygote: LaneZygote, source: str) -> Init:
+def read_init(zygote: Zygote, source: str) -> Init:
     """Arguments of the constructor as a task file gives them, from a child that no candidate ever enters.
 
     Raises:

@@ -17,10 +17,10 @@ from types import TracebackType
 from typing import Final
 
 from kernelforge.devices import check_device, default_device
+from kernelforge.devices.base import Device
 from kernelforge.errors import TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.oracle.task_context import require_admitted
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed, reason_at
@@ -30,14 +30,13 @@ from kernelforge.modelnew.client import (
     FaultKind,
     Init,
     LaneFault,
-    LaneZygote,
     ModelNewChild,
     read_init,
     reply_bytes,
     unchanged,
     with_mutated,
 )
-from kernelforge.modelnew.timer import Gpu, ModelNewTimer
+from kernelforge.modelnew.timer import ModelNewTimer
 from kernelforge.modelnew.values import at_size
 from kernelforge.records import (
     Candidate,
@@ -117,14 +116,14 @@ class ModelNewEvaluator:
         self,
         task: Task,
         oracle: Oracle,
-        zygote: LaneZygote,
+        zygote: Zygote,
         device: str,
         fingerprint: Fingerprint,
         *,
         limits: Limits | None = None,
         build_s: float | None = None,
         run_s: float = 30.0,
-        gpu: Gpu | None = None,
+        gpu: Device | None = None,
         settings: MeasureSettings | None = None,
     ) -> None:
         self.task = task
@@ -175,7 +174,7 @@ class ModelNewEvaluator:
             raise StageFailed(Verdict.POLICY, "parse", f"the candidate is not Python text{line}: {error}") from error
         ordered = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
         with work.clock("oracle"):
-            require_admitted(self.oracle)
+            self.oracle.require_admitted()
         with ModelNewChild(self._zygote, self.device, self._limits, build_s=self._build_s, run_s=self._run_s) as child:
             for size in ordered:
                 if only is None or size.name in only:
@@ -184,7 +183,7 @@ class ModelNewEvaluator:
                 return self._timed(child, self._gpu, work)
         return None
 
-    def _timed(self, child: ModelNewChild, gpu: Gpu, work: EvaluationState) -> Performance:
+    def _timed(self, child: ModelNewChild, gpu: Device, work: EvaluationState) -> Performance:
         """Time what the child holds: the full size was checked last."""
         stopwatch = ModelNewTimer(
             child=child,

@@ -17,8 +17,7 @@ from torch import nn
 
 from kernelforge.errors import ChildDied, TaskError
 from kernelforge.evaluation.oracle.worker.reference import seeded
-from kernelforge.modelnew.candidate_errors import describe_exception
-from kernelforge.modelnew.candidate_host import CandidateHost, Refused
+from kernelforge.modelnew.candidate_host import CandidateHost, Refused, describe_exception
 from kernelforge.modelnew.values import decode, encode, raw
 from kernelforge.modelnew.weights import Unmatched
 from kernelforge.sandbox.channel import Channel, Frame

@@ -27,8 +27,7 @@ from kernelforge.errors import (
     UnsupportedError,
 )
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
-from kernelforge.evaluation.oracle.client import shape_invariants
-from kernelforge.evaluation.oracle.task_context import public_facts, require_admitted
+from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import as_told
 from kernelforge.evaluation.stages.tuning import tune, winner
@@ -227,7 +226,7 @@ class TaskLoop:
 
     def _brief(self) -> TaskContext:
         with self._evaluator.lease():
-            require_admitted(self._evaluator.oracle)
+            self._evaluator.oracle.require_admitted()
         brief = make_task_context(self._evaluator)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
         families = operator_families(brief.graph)

@@ -10,9 +10,8 @@ from types import TracebackType
 from kernelforge.compile import Compiler
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation.evaluator import concluded
-from kernelforge.evaluation.oracle.cache import KnownTasks, OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle, shape_invariants
-from kernelforge.evaluation.oracle.task_context import public_facts, require_admitted
+from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
+from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import make_compiler
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
@@ -134,7 +133,7 @@ class CompileWorker:
         """
         with self._ongoing.call(), self._open_oracle(task, self.known.of(task)) as oracle:
             facts = oracle.facts()
-            require_admitted(oracle)
+            oracle.require_admitted()
             return BriefFacts(
                 facts=public_facts(facts),
                 shared=shape_invariants(task, facts),

@@ -142,7 +142,7 @@ def _silence(evaluator: Evaluator) -> Iterator[None]:
 
 
 IN_PARENT: Mapping[str, Callable[[Evaluator], Patched]] = {
-    "admission": lambda evaluator: patch("kernelforge.evaluation.evaluator.require_admitted", lambda oracle: None),
+    "admission": lambda evaluator: patch.object(Oracle, "require_admitted", lambda oracle: None),
     "families": _families,
     "full-size": _full_size,
     "gate": _gate,

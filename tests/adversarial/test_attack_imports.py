@@ -15,11 +15,11 @@ from corpus import CANARY
 from test_attack_tasks import TakenOver
 
 from kernelforge.errors import SandboxError
-from kernelforge.evaluation.audit.suite import Job, audit_task
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.size_search import Bounds, SizeChoice, SizeChooser
 from kernelforge.evaluation.size_search.chooser import choose_all
 from kernelforge.evaluation.size_search.client import SizeSearchClient
+from kernelforge.evaluation.suite_checks import AuditJob, audit_task
 from kernelforge.records import Size, TensorSpec
 from kernelforge.tasks.loaders import ExternalTask
 
@@ -141,7 +141,7 @@ def test_a_reference_finds_no_canary_while_it_is_judged_and_audited(planted: Pat
     """The process that finds sizes is of the oracle's role, and is its jail."""
     for where in ("module", "get_inputs", "forward"):
         task = axpy_task(spying(planted, where))
-        audit = audit_task(Job(task), lambda one: Oracle(shrinker._warm, one, reply_s=30), most=1)
+        audit = audit_task(AuditJob(task), lambda one: Oracle(shrinker._warm, one, reply_s=30), most=1)
         assert "spied: {'" in audit.error
         assert CANARY not in audit.model_dump_json()
 
@@ -189,7 +189,7 @@ def test_what_a_child_says_has_a_length() -> None:
     oracle = Oracle(TakenOver({"ok": True, "findings": [FINDING | {"text": "x" * 10**6}]}), axpy_task())
     assert len(oracle.admit(["small"]).findings[0].text) == 10_000
     refused = Oracle(TakenOver({"ok": False, "message": "x" * 10**6}), axpy_task())
-    assert len(audit_task(Job(axpy_task()), lambda task: refused).error) < 11_000
+    assert len(audit_task(AuditJob(axpy_task()), lambda task: refused).error) < 11_000
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_a_child_says_has_a_length() -> None:
 )
 def test_an_audit_of_something_else_is_an_error(changes: dict[str, Any]) -> None:
     reply = {"ok": True, "audit": {"task": axpy_task().name, "mutants": [], "made": 0} | changes}
-    audit = audit_task(Job(axpy_task()), lambda task: Oracle(TakenOver(reply), task))
+    audit = audit_task(AuditJob(axpy_task()), lambda task: Oracle(TakenOver(reply), task))
     assert audit.task == axpy_task().name
     assert "sent" in audit.error
 

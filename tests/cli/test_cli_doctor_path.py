@@ -16,8 +16,7 @@ from kernelforge.devices.base import Device
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import BaselineError, SandboxError, TaskError
-from kernelforge.evaluation.oracle.cache import OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import Task

@@ -14,7 +14,7 @@ from kernelforge.evaluation.generators import parser as language
 from kernelforge.evaluation.generators.functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.generators.recipe import MAX_STEPS, MAX_WORK, OPERATIONS, Recipe, Step
-from kernelforge.evaluation.oracle.worker.recipe_inputs import draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, habit_of
 from kernelforge.evaluation.oracle.worker.reference_runner import PROBE_LIMIT
 from kernelforge.records import DType, InputGenerator, TensorSpec
 from kernelforge.records.candidate import MAX_GENERATOR_BYTES

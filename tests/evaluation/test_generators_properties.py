@@ -12,7 +12,7 @@ from kernelforge.errors import PlanError, TaskError
 from kernelforge.evaluation.generators.functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluation.generators.parser import parse_generator
 from kernelforge.evaluation.generators.recipe import Recipe
-from kernelforge.evaluation.oracle.worker.recipe_inputs import draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, habit_of
 from kernelforge.records import DType, TensorSpec
 
 NAMES = "abcdefgh"

@@ -11,8 +11,9 @@ from oracle_tasks import make_task
 from shipped import shipped
 
 from kernelforge.errors import ChildDied, SandboxError, TaskError, UsageError
-from kernelforge.evaluation.admission import check_suite
-from kernelforge.evaluation.oracle.client import Oracle, shape_invariants
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.task_context import shape_invariants
+from kernelforge.evaluation.suite_checks import check_suite
 from kernelforge.records import DType, TaskPolicy
 from kernelforge.sandbox import Channel, Frame, Zygote
 
@@ -25,7 +26,7 @@ def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
 
 
 def test_the_parent_never_imports_torch() -> None:
-    modules = "kernelforge.evaluation.oracle.client, kernelforge.evaluation.admission"
+    modules = "kernelforge.evaluation.oracle.client, kernelforge.evaluation.suite_checks"
     code = f"import sys; import {modules}; print('torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "False"
 

@@ -7,7 +7,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
-from kernelforge.evaluation.oracle.worker.slices import Elements, Slicing, elements_of
+from kernelforge.evaluation.oracle.worker.slices import Elements, Slices, Slicing, elements_of
 from kernelforge.records import DType, Size, Task
 
 HEADER = """
@@ -76,7 +76,7 @@ SLICED = {
 @pytest.mark.parametrize("name", SLICED)
 def test_the_axis_whose_slices_stand_by_themselves_is_found(name: str) -> None:
     one, slicing = SLICED[name]
-    assert ReferenceRunner(one).slices.slicing == slicing
+    assert Slices(ReferenceRunner(one)).slicing == slicing
 
 
 WHOLE = {
@@ -90,7 +90,7 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", ["sum", "a mean over everything", "rows in another order", "batch norm"])
 def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
-    found = ReferenceRunner(WHOLE[name]).slices.slicing
+    found = Slices(ReferenceRunner(WHOLE[name])).slicing
     if name == "batch norm":
         # Channels hold weights of their own: only the batch could be cut, and its statistics are shared.
         assert found is None or 0 not in found.outputs
@@ -99,13 +99,13 @@ def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
 
 
 def test_a_constant_divisor_does_not_hinder() -> None:
-    assert ReferenceRunner(WHOLE["an extent of its own"]).slices.slicing == Slicing({0: 0}, (0,))
+    assert Slices(ReferenceRunner(WHOLE["an extent of its own"])).slicing == Slicing({0: 0}, (0,))
 
 
 def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
     """Compare what torch gives at the chosen elements, the first of them moved by ``wrong``."""
     drawn = reckoner.draw("full", "task", seed, expected=False)
-    wanted = reckoner.slices.choose("full", seed, 5)
+    wanted = Slices(reckoner).choose("full", seed, 5)
     outputs = reckoner.reference("full").run(drawn.inputs)
     got = {}
     for position, output in enumerate(outputs):
@@ -113,7 +113,7 @@ def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
         values = output.reshape(-1)[indices].clone()
         values[0] += torch.tensor(wrong).to(values.dtype)
         got[position] = Elements(indices, values.numpy().tobytes())
-    comparison = reckoner.slices.compare(drawn, wanted, got)
+    comparison = Slices(reckoner).compare(drawn, wanted, got)
     assert comparison.total == sum(map(len, wanted.values()))
     return comparison.ok
 
@@ -131,11 +131,11 @@ def test_elements_without_an_axis_of_slices_are_compared_with_the_whole(monkeypa
     assert not right(reckoner, 3, wrong=1.0)
     monkeypatch.setattr("kernelforge.evaluation.oracle.worker.slices.WHOLE_FLOPS", 10)
     with pytest.raises(TaskError, match="no axis whose slices"):
-        reckoner.slices.choose("full", 1, 5)
+        Slices(reckoner).choose("full", 1, 5)
 
 
 def test_the_last_element_is_among_the_chosen_and_seeds_differ() -> None:
-    slices = ReferenceRunner(SLICED["softmax"][0]).slices
+    slices = Slices(ReferenceRunner(SLICED["softmax"][0]))
     first, second = slices.choose("full", 1, 8)[0], slices.choose("full", 2, 8)[0]
     assert first[0] == second[0] == 30 * 21 - 1
     assert set(first) != set(second)
@@ -151,9 +151,9 @@ def test_weights_of_the_draw_are_those_of_the_comparison() -> None:
     indices = torch.arange(output.numel())
     reckoner.draw("full", "task", 6, expected=False)
     got = {0: Elements(indices, output.numpy().tobytes())}
-    assert reckoner.slices.compare(drawn, {0: [0]}, got).ok
-    assert reckoner.slices.compare_whole(drawn, {0: Elements(None, output.numpy().tobytes())}).ok
-    assert not reckoner.slices.compare_whole(drawn, {0: Elements(None, (output + 1).numpy().tobytes())}).ok
+    assert Slices(reckoner).compare(drawn, {0: [0]}, got).ok
+    assert Slices(reckoner).compare_whole(drawn, {0: Elements(None, output.numpy().tobytes())}).ok
+    assert not Slices(reckoner).compare_whole(drawn, {0: Elements(None, (output + 1).numpy().tobytes())}).ok
 
 
 def test_what_a_runner_sends_is_read_as_hostile() -> None:

@@ -13,8 +13,7 @@ from axpy import axpy_task
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.errors import DeviceError
-from kernelforge.evaluation.oracle.cache import OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, select_tier

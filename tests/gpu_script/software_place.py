@@ -20,8 +20,7 @@ from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.evaluation.oracle.cache import OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task

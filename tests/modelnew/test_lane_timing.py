@@ -12,8 +12,7 @@ from lane_setup import HONEST, LIMITS
 from kernelforge.errors import TimingError
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
 from kernelforge.modelnew.client import LaneFault, ModelNewChild, read_init
-from kernelforge.modelnew.timer import ModelNewTimer
-from kernelforge.modelnew.timing import PROTOCOL, time_from_outside
+from kernelforge.modelnew.timer import PROTOCOL, ModelNewTimer, time_from_outside
 from kernelforge.records import MeasureSettings, Performance
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import size_source

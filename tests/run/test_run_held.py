@@ -86,7 +86,7 @@ def test_the_budget_of_a_run_that_goes_on_stays_as_it_is(tmp_path: Path) -> None
     ("place", "error"),
     [
         ("kernelforge.evaluation.evaluator.Evaluator.evaluate", SandboxError("the runner was ended: signal 9")),
-        ("kernelforge.run.task_loop.require_admitted", TaskError("the oracle gives no answer")),
+        ("kernelforge.evaluation.oracle.client.Oracle.require_admitted", TaskError("the oracle gives no answer")),
     ],
 )
 def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_task(

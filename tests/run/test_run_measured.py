@@ -24,8 +24,7 @@ from kernelforge.devices.base import Device, RunRequest
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import DeviceError
-from kernelforge.evaluation.oracle.cache import OracleFacts
-from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.make_entry import make_entry
 from kernelforge.leaderboard.verify import verify

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from kernelforge.evaluation.oracle import shape_invariants
+from kernelforge.evaluation.oracle import task_context
 from kernelforge.records import TaskPolicy
 from kernelforge.tasks import load_suite
 
@@ -34,5 +34,5 @@ def test_every_policy_is_in_the_table() -> None:
 
 
 def test_the_function_it_names_exists() -> None:
-    assert "kernelforge.evaluation.oracle.shape_invariants.shape_invariants" in PAGE
-    assert callable(shape_invariants.shape_invariants)
+    assert "kernelforge.evaluation.oracle.task_context.shape_invariants" in PAGE
+    assert callable(task_context.shape_invariants)

@@ -2,7 +2,7 @@
 
 A recipe is a list of steps over whole tensors, each naming an operation of ours and earlier steps. The parent makes it
 from a model's text (:mod:`kernelforge.evaluation.generators.parser`); the oracle's child checks it once more and
-executes it (:mod:`kernelforge.evaluation.oracle.worker.recipe_inputs`). Neither process executes text of a model.
+executes it (:mod:`kernelforge.evaluation.oracle.worker.inputs`). Neither process executes text of a model.
 """
 
 from __future__ import annotations

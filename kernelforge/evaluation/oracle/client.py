@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import TracebackType
@@ -12,25 +14,48 @@ from typing import Any, Final, Protocol
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.audit.results import TaskAudit
 from kernelforge.evaluation.generators.recipe import Recipe
-from kernelforge.evaluation.oracle.cache import OracleFacts
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
-from kernelforge.evaluation.oracle.shape_invariants import shape_invariants
 from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
+from kernelforge.sandbox import Child
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.shared_memory import Blob
 
-__all__ = [
-    "GPU_SHARE",
-    "AdmissionIssue",
-    "AdmissionResult",
-    "DrawHandle",
-    "GeneratorFinding",
-    "Oracle",
-    "OracleChild",
-    "OracleZygote",
-    "shape_invariants",
-]
+KNOWN_TASKS = 4096
+"""Tasks whose facts are kept: some ten kilobytes each."""
+
+
+@dataclass
+class OracleFacts:
+    """Holds for every later oracle of the same task on the same device, which then need not find it out again."""
+
+    facts: TaskFacts | None = None
+    """At every size."""
+    scales: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By size: input families that torch itself passes, each with the factor at which it does; the task's own first."""
+    has_slices: bool | None = None
+    """Whether the reference has an axis whose slices can be worked out by themselves; None where nobody asked."""
+    admitted: bool = False
+    """Whether it was proved at the small size that wrong answers earn nothing."""
+
+
+class KnownTasks:
+    """What was found out about tasks, by digest; what was unused for longest goes first. Several threads may use it."""
+
+    def __init__(self, most: int = KNOWN_TASKS) -> None:
+        self._most = most
+        self._known: OrderedDict[str, OracleFacts] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def of(self, task: Task) -> OracleFacts:
+        """What is known of a task, to be added to."""
+        with self._lock:
+            known = self._known.setdefault(task.digest, OracleFacts())
+            self._known.move_to_end(task.digest)
+            while len(self._known) > self._most:
+                self._known.popitem(last=False)
+        return known
+
 
 REPLY_S = 180.0
 """Longest wait for one answer: a full-size reference in float64 on a slow core."""
@@ -82,20 +107,10 @@ def _told(finding: Mapping[str, Any]) -> dict[str, Any]:
     return {**finding, "text": str(finding["text"])[:_LONGEST_TEXT]}
 
 
-class OracleChild(Protocol):
-    """What the oracle needs of a confined child: :class:`kernelforge.sandbox.Child` is one."""
+class ChildZygote(Protocol):
+    """Forks confined children: a :class:`kernelforge.sandbox.Zygote`, or an object that limits the use of one."""
 
-    def call(self, data: dict[str, Any], blobs: Sequence[Blob] = (), *, timeout_s: float | None = None) -> Frame: ...
-
-    def memory_bytes(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-class OracleZygote(Protocol):
-    """What forks such children: ``Zygote("oracle")``."""
-
-    def spawn(self, limits: Limits | None = None) -> OracleChild: ...
+    def spawn(self, limits: Limits | None = None) -> Child: ...
 
 
 @dataclass(frozen=True)
@@ -176,7 +191,7 @@ class Oracle:
 
     def __init__(
         self,
-        zygote: OracleZygote,
+        zygote: ChildZygote,
         task: Task,
         *,
         threads: int = 1,
@@ -194,7 +209,7 @@ class Oracle:
         self._memory_bytes = memory_bytes
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
-        self._child: OracleChild | None = None
+        self._child: Child | None = None
         self._closed = False
         self._further = ""
         """Name of the size that its child was given last."""
@@ -438,6 +453,23 @@ class Oracle:
             raise SandboxError(f"the oracle of task '{self.task.name}' sent findings of other sizes than asked")
         return AdmissionResult(task=self.task.name, findings=findings)
 
+    def require_admitted(self) -> None:
+        """Check once that the task is admitted at the small size.
+
+        Raises:
+            TaskError: wrong answers to the task could earn a reward.
+        """
+        if self.known.admitted:
+            return
+        admission = self.admit(("small",))
+        if not admission.ok:
+            problems = admission.error or "; ".join(finding.text for finding in admission.findings if not finding.ok)
+            raise TaskError(
+                f"task {self.task.name!r} is not admitted, for wrong answers could earn a reward: {problems}. "
+                f"`kernelforge tasks check` shows every finding"
+            )
+        self.known.admitted = True
+
     @_read_as_hostile()
     def audit(self, most: int, also: Sequence[str] = ()) -> TaskAudit:
         """Put faults into the reference, one at a time: what became of each.
@@ -496,7 +528,7 @@ class Oracle:
             return {}
         return self._call(request).data
 
-    def _start(self) -> OracleChild:
+    def _start(self) -> Child:
         limits = Limits(
             wall_s=self._reply_s, cpu_s=_CPU_S, memory_bytes=self._memory_bytes, processes=2 * max(self._threads, 1)
         )

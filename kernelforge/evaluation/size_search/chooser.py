@@ -15,15 +15,14 @@ from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
-from kernelforge.evaluation.oracle.client import GPU_SHARE
+from kernelforge.evaluation.oracle.client import GPU_SHARE, ChildZygote, Oracle
 from kernelforge.evaluation.size_search.client import SizeSearchClient, prober_zygote
 from kernelforge.evaluation.size_search.extents import movable_extents
 from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge
-from kernelforge.evaluation.size_search.validation import rejected_sizes
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Size, Task, content_hash, first_fault
 from kernelforge.records.base import Record
-from kernelforge.sandbox import Child, Zygote
+from kernelforge.sandbox import Child
 from kernelforge.sandbox.limits import Limits
 from kernelforge.tasks import module_constants
 from kernelforge.tasks.constants import Template, parse_python
@@ -77,7 +76,7 @@ class SizeChoice(Record):
 class _Gate:
     """A zygote that starts no child, and so is not itself started again, once it was shut."""
 
-    def __init__(self, zygote: Zygote) -> None:
+    def __init__(self, zygote: ChildZygote) -> None:
         self._zygote = zygote
         self.shut = False
 
@@ -288,3 +287,48 @@ def choose_all(
         shrinker.close()
         raise
     pool.shutdown()
+
+
+_LONGEST = 500
+"""Characters of a reason."""
+
+
+def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_bytes: int) -> dict[str, str]:
+    """Sizes of a task, other than ``full``, at which it cannot be judged, each with the reason.
+
+    Args:
+        reply_s: Longest wait for each answer of the oracle.
+        memory_bytes: What the oracle may take.
+
+    Raises:
+        TaskError: the reference cannot be judged at all, such as one that draws random numbers in ``forward``.
+        ChildTimeout: the oracle gave no answer in time.
+    """
+    refused: dict[str, str] = {}
+    prefix = f"task '{task.name}': "
+    try:
+        with Oracle(zygote, task, reply_s=reply_s, memory_bytes=memory_bytes) as oracle:
+            for size in task.sizes:
+                if size.name == "full":
+                    continue
+                try:
+                    oracle.facts([size.name])
+                    findings = oracle.admit([size.name]).findings
+                except ChildTimeout:
+                    if size.name == "small":
+                        raise
+                    refused[size.name] = "the oracle gave no answer in time"
+                    continue
+                except (TaskError, SandboxError) as error:
+                    refused[size.name] = _line(error, prefix)
+                    continue
+                fault = next((one for one in findings if not one.ok), None)
+                if fault is not None:
+                    refused[size.name] = f"on inputs of the family '{fault.family}', {fault.text}"[:_LONGEST]
+    except TaskError as error:
+        raise TaskError(_line(error, prefix)) from error
+    return refused
+
+
+def _line(error: Exception, prefix: str) -> str:
+    return str(error).strip().split("\n")[0].removeprefix(prefix)[:_LONGEST]

@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Any
 
 from kernelforge.errors import ChildTimeout, SandboxError
-from kernelforge.evaluation.oracle.client import OracleChild, OracleZygote
+from kernelforge.evaluation.oracle.client import ChildZygote
 from kernelforge.evaluation.size_search.search import Bounds, Cost, TrialOutcome
-from kernelforge.sandbox import Zygote
+from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.tasks.constants import Scalar
@@ -29,11 +29,11 @@ def prober_zygote(*, allow_unconfined: bool = False) -> Zygote:
 class SizeSearchClient:
     """Tries one task file. Not for use by two threads at once."""
 
-    def __init__(self, zygote: OracleZygote, source: str, bounds: Bounds) -> None:
+    def __init__(self, zygote: ChildZygote, source: str, bounds: Bounds) -> None:
         self._zygote = zygote
         self._source = source
         self._bounds = bounds
-        self._child: OracleChild | None = None
+        self._child: Child | None = None
         self.hangs = 0
         """How often no answer came in time."""
 
@@ -68,7 +68,7 @@ class SizeSearchClient:
     def _hang(self) -> str:
         return f"it hangs: no answer in {self._bounds.answer_s:g} s"
 
-    def _ready(self) -> OracleChild:
+    def _ready(self) -> Child:
         if self._child is None:
             limits = Limits(wall_s=self._bounds.answer_s, cpu_s=_CPU_S, memory_bytes=self._bounds.memory_bytes)
             child = self._zygote.spawn(limits)

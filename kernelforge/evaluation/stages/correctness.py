@@ -9,7 +9,7 @@ from kernelforge.compile import Compiler
 from kernelforge.errors import ChildDied, ChildTimeout, TaskError
 from kernelforge.evaluation.drawn_size import drawn_sizes
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX
-from kernelforge.evaluation.oracle.shape_invariants import keeps_shared
+from kernelforge.evaluation.oracle.task_context import keeps_shared
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import compile_plans, resolve_plans
 from kernelforge.records import DRAWN_SIZE, Candidate, InputGenerator, Size, SizeCheck

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from kernelforge.candidate import format_reply, parse_plan
 from kernelforge.errors import CandidateError
 from kernelforge.modelnew.convert.cpp_host import convert_host
+from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
 from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
-from kernelforge.modelnew.convert.problems import Problem, Unconvertible
 from kernelforge.modelnew.convert.python_side import ForwardWriter, PythonFile, read_python
 from kernelforge.records import Candidate
 

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kernelforge.modelnew.convert.cpp_tokens import Token, matching, split_commas, text_of
+from kernelforge.modelnew.convert.cpp_tokens import Token, Unconvertible, matching, split_commas, text_of
 from kernelforge.modelnew.convert.cpp_units import Unit
-from kernelforge.modelnew.convert.problems import Unconvertible
 
 Kind = Literal["int", "float", "bool", "tensor", "pointer", "dims", "dtype", "options", "string", "nothing"]
 

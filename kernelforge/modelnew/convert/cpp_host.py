@@ -13,9 +13,8 @@ from kernelforge.modelnew.convert.cpp_expressions import (
     convert_expression,
     plan_name,
 )
-from kernelforge.modelnew.convert.cpp_tokens import Token, matching, split_commas, text_of
+from kernelforge.modelnew.convert.cpp_tokens import Problem, Token, Unconvertible, matching, split_commas, text_of
 from kernelforge.modelnew.convert.cpp_units import HostFunction, Kernel, Parameter, Unit
-from kernelforge.modelnew.convert.problems import Problem, Unconvertible
 
 _DISPATCH = {
     "AT_DISPATCH_FLOATING_TYPES": ("float", "double"),

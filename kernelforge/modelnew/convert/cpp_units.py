@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kernelforge.modelnew.convert.cpp_tokens import Token, matching, split_commas, text_of, tokenize
-from kernelforge.modelnew.convert.problems import Problem, Unconvertible
+from kernelforge.modelnew.convert.cpp_tokens import (
+    Problem,
+    Token,
+    Unconvertible,
+    matching,
+    split_commas,
+    text_of,
+    tokenize,
+)
 
 _DROPPED_INCLUDES = ("torch/", "ATen/", "c10/", "pybind11/", "THC/")
 _DROPPED_HEADERS = frozenset(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from kernelforge.modelnew.convert.cpp_expressions import Value, plan_name
 from kernelforge.modelnew.convert.cpp_host import typed_argument
+from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
 from kernelforge.modelnew.convert.cpp_units import Unit
-from kernelforge.modelnew.convert.problems import Problem, Unconvertible
 
 _ALLOCATIONS = frozenset({"empty", "zeros", "empty_like", "zeros_like"})
 _METHODS = frozenset({"size", "stride", "numel", "dim", "view", "reshape", "flatten", "is_contiguous"})

@@ -13,7 +13,7 @@ from kernelforge.evaluation.audit.equivalents import Arguments, Equivalent, read
 from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
 from kernelforge.evaluation.audit.runner import MutationAudit
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
-from kernelforge.evaluation.parallel import judged_content, parallel_map
+from kernelforge.evaluation.suite_checks import judged_content, parallel_map
 from kernelforge.records import Task
 from kernelforge.report.views.audit import audit_row, audit_view
 

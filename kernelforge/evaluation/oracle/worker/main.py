@@ -22,7 +22,7 @@ from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.reference import tensor_spec, tensor_view
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
-from kernelforge.evaluation.oracle.worker.slices import elements_of
+from kernelforge.evaluation.oracle.worker.slices import Slices, elements_of
 from kernelforge.evaluation.oracle.worker.timed_baseline import TimedBaseline
 from kernelforge.evaluation.oracle.worker.torch_device import (
     driver_started,
@@ -117,6 +117,7 @@ class _OracleServer:
     def __init__(self) -> None:
         self._reckoner: ReferenceRunner | None = None
         self._baselines: Baselines | None = None
+        self._slices: Slices | None = None
         self._draws: dict[int, InputDraw] = {}
         self._armed: dict[int, TimedBaseline] = {}
         self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
@@ -164,11 +165,18 @@ class _OracleServer:
             raise UsageError("no task is loaded")
         return self._reckoner
 
+    @property
+    def _parts(self) -> Slices:
+        if self._slices is None:
+            raise UsageError("no task is loaded")
+        return self._slices
+
     def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
         self._reckoner = ReferenceRunner(Task.model_validate(data["task"]), open_device(data["device"]))
         self._reckoner.know(data["scales"])
         self._baselines = Baselines(self._reckoner)
+        self._slices = Slices(self._reckoner)
         self._reckoner.reference("small")
         return {}, []
 
@@ -228,10 +236,10 @@ class _OracleServer:
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
     def _has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        return {"has_slices": self._task.slices.slicing is not None}, []
+        return {"has_slices": self._parts.slicing is not None}, []
 
     def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        chosen = self._task.slices.choose(data["size"], int(data["seed"]), data["count"])
+        chosen = self._parts.choose(data["size"], int(data["seed"]), data["count"])
         return {"elements": {str(output): indices for output, indices in chosen.items()}}, []
 
     def _check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
@@ -249,10 +257,10 @@ class _OracleServer:
             for position in range(count)
         }
         if whole:
-            comparison = self._task.slices.compare_whole(drawn, got)
+            comparison = self._parts.compare_whole(drawn, got)
         else:
             wanted = {int(output): indices for output, indices in data["wanted"].items()}
-            comparison = self._task.slices.compare(drawn, wanted, got)
+            comparison = self._parts.compare(drawn, wanted, got)
         return {"comparison": comparison.model_dump(mode="json")}, []
 
     def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:

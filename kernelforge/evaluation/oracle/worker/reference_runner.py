@@ -12,11 +12,18 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX, Recipe
 from kernelforge.evaluation.oracle.worker.comparison import Got, Selection, SelectionRecorder, compare_outputs
-from kernelforge.evaluation.oracle.worker.inputs import SCALES, derived_seed, draw_inputs, families_of
-from kernelforge.evaluation.oracle.worker.recipe_inputs import PROBES, IntegerProfile, draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.inputs import (
+    PROBES,
+    SCALES,
+    IntegerProfile,
+    derived_seed,
+    draw_inputs,
+    draw_recipe,
+    families_of,
+    habit_of,
+)
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_device
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
-from kernelforge.evaluation.oracle.worker.slices import Slices
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, unfused_kernels
 from kernelforge.records import Comparison, Size, Task
@@ -83,8 +90,6 @@ class ReferenceRunner:
         """Name of the size that :meth:`take_size` took last."""
         self.tests: dict[str, Recipe] = {}
         """Further input families by name, without :data:`TEST_PREFIX`."""
-        self.slices = Slices(self)
-        """Expected values of parts of the outputs."""
         self._constants = parse_task_file(task.source, task.name).constants
 
     def reference(self, size: str) -> Reference:

@@ -12,7 +12,7 @@ import contextlib
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 import torch
@@ -22,13 +22,11 @@ from kernelforge.evaluation.oracle.worker.comparison import Got, Selection, comp
 from kernelforge.evaluation.oracle.worker.inputs import derived_seed
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
+from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tolerance import Expected
 from kernelforge.evaluation.oracle.worker.torch_device import generator
 from kernelforge.records import Comparison, DType, SizeFacts
 from kernelforge.sandbox.shared_memory import Blob
-
-if TYPE_CHECKING:
-    from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 
 PART_FLOPS: Final = 4_000_000_000
 """Operations of the reference on the slices that are compared; it runs about four times, twice in float64."""
