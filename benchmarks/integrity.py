@@ -39,15 +39,14 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "adversarial")]
-
-from corpus import CANARY, TASKS, Case, read_cases, task_of  # noqa: E402
-from defences import KERNELBENCH_RULE, SEED, Bench  # noqa: E402
+sys.path.insert(0, str(ROOT))
 
 from kernelforge.modelnew.evaluator import ModelNewEvaluators  # noqa: E402
 from kernelforge.records import Evaluation  # noqa: E402
 from kernelforge.rewards import DEFAULT_POLICY, reward  # noqa: E402
 from kernelforge.tasks import size_source  # noqa: E402
+from tests.adversarial.corpus import CANARY, TASKS, Case, read_cases, task_of  # noqa: E402
+from tests.adversarial.defences import KERNELBENCH_RULE, SEED, Bench  # noqa: E402
 
 HERE = ("emulated", "cpu")
 """Cases on other devices need a GPU, or a driver that stands in for one."""

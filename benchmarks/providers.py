@@ -23,8 +23,8 @@ from kernelforge.llm.base import Answer, Answerer, Prompt, Question
 from kernelforge.llm.providers import Providers
 from kernelforge.records import LLMSettings, Price, Usage
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "llm"))
-from fake_server import Call, Fail, FakeLLM, Say
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.support.llm_server import Call, Fail, FakeLLM, Say
 
 REFUSED, BROKEN = 5, 2
 """Of every 100 calls."""

@@ -29,15 +29,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-_TESTS = Path(__file__).resolve().parents[1] / "tests"
-sys.path[:0] = [str(_TESTS / folder) for folder in (".", "store", "report/golden", "browser")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 # After the path is set: the constructed records live with the tests.
-from golden_parts import Golden, make_attempt, make_candidate, make_task, make_timing  # noqa: E402
-from golden_run import make_run  # noqa: E402
-
-from kernelforge.records import Message, RunState, Task, Verdict  # noqa: E402
-from kernelforge.store import DATABASE_NAME, Store  # noqa: E402
+from kernelforge.records import Message, RunState, Task, Verdict
+from kernelforge.store import DATABASE_NAME, Store
+from tests.report.golden.golden_parts import Golden, make_attempt, make_candidate, make_task, make_timing
+from tests.support.recorded_run import make_run
 
 if TYPE_CHECKING:
     from kernelforge.records import Attempt
@@ -179,7 +177,7 @@ FRAME_AFTER_KEY = """() => {
 
 def in_browser(index: Path) -> Iterator[Figure]:
     """First paint and the time of a key in the filter, over a few pages each."""
-    from chromium import chromium
+    from tests.browser.chromium import chromium
 
     paints, frames = [], []
     with chromium() as browser:
@@ -225,7 +223,7 @@ def main() -> int:
             Figure("written in", wrote.wall, BUILD_SECONDS, "s"),
             Figure("index", (report / "index.html").stat().st_size / 1e6, INDEX_BYTES / 1e6, "MB"),
         ]
-        from chromium import missing
+        from tests.browser.chromium import missing
 
         why = missing()
         if why:

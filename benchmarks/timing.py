@@ -34,8 +34,8 @@ from rich.table import Table
 from kernelforge.evaluation.timing import SamplePlan, kernelbench, measure
 from kernelforge.records import MeasureSettings
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "evaluation" / "timing"))
-from simulated_gpu import SimulatedSide, World
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.evaluation.timing.simulated_gpu import SimulatedSide, World
 
 TRUTH = 1.25
 EXECUTION_US = 120.0

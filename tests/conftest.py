@@ -1,16 +1,13 @@
-"""Shared by all tests: paths to ``builders.py``, to ``fake_server.py``, which speaks as providers do, and to the golden
-runs; a workshop."""
+"""Shared by all tests: settings of the process, and helper processes that tests share."""
 
 from __future__ import annotations
 
 import gc
 import os
 import signal
-import sys
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import cache, partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -20,9 +17,6 @@ if TYPE_CHECKING:
     from kernelforge.evaluation.oracle.client import KnownTasks
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.sandbox import Zygote
-
-_TESTS = Path(__file__).parent
-sys.path[:0] = [str(_TESTS / folder) for folder in (".", "llm", "store", "report/golden")]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell's background jobs ignore it, and hand that down to every child: none would end at Ctrl-C.

@@ -16,34 +16,32 @@ from typing import Any
 
 import click
 
-_TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path[:0] = [str(_TESTS / folder) for folder in (".", "store", "report/golden", "server", "llm")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # After the path is set: the constructed records live with the tests.
-from golden_runs import golden, golden_store  # noqa: E402
-from inprocess_engine import InProcessEngine, request  # noqa: E402
-
-from fuzz_parts.damage import NESTED, of_bytes, of_json  # noqa: E402
-from kernelforge.client.models import Job, RewardResult, SessionRequest, Turn  # noqa: E402
-from kernelforge.compile.cache import (  # noqa: E402
+from fuzz_parts.damage import NESTED, of_bytes, of_json
+from kernelforge.client.models import Job, RewardResult, SessionRequest, Turn
+from kernelforge.compile.cache import (
     Artifact,
     BuildCache,
 )
-from kernelforge.errors import KernelForgeError  # noqa: E402
-from kernelforge.records import Finding, Message  # noqa: E402
-from kernelforge.run.proposals import AgentReply, messages_of  # noqa: E402
-from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE  # noqa: E402
-from kernelforge.server.base import Caller, RequestRejected  # noqa: E402
-from kernelforge.server.http.tokens import Tokens  # noqa: E402
-from kernelforge.server.jobs.completion import completed_jobs  # noqa: E402
-from kernelforge.server.jobs.service import JobService  # noqa: E402
-from kernelforge.server.jobs.state import JobServiceSettings  # noqa: E402
-from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow  # noqa: E402
-from kernelforge.server.sessions.turns import NextTurn  # noqa: E402
-from kernelforge.store import DATABASE_NAME, Store  # noqa: E402
-from kernelforge.store.task_store import Draft  # noqa: E402
-from kernelforge.tasks.catalogue import Catalogue  # noqa: E402
-from kernelforge.viewer.run_cache import RunCache as ViewedJournal  # noqa: E402
+from kernelforge.errors import KernelForgeError
+from kernelforge.records import Finding, Message
+from kernelforge.run.proposals import AgentReply, messages_of
+from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.jobs.completion import completed_jobs
+from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.state import JobServiceSettings
+from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
+from kernelforge.server.sessions.turns import NextTurn
+from kernelforge.store import DATABASE_NAME, Store
+from kernelforge.store.task_store import Draft
+from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.viewer.run_cache import RunCache as ViewedJournal
+from tests.report.golden.golden_runs import golden, golden_store
+from tests.support.inprocess_engine import InProcessEngine, request
 
 _TEXTS = (b"\xff\xfe", b"", b"x", b"\x00", b"[]", b"{}", b"null", b"NaN", b"-1", b"a/b/../c", b"\xed\xa0\x80", b"1e999")
 _CELLS = ("x'c328'", "NULL", "1e999", "-1e999", "9223372036854775807", "-1", "0", "0.5", "zeroblob(70000)")
@@ -152,7 +150,7 @@ class Cases:
         return _told(lambda: _command(*verb))
 
     def _of_build(self, rng: random.Random, place: Path) -> bool:
-        from golden_run import make_build
+        from tests.support.recorded_run import make_build
 
         build = make_build()
         cache = BuildCache(place / "builds")

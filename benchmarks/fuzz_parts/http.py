@@ -12,30 +12,28 @@ import sys
 import threading
 from pathlib import Path
 
-_TESTS = Path(__file__).resolve().parents[2] / "tests"
-sys.path[:0] = [str(_TESTS / folder) for folder in (".", "server")]
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # After the path is set: an engine that judges nothing lives with the tests of the server.
-from agents.prompt_samples import BRIEF  # noqa: E402
-from inprocess_engine import InProcessEngine, completion  # noqa: E402
-
-from fuzz_parts.damage import NESTED, of_bytes, of_json, of_text  # noqa: E402
-from kernelforge.records import Task, TaskFacts  # noqa: E402
-from kernelforge.server import protocols  # noqa: E402
-from kernelforge.server.base import DATABASE_NAME  # noqa: E402
-from kernelforge.server.http.app import create_app  # noqa: E402
-from kernelforge.server.http.limits import Limits  # noqa: E402
-from kernelforge.server.http.process import (  # noqa: E402
+from fuzz_parts.damage import NESTED, of_bytes, of_json, of_text
+from kernelforge.records import Task, TaskFacts
+from kernelforge.server import protocols
+from kernelforge.server.base import DATABASE_NAME
+from kernelforge.server.http.app import create_app
+from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.process import (
     Stop,
     listen,
     serve,
 )
-from kernelforge.server.jobs.service import JobService  # noqa: E402
-from kernelforge.server.jobs.state import JobServiceSettings  # noqa: E402
-from kernelforge.server.sessions import routes as session_routes  # noqa: E402
-from kernelforge.server.sessions.service import Sessions  # noqa: E402
-from kernelforge.tasks.catalogue import Catalogue  # noqa: E402
-from kernelforge.workers.base import BriefFacts  # noqa: E402
+from kernelforge.server.jobs.service import JobService
+from kernelforge.server.jobs.state import JobServiceSettings
+from kernelforge.server.sessions import routes as session_routes
+from kernelforge.server.sessions.service import Sessions
+from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.workers.base import BriefFacts
+from tests.agents.prompt_samples import BRIEF
+from tests.support.inprocess_engine import InProcessEngine, completion
 
 _ANSWER_S = 8.0
 _JOB = {"task": "core/gelu", "completion": completion(), "run_id": "r", "priority": 1, "deadline_s": 5, "tag": "t"}

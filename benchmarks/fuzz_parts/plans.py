@@ -7,16 +7,14 @@ import re
 import sys
 from pathlib import Path
 
-_TESTS = Path(__file__).resolve().parents[2] / "tests" / "candidate"
-sys.path.insert(0, str(_TESTS))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # After the path is set: the plans live with the tests of the language.
-from test_plan_properties import ATTRS, CALLEES, INPUTS, LIMITS, OPERATORS, VALID, WEIGHTS  # noqa: E402
-
-from fuzz_parts.damage import of_text  # noqa: E402
-from kernelforge.candidate import parse_plan  # noqa: E402
-from kernelforge.candidate.plan_language.functions import FUNCTIONS  # noqa: E402
-from kernelforge.errors import CandidateError  # noqa: E402
+from fuzz_parts.damage import of_text
+from kernelforge.candidate import parse_plan
+from kernelforge.candidate.plan_language.functions import FUNCTIONS
+from kernelforge.errors import CandidateError
+from tests.candidate.test_plan_properties import ATTRS, CALLEES, INPUTS, LIMITS, OPERATORS, VALID, WEIGHTS
 
 _PIECES = (
     *(f" {one} " for one in OPERATORS), *(f"{one}(" for one in CALLEES), "10**400", "2**63", "-1", "0", "1e308",

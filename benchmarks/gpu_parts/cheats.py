@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import secrets
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from benchmarks.gpu_parts.place import CORPUS, Place, evaluator_of
+from benchmarks.gpu_parts.place import Place, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
-
-sys.path.insert(0, str(CORPUS))
-
-from corpus import Case, read_cases
+from tests.adversarial.corpus import Case, read_cases
 
 HONEST = 0.95
 """A cheat gains when it takes less than this share of its twin's time, and the time is believed."""

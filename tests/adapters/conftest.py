@@ -10,9 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
-from wire_server import Says, WireServer, refusal
 
 from kernelforge.client.models import Job, JobRequest, SessionRequest, TurnRequest
+from tests.support.protocol_server import Says, WireServer, refusal
 
 
 class RewardServer(WireServer):

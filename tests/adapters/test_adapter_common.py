@@ -8,11 +8,11 @@ import subprocess
 import sys
 
 import pytest
-from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
 from kernelforge.client.models import Components, RewardResult, TurnRequest
 from kernelforge.errors import MissingRewardError, ServerError, ServerUnreachable, UsageError
+from tests.support.protocol_server import refusal
 
 PROMPT = "Write a kernel. An example:\n```cuda\n__global__ void example() {}\n```\n"
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 import torch
-from character_tokenizer import character_tokenizer
 
 import kernelforge.adapters.openrlhf as adapter
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import MissingRewardError
+from tests.adapters.character_tokenizer import character_tokenizer
 
 PROMPT = "<|im_start|>user\nWrite it, for example 9.9<|im_end|>\n<|im_start|>assistant\n"
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from character_tokenizer import character_tokenizer
 
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import KernelForgeError
+from tests.adapters.character_tokenizer import character_tokenizer
 
 pytest.importorskip("tinker")
 pytest.importorskip("tinker_cookbook")

@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from character_tokenizer import LETTERS, character_tokenizer
-from wire_server import refusal
 
 from kernelforge.adapters.common import Scorer
 from kernelforge.adapters.trl import (
@@ -20,6 +18,8 @@ from kernelforge.adapters.trl import (
 )
 from kernelforge.errors import ServerError, UsageError
 from kernelforge.records import UNCOMPARED
+from tests.adapters.character_tokenizer import LETTERS, character_tokenizer
+from tests.support.protocol_server import refusal
 
 
 class Logs:

@@ -9,11 +9,11 @@ import inspect
 from typing import Any
 
 import pytest
-from character_tokenizer import character_tokenizer
-from wire_server import refusal
 
 from kernelforge.adapters.verl import compute_score
 from kernelforge.errors import MissingRewardError, ServerError
+from tests.adapters.character_tokenizer import character_tokenizer
+from tests.support.protocol_server import refusal
 
 ROW = {"data_source": "kernelforge", "ground_truth": "core/swish", "extra_info": {"index": 0, "num_turns": None}}
 

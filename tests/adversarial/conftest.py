@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from axpy import axpy_task
-from corpus import CANARY
-
 from kernelforge.evaluation import Evaluator, EvaluatorPool
+from tests.adversarial.corpus import CANARY
+from tests.support.axpy import axpy_task
 
 
 @pytest.fixture(scope="session")

@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from corpus import CANARY, Case, task_of
-
 from kernelforge.compile import Compiler
 from kernelforge.compile.policy_gate import GateResult
 from kernelforge.devices import make_device
@@ -28,6 +26,7 @@ from kernelforge.evaluation.stages.full_size import ModelledFullSize
 from kernelforge.records import Comparison
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import role_policy
+from tests.adversarial.corpus import CANARY, Case, task_of
 
 DEVICE = "emulated:h100"
 SEED = 11
@@ -237,7 +236,9 @@ class Bench:
 def _weakened(role: str, off: frozenset[str]) -> Zygote:
     policy = role_policy(role)
     environment = {"WEAKENED": ",".join(sorted(off)), "WEAKENED_MODULE": policy.module}
-    return Zygote(role, policy=replace(policy, module="weakened", environment=policy.environment | environment))
+    return Zygote(
+        role, policy=replace(policy, module="tests.adversarial.weakened", environment=policy.environment | environment)
+    )
 
 
 def _unjailed_compiler(cache: Path) -> Compiler:

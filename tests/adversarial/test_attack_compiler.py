@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import random
 
-from axpy import KERNEL
-
 from kernelforge.compile import Artifact
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.compile.diagnostics import parse_log, parse_ptxas
 from kernelforge.evaluation import EvaluatorPool
+from tests.support.axpy import KERNEL
 
 
 def test_a_comment_ends_at_a_newline_and_nowhere_else(workshop: EvaluatorPool) -> None:

@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axpy import axpy_task
-from corpus import CANARY
-from test_attack_tasks import TakenOver
 
 from kernelforge.errors import SandboxError
 from kernelforge.evaluation.oracle.client import Oracle
@@ -22,6 +19,9 @@ from kernelforge.evaluation.size_search.client import SizeSearchClient
 from kernelforge.evaluation.suite_checks import AuditJob, audit_task
 from kernelforge.records import Size, TensorSpec
 from kernelforge.tasks.loaders import ExternalTask
+from tests.adversarial.corpus import CANARY
+from tests.adversarial.test_attack_tasks import TakenOver
+from tests.support.axpy import axpy_task
 
 SPY = '''
 def spy():

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from corpus import CANARY
 
 from kernelforge.agents.prompts import fenced, inline
 from kernelforge.agents.reply_forms import parse_finding
@@ -16,6 +15,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import BudgetExhausted, CandidateError
 from kernelforge.llm.base import Prompt, Question
 from kernelforge.llm.file_exchange import FileExchangeModel
+from tests.adversarial.corpus import CANARY
 
 CPU_SECONDS = 5.0
 """Far above what any of these costs, far below what a quadratic parser would take."""

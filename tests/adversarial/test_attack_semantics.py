@@ -4,10 +4,10 @@ of the corpus."""
 from __future__ import annotations
 
 import pytest
-from axpy import KERNEL, PLAN
 
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.records import Candidate, Verdict
+from tests.support.axpy import KERNEL, PLAN
 
 PROBED = PLAN.replace("    axpy[", "    probe = empty((16,))\n    axpy[").replace(
     "i32(x.numel())", "i32(x.numel()), probe"

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from axpy import KERNEL, PLAN, REFERENCE, axpy_task
-from builders import make_fingerprint
-from corpus import CANARY
 
 from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.errors import KernelForgeError, SandboxError, TaskError
@@ -18,6 +15,9 @@ from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Candidate, Verdict
 from kernelforge.sandbox import Frame, Limits
+from tests.adversarial.corpus import CANARY
+from tests.support.axpy import KERNEL, PLAN, REFERENCE, axpy_task
+from tests.support.factories import make_fingerprint
 
 HOSTILE = {
     "exit": "import os\n    os._exit(0)",

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from axpy import axpy_task
 
 from kernelforge.evaluation.oracle.worker.comparison import Got, compare_outputs
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tolerance import expected_output
 from kernelforge.records import DType, Size
+from tests.support.axpy import axpy_task
 
 SIZES = (Size(name="full"), Size(name="small"))
 

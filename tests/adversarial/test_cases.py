@@ -9,8 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from corpus import CANARY, Case, read_cases, task_of, told
-from defences import IN_CHILDREN, IN_PARENT, SEED, STRUCTURAL, Bench
 
 from benchmarks.integrity import ClassRule
 from kernelforge.modelnew import ModelNewEvaluator
@@ -18,6 +16,8 @@ from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.sandbox import Zygote
+from tests.adversarial.corpus import CANARY, Case, read_cases, task_of, told
+from tests.adversarial.defences import IN_CHILDREN, IN_PARENT, SEED, STRUCTURAL, Bench
 
 ALL = read_cases()
 EMULATED = [case for case in ALL if "emulated" in case.devices]

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from corpus import read_cases
 
 from benchmarks import integrity
+from tests.adversarial.corpus import read_cases
 
 SOME = ["zeros-for-a-softmax", "honest-online-softmax", "class-patches-allclose", "lazy-matmul-guards"]
 CASES = [case for case in read_cases() if case.name in SOME]

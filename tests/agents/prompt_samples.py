@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from builders import make_build, make_evaluation, make_fingerprint, make_task, make_timing, measured, modelled
-
 from kernelforge.agents import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt, tester_prompt
 from kernelforge.hardware.specs import H100, H200
@@ -36,6 +34,15 @@ from kernelforge.records import (
     WeightSpec,
 )
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
+from tests.support.factories import (
+    make_build,
+    make_evaluation,
+    make_fingerprint,
+    make_task,
+    make_timing,
+    measured,
+    modelled,
+)
 
 GOLDEN = Path(__file__).parent / "golden"
 FULL_SIGHT = ProfileVisibility("full")

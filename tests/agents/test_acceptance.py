@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import agents_workbench as workbench
 import pytest
-from builders import make_attempt, make_fingerprint, modelled, uncompared_evaluation
-from builders import measured as make_measured
 
 from kernelforge.agents.acceptance import drift_reason, improves
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
+from tests.agents import agent_setup as workbench
+from tests.support.factories import make_attempt, make_fingerprint, modelled, uncompared_evaluation
+from tests.support.factories import measured as make_measured
 
 DRAM = "dram__bytes.sum"
 

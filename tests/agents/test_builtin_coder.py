@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import agents_workbench as workbench
 import pytest
 import torch
-from shipped import shipped
 
 from kernelforge.agents import CoderRequest
 from kernelforge.agents.builtin.coder import BuiltinCoder, applicable_designs
@@ -14,6 +12,8 @@ from kernelforge.candidate import parse_reply
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Verdict
+from tests.agents import agent_setup as workbench
+from tests.support.shipped_prompts import shipped
 
 TASKS = [task.name for task in shipped("core")]
 SIZES = ("small", "hidden_odd", "hidden_quad", "hidden_tiny")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 
-import agents_workbench as workbench
 import pytest
-from faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
 from kernelforge.agents import JudgeRequest, check_agent, make_judge
 from kernelforge.agents.builtin.advice import REMEDIES
@@ -18,6 +16,8 @@ from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
 from kernelforge.records import Attempt, Candidate, Diagnostic, Finding, LLMSettings, Profile, Usage, Verdict
+from tests.agents import agent_setup as workbench
+from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
 WIDE = {"sectors": 3.2e6, "requests": 1e5, "instructions": 1e6, "launches": 1}
 

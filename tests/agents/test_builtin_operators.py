@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import agents_workbench as workbench
 import pytest
 import torch
 
@@ -11,6 +10,7 @@ from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
+from tests.agents import agent_setup as workbench
 
 TASK = """
 import torch

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from faulty_kernels import FAULTY, SOUND, Faulty, profiled
-from prompt_samples import BRIEF, FAST, HISTORY
 
 from kernelforge.agents import JudgeRequest, prompts
 from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
@@ -16,6 +14,8 @@ from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
 from kernelforge.profiling.merge import with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
+from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
+from tests.agents.prompt_samples import BRIEF, FAST, HISTORY
 
 
 def diagnosed(case: Faulty, compiler: Compiler) -> tuple[Diagnosis, ...]:

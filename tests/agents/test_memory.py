@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import agents_workbench as workbench
 import pytest
-from builders import make_attempt, make_candidate, make_evaluation, modelled
 
 from kernelforge.agents.lessons import PER_FAMILY, SHOWN, operator_families, select_lessons
 from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
+from tests.agents import agent_setup as workbench
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
 
 
 def lesson(text: str, family: str = "softmax", gain: float | None = 1.0) -> Lesson:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-import prompt_samples as samples
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -22,6 +21,7 @@ from kernelforge.records import Operator, Verdict
 from kernelforge.run.task_loop import make_task_context
 from kernelforge.search.base import ProfileVisibility
 from kernelforge.tasks import load_task
+from tests.agents import prompt_samples as samples
 
 
 @pytest.fixture(scope="module")

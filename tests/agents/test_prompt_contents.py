@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import re
 
-import prompt_samples as samples
 import pytest
-from builders import modelled, not_compared
-from prompt_samples import BLIND, BRIEF, FAILED, FAST, FINDING, FULL_SIGHT, GPU_BRIEF, HISTORY, SLOW, coder, judge
 
 from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.prompting.attempts import HISTORY_CHARS, history_text
@@ -16,6 +13,21 @@ from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_pro
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import UNCOMPARED, Operator, Verdict
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
+from tests.agents import prompt_samples as samples
+from tests.agents.prompt_samples import (
+    BLIND,
+    BRIEF,
+    FAILED,
+    FAST,
+    FINDING,
+    FULL_SIGHT,
+    GPU_BRIEF,
+    HISTORY,
+    SLOW,
+    coder,
+    judge,
+)
+from tests.support.factories import modelled, not_compared
 
 CODER_SAMPLES = [
     name for name in samples.SAMPLES if not name.startswith(("judge", "reflexion", "tester")) and "gpu" not in name

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from prompt_samples import GOLDEN, SAMPLES, golden_text
 
 from kernelforge.agents.prompts import PROMPTS
+from tests.agents.prompt_samples import GOLDEN, SAMPLES, golden_text
 
 
 @pytest.mark.parametrize("name", SAMPLES)

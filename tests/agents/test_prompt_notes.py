@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from prompt_samples import FULL_SIGHT, SLOW, judge
 
 from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.notes import NOTES_SHOWN, Note, all_notes, notes_for
 from kernelforge.agents.lessons import FAMILIES, OTHER
+from tests.agents.prompt_samples import FULL_SIGHT, SLOW, judge
 
 SOURCES = (
     "Best Practices", "Hopper Tuning", "CUDA Programming Guide", "PTX ISA", "CUTLASS", "NVIDIA Technical Blog",

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from prompt_samples import BRIEF, FAST, HISTORY, SLOW
 
 from kernelforge.agents import CoderRequest
 from kernelforge.agents.llm_agents import LLMCoder
@@ -13,6 +12,7 @@ from kernelforge.agents.prompts import check_three_parts
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answer, Question
 from kernelforge.records import Operator
+from tests.agents.prompt_samples import BRIEF, FAST, HISTORY, SLOW
 
 BLOCKS = "```cuda\n__global__ void k() {}\n```\n\n```python\ndef forward(x):\n    return x\n```\n"
 GOOD = f"## Performance Analysis\nA is faster.\n\n## Algorithm Design\n1. Tiles.\n\n## Code Implementation\n{BLOCKS}"

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from builders import make_task
-from prompt_samples import BRIEF, FAILED, FAST, FINDING, HISTORY, SLOW
 
 from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt
 from kernelforge.agents.prompts import tester_prompt as prompt_of_tester
 from kernelforge.records import Operator, TaskPolicy
 from kernelforge.tasks import load_task
+from tests.agents.prompt_samples import BRIEF, FAILED, FAST, FINDING, HISTORY, SLOW
+from tests.support.factories import make_task
 
 ORACLE = '''"""Strided copy."""
 N = 64

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
-import agents_workbench as workbench
 import pytest
 
 from kernelforge.agents import ProposedGenerator, make_tester, tester
@@ -20,6 +19,7 @@ from kernelforge.llm.providers import Providers
 from kernelforge.records import LLMSettings, Message, Usage
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
+from tests.agents import agent_setup as workbench
 
 GOOD = {"name": "offset", "why": "a one-pass variance cancels", "plan": "def inputs(x):\n    return pick(31, 32, 33)\n"}
 BAD = {"name": "shell", "why": "w", "plan": "import os\ndef inputs(x):\n    return x\n"}

@@ -10,7 +10,7 @@ TESTS = Path(__file__).resolve().parents[1]
 
 def main() -> None:
     sys.path[:0] = [str(TESTS), str(TESTS.parent), str(TESTS / "agents")]
-    from prompt_samples import GOLDEN, SAMPLES, golden_text
+    from tests.agents.prompt_samples import GOLDEN, SAMPLES, golden_text
 
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.glob("*.md"):

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from chromium import WAIT_MS, chromium, missing
-from golden_runs import golden_records, golden_store
-from visits import Tab, Visit, visit
 
 from kernelforge.report import RunRecords
 from kernelforge.report.html import Site
 from kernelforge.report.html.writer import write_file, write_folder
 from kernelforge.store import Store
+from tests.browser.chromium import WAIT_MS, chromium, missing
+from tests.browser.page_checks import Tab, Visit, visit
+from tests.report.golden.golden_runs import golden_records, golden_store
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

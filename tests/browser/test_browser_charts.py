@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 import pytest
-from golden_runs import golden_records
 
 import kernelforge.report.html
 from kernelforge.report import run_view
 from kernelforge.report.figures import Figure, draw_run, embedded_json, figures_of
+from tests.report.golden.golden_runs import golden_records
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-    from visits import Tab
+
+    from tests.browser.page_checks import Tab
 
 pytestmark = pytest.mark.browser
 

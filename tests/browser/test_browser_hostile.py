@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from golden_hostile import FORMULA, IMAGE, LINES, NEVER_COME_TO, SCRIPT, TASKS, TEMPLATE
-from golden_runs import golden, golden_records
-from visits import PHONE, Tab, drawn
 
 from kernelforge.report.html import Site, paths
 from kernelforge.report.html.writer import write_file
+from tests.browser.page_checks import PHONE, Tab, drawn
+from tests.report.golden.golden_hostile import FORMULA, IMAGE, LINES, NEVER_COME_TO, SCRIPT, TASKS, TEMPLATE
+from tests.report.golden.golden_runs import golden, golden_records
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

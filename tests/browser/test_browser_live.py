@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from chromium import WAIT_MS
-from golden_runs import golden
-from visits import WATCH, Heard, listen, strangers
 
 from kernelforge.report.html import paths
 from kernelforge.store import DATABASE_NAME, Store
+from tests.browser.chromium import WAIT_MS
+from tests.browser.page_checks import WATCH, Heard, listen, strangers
+from tests.report.golden.golden_runs import golden
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page, Route

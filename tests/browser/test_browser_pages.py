@@ -8,8 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from golden_runs import golden, golden_records
-from visits import DESKTOP, SIDEWAYS, Tab, Visit
 
 from kernelforge.leaderboard.build import BoardSite
 from kernelforge.report import attempt_view, leaderboard, task_view
@@ -17,6 +15,8 @@ from kernelforge.report.html import paths
 from kernelforge.report.html.writer import write_folder
 from kernelforge.report.views.board import Leaderboard, Verified
 from kernelforge.report.views.statistics import Estimate
+from tests.browser.page_checks import DESKTOP, SIDEWAYS, Tab, Visit
+from tests.report.golden.golden_runs import golden, golden_records
 
 pytestmark = pytest.mark.browser
 

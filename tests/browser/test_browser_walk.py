@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from golden_runs import golden
-from visits import DESKTOP, PHONE, Tab
 
 from kernelforge.records import Verdict
 from kernelforge.report.html import paths
+from tests.browser.page_checks import DESKTOP, PHONE, Tab
+from tests.report.golden.golden_runs import golden
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

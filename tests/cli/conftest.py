@@ -15,8 +15,6 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "store"))
-
 
 @dataclass(frozen=True)
 class Done:
@@ -66,10 +64,9 @@ def cli(
 @pytest.fixture(scope="session")
 def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with two golden runs: ``older`` and ``newer``."""
-    from golden_run import fill, make_run
-
     from kernelforge.records import RunState
     from kernelforge.store import Store
+    from tests.support.recorded_run import fill, make_run
 
     folder = tmp_path_factory.mktemp("golden") / "results"
     with Store.open(folder / "kernelforge.db") as store:

@@ -8,7 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-from golden_runs import golden, golden_store
+
+from tests.report.golden.golden_runs import golden, golden_store
 
 
 @pytest.fixture(scope="module")

@@ -20,8 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import not_compared
-from golden_run import HOSTILE, golden_attempts, make_run
 from rich.console import Console
 
 from kernelforge.cli.run import Display, _chosen_display
@@ -33,6 +31,8 @@ from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.run.events import Event, StopSignal, Totals
 from kernelforge.store import Store
+from tests.support.factories import not_compared
+from tests.support.recorded_run import HOSTILE, golden_attempts, make_run
 
 START = datetime(2026, 11, 21, 6, tzinfo=UTC)
 
@@ -215,7 +215,7 @@ def wait_until(true: Callable[[], bool]) -> None:
 TERMINAL = """
 import sys, time
 from pathlib import Path
-from golden_run import fill, golden_attempts, make_run
+from tests.support.recorded_run import fill, golden_attempts, make_run
 from kernelforge.cli.run import Display, conduct
 from kernelforge.records import RunState
 from kernelforge.run.events import Event

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices.cuda.software import SoftwareDevice
 
 from kernelforge import devices
 from kernelforge.cli.doctor import host, path
@@ -21,6 +20,7 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, select_tier
+from tests.devices.cuda.software import SoftwareDevice
 
 pytestmark = [
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),

@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import make_evaluation, uncompared_evaluation
 
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import UNCOMPARED
+from tests.support.factories import make_evaluation, uncompared_evaluation
 
 pytestmark = pytest.mark.slow  # each starts the oracle's process, which imports torch
 

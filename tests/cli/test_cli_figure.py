@@ -9,7 +9,8 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from golden_runs import golden, golden_store
+
+from tests.report.golden.golden_runs import golden, golden_store
 
 
 @pytest.fixture(scope="module")

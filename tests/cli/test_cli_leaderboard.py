@@ -14,7 +14,7 @@ ENTRY = REFERENCE / "entries" / "builtin-core-h100.json"
 @pytest.fixture(scope="module")
 def journalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A results folder with a modelled and a measured run."""
-    from golden_runs import golden_store
+    from tests.report.golden.golden_runs import golden_store
 
     return golden_store(tmp_path_factory.mktemp("golden") / "results", "modelled", "measured-c").parent
 
@@ -26,7 +26,7 @@ def golden_results(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):
-    from golden_runs import golden
+    from tests.report.golden.golden_runs import golden
 
     for name in ("modelled", "measured-c"):
         done = cli(
@@ -88,7 +88,7 @@ def test_the_name_of_a_submitted_file_is_text(cli, tmp_path: Path):
 
 
 def test_verify_leaves_with_1_where_something_differs(cli, golden_results):
-    from golden_runs import golden
+    from tests.report.golden.golden_runs import golden
 
     cli("leaderboard", "entry", golden("measured-c").run.id, "--by", "Ann", "--output", "c.json")
     done = cli("leaderboard", "verify", "c.json")

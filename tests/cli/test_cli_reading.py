@@ -9,7 +9,8 @@ import re
 from pathlib import Path
 
 import pytest
-from golden_run import HOSTILE, TASKS
+
+from tests.support.recorded_run import HOSTILE, TASKS
 
 pytestmark = pytest.mark.usefixtures("journal")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from builders import make_attempt
-from golden_run import fill, make_facts, make_graph, make_run, make_task
 
 from kernelforge.cli.support.references import Reference, resolve, resolve_pair, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.store import Store
+from tests.support.factories import make_attempt
+from tests.support.recorded_run import fill, make_facts, make_graph, make_run, make_task
 
 TASKS = ("softmax", "run-1/softmax", "1/softmax")
 

@@ -8,17 +8,17 @@ import signal
 from pathlib import Path
 
 import pytest
-from golden_run import fill, golden_attempts, make_run
 
 from kernelforge.cli.run import _next_commands, sum_up
 from kernelforge.records import RunState
 from kernelforge.report import RunRecords
 from kernelforge.store import Store
+from tests.support.recorded_run import fill, golden_attempts, make_run
 
 ENGINE = """
 import sys, time
 from pathlib import Path
-from golden_run import golden_attempts, make_facts, make_run, make_task
+from tests.support.recorded_run import golden_attempts, make_facts, make_run, make_task
 from kernelforge.cli.run import Display, conduct
 from kernelforge.errors import KernelForgeError
 from kernelforge.records import RunState
@@ -169,7 +169,7 @@ def test_a_gpu_that_does_not_start_gives_way_to_the_emulated_device_with_a_word(
 
     class Broken(CudaDevice):
         def __init__(self, ordinal: int, **options: object) -> None:
-            super().__init__(ordinal, driver="cuda_stack.start_worker:make")
+            super().__init__(ordinal, driver="tests.cuda_stack.start_worker:make")
 
     with monkeypatch.context() as broken:
         broken.setattr("kernelforge.devices.cuda.device.CudaDevice", Broken)

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.records import UNCOMPARED
 from kernelforge.report.formatting import UNCOMPARED_NOTE
+from tests.support.protocol_server import TASK, Says, WireServer, refusal
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.evaluation import size_search
 from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks import load_suite
+from tests.support import kernelbench_files as files
 
 HUNG = "level3/2_Hangs.py"
 ALL = (

@@ -9,10 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.client import AsyncClient, AsyncConversation, Client, Conversation, flow
 from kernelforge.errors import ServerError, ServerUnreachable, UsageError
+from tests.support.protocol_server import TASK, Says, WireServer, refusal
 
 
 def test_jobs_may_be_left_to_the_server(server: WireServer) -> None:

@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-from wire_server import TASK, WireServer
+
+from tests.support.protocol_server import TASK, WireServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 

@@ -4,24 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).resolve().parents[1] / "server"))
-
 import uvicorn
-from inprocess_engine import InProcessEngine, completion
-from tiny_core import TinyCore
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import JobStatus
 from kernelforge.errors import ServerError
 from kernelforge.records import Task
 from kernelforge.workers.base import BriefFacts
+from tests.support.inprocess_engine import InProcessEngine, completion
+from tests.support.minimal_service import TinyCore
 
 TASK = "core/gelu"
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import anyio
 import pytest
-from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.requests import retry_after_s
 from kernelforge.errors import InvalidServerResponse, MissingRewardError, ServerError, ServerUnreachable, UsageError
+from tests.support.protocol_server import TASK, Says, WireServer, refusal
 
 SUBMIT = "POST /v1/jobs"
 WAIT = "POST /v1/jobs/wait"

@@ -12,10 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from wire_server import TASK, WireServer
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.errors import UsageError
+from tests.support.protocol_server import TASK, WireServer
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -8,10 +8,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from wire_server import TASK, Says, WireServer, refusal
 
 from kernelforge.client import AsyncClient, Client, bulk, flow
 from kernelforge.errors import InvalidServerResponse, ServerError, UsageError
+from tests.support.protocol_server import TASK, Says, WireServer, refusal
 
 BATCH = "POST /v1/jobs/batch"
 

@@ -6,12 +6,12 @@ import asyncio
 from collections.abc import Sequence
 
 import pytest
-from wire_server import TASK, WireServer, scored
 
 from kernelforge.client import AsyncClient
 from kernelforge.client.models import Job, JobStatus, WaitAnswer
 from kernelforge.client.transport import IDS_PER_REQUEST, SharedWait
 from kernelforge.errors import ServerError
+from tests.support.protocol_server import TASK, WireServer, scored
 
 
 def ended(job_id: str) -> Job:

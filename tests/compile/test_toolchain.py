@@ -8,8 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from agents import agents_workbench as workbench
-from shipped import shipped
 
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.compile import Artifact, Compiler, Toolchain, installed_toolchain, supported_architectures
@@ -17,6 +15,8 @@ from kernelforge.compile.cubin import read_cubin
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
 from kernelforge.records import Build
+from tests.agents import agent_setup as workbench
+from tests.support.shipped_prompts import shipped
 
 MODULE = importlib.import_module("kernelforge.compile.toolchain")
 ADD = "__global__ void add(const float* a, float* b, int n) { if (threadIdx.x < n) b[threadIdx.x] += a[threadIdx.x]; }"

@@ -15,9 +15,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
+sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from cuda_stack.place import PLACES, Place, run_in  # noqa: E402
+from tests.cuda_stack.place import PLACES, Place, run_in  # noqa: E402
 
 SCRIPT = "{checkout}/tests/cuda_stack/stages.py"
 STARTED = ("CUDA_ERROR_NO_DEVICE", "No CUDA GPUs are available")

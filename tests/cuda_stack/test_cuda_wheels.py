@@ -11,7 +11,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from cuda_stack.place import HERE, PLACES, Outcome, buildable, run_in
+
+from tests.cuda_stack.place import HERE, PLACES, Outcome, buildable, run_in
 
 torch_cuda = importlib.util.find_spec("torch") and importlib.import_module("torch").version.cuda
 pytestmark = [

@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 import pytest
-from cuda_stack.place import HERE, PLACES, Outcome, Place, buildable, run_in
+
+from tests.cuda_stack.place import HERE, PLACES, Outcome, Place, buildable, run_in
 
 pytestmark = pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}")
 

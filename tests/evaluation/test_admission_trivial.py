@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from oracle_tasks import make_task
-
 from kernelforge.evaluation.oracle.worker.admission_checks import admission_findings
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from tests.evaluation.oracle_tasks import make_task
 
 
 def findings(forward: str, inputs: str) -> dict[str, dict[str, Any]]:

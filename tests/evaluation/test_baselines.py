@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracle_tasks import make_task
 
 from kernelforge.devices.base import SampleWork
 from kernelforge.errors import BaselineError
@@ -18,6 +17,7 @@ from kernelforge.evaluation.oracle.worker.reference import flatten_outputs
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.timed_baseline import Shape, TimedBaseline
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import make_task
 
 LINEAR = make_task("self.fc(a)", "torch.randn(8, 16)", init="self.fc = nn.Linear(16, 4, bias=False)")
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from oracle_tasks import make_task
 
 from kernelforge.errors import BaselineError
 from kernelforge.evaluation.oracle.worker.cublas import Choice, _AlgorithmTiming, _alignment, fastest
@@ -17,6 +16,7 @@ from kernelforge.evaluation.oracle.worker.matmul import Gemm, Product, as_matmul
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.records import Task
+from tests.evaluation.oracle_tasks import make_task
 
 
 def traced(task: Task) -> Product | None:

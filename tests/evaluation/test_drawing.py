@@ -7,8 +7,6 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
-from axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
-from shipped import shipped
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
@@ -31,6 +29,8 @@ from kernelforge.records import (
 )
 from kernelforge.run.task_loop import TaskLoop
 from kernelforge.tasks import parse_task_file
+from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
+from tests.support.shipped_prompts import shipped
 
 
 def task_of(full: dict[str, int], *listed: dict[str, float]) -> Task:

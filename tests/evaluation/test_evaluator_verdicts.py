@@ -12,7 +12,6 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
-from axpy import KERNEL, PLAN, axpy_task
 
 from kernelforge.candidate import parse_reply
 from kernelforge.compile.compiler import COMPILE_LIMITS
@@ -24,6 +23,7 @@ from kernelforge.evaluation.stages.candidate_runs import POISONS
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
 from kernelforge.records import Candidate, Origin, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
+from tests.support.axpy import KERNEL, PLAN, axpy_task
 
 
 @pytest.fixture(scope="module")

@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from axpy import KERNEL, PLAN, REFERENCE, axpy_task
 
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.records import Candidate, SizeCheck, Task, Verdict
 from kernelforge.sandbox import Child
 from kernelforge.tasks import substitute
+from tests.support.axpy import KERNEL, PLAN, REFERENCE, axpy_task
 
 
 @pytest.fixture(scope="module")

@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
-from oracle_tasks import make_task
-from shipped import shipped
 
 from kernelforge.errors import SandboxError, TaskError, UsageError
 from kernelforge.evaluation.generators.parser import parse_generator
@@ -22,6 +20,8 @@ from kernelforge.records import DType, Task, TensorSpec
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
+from tests.evaluation.oracle_tasks import make_task
+from tests.support.shipped_prompts import shipped
 
 CORE = shipped("core")
 INPUTS = [TensorSpec.contiguous((8, 8), DType.FLOAT32)]
@@ -223,10 +223,9 @@ def test_nothing_of_a_generators_text_reaches_the_child(zygote: Zygote) -> None:
 
 def test_working_a_recipe_out_compiles_and_executes_nothing() -> None:
     """An audit hook sees every ``compile`` and ``exec`` of an interpreter, so this one has its own."""
-    script = f"""
+    script = """
 import json, sys
-sys.path.insert(0, {str(__file__.rpartition("/")[0])!r})
-from oracle_tasks import make_task
+from tests.evaluation.oracle_tasks import make_task
 from kernelforge.evaluation.oracle.worker.admission_checks import generator_findings
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner as Reckoner
 from kernelforge.evaluation.generators.recipe import Recipe

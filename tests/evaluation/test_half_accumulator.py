@@ -7,13 +7,13 @@ import math
 import numpy as np
 import pytest
 import torch
-from oracle_tasks import judge, make_task, tensors
 
 from kernelforge.evaluation.oracle.worker.inputs import draw_inputs, families_of
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
 from kernelforge.evaluation.oracle.worker.tolerance import FLOOR, HALF_CAP, Expected, expected_output
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
 HALF = TaskPolicy(accumulator="float16")
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle_tasks import make_task, tensors
 
 from kernelforge.evaluation.oracle.worker.inputs import FAMILIES, derived_seed, draw_inputs, families_of
 from kernelforge.evaluation.oracle.worker.reference import Value
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import make_task, tensors
 
 
 @pytest.mark.parametrize("accumulator", ["float16", "float32", "float64"])

@@ -12,11 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from axpy import KERNEL, PLAN, SIZES, axpy_task
-from devices.cuda import told_stopwatch
-from devices.cuda.software import with_ptx
-from devices.cuda.stopwatch_driver import CARVE_OUT_US, NODE_GAP_US
-from devices.cuda.told_stopwatch import ToldStopwatch
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
@@ -40,6 +35,11 @@ from kernelforge.records import (
 )
 from kernelforge.rewards import reward
 from kernelforge.sandbox import Zygote, select_tier
+from tests.devices.cuda import fake_timer
+from tests.devices.cuda.fake_timer import ToldStopwatch
+from tests.devices.cuda.software import with_ptx
+from tests.devices.cuda.timer_driver import CARVE_OUT_US, NODE_GAP_US
+from tests.support.axpy import KERNEL, PLAN, SIZES, axpy_task
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
@@ -58,7 +58,7 @@ class TimedDevice(CudaDevice):
     """``cuda:0`` where a launch takes 1 ms."""
 
     def __init__(self) -> None:
-        super().__init__(0, driver="devices.cuda.stopwatch_driver:create", grace_s=5.0)
+        super().__init__(0, driver="tests.devices.cuda.timer_driver:create", grace_s=5.0)
         self.opened = 0
         self.session: type[CudaSession] = Session
 
@@ -208,7 +208,7 @@ def test_what_a_place_in_the_graph_costs_stands_beside_each_time(
     found_us = NODE_GAP_US + switch_us / timing.sets
     assert timing.candidate.node_gap_us == pytest.approx(found_us)
     assert timing.candidate.median_us > 1000 + found_us, "it is not subtracted"
-    assert {side.node_gap_us for side in timing.baselines} == {told_stopwatch.NODE_GAP_US}
+    assert {side.node_gap_us for side in timing.baselines} == {fake_timer.NODE_GAP_US}
 
 
 def test_a_slow_candidate_earns_no_more_than_being_right(evaluator: Evaluator) -> None:

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from oracle_tasks import make_task
-from shipped import shipped
 
 from kernelforge.errors import ChildDied, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.oracle.client import Oracle
@@ -16,6 +14,8 @@ from kernelforge.evaluation.oracle.task_context import shape_invariants
 from kernelforge.evaluation.suite_checks import check_suite
 from kernelforge.records import DType, TaskPolicy
 from kernelforge.sandbox import Channel, Frame, Zygote
+from tests.evaluation.oracle_tasks import make_task
+from tests.support.shipped_prompts import shipped
 
 CORE = shipped("core")
 

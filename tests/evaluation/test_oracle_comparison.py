@@ -6,11 +6,11 @@ import math
 
 import pytest
 import torch
-from oracle_tasks import got, judge, make_task, tensors
 
 from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.records import DType, TaskPolicy
+from tests.evaluation.oracle_tasks import got, judge, make_task, tensors
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from oracle_tasks import judge, make_task, tensors
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, storage_span, tensor_bytes
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
 
 def reference(forward: str, inputs: str, init: str = "pass", head: str = "") -> Reference:

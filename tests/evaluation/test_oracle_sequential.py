@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from oracle_tasks import make_task
 
 from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums, ordered_bmm, ordered_sum
+from tests.evaluation.oracle_tasks import make_task
 
 OPERATORS = {
     "sum": ("a.sum(), a.sum(1), a.sum((0, 2), keepdim=True)", "torch.randn(4, 5, 6)", ""),

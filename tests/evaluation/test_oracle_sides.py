@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from oracle_tasks import make_task
-from shipped import shipped
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.oracle.client import Oracle
@@ -17,6 +15,8 @@ from kernelforge.evaluation.timing.candidate_timer import MOST_LOST, CandidateTi
 from kernelforge.records import MeasureSettings
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
+from tests.evaluation.oracle_tasks import make_task
+from tests.support.shipped_prompts import shipped
 
 SOFTMAX = shipped("core").task("softmax")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from oracle_tasks import make_task
-from shipped import shipped
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.records import Graph, SizeFacts
+from tests.evaluation.oracle_tasks import make_task
+from tests.support.shipped_prompts import shipped
 
 
 def ops(graph: Graph) -> list[str]:

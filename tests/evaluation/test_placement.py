@@ -9,7 +9,6 @@ import sys
 import numpy as np
 import pytest
 import torch
-from oracle_tasks import make_task
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker import sequential_sums
@@ -28,6 +27,7 @@ from kernelforge.evaluation.oracle.worker.torch_device import (
 )
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from kernelforge.records import DType
+from tests.evaluation.oracle_tasks import make_task
 
 ELSEWHERE = torch.device("meta")
 

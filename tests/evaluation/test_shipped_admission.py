@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from shipped import shipped
 
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.records import Task
@@ -20,6 +19,7 @@ from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import list_suites
+from tests.support.shipped_prompts import shipped
 
 GENERATED = {"hgemm", "hgemm-f16"}
 DERIVED = {"core-large"}

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import kernelbench_files as files
-
 from kernelforge.evaluation.size_search.extents import movable_extents
+from tests.support import kernelbench_files as files
 
 
 def names(source: str, fixed: frozenset[str] = frozenset()) -> dict[str, int]:

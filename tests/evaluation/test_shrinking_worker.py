@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.size_search.worker import _try
+from tests.support import kernelbench_files as files
 
 LIMITS = {"most_elements": 1 << 20, "most_flops": 1 << 24}
 

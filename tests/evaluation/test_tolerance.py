@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from oracle_tasks import judge, make_task, tensors
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tolerance import expected_output
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
 SEEDS = (1, 2)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axpy import axpy_task
 
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
@@ -17,6 +16,7 @@ from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Task
 from kernelforge.sandbox import Zygote, select_tier
+from tests.support.axpy import axpy_task
 
 pytestmark = [
     pytest.mark.usefixtures("own_leases", "warm_zygotes"),
@@ -30,7 +30,7 @@ class Gpu(CudaDevice):
     """A GPU on the software driver, which passes its probe when it is told to."""
 
     def __init__(self, ordinal: int, factory: str = "create") -> None:
-        super().__init__(ordinal, driver=f"devices.cuda.several_gpus:{factory}")
+        super().__init__(ordinal, driver=f"tests.devices.cuda.several_gpus:{factory}")
         self.complaints: list[str | None] = []
 
     def _examined(self) -> str | None:

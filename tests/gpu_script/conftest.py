@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 if TYPE_CHECKING:
-    from software_place import SoftwarePlace
-
     from kernelforge.sandbox import Zygote
+    from tests.gpu_script.software_place import SoftwarePlace
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory: pytest.TempPathFactory, kept_zygotes: Callable[..., Zygote]) -> SoftwarePlace:
-    from software_place import make_place
-
     from kernelforge.sandbox import select_tier
+    from tests.gpu_script.software_place import make_place
 
     if select_tier().tier == "none":
         pytest.skip("no jail tier works on this machine")

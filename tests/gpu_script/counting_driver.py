@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from devices.cuda import software
-from devices.cuda.software import SoftwareDriver
+from tests.devices.cuda import software
+from tests.devices.cuda.software import SoftwareDriver
 
 SLOWNESS = 100
 """How much slower than the software driver says: few samples fill a block then."""

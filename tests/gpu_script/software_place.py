@@ -12,9 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from devices.cuda.software import with_ptx
-from devices.cuda.told_stopwatch import MadeUp, ToldClock
-
 from benchmarks.gpu_parts.place import CORPUS, ROOT, Place
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
@@ -25,6 +22,8 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.sandbox import Zygote
+from tests.devices.cuda.fake_timer import MadeUp, ToldClock
+from tests.devices.cuda.software import with_ptx
 
 CORE_SIZES = {"swish": "ROWS = 16, COLS = 256", "softmax": "ROWS = 16, COLS = 256", "transpose": "ROWS = 32, COLS = 64"}
 CHEAT_SIZES = {"axpy": "ROWS = 16, COLS = 96", "cosines": "ROWS = 16, COLS = 96, STEPS = 16"}
@@ -35,7 +34,7 @@ class TimedDevice(CudaDevice):
     """``cuda:0`` whose clock counts instructions, for builds as the compiler makes them."""
 
     def __init__(self) -> None:
-        super().__init__(0, driver="counting_driver:create", grace_s=5.0)
+        super().__init__(0, driver="tests.gpu_script.counting_driver:create", grace_s=5.0)
 
     def open(self, artifact: Artifact) -> CudaSession:
         return super().open(with_ptx(artifact))

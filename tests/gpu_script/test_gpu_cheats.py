@@ -6,13 +6,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from software_place import SoftwarePlace
 
 from benchmarks.gpu_parts.cheats import HONEST, Case, Tried, cheats, is_twin, read_cheats, try_cheats
 from benchmarks.gpu_parts.place import Place
 from benchmarks.gpu_parts.report import Report
 from kernelforge.devices import check_device
 from kernelforge.errors import DeviceError
+from tests.gpu_script.software_place import SoftwarePlace
 
 ALL = read_cheats()
 HERE = [one for one in ALL if "software" in one.devices]

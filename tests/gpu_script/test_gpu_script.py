@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import TASK, make_attempt, make_candidate, measured, measured_evaluation
 from rich.console import Console
-from software_place import SoftwarePlace
 
 from benchmarks import gpu
 from benchmarks.gpu_parts import core, emulating, evaluating, modelnew, profiling, pytest_parts
@@ -25,6 +23,8 @@ from kernelforge.candidate import parse_reply
 from kernelforge.records import Metric, Origin, Profile
 from kernelforge.run.config import configure, new_run
 from kernelforge.tasks import load_suite, size_source
+from tests.gpu_script.software_place import SoftwarePlace
+from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "lea
 @pytest.fixture(scope="session")
 def made() -> Callable[..., EntryFile]:
     """``made("measured-a", by="someone")``: the entry of a golden run."""
-    from golden_runs import golden_records
+    from tests.report.golden.golden_runs import golden_records
 
     @cache
     def make(name: str, *, by: str = "somebody", note: str = "") -> EntryFile:

@@ -27,7 +27,7 @@ from kernelforge.report.views.board import boards_of
 
 @pytest.mark.parametrize("name", ["modelled", "measured-a", "measured-b", "measured-c"])
 def test_a_board_of_the_entry_has_the_numbers_of_the_run(made: Callable[..., EntryFile], name: str):
-    from golden_runs import golden_records
+    from tests.report.golden.golden_runs import golden_records
 
     of_run = leaderboard([golden_records(name)]).boards[0]
     of_file = boards_of([entry_result(parse_entry(json.loads(entry_text(made(name))), "x.json"))]).boards[0]
@@ -53,10 +53,9 @@ def test_reading_gives_back_what_was_written(made: Callable[..., EntryFile], tmp
 
 
 def test_a_run_that_goes_on_is_not_submitted():
-    from golden_run import golden_attempts, make_run
-
     from kernelforge.records import RunState
     from kernelforge.report import RunRecords
+    from tests.support.recorded_run import golden_attempts, make_run
 
     run = make_run()
     with pytest.raises(UsageError, match="resume r1"):
@@ -67,7 +66,7 @@ def test_a_run_that_goes_on_is_not_submitted():
 
 
 def test_a_run_without_a_jail_is_not_submitted(made: Callable[..., EntryFile]):
-    from golden_runs import golden_records
+    from tests.report.golden.golden_runs import golden_records
 
     records = golden_records("modelled")
     attempt = records.attempts[-1]
@@ -80,7 +79,7 @@ def test_a_run_without_a_jail_is_not_submitted(made: Callable[..., EntryFile]):
 
 @pytest.mark.parametrize("name", ["hostile", "escaping"])
 def test_a_run_with_names_that_no_file_may_have_is_refused_in_a_line(name: str):
-    from golden_runs import golden_records
+    from tests.report.golden.golden_runs import golden_records
 
     with pytest.raises(UsageError, match="cannot be submitted"):
         make_entry(golden_records(name), {}, by="x")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from fake_server import FakeLLM
+
+from tests.support.llm_server import FakeLLM
 
 
 @pytest.fixture

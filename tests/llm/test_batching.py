@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_server import Fail, Hang, Say
 
 from kernelforge.agents.reply_forms import RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
@@ -15,6 +14,7 @@ from kernelforge.llm.batches import BatchingModel
 from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
+from tests.support.llm_server import Fail, Hang, Say
 
 
 def echo(call):

@@ -4,7 +4,6 @@ import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from fake_server import Fail, Say
 
 from kernelforge.errors import ProviderError
 from kernelforge.llm import http
@@ -12,6 +11,7 @@ from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
+from tests.support.llm_server import Fail, Say
 
 KEY = "sk-canary-0123456789abcdef"
 ASK = ChatRequest((Turn("user", "hello"),))

@@ -11,7 +11,6 @@ import traceback
 from pathlib import Path
 
 import pytest
-from fake_server import Fail, Say
 
 from kernelforge.errors import ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
@@ -20,6 +19,7 @@ from kernelforge.llm.spec import KEY_NAMES, NO_KEY, URL_NAMES, find_key, find_ur
 from kernelforge.records import LLMSettings
 from kernelforge.sandbox import Limits, Zygote
 from kernelforge.sandbox.policy import data_folder, role_policy
+from tests.support.llm_server import Fail, Say
 
 CANARY = "canary-5b1f0c9e7d2a4866"
 PROVIDERS = ("openai", "anthropic")
@@ -208,7 +208,7 @@ def test_no_child_process_sees_a_key(role, monkeypatch, tmp_path):
     file.write_text(f"OPENAI_API_KEY={CANARY}\n")
     file.chmod(0o644)
     find_key("openai", required=True)
-    policy = dataclasses.replace(role_policy(role), module="jail_worker")
+    policy = dataclasses.replace(role_policy(role), module="tests.sandbox.jail_worker")
     with Zygote(role, policy=policy) as zygote, zygote.spawn(Limits(memory_bytes=512 << 20)) as child:
 
         def act(name, *arguments):

@@ -5,7 +5,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from fake_server import Fail, Hang, Say
 
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply
 from kernelforge.errors import BudgetExhausted, ProviderError
@@ -13,6 +12,7 @@ from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
+from tests.support.llm_server import Fail, Hang, Say
 
 OK = Say()
 KEY = "sk-canary-0123456789abcdef"

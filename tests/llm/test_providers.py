@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from fake_server import Call, Fail, Hang, Say
 
 from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import Answer, Answerer, Prompt, Question
 from kernelforge.llm.providers import PROVIDERS, Providers
 from kernelforge.records import LLMSettings, Price, Usage
+from tests.support.llm_server import Call, Fail, Hang, Say
 
 PRICE = Price(input=10.0, output=100.0)
 

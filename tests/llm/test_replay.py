@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from builders import make_attempt
 
 from kernelforge.errors import BudgetExhausted, CandidateError, ProviderError, UsageError
 from kernelforge.llm.base import COMPLAINT, Answer, Prompt, Question
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.recording import sha256_of, transcript_lines
 from kernelforge.records import AgentName, LLMSettings, Message, Usage
+from tests.support.factories import make_attempt
 
 Talk = tuple[AgentName, str, Sequence[str]]
 """Agent, task, and prompt, reply, prompt, reply, ..."""

@@ -6,13 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from builders import make_attempt
 
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import COMPLAINT
 from kernelforge.llm.recording import FORMAT, conversations, read_transcript, sha256_of, transcript_lines
 from kernelforge.records import AgentName, Message, Usage
 from kernelforge.version import __version__
+from tests.support.factories import make_attempt
 
 
 def said(agent: AgentName, *texts: str, provider: str = "openai:m", usage: Usage | None = None) -> tuple[Message, ...]:

@@ -13,21 +13,6 @@ from typing import Any
 import anyio
 import pytest
 from mcp import Client
-from mcp_talk import (
-    BROKEN,
-    CODER,
-    HIDDEN_COLS,
-    ME,
-    PLAN,
-    RIGHT,
-    VISIBLE_COLS,
-    WRONG,
-    Call,
-    Refused,
-    ask,
-    talk,
-    write_suite,
-)  # fmt: skip
 
 import kernelforge.mcp.server
 from kernelforge.errors import UsageError
@@ -50,6 +35,21 @@ from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume_run
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks.catalogue import Catalogue
+from tests.mcp.mcp_talk import (
+    BROKEN,
+    CODER,
+    HIDDEN_COLS,
+    ME,
+    PLAN,
+    RIGHT,
+    VISIBLE_COLS,
+    WRONG,
+    Call,
+    Refused,
+    ask,
+    talk,
+    write_suite,
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module")

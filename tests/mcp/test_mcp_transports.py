@@ -16,10 +16,10 @@ import httpx2
 import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
-from mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suite
 
 from kernelforge.records import RunState, Verdict
 from kernelforge.store import DATABASE_NAME, Store
+from tests.mcp.mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suite
 
 TOKEN = "a-token-of-the-tests-own"
 COMMAND = ["-m", "kernelforge", "mcp"]

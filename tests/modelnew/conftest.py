@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from builders import make_fingerprint
-from lane_setup import LIMITS, REFERENCE, Judge
 
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
+from tests.modelnew.modelnew_setup import LIMITS, REFERENCE, Judge
+from tests.support.factories import make_fingerprint
 
 
 def cpu_fingerprint() -> Fingerprint:

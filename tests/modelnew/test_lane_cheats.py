@@ -13,7 +13,7 @@ from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
-    from lane_setup import Judge
+    from tests.modelnew.modelnew_setup import Judge
 
 HEAD = """
 import torch

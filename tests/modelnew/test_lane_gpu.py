@@ -5,16 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from builders import make_fingerprint
-from converter_samples import SWISH
-from lane_setup import REFERENCE
-from test_lane_verdicts import GOOD, forward
 
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
+from tests.modelnew.converter_samples import SWISH
+from tests.modelnew.modelnew_setup import REFERENCE
+from tests.modelnew.test_lane_verdicts import GOOD, forward
+from tests.support.factories import make_fingerprint
 
 pytestmark = pytest.mark.gpu
 

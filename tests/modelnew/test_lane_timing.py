@@ -7,7 +7,6 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
-from lane_setup import HONEST, LIMITS
 
 from kernelforge.errors import TimingError
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
@@ -16,6 +15,7 @@ from kernelforge.modelnew.timer import PROTOCOL, ModelNewTimer, time_from_outsid
 from kernelforge.records import MeasureSettings, Performance
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import size_source
+from tests.modelnew.modelnew_setup import HONEST, LIMITS
 
 if TYPE_CHECKING:
     from kernelforge.modelnew import ModelNewEvaluator

@@ -12,7 +12,7 @@ from kernelforge.modelnew.client import LaneOutput, ModelNewChild
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
-    from lane_setup import Judge
+    from tests.modelnew.modelnew_setup import Judge
 
 HEAD = """
 import torch

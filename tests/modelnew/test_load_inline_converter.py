@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from converter_samples import CORE, GELU, RAW_KERNEL, SEVERAL_OUTPUTS, SEVERAL_OUTPUTS_TASK, SWISH
 
 from kernelforge.candidate import parse_reply
 from kernelforge.evaluation.pool import EvaluatorPool
@@ -11,6 +10,7 @@ from kernelforge.modelnew.convert import convert
 from kernelforge.records import Size, Task, Verdict
 from kernelforge.tasks import load_task
 from kernelforge.tasks.constants import substitute
+from tests.modelnew.converter_samples import CORE, GELU, RAW_KERNEL, SEVERAL_OUTPUTS, SEVERAL_OUTPUTS_TASK, SWISH
 
 
 def shrunk(name: str) -> Task:

@@ -6,17 +6,6 @@ import math
 from typing import Any
 
 import pytest
-from builders import (
-    make_attempt,
-    make_build,
-    make_candidate,
-    make_evaluation,
-    make_fingerprint,
-    make_task,
-    measured,
-    measured_evaluation,
-    modelled,
-)
 from pydantic import ValidationError
 
 from kernelforge.records import (
@@ -36,6 +25,17 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from tests.support.factories import (
+    make_attempt,
+    make_build,
+    make_candidate,
+    make_evaluation,
+    make_fingerprint,
+    make_task,
+    measured,
+    measured_evaluation,
+    modelled,
+)
 
 NOT_OK = [verdict for verdict in Verdict if verdict is not Verdict.OK]
 ROOFLINE: dict[str, Any] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from builders import make_attempt, make_candidate, make_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError, create_model
@@ -26,6 +25,7 @@ from kernelforge.records import (
     content_hash,
 )
 from kernelforge.records.base import field_docs
+from tests.support.factories import make_attempt, make_candidate, make_evaluation
 
 
 def test_a_record_cannot_be_changed() -> None:

@@ -8,7 +8,6 @@ import json
 import math
 
 import pytest
-from golden_run import HOSTILE
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +28,7 @@ from kernelforge.report.formatting import (
     times,
 )
 from kernelforge.report.tables.base import Column, Table
+from tests.support.recorded_run import HOSTILE
 
 
 @given(st.text() | st.text(alphabet='\x7f\x9b\u202e\U000e0041\n"\\a'))

@@ -7,8 +7,6 @@ import re
 from dataclasses import replace
 
 import pytest
-from builders import make_timing, measured
-from golden_runs import golden_records
 from rich.console import Console, Group, RenderableType
 
 from kernelforge.report import attempt_view, run_view, task_view
@@ -19,6 +17,8 @@ from kernelforge.report.terminal.widgets import Block, bar
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view, text_diff
 from kernelforge.report.views.summary import best_of
+from tests.report.golden.golden_runs import golden_records
+from tests.support.factories import make_timing, measured
 
 BAD = "\x1b\x07\u202e\u200b"
 

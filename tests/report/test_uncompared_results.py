@@ -9,10 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import not_compared
-from golden_run import make_facts, make_graph
-from golden_runs import golden_records
-from html_dom import Element, parse
 from rich.console import Console, RenderableType
 
 from kernelforge.records import UNCOMPARED, Attempt, Correctness, SizeCheck, Verdict
@@ -41,6 +37,10 @@ from kernelforge.report.views.progress import journalled_progress
 from kernelforge.report.views.recomputed_rewards import RescoredView, rescored_attempts
 from kernelforge.report.views.summary import best_of
 from kernelforge.store import DATABASE_NAME, Store
+from tests.report.golden.golden_runs import golden_records
+from tests.report.html.html_dom import Element, parse
+from tests.support.factories import not_compared
+from tests.support.recorded_run import make_facts, make_graph
 
 RUNS = ("modelled", "measured-a")
 WHY = "its own tensors take 100 GB"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import make_evaluation, make_fingerprint, make_timing, measured, modelled
 from hypothesis import strategies as st
 
 from kernelforge.records import Correctness, Evaluation, Performance, Ratio, SideTimes, SizeCheck, Timing, Verdict
+from tests.support.factories import make_evaluation, make_fingerprint, make_timing, measured, modelled
 
 GPU = make_fingerprint(device="cuda:0", device_kind="cuda")
 STAGES = ("parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_evaluation, make_timing, measured
-from evaluations import GPU, evaluations
 from hypothesis import given, settings
 
 from kernelforge.client.models import Components
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import components
+from tests.rewards.evaluations import GPU, evaluations
+from tests.support.factories import make_evaluation, make_timing, measured
 
 NAMES = set(Components.model_fields)
 

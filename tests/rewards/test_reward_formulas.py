@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import make_evaluation, make_timing, measured, modelled
-from evaluations import GPU, side, timed
 
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import Context, reward, unscored
 from kernelforge.rewards.cuda_l import bucket_means, towards_one
+from tests.rewards.evaluations import GPU, side, timed
+from tests.support.factories import make_evaluation, make_timing, measured, modelled
 
 
 def value(policy: str, evaluation: Evaluation, context: Context | None = None) -> float | None:

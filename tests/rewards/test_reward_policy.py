@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 
 import pytest
-from builders import make_evaluation, make_fingerprint, measured, measured_evaluation, uncompared_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, components, reward
+from tests.support.factories import (
+    make_evaluation,
+    make_fingerprint,
+    measured,
+    measured_evaluation,
+    uncompared_evaluation,
+)
 
 GATE = 0.3
 

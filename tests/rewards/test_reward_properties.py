@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 import pytest
-from builders import make_evaluation, measured_evaluation
-from evaluations import correct, evaluations, incorrect, sources, timed, unscorable
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import POLICIES, Context, find_policy, rescore, reward, unscored
+from tests.rewards.evaluations import correct, evaluations, incorrect, sources, timed, unscorable
+from tests.support.factories import make_evaluation, measured_evaluation
 
 few = settings(max_examples=60, deadline=None)
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import make_attempt, measured_evaluation
-from run_helpers import quick_config
 
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
 from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
 from kernelforge.run.runner import briefs
+from tests.run.run_helpers import quick_config
+from tests.support.factories import make_attempt, measured_evaluation
 
 PRICES = {"openai:m": Price(input=1.0, output=10.0)}
 

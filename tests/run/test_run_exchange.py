@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.records import Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, start_run
+from tests.run.run_helpers import Watcher, open_store, quick_config
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
 

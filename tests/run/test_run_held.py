@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.errors import ChildDied, SandboxError, StoreError, TaskError, UsageError
 from kernelforge.evaluation.evaluator import Evaluator
@@ -17,6 +16,7 @@ from kernelforge.records import Budget, Run, RunState, Verdict
 from kernelforge.run import StopSignal, extend_budget, resume_run, runner, start_run
 from kernelforge.run.submissions import SubmissionRun, external_config
 from kernelforge.store import Store
+from tests.run.run_helpers import Watcher, open_store, quick_config
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
 

@@ -6,12 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in, small_core
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
 from kernelforge.store import Store
+from tests.run.run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in, small_core
 
 pytestmark = pytest.mark.usefixtures("warm_zygotes")
 

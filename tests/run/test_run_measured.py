@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from devices.cuda.software import with_ptx
-from devices.cuda.told_stopwatch import ToldStopwatch
 from rich.console import Console, RenderableType
-from run_helpers import Watcher, open_store, quick_config
 
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunRequest
@@ -50,6 +47,9 @@ from kernelforge.run import StopSignal, resume_run, runner, start_run
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
+from tests.devices.cuda.fake_timer import ToldStopwatch
+from tests.devices.cuda.software import with_ptx
+from tests.run.run_helpers import Watcher, open_store, quick_config
 
 pytestmark = [
     pytest.mark.usefixtures("own_leases", "warm_zygotes"),
@@ -86,7 +86,7 @@ class Gpu(CudaDevice):
     """``cuda:0``, ``cuda:1``... on the software driver."""
 
     def __init__(self, ordinal: int, factory: str, profiled: bool) -> None:
-        super().__init__(ordinal, driver=f"devices.cuda.several_gpus:{factory}", grace_s=5.0)
+        super().__init__(ordinal, driver=f"tests.devices.cuda.several_gpus:{factory}", grace_s=5.0)
         self.profiled = profiled
 
     def open(self, artifact: Artifact) -> CudaSession:

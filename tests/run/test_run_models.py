@@ -11,12 +11,12 @@ from threading import Barrier
 from typing import Any
 
 import pytest
-from fake_server import Call, Fail, FakeLLM, Say
-from run_helpers import open_store, run_in, small_core
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Budget, Limits, LLMSettings, Operator, Price, Run, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, extend_budget, resume_run
+from tests.run.run_helpers import open_store, run_in, small_core
+from tests.support.llm_server import Call, Fail, FakeLLM, Say
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 

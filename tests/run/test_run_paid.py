@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_server import Call, Fail, FakeLLM, Say
-from run_helpers import Watcher, open_store, run_in
-from test_run_models import FINDING, PRICES, reply
 
 from kernelforge.records import Budget, Limits, LLMSettings, RunConfig, RunState
 from kernelforge.run import StopSignal, configure, resume_run
+from tests.run.run_helpers import Watcher, open_store, run_in
+from tests.run.test_run_models import FINDING, PRICES, reply
+from tests.support.llm_server import Call, Fail, FakeLLM, Say
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from run_helpers import Watcher, decisions, open_store, quick_config, run_in
 
 from kernelforge.llm.recording import transcript_lines
 from kernelforge.records import Budget, RunState
 from kernelforge.run import Event, StopSignal, resume_run
+from tests.run.run_helpers import Watcher, decisions, open_store, quick_config, run_in
 
 pytestmark = pytest.mark.usefixtures("warm_workshop")
 

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from run_helpers import Watcher, open_store, run_in
 
 from kernelforge.llm.recording import read_transcript
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run
+from tests.run.run_helpers import Watcher, open_store, run_in
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("warm_workshop")]
 

@@ -1,10 +1,10 @@
 """Zygotes of a hostile role, one per jail tier that works here."""
 
 import pytest
-from jail_setup import HOSTILE, LIMITS
 
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.self_test import run_self_test
+from tests.sandbox.jail_setup import HOSTILE, LIMITS
 
 
 @pytest.fixture(scope="session", params=["namespaces", "landlock"])

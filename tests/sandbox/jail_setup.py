@@ -6,7 +6,12 @@ from pathlib import Path
 from kernelforge.sandbox import Limits, RolePolicy
 
 HOSTILE = RolePolicy(
-    role="hostile", module="jail_worker", mounts=(), devices=(), headroom_bytes=128 << 20, environment={"DECLARED": "1"}
+    role="hostile",
+    module="tests.sandbox.jail_worker",
+    mounts=(),
+    devices=(),
+    headroom_bytes=128 << 20,
+    environment={"DECLARED": "1"},
 )
 LIMITS = Limits(
     wall_s=120,

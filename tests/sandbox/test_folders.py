@@ -7,11 +7,11 @@ import sys
 import threading
 
 import pytest
-from jail_setup import LIMITS
 
 from kernelforge.sandbox import resource_monitor, syscalls
 from kernelforge.sandbox.jail import JailSpec
 from kernelforge.utils.tree_cleanup import MAX_DEPTH, folder_bytes, remove_tree
+from tests.sandbox.jail_setup import LIMITS
 
 
 def deepen(folder, levels):

@@ -7,11 +7,11 @@ import struct
 from dataclasses import replace
 
 import pytest
-from jail_setup import LIMITS, gone
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import resource_monitor
 from kernelforge.sandbox.limits import PATIENCE, Deadline
+from tests.sandbox.jail_setup import LIMITS, gone
 
 
 def test_a_memory_hog_dies_of_memory(child, act):

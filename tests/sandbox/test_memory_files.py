@@ -14,13 +14,13 @@ import threading
 
 import numpy as np
 import pytest
-from jail_setup import LIMITS
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import Channel, Zygote, role_policy
 from kernelforge.sandbox.channel import MAX_FILES
 from kernelforge.sandbox.self_test import run_self_test
 from kernelforge.sandbox.shared_memory import SMALLEST_FILE, MemoryFile, descriptor_of, same_bytes, seal
+from tests.sandbox.jail_setup import LIMITS
 
 SIZE = 64 << 10
 ALL = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
@@ -415,7 +415,7 @@ def with_gpu(request):
     report = run_self_test(request.param)
     if report.error:
         pytest.skip(f"this machine has no tier {request.param}: {report.error}")
-    policy = dataclasses.replace(role_policy("gpu-runner"), module="jail_worker")
+    policy = dataclasses.replace(role_policy("gpu-runner"), module="tests.sandbox.jail_worker")
     with Zygote("gpu-runner", tier=request.param, policy=policy) as running:
         yield running
 

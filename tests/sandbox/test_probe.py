@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jail_setup import reachable_by_others
 
 import kernelforge
 from kernelforge.sandbox import EscapeAttempt, select_tier
 from kernelforge.sandbox.self_test import TierReport, run_self_test
+from tests.sandbox.jail_setup import reachable_by_others
 
 
 def test_the_strongest_tier_that_holds_is_reported():

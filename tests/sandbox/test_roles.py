@@ -12,11 +12,11 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
-from jail_setup import gone
 
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.sandbox import Limits, Zygote, gpu_access, role_policy
 from kernelforge.sandbox.self_test import gpu_tier, run_self_test
+from tests.sandbox.jail_setup import gone
 
 ROLES = ("gpu-runner", "gpu-oracle", "modelnew", "gpu-modelnew")
 WITH_PROGRAMS = ("gpu-oracle", "modelnew", "gpu-modelnew")
@@ -36,7 +36,9 @@ CONNECT = "exec 3<>/dev/tcp/127.0.0.1/{port} && echo connected"
 
 
 def hostile(role, **changes):
-    return replace(role_policy(role), module="jail_worker", headroom_bytes=128 << 20, processes=64, **changes)
+    return replace(
+        role_policy(role), module="tests.sandbox.jail_worker", headroom_bytes=128 << 20, processes=64, **changes
+    )
 
 
 @pytest.fixture(scope="module")
@@ -242,7 +244,7 @@ def test_ninja_builds(act):
 def test_nothing_outlives_a_parent_that_was_killed():
     """Without a process namespace the monitor ends the group, also when its zygote lost its parent."""
     script = (
-        f"import sys; sys.path[:0] = {sys.path!r}; import test_roles as t, time; "
+        f"import sys; sys.path[:0] = {sys.path!r}; import time; from tests.sandbox import test_roles as t; "
         "from kernelforge.sandbox import Zygote; "
         "z = Zygote('modelnew', tier='landlock', policy=t.hostile('modelnew')); c = z.spawn(t.LIMITS); "
         "c.call({'act': 'orphan'}); print(c.pid, flush=True); time.sleep(600)"

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 
 import kernelforge
 from kernelforge.errors import ChildDied, DeviceError, SandboxError
@@ -21,6 +20,7 @@ from kernelforge.sandbox import Child, JailReport, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.sandbox.self_test import TierReport
 from kernelforge.sandbox.syscalls import Process
+from tests.sandbox.jail_setup import HOSTILE, LIMITS, gone, reachable_by_others
 
 
 def test_a_dead_zygote_is_started_again(zygote):
@@ -43,7 +43,7 @@ def test_children_die_with_the_parent():
     script = f"""
         import os, sys, time
         sys.path[:0] = {[os.path.dirname(__file__)]!r}
-        from jail_setup import HOSTILE, LIMITS
+        from tests.sandbox.jail_setup import HOSTILE, LIMITS
         from kernelforge.sandbox import Zygote
         zygote = Zygote("hostile", policy=HOSTILE)
         child = zygote.spawn(LIMITS)

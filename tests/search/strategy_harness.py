@@ -12,16 +12,6 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from builders import (
-    RUN,
-    TASK,
-    make_build,
-    make_candidate,
-    make_evaluation,
-    make_fingerprint,
-    measured,
-    modelled,
-)
 from hypothesis import strategies as st
 
 from kernelforge.records import (
@@ -38,6 +28,16 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.search import Proposal, Strategy, score
+from tests.support.factories import (
+    RUN,
+    TASK,
+    make_build,
+    make_candidate,
+    make_evaluation,
+    make_fingerprint,
+    measured,
+    modelled,
+)
 
 AHEAD = 6
 """How many steps ahead are asked for at every point."""

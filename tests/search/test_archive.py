@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_candidate, make_evaluation, modelled
 
 from kernelforge.records import Attempt, Origin, Profile, Roofline
 from kernelforge.search.archive import Cell, behaviour_cell, elites, techniques
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
 
 KERNEL = "__global__ void k(float* x) { %s }"
 

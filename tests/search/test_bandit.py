@@ -8,10 +8,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt
 
 from kernelforge.records import Message, Usage
 from kernelforge.search.bandit import Cost, CostAwareUCB, cost_of
+from tests.support.factories import make_attempt
 
 ARMS = ("a", "b", "c")
 

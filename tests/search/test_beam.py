@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from builders import make_candidate
-from told_attempts import NO_CODE, WRONG, Search, ok
 
 from kernelforge.records import Operator
 from kernelforge.search import Proposal
 from kernelforge.search.beam import Beam, BeamOptions
+from tests.search.attempt_records import NO_CODE, WRONG, Search, ok
+from tests.support.factories import make_candidate
 
 
 def beam(*, rounds: int | None = 100, stop_after: int | None = None, coders: int = 1, **options: Any) -> Search:

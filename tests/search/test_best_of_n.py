@@ -6,12 +6,12 @@ from math import comb
 from random import Random
 
 import pytest
-from builders import make_attempt
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Operator, Verdict
 from kernelforge.search import BestOfN, Proposal, pass_at_k
+from tests.support.factories import make_attempt
 
 
 def best_of_n(samples: int = 10, *, coders: int = 1, rounds: int | None = None) -> BestOfN:

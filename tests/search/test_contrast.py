@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_evaluation, measured_evaluation, modelled
 
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Contrast, ProfileVisibility, Proposal
 from kernelforge.search.contrast import SpeedBucket, bucketed, sample_bucket
+from tests.support.factories import make_attempt, make_evaluation, measured_evaluation, modelled
 
 SIGHT = ProfileVisibility(metrics="none", latency=True)
 

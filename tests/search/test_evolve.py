@@ -7,12 +7,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_candidate
-from told_attempts import NO_CODE, WRONG, Outcome, Search, ok
 
 from kernelforge.records import Attempt, Message, Operator, Usage, Verdict
 from kernelforge.search import Proposal
 from kernelforge.search.evolve import Evolve, EvolveOptions, parent_weights
+from tests.search.attempt_records import NO_CODE, WRONG, Outcome, Search, ok
+from tests.support.factories import make_attempt, make_candidate
 
 SHARED = "__global__ void k(float* x) { __shared__ float t[32]; t[0] = x[%d]; x[0] = t[0]; }"
 TENSOR = "__global__ void k(float* x) { wmma::mma_sync(c, a, b, c); x[0] = %d; }"

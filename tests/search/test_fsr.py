@@ -7,11 +7,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_build, make_evaluation, modelled
 
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Fsr, Proposal
 from kernelforge.search.fsr import TECHNIQUES, Arm, deepest_failure, pick_techniques_ucb1
+from tests.support.factories import make_attempt, make_build, make_evaluation, modelled
 
 WRONG, BUILD, POLICY, INFRA = Verdict.WRONG, Verdict.BUILD, Verdict.POLICY, Verdict.INFRA
 

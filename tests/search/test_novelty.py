@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_attempt, make_build, make_candidate, make_evaluation
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Attempt, Candidate, Verdict
 from kernelforge.search.novelty import Novelty, fingerprints, tokens
+from tests.support.factories import make_attempt, make_build, make_candidate, make_evaluation
 
 SOURCE = """
 #include <cuda_fp16.h>

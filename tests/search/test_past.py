@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import make_attempt, make_evaluation, modelled
-
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search.history import best_per_step, best_scoring
+from tests.support.factories import make_attempt, make_evaluation, modelled
 
 
 def correct(number: int, time_us: float | None, **changes: Any) -> Attempt:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from told_attempts import NO_CODE, WRONG, Outcome, Search, ok
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Operator, Verdict
 from kernelforge.search import Proposal, strategy_options
 from kernelforge.search.portfolio import MEMBERS, Portfolio, PortfolioOptions
+from tests.search.attempt_records import NO_CODE, WRONG, Outcome, Search, ok
 
 
 def portfolio(*, rounds: int | None = 500, stop_after: int | None = None, coders: int = 1, **options: Any) -> Search:

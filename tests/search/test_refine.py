@@ -6,12 +6,12 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_evaluation, modelled
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import ProfileVisibility, Proposal, Refine, Strategy
+from tests.support.factories import make_attempt, make_evaluation, modelled
 
 OK, WRONG, BUILD, POLICY = Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY
 SEED, SECOND_SEED, THIRD_SEED = (Proposal(Operator.SEED, sample=number) for number in range(3))

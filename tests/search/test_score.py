@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from builders import make_attempt, make_evaluation, make_fingerprint, measured, modelled
 
 from kernelforge.records import Attempt, Performance, Verdict
 from kernelforge.search.history import score, value
+from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, measured, modelled
 
 
 def timed(performance: Performance | None, device: str = "cuda:0") -> Attempt:

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategy_harness import STORY, Result, Story, Tuned, play, retell
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Verdict
 from kernelforge.records.base import field_docs
 from kernelforge.search import STRATEGIES, Strategy, make_strategy, strategy_options
+from tests.search.strategy_harness import STORY, Result, Story, Tuned, play, retell
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "refine": ({"rollback": False, "latency": False, "metrics": "full"},),

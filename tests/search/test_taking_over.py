@@ -6,10 +6,10 @@ from random import Random
 from typing import Any
 
 import pytest
-from builders import make_attempt, make_evaluation, modelled
 
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import BestOfN, Contrast, Fsr, Proposal, Refine
+from tests.support.factories import make_attempt, make_evaluation, modelled
 
 
 def past() -> list[Attempt]:

@@ -8,13 +8,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from inprocess_engine import InProcessEngine
-
 from kernelforge.client.models import Job, JobRequest
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
+from tests.support.inprocess_engine import InProcessEngine
 
 CALLER = Caller("local")
 CATALOGUE = Catalogue(["core"])

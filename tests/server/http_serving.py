@@ -8,11 +8,11 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
-from tiny_core import TinyCore
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.process import Stop, address, listen, serve
+from tests.support.minimal_service import TinyCore
 
 JOB = {"task": "core/swish", "completion": "a reply"}
 SLOW_JOB = {"task": "core/swish", "completion": "slow"}

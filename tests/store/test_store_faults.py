@@ -21,13 +21,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_run import fill, golden_attempts, make_attempt, make_facts, make_run, make_task
 
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt, Verdict
 from kernelforge.store import Store
 from kernelforge.store.database import SCHEMA_VERSION
 from kernelforge.store.live_status import read_status, write_status
+from tests.support.recorded_run import fill, golden_attempts, make_attempt, make_facts, make_run, make_task
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def test_a_file_size_limit_reads_as_a_full_disk(path: Path):
         """
         import resource, signal, sys
         from pathlib import Path
-        from golden_run import fill, make_run
+        from tests.support.recorded_run import fill, make_run
         from kernelforge.errors import StoreError
         from kernelforge.store import Store
 
@@ -418,7 +418,7 @@ def test_two_processes_may_write_two_runs_at_once(path: Path):
     script = """
         import sys
         from pathlib import Path
-        from golden_run import fill, make_run
+        from tests.support.recorded_run import fill, make_run
         from kernelforge.store import Store
 
         with Store.open(Path(sys.argv[1])) as store:

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden_run import make_facts, make_run, make_task
 
 from kernelforge.errors import StoreError
 from kernelforge.records import InputGenerator, Message
 from kernelforge.store import Store
+from tests.support.recorded_run import make_facts, make_run, make_task
 
 OFFSET = InputGenerator(
     name="offset",

@@ -7,11 +7,20 @@ import threading
 from pathlib import Path
 
 import pytest
-from golden_run import TASKS, fill, golden_attempts, make_attempt, make_facts, make_graph, make_run, make_task
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import RunState, Size, Verdict
 from kernelforge.store import Store
+from tests.support.recorded_run import (
+    TASKS,
+    fill,
+    golden_attempts,
+    make_attempt,
+    make_facts,
+    make_graph,
+    make_run,
+    make_task,
+)
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from golden_runs import golden, golden_store
 
 from kernelforge.records import Attempt, Message, Metric, SideTimes
 from kernelforge.store import Store
+from tests.report.golden.golden_runs import golden, golden_store
 
 RUN, MEASURED = golden("modelled").run.id, golden("measured-a").run.id
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from golden_run import make_attempt, make_facts, make_run, make_task
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -27,6 +26,7 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.store import Store
+from tests.support.recorded_run import make_attempt, make_facts, make_run, make_task
 
 PARENT = "r1/softmax/999"
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)

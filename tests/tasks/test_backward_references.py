@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from shipped import shipped
 
 from kernelforge.tasks import size_source
+from tests.support.shipped_prompts import shipped
 
 TASKS = {task.name.split("/")[-1]: task for task in shipped("backward").tasks}
 

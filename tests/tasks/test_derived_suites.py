@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from shipped import shipped
 
 from kernelforge.errors import TaskError
 from kernelforge.records import Task
 from kernelforge.tasks import load_suite, load_task, size_source
+from tests.support.shipped_prompts import shipped
 
 CORE, LARGE = shipped("core"), shipped("core-large")
 LEAST_BYTES = 512 * 10**6

@@ -7,12 +7,12 @@ from itertools import product
 
 import pytest
 import torch
-from shipped import shipped
 
 from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.records import DType
 from kernelforge.tasks import load_task, parse_task_file
+from tests.support.shipped_prompts import shipped
 
 EXTENTS = (64, 128, 256, 512, 1024, 2048, 4096, 8192, 12288, 16384)
 LONG = "hidden_long"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from shipped import shipped
 
 from kernelforge.tasks import size_source
+from tests.support.shipped_prompts import shipped
 
 TASKS = {task.name: task for task in shipped("level2")}
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from shipped import shipped
 
 from kernelforge.tasks import size_source
+from tests.support.shipped_prompts import shipped
 
 SUITE = shipped("level3")
 erf = np.vectorize(math.erf)

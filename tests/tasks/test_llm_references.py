@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from shipped import shipped
 
 from kernelforge.tasks import size_source
+from tests.support.shipped_prompts import shipped
 
 SUITE = shipped("llm")
 SEEDS = (0, 1, 2)

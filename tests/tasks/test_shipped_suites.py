@@ -5,10 +5,10 @@ from __future__ import annotations
 import ast
 
 import pytest
-from shipped import shipped
 
 from kernelforge.records import Task
 from kernelforge.tasks import list_suites, module_constants, size_source
+from tests.support.shipped_prompts import shipped
 
 LEAST_TASKS = {
     "core": 16, "level1": 50, "level2": 30, "level3": 10, "llm": 15, "hpc": 10, "papers": 12, "backward": 8,

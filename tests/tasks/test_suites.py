@@ -6,11 +6,11 @@ import math
 from pathlib import Path
 
 import pytest
-from shipped import shipped
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Task
 from kernelforge.tasks import data_path, list_suites, load_suite, load_task, parse_task_file, size_source
+from tests.support.shipped_prompts import shipped
 
 TASK = """
 N = 64

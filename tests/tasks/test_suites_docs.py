@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from shipped import shipped
-
 from kernelforge.tasks import list_suites
+from tests.support.shipped_prompts import shipped
 
 ROOT = Path(__file__).resolve().parents[2]
 ROW = re.compile(r"^\| `([\w-]+)` \| ([\d,]+) \|", re.MULTILINE)

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from shipped import shipped
 
 from kernelforge.records import Task
 from kernelforge.tasks import parse_task_file, size_source
+from tests.support.shipped_prompts import shipped
 
 TRANSLATE = shipped("translate")
 SIZES = ("small", "hidden_odd", "hidden_tiny")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from viewer_tools import HOST, Open, opened
 
 from kernelforge.viewer.auth import HEADERS
+from tests.viewer.viewer_tools import HOST, Open, opened
 
 ROUTES = (
     "/", "/index.html", "/live", "/live.html", "/live.html?run=r1", "/events", "/events?run=r1", "/leaderboard.html",

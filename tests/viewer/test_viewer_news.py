@@ -9,9 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_run import HOSTILE, TASKS, fill, golden_attempts, make_facts, make_graph, make_run, make_task
-from page_tree import text_of, tree, with_class
-from viewer_tools import listening, opened, until
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, RunState
@@ -23,6 +20,18 @@ from kernelforge.store.live_status import end_live, write_status
 from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.live_page import live_context
 from kernelforge.viewer.run_cache import RunCache
+from tests.support.recorded_run import (
+    HOSTILE,
+    TASKS,
+    fill,
+    golden_attempts,
+    make_facts,
+    make_graph,
+    make_run,
+    make_task,
+)
+from tests.viewer.page_tree import text_of, tree, with_class
+from tests.viewer.viewer_tools import listening, opened, until
 
 
 def begun(folder: Path, run_id: str = "r1") -> tuple[Store, list[Attempt]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from kernelforge.viewer.auth import new_token
 from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.run_cache import RunCache
 
-sys.path.append(str(Path(__file__).resolve().parents[1] / "store"))
 WAIT_S = 60.0
 """For what must happen; nothing is timed by it."""
 

@@ -9,10 +9,9 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from axpy import KERNEL, PLAN, REFERENCE, axpy_task
-
 from kernelforge.records import Candidate
 from kernelforge.workers.base import Engine, EvaluationOrder, Slot
+from tests.support.axpy import KERNEL, PLAN, REFERENCE, axpy_task
 
 WRONG = KERNEL.replace("2.0f", "2.5f")
 BROKEN = KERNEL.replace("const float* y", "const flot* y")

@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable, Iterator
 
 import pytest
-from engine_orders import order, slow_run
 
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.records import Verdict
 from kernelforge.workers.cancellation import CancellableCall
 from kernelforge.workers.device_worker import DeviceWorker
+from tests.workers.engine_orders import order, slow_run
 
 
 @pytest.fixture(scope="module")

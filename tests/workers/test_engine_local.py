@@ -14,7 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from engine_orders import (
+
+from kernelforge.errors import DeviceError, KernelForgeError, UsageError
+from kernelforge.records import Verdict
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
+from kernelforge.workers.local import LocalEngine
+from kernelforge.workers.process import Worker
+from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.worker_main import WorkerSettings
+from tests.workers.engine_orders import (
     BROKEN,
     FORBIDDEN,
     WAIT_S,
@@ -30,14 +38,6 @@ from engine_orders import (
     slow_run,
     until,
 )
-
-from kernelforge.errors import DeviceError, KernelForgeError, UsageError
-from kernelforge.records import Verdict
-from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
-from kernelforge.workers.local import LocalEngine
-from kernelforge.workers.process import Worker
-from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.worker_main import WorkerSettings
 
 RUN_LIMIT_S = 3.0
 CANARY = f"canary-{secrets.token_hex(16)}"
@@ -305,7 +305,7 @@ def test_workers_die_with_a_gateway_that_is_killed() -> None:
     script = f"""
         import asyncio, os, sys
         sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
-        from engine_orders import family_of, own_workers
+        from tests.workers.engine_orders import family_of, own_workers
         from kernelforge.workers.local import LocalEngine
 
         async def main():

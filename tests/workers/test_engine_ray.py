@@ -17,7 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_orders import (
+
+from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.records import Verdict
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
+from kernelforge.workers.ray.engine import RayEngine
+from tests.workers.engine_orders import (
     BROKEN,
     WAIT_S,
     WRONG,
@@ -31,11 +36,6 @@ from engine_orders import (
     slow_run,
     until,
 )
-
-from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.records import Verdict
-from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
-from kernelforge.workers.ray.engine import RayEngine
 
 pytestmark = [
     pytest.mark.ray,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_fingerprint
 
 from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import places_on, unlike
+from tests.support.factories import make_fingerprint
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,6 @@ import asyncio
 from typing import Any
 
 import pytest
-from builders import make_fingerprint
-from engine_orders import until
 
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.compile_worker import Target
@@ -16,6 +14,8 @@ from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import RayEngine
 from kernelforge.workers.slot import WorkerSlot
 from kernelforge.workers.worker_main import WorkerSettings
+from tests.support.factories import make_fingerprint
+from tests.workers.engine_orders import until
 
 TARGET = Target(fingerprint=make_fingerprint(), description={}, spec="h100")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from devices.cuda.plans import Weights, build, resolve
-from devices.cuda.software import SoftwareDevice
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
@@ -16,6 +14,8 @@ from kernelforge.devices.cuda.discovery import missing_packages
 from kernelforge.errors import DeviceError
 from kernelforge.records import MeasureSettings
 from kernelforge.sandbox import select_tier
+from tests.devices.cuda.plans import Weights, build, resolve
+from tests.devices.cuda.software import SoftwareDevice
 
 DEVICES = [
     "emulated:h100",

@@ -7,12 +7,12 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, Array, floats, randoms, request
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunResult
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, Array, floats, randoms, request
 
 Make = Callable[..., tuple[ResolvedPlan, Artifact]]
 

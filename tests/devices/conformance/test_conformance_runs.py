@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunRequest
 from kernelforge.errors import UnsupportedError
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
 
 Make = Callable[..., tuple[ResolvedPlan, Artifact]]
 

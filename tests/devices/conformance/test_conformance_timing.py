@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunFailed
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
 
 pytestmark = pytest.mark.usefixtures("timing")
 

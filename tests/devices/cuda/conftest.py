@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from devices.cuda.software import SoftwareDevice
 
 from kernelforge.sandbox import Child, Limits, Zygote, role_policy
+from tests.devices.cuda.software import SoftwareDevice
 
 
 class Naming:
@@ -32,8 +32,8 @@ def device_of(kept_zygotes: Callable[..., Zygote]) -> Callable[[str], SoftwareDe
 
     def make(factory: str) -> SoftwareDevice:
         device = SoftwareDevice(factory)
-        policy = replace(role_policy("gpu-runner"), module="devices.cuda.named_driver")
-        options = {"driver": "devices.cuda.software:create", "ordinal": 0}
+        policy = replace(role_policy("gpu-runner"), module="tests.devices.cuda.named_driver")
+        options = {"driver": "tests.devices.cuda.software:create", "ordinal": 0}
         zygote = kept_zygotes("gpu-runner", policy=policy, options=options)
         device._zygote = Naming(zygote, device.driver_options["driver"])  # type: ignore[assignment]
         return device

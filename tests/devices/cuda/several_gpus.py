@@ -6,10 +6,9 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from devices.cuda import software
-from devices.cuda.stopwatch_driver import TimedDriver
-
 from kernelforge.devices.cuda.worker.driver import DriverError
+from tests.devices.cuda import software
+from tests.devices.cuda.timer_driver import TimedDriver
 
 
 class Numbered(TimedDriver):

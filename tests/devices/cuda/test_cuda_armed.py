@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
-from devices.cuda.software import BYTES_PER_US, INSTRUCTIONS_PER_US, LAUNCH_US, OPERATOR_US, SoftwareDevice
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.cubin import read_cubin
 from kernelforge.devices.base import RunFailed
 from kernelforge.devices.cuda.worker.module_globals import unwritten_variables
 from kernelforge.sandbox import select_tier
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
+from tests.devices.cuda.software import BYTES_PER_US, INSTRUCTIONS_PER_US, LAUNCH_US, OPERATOR_US, SoftwareDevice
 
 DeviceOf = Callable[[str], SoftwareDevice]
 

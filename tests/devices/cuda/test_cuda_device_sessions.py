@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
-from devices.cuda.software import FACTS, SoftwareDevice
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import RunFailed, RunRequest
@@ -23,6 +20,9 @@ from kernelforge.devices.cuda.worker import main
 from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.errors import ChildTimeout, DeviceError, SandboxError
 from kernelforge.sandbox import Frame, select_tier
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
+from tests.devices.cuda.software import FACTS, SoftwareDevice
 
 DeviceOf = Callable[[str], SoftwareDevice]
 
@@ -197,9 +197,9 @@ def test_a_gpu_that_does_not_start_says_why(device_of: DeviceOf) -> None:
 
 
 def test_no_context_is_made_before_the_fork() -> None:
-    main.warm_up({"driver": "devices.cuda.software:create_nothing", "ordinal": 0})
+    main.warm_up({"driver": "tests.devices.cuda.software:create_nothing", "ordinal": 0})
     with pytest.raises(DriverError, match="CUDA_ERROR_NO_DEVICE while opening GPU 3"):
-        main.open_driver({"driver": "devices.cuda.software:create_nothing", "ordinal": 3})
+        main.open_driver({"driver": "tests.devices.cuda.software:create_nothing", "ordinal": 3})
 
 
 def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: SoftwareDevice) -> None:

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from devices.cuda.software import FACTS
 
 from kernelforge.devices.base import Capabilities
 from kernelforge.devices.cuda.target import description, figures_note
 from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.hardware.generations import MULTIPROCESSORS
+from tests.devices.cuda.software import FACTS
 
 ALL = Capabilities(measures_time=True, checks_accesses=False, counts_ptx=False, clusters=True, cooperative=True)
 RTX_4090 = replace(

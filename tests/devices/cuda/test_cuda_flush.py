@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import given, randoms, resolve
-from devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
 from kernelforge.compile import installed_toolchain
 from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.l2_flush import PTX, L2Flush
 from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.hardware.wheels import RELEASES, nvidia_folder
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import given, randoms, resolve
+from tests.devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
 NBYTES = 100_000
 

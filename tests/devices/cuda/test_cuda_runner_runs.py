@@ -9,9 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda import plans
-from devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, floats, given, randoms, resolve
-from devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
@@ -20,6 +17,9 @@ from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.errors import plan_failure
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
+from tests.devices.cuda import plans
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, floats, given, randoms, resolve
+from tests.devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
 
 
 def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:

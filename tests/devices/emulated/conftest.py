@@ -1,6 +1,1 @@
 """Make the helpers of this folder importable, whatever pytest's import mode."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

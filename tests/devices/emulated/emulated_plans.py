@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from nvrtc import compile_ptx
 
 from kernelforge.candidate.plan import parse_plan
 from kernelforge.candidate.resolved import ResolvedPlan
@@ -17,6 +16,7 @@ from kernelforge.devices.emulated.execute.plan_execution import Kernel
 from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import H100, DeviceSpec
 from kernelforge.records import DType, SizeFacts, TensorSpec
+from tests.devices.emulated.nvrtc import compile_ptx
 
 Array = npt.NDArray[Any]
 REGISTERS = 32

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from nvrtc import compile_ptx
 
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.report import LaunchReport
+from tests.devices.emulated.nvrtc import compile_ptx
 
 _SCALARS = {"f32": np.float32, "f64": np.float64, "u64": np.uint64, "s64": np.int64, "b64": np.uint64}
 

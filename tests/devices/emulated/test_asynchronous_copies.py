@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda, total
+
+from tests.devices.emulated.harness import cuda, total
 
 COPY = """
 __device__ void copy(void* to, const void* from, int bytes = 16) {

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import apply
-from test_floating import assert_same, patterns
-from test_integer import to_int, words
+
+from tests.devices.emulated.harness import apply
+from tests.devices.emulated.test_floating import assert_same, patterns
+from tests.devices.emulated.test_integer import to_int, words
 
 KINDS = ["u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64"]
 

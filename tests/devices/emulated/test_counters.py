@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import bank_conflicts, cuda, total
 
 from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid
 from kernelforge.devices.emulated.runtime.cache import CacheModel
+from tests.devices.emulated.harness import bank_conflicts, cuda, total
 
 
 def only(report, space: str, access: str):  # type: ignore[no-untyped-def]

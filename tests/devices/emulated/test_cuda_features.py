@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import bank_conflicts, cuda
+
+from tests.devices.emulated.harness import bank_conflicts, cuda
 
 RNG = np.random.default_rng(11)
 

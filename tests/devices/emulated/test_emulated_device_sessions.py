@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_plans import ADD, ADD_PLAN, Array, facts, given, randoms, resolve
 
 from kernelforge.candidate.plan import signatures
 from kernelforge.candidate.resolved import ResolvedPlan
@@ -20,6 +19,7 @@ from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.records import Origin
 from kernelforge.sandbox import Child, Frame, select_tier
+from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, given, randoms, resolve
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_plans import Array, facts, randoms, runner, work
 
 from kernelforge.candidate import ResolvedPlan, parse_plan
 from kernelforge.candidate.resolved import Launch
@@ -15,6 +14,7 @@ from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import DType, TensorSpec
+from tests.devices.emulated.emulated_plans import Array, facts, randoms, runner, work
 
 SOURCE = """
 extern "C" __global__ void twice(const float* w, float* packed, int n) {

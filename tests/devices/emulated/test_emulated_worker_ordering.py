@@ -1,10 +1,9 @@
 """The modelled time orders kernels that differ several-fold on any GPU, and names what binds them."""
 
-from emulated_plans import REGISTERS, Array, facts, randoms, resolve, runner, work
-
 from kernelforge.hardware.specs import A100, H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance
+from tests.devices.emulated.emulated_plans import REGISTERS, Array, facts, randoms, resolve, runner, work
 
 MATMULS = """
 extern "C" __global__ void scattered(const float* a, const float* b, float* c, int n) {

@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
 
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance, Profile
+from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
 
 COALESCED_LD = "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio"
 

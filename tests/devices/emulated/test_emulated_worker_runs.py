@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_plans import ADD, ADD_PLAN, randoms, resolve, run, runner, work
 
 from kernelforge.candidate.resolved import ScalarArg
 from kernelforge.devices.wire import pack_scalar
+from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, randoms, resolve, run, runner, work
 
 
 def test_a_plan_computes_what_it_says() -> None:

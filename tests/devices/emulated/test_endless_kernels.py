@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from harness import Device, cuda, ptx_module
 
 from kernelforge.sandbox.limits import Deadline
+from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 BUDGETS: dict[str, Callable[[], dict[str, Any]]] = {
     "instructions": lambda: {"max_warp_instructions": 100_000},

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda
 
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.sandbox.limits import Deadline
+from tests.devices.emulated.harness import cuda
 
 
 def line_of(source: str, mark: str) -> int:

@@ -7,9 +7,10 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from harness import apply, cuda
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.devices.emulated.harness import apply, cuda
 
 RNG = np.random.default_rng(11)
 

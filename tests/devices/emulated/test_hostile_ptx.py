@@ -6,13 +6,13 @@ import ctypes
 
 import numpy as np
 import pytest
-from harness import Device, ptx_module
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import EmulatorError, UnsupportedInstruction
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx.parser import Instruction, PtxSyntaxError, parse
+from tests.devices.emulated.harness import Device, ptx_module
 
 SECRET = np.arange(64, dtype=np.uint32)
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Device, apply, ptx_module
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.devices.emulated.harness import Device, apply, ptx_module
 
 RNG = np.random.default_rng(7)
 EDGES = [0, 1, 2, 31, 32, 33, 63, 64, 127, 128, 255, 256, 0x7FFF, 0x8000, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF]

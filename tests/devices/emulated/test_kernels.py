@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda, total
+
+from tests.devices.emulated.harness import cuda, total
 
 RNG = np.random.default_rng(5)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from harness import ptx_module
 
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
+from tests.devices.emulated.harness import ptx_module
 
 
 def calls(depth: int, per_function: int, end: str) -> str:

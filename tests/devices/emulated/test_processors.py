@@ -8,9 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import processor_probe
 import pytest
-from nvrtc import compile_ptx
+
+from tests.devices.emulated import processor_probe
+from tests.devices.emulated.nvrtc import compile_ptx
 
 PROCESSORS = ("x86-64-v2", "x86-64-v3")
 

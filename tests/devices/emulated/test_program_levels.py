@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Device, cuda
 
 from kernelforge.devices.emulated.codegen import program
+from tests.devices.emulated.harness import Device, cuda
 
 BLOCK = 64
 CTAS = program.MANY_WARPS * 32 // BLOCK

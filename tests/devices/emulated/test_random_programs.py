@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from harness import Device, compiled_at, ptx_module
+
+from tests.devices.emulated.harness import Device, compiled_at, ptx_module
 
 REGISTERS = 8
 PREDICATES = 4

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Device, cuda, ptx_module
+
+from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 
 @pytest.mark.parametrize("vector", [False, True], ids=["uniform", "lanes"])

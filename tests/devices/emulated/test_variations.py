@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from harness import Device, cuda, ptx_module
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.execute.launch import undefined_word, windows
 from kernelforge.devices.emulated.execute.memory import Memory, vary
+from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 VARIATIONS = (0, 1, 2, 77, 0xDEADBEEF, 2**32 - 1)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import Device, cuda, ptx_module
 
 from kernelforge.devices.emulated.codegen.emit.warp import shuffle_indices
+from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 
 def shuffle_reference(mode: str, values: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from harness import cuda
+
+from tests.devices.emulated.harness import cuda
 
 KERNEL = """
 #include <cooperative_groups.h>

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from harness import Device, cuda
-from nvrtc import compile_ptx
 
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
 from kernelforge.devices.base import PartResult, RunRequest
@@ -17,6 +15,8 @@ from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
 from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import DType
+from tests.devices.emulated.harness import Device, cuda
+from tests.devices.emulated.nvrtc import compile_ptx
 
 TILE = 32
 SOURCE = r"""

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from oracle_tasks import make_task
 
 from kernelforge.evaluation.audit.injection import MutationNotApplicable
 from kernelforge.evaluation.audit.mutants import FAULTS, Mutant, chosen
 from kernelforge.evaluation.audit.runner import MutationAudit, Trial
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.records import TaskPolicy
+from tests.evaluation.oracle_tasks import make_task
 
 ROOT = Path(__file__).parents[3]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from oracle_tasks import make_task
 from pydantic import ValidationError
 
 from kernelforge.errors import TaskError
@@ -16,6 +15,7 @@ from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunne
 from kernelforge.evaluation.suite_checks import judged_content, parallel_map
 from kernelforge.records import Task
 from kernelforge.report.views.audit import audit_row, audit_view
+from tests.evaluation.oracle_tasks import make_task
 
 NORM = make_task("self.n(a)", "torch.rand(6, 40)", init="self.n = nn.LayerNorm(40)")
 RELU_OF_SOFTMAX = make_task("torch.relu(torch.softmax(a, 1))", "torch.randn(6, 40)")

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_gpu import SimulatedSide, World
 
 from kernelforge.evaluation.timing import SamplePlan, implausible_reason, measure, reset_allowance
 from kernelforge.records import HostClock, MeasureSettings, Timing
+from tests.evaluation.timing.simulated_gpu import SimulatedSide, World
 
 
 def timed(

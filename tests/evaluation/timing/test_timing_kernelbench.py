@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from simulated_gpu import SimulatedSide, World
 
 from kernelforge.evaluation.timing import kernelbench, reported_time
 from kernelforge.records import Timing
+from tests.evaluation.timing.simulated_gpu import SimulatedSide, World
 
 
 def published(world: World, *, baselines: tuple[str, ...] = ("eager", "compile")) -> Timing:

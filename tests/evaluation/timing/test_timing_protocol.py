@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from simulated_gpu import FaultySide, SimulatedSide, World
 
 from kernelforge.devices.base import RunFailed
 from kernelforge.errors import TimingError
@@ -16,6 +15,7 @@ from kernelforge.evaluation.timing import SamplePlan, measure
 from kernelforge.evaluation.timing.protocol import EAGER_ROUNDS, MIN_ROUNDS
 from kernelforge.evaluation.timing.sampler import KEPT_SAMPLES
 from kernelforge.records import MeasureSettings, Timing
+from tests.evaluation.timing.simulated_gpu import FaultySide, SimulatedSide, World
 
 TRUTH = 1.25
 Step = tuple[str, str, int]

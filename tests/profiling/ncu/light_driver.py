@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from devices.cuda.software import SoftwareDriver
-
 from kernelforge.devices.emulated.execute import loaded_module
+from tests.devices.cuda.software import SoftwareDriver
 
 
 def warm_up() -> None:

@@ -1,7 +1,7 @@
 """Profiles of a CUDA device: through ncu's own way of speaking, and what stands in where counters are denied.
 
-The GPU is the software driver and ncu a stand-in (``spoken.py``); the launcher, the replay program in its own process
-and the readers are the real ones. Numbers of the stand-in are made up.
+The GPU is the software driver and ncu a stand-in (``imitated_ncu.py``); the launcher, the replay program in its own
+process and the readers are the real ones. Numbers of the stand-in are made up.
 """
 
 from __future__ import annotations
@@ -19,8 +19,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
-from devices.cuda.software import with_ptx
 
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.compile import Artifact, Compiler
@@ -33,8 +31,10 @@ from kernelforge.devices.cuda.tools.tool_process import find_tool, read_result, 
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
+from tests.devices.cuda.software import with_ptx
 
-DRIVER = "profiling.ncu.light_driver:create"
+DRIVER = "tests.profiling.ncu.light_driver:create"
 
 TWICE_PLAN = """
 def forward(a, b):
@@ -72,7 +72,7 @@ class Stage:
         self.play("good")
 
     def play(self, name: str) -> None:
-        spoken = Path(__file__).with_name("spoken.py")
+        spoken = Path(__file__).with_name("imitated_ncu.py")
         self.script.write_text(f'#!/bin/sh\nexec {sys.executable} -I {spoken} {name} "$@"\n')
         self.script.chmod(0o755)
 

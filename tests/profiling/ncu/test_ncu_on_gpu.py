@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from devices.cuda.plans import ADD, ADD_PLAN, build, randoms, request, resolve
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.cuda.device import CudaDevice
@@ -18,6 +17,7 @@ from kernelforge.devices.cuda.tools.ncu import profile, profiler_status
 from kernelforge.devices.cuda.tools.sanitizer import TOOLS, sanitize
 from kernelforge.devices.cuda.tools.tool_process import find_tool
 from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+from tests.devices.cuda.plans import ADD, ADD_PLAN, build, randoms, request, resolve
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="no NVIDIA GPU on this machine")]
 

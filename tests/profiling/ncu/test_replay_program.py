@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from devices.cuda.plans import ADD, ADD_PLAN, Array, build, given, randoms, resolve
-from devices.cuda.software import SoftwareDriver, with_ptx
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.cuda.tools.replay import Replay
 from kernelforge.devices.cuda.worker.errors import PlanFailed
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, build, given, randoms, resolve
+from tests.devices.cuda.software import SoftwareDriver, with_ptx
 
 FIVE_PLAN = """
 def forward(a, b):

@@ -11,8 +11,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
-from devices.cuda.software import with_ptx
 
 from kernelforge import devices
 from kernelforge.compile import Compiler
@@ -26,8 +24,10 @@ from kernelforge.devices.cuda.tools.tool_process import ToolResult, find_tool, r
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
+from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
+from tests.devices.cuda.software import with_ptx
 
-DRIVER = "profiling.ncu.light_driver:create"
+DRIVER = "tests.profiling.ncu.light_driver:create"
 
 CAPTURES = Path(__file__).parent / "captures"
 

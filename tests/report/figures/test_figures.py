@@ -10,7 +10,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.hardware.specs import SPECS
 from kernelforge.report import RunRecords, attempt_view, leaderboard, run_view, task_view
@@ -32,6 +31,7 @@ from kernelforge.report.figures.speedups import EACH_END
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.roofline import roofs_of
 from kernelforge.report.views.run import RunView
+from tests.report.golden.golden_runs import golden_records
 
 EXPRESSIONS = {"height", "isValid(datum.low) && isValid(datum.high)"}
 """All that is ever evaluated."""

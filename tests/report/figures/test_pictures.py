@@ -9,7 +9,6 @@ from functools import cache
 from xml.etree import ElementTree
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.errors import UsageError
 from kernelforge.report import attempt_view, leaderboard, run_view, task_view
@@ -24,6 +23,7 @@ from kernelforge.report.figures import (
 from kernelforge.report.render_image import png, svg
 from kernelforge.report.views.compare import compare_view
 from kernelforge.utils.shell_hints import install_hint
+from tests.report.golden.golden_runs import golden_records
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -7,9 +7,6 @@ so a results file from elsewhere may hold any; nor are ids of runs.
 
 from __future__ import annotations
 
-import golden_run
-from golden_parts import Golden, make_candidate, make_task, make_usage
-
 from kernelforge.records import (
     Diagnostic,
     Finding,
@@ -24,6 +21,8 @@ from kernelforge.records import (
     TuneTrial,
     Verdict,
 )
+from tests.report.golden.golden_parts import Golden, make_candidate, make_task, make_usage
+from tests.support import recorded_run as golden_run
 
 SCRIPT = "</script><script>window.canary='script'</script>"
 IMAGE = "<img src=x onerror=\"window.canary='image'\">"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import golden_run
-from golden_parts import BASELINES, Golden, make_task, make_timing
-
 from kernelforge.records import RunState, Task, Timing, Verdict
+from tests.report.golden.golden_parts import BASELINES, Golden, make_task, make_timing
+from tests.support import recorded_run as golden_run
 
 SHARED = ("softmax", "matmul", "argmax", "layer_norm", "gelu", "conv2d", "attention", "cumsum", "rope", "unstable")
 """Tasks that both runs have. Of ``measured-b`` against ``measured-a``: win, loss, tie, win (a failed), loss (b failed),

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import golden_run
-from golden_parts import Golden, make_candidate, make_task, make_usage
-
 from kernelforge.records import InputGenerator, Lesson, Message, Operator, Reward, RunState, Task, TuneTrial, Verdict
+from tests.report.golden.golden_parts import Golden, make_candidate, make_task, make_usage
+from tests.support import recorded_run as golden_run
 
 TASKS = ("softmax", "matmul", "level1/argmax", "layer_norm", "gelu", "cumsum")
 """``gelu`` is unfinished; the run never came to ``cumsum``."""

@@ -8,9 +8,6 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import builders
-from golden_run import make_facts, make_fingerprint, make_graph
-
 from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.records import (
     Attempt,
@@ -48,6 +45,8 @@ from kernelforge.records import (
 )
 from kernelforge.report import RunRecords
 from kernelforge.store import Store
+from tests.support import factories as builders
+from tests.support.recorded_run import make_facts, make_fingerprint, make_graph
 
 START = datetime(2026, 11, 20, 9, 0, tzinfo=UTC)
 BASELINES = ("eager", "eager-graph", "compile", "compile-max-autotune")

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from golden_hostile import escaping, hostile
-from golden_measured import measured_a, measured_b, measured_c
-from golden_modelled import modelled
-from golden_parts import Golden
-
 from kernelforge.report import RunRecords
 from kernelforge.store import DATABASE_NAME, Store
+from tests.report.golden.golden_hostile import escaping, hostile
+from tests.report.golden.golden_measured import measured_a, measured_b, measured_c
+from tests.report.golden.golden_modelled import modelled
+from tests.report.golden.golden_parts import Golden
 
 GOLDEN: Mapping[str, Callable[[], Golden]] = {
     "modelled": modelled,

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from golden_hostile import ALL
-from golden_runs import GOLDEN, golden, golden_store
 
 from kernelforge.records import Stage, Verdict
 from kernelforge.report import RunRecords
 from kernelforge.store import Store
+from tests.report.golden.golden_hostile import ALL
+from tests.report.golden.golden_runs import GOLDEN, golden, golden_store
 
 
 @pytest.mark.parametrize("name", GOLDEN)

@@ -6,10 +6,10 @@ import csv
 from pathlib import Path
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.report.html import Site
 from kernelforge.report.html.writer import write_folder
+from tests.report.golden.golden_runs import golden_records
 
 
 @pytest.fixture(scope="module")

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from functools import cache
-from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent))
-
-from html_dom import Element, parse
+from tests.report.html.html_dom import Element, parse
 
 
 @pytest.fixture(scope="session")
 def pages() -> Callable[..., Mapping[str, str]]:
     """``pages("modelled")``: every page of a site of golden runs, by path."""
-    from golden_runs import golden_records
-
     from kernelforge.report.html import Site
+    from tests.report.golden.golden_runs import golden_records
 
     @cache
     def rendered(*names: str) -> Mapping[str, str]:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from golden_runs import golden, golden_store
-from html_dom import parse
+
+from tests.report.golden.golden_runs import golden, golden_store
+from tests.report.html.html_dom import parse
 
 FOLDER = "my results & co"
 RUN = golden("modelled").run.id

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from golden_runs import golden_records
-
 from kernelforge.report import task_view
 from kernelforge.report.html.tables import MOST_COLUMNS, rows
 from kernelforge.report.views.task import LineageNode
+from tests.report.golden.golden_runs import golden_records
 
 NODE = task_view(golden_records("modelled"), "softmax").lineage[0]
 

@@ -9,12 +9,12 @@ import posixpath
 from collections.abc import Callable, Mapping
 
 import pytest
-from golden_runs import golden, golden_records
-from html_dom import Element, parse, value
 
 from kernelforge.report.html import Page, Site
 from kernelforge.report.html.context_run import headline
 from kernelforge.report.html.rendering import assets
+from tests.report.golden.golden_runs import golden, golden_records
+from tests.report.html.html_dom import Element, parse, value
 
 Pages = Callable[..., Mapping[str, str]]
 Trees = Callable[..., Mapping[str, Element]]

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from golden_runs import golden, golden_records, golden_store
-from html_dom import parse
 
 from kernelforge.errors import UsageError
 from kernelforge.report.html import Site
 from kernelforge.report.html import writer as write
 from kernelforge.report.html.writer import MARK, write_file, write_folder
 from kernelforge.store import Store
+from tests.report.golden.golden_runs import golden, golden_records, golden_store
+from tests.report.html.html_dom import parse
 
 MODELLED = golden("modelled").run.id
 
@@ -92,7 +92,7 @@ def test_a_report_that_cannot_be_finished_leaves_the_old_one_as_it_was(report: P
 STUCK = """
 import os, signal, sys
 from pathlib import Path
-from golden_runs import golden_records
+from tests.report.golden.golden_runs import golden_records
 from kernelforge.report.html import Site, writer as write
 
 def render(path, render=Site.render):

@@ -7,8 +7,6 @@ from itertools import chain
 
 import pytest
 import typer
-from builders import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
-from golden_runs import golden_records
 
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.ncu.catalogue import TENSOR_PIPE
@@ -17,6 +15,8 @@ from kernelforge.report import attempt_view
 from kernelforge.report.views.attempt import AttemptView, gates_of
 from kernelforge.report.views.roofline import place_of
 from kernelforge.report.views.summary import best_of
+from tests.report.golden.golden_runs import golden_records
+from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
 
 GATES = ["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing"]
 

@@ -9,12 +9,12 @@ import math
 from dataclasses import replace
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.report import RunRecords
 from kernelforge.report.exports import compare_markdown
 from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.compare import CompareView, PairRow, compare_view
+from tests.report.golden.golden_runs import golden_records
 
 
 def compared(a: str, b: str) -> CompareView:

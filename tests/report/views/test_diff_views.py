@@ -6,9 +6,9 @@ import difflib
 import random
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.report.views.diff import MAX_DIFF_LINES, Diff, diff_view, text_diff, unified
+from tests.report.golden.golden_runs import golden_records
 
 
 def diff(before: str, after: str) -> Diff:

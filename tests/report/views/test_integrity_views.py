@@ -5,9 +5,6 @@ from __future__ import annotations
 import io
 
 import pytest
-from builders import make_timing
-from golden_run import make_attempt, make_run, make_task
-from golden_runs import golden
 from rich.console import Console
 
 from kernelforge.records import Attempt, Clocks, Verdict
@@ -15,6 +12,9 @@ from kernelforge.report import RunRecords, run_view
 from kernelforge.report.formatting import EXCESSIVE
 from kernelforge.report.terminal import run_summary
 from kernelforge.report.views.integrity import CONCERNS, HIGH_VARIANCE, IntegrityView, integrity_view
+from tests.report.golden.golden_runs import golden
+from tests.support.factories import make_timing
+from tests.support.recorded_run import make_attempt, make_run, make_task
 
 TASK = make_task()
 RUN = make_run(device="cuda:0", tasks=(TASK.name,))

@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from golden_run import HOSTILE, golden_attempts, make_run
 
 from kernelforge.records import Budget, LLMSettings, Message, RunState, Usage
 from kernelforge.report.formatting import clock
@@ -29,6 +28,7 @@ from kernelforge.report.views.progress import (
 from kernelforge.report.views.run import run_view
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.run.events import Event, Totals
+from tests.support.recorded_run import HOSTILE, golden_attempts, make_run
 
 START = datetime(2026, 11, 21, 6, tzinfo=UTC)
 ATTEMPTS = golden_attempts(make_run())

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import pytest
-from golden_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
 from rich.console import Console
 
 from kernelforge.records import Budget, Limits, RunState, Verdict
@@ -19,6 +18,7 @@ from kernelforge.report.exports import leaderboard_csv, leaderboard_markdown
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines, task_lines
 from kernelforge.report.views.summary import summarise
 from kernelforge.store import DATABASE_NAME, Store
+from tests.support.recorded_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
 
 
 def records(

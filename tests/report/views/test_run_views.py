@@ -9,8 +9,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from golden_run import make_attempt, make_facts, make_run, make_task
-from golden_runs import golden, golden_store
 
 from kernelforge.records import Attempt, Message, Origin, Usage, Verdict
 from kernelforge.report import RunRecords, RunView, leaderboard, run_view, task_view
@@ -18,6 +16,8 @@ from kernelforge.report.views.funnel import STEPS, step_reached
 from kernelforge.report.views.statistics import FAST_P
 from kernelforge.report.views.summary import measured_floor_us
 from kernelforge.store import Store
+from tests.report.golden.golden_runs import golden, golden_store
+from tests.support.recorded_run import make_attempt, make_facts, make_run, make_task
 
 NAMES = ("modelled", "measured-a", "measured-b")
 """Emulated; with quarantined and unsettled times; with prices that are unknown."""

@@ -6,12 +6,12 @@ import json
 from dataclasses import replace
 
 import pytest
-from golden_runs import golden_records
 
 from kernelforge.hardware.specs import H100, H200
 from kernelforge.records import Origin
 from kernelforge.report import task_view
 from kernelforge.report.tables.task import baseline_table, lineage_table, size_table
+from tests.report.golden.golden_runs import golden_records
 
 
 def test_a_task_shows_its_reference_and_sizes_with_what_the_oracle_found() -> None:

@@ -6,13 +6,13 @@ import io
 import json
 from pathlib import Path
 
-from golden_run import make_attempt, make_run, make_task
 from rich.console import Console
 
 from kernelforge.records import Attempt, Operator, TuneTrial, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, task_view
 from kernelforge.report.terminal import attempt_lines, task_lines
 from kernelforge.store import Store
+from tests.support.recorded_run import make_attempt, make_run, make_task
 
 RUN = make_run(tasks=("softmax",))
 TASK = make_task("softmax")

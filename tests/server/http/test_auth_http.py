@@ -13,8 +13,6 @@ import httpx2
 import pytest
 from fastapi import FastAPI, WebSocket
 from fastapi.routing import APIRoute, APIWebSocketRoute, iter_route_contexts
-from http_serving import JOB, connected, served
-from tiny_core import TinyCore
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
@@ -24,6 +22,8 @@ from kernelforge.server.http.auth import RequireScope, Submitter
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.http.tokens import Tokens
 from kernelforge.server.jobs.service import JobService
+from tests.server.http_serving import JOB, connected, served
+from tests.support.minimal_service import TinyCore
 
 WORLD = "http://192.0.2.7:8765"
 """A server's address that is not a loopback one."""

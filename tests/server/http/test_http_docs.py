@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from test_auth_http import full_app, routes_of
-from tiny_core import TinyCore
-
 from kernelforge.client.models import MAX_BATCH, MAX_WAIT_S
 from kernelforge.server.http.errors import CODES
 from kernelforge.server.http.limits import Limits
@@ -16,6 +13,8 @@ from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.process import DRAIN_S
 from kernelforge.server.http.routes.jobs import DEFAULT_SCORE_S, MAX_SCORE_S
 from kernelforge.server.jobs.state import JobServiceSettings
+from tests.server.http.test_auth_http import full_app, routes_of
+from tests.support.minimal_service import TinyCore
 
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 

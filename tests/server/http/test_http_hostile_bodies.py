@@ -7,15 +7,15 @@ import json
 from typing import Any
 
 import pytest
-from http_serving import connected
 from pydantic import ValidationError
 from pydantic_core import from_json
-from tiny_core import TinyCore
 
 from kernelforge.client.models import MAX_CHOICES, BatchRequest, CandidateText, JobRequest
 from kernelforge.server.http.strict_json import MAX_VALUES, has_too_many_values
 from kernelforge.server.protocols.common import LARGE_CHARS, said_in
 from kernelforge.server.protocols.nemo_gym import aggregate
+from tests.server.http_serving import connected
+from tests.support.minimal_service import TinyCore
 
 WIDE = {f"x{number}": 1 for number in range(20_000)}
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
-from tiny_core import TinyCore
 
 from kernelforge.client.models import BatchAnswer, CancelAnswer, Job, JobStatus, ProblemAnswer, WaitAnswer
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.long_poll import WATCH_AFTER_S
+from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
+from tests.support.minimal_service import TinyCore
 
 Steps = Callable[[TinyCore, httpx2.AsyncClient], Awaitable[None]]
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
-from test_auth_http import full_app
-from tiny_core import TinyCore
 
 from kernelforge.client import models
+from tests.server.http.test_auth_http import full_app
+from tests.support.minimal_service import TinyCore
 
 LOOPBACK = {"Host": "127.0.0.1"}
 EXAMPLES = 4

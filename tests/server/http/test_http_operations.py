@@ -12,9 +12,7 @@ from pathlib import Path
 
 import httpx2
 import pytest
-from http_serving import JOB, SLOW_JOB, WAIT_S, connected
 from prometheus_client.parser import text_string_to_metric_families
-from tiny_core import TinyCore
 
 from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
 from kernelforge.records import UNCOMPARED
@@ -27,6 +25,8 @@ from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.process import Ending, Stop, listen, serve
 from kernelforge.server.http.tokens import Tokens
 from kernelforge.server.jobs.requests import reference_hash
+from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected
+from tests.support.minimal_service import TinyCore
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:

@@ -14,13 +14,13 @@ from functools import cache
 import httpx2
 import pytest
 from fastapi import FastAPI
-from http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
-from tiny_core import BROKEN, TinyCore
 
 from kernelforge.client.models import ProblemAnswer
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.process import allow_connections
+from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
+from tests.support.minimal_service import BROKEN, TinyCore
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, head_s=WAIT_S, head_bytes=8_192)
 SHORT_S = 0.3

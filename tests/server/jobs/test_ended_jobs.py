@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from inprocess_engine import InProcessEngine, request
 
 from kernelforge.cli.main import main
 from kernelforge.client.models import Job, JobRequest
@@ -19,6 +18,7 @@ from kernelforge.server.jobs.completion import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.catalogue import Catalogue
+from tests.support.inprocess_engine import InProcessEngine, request
 
 CALLER = Caller("local")
 

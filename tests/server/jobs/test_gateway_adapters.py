@@ -10,8 +10,6 @@ from types import SimpleNamespace
 
 import pytest
 import uvicorn
-from inprocess_engine import InProcessEngine, completion
-from tiny_core import TinyCore
 
 from kernelforge.adapters import openrlhf, slime, trl, verl
 from kernelforge.adapters.common import Scorer
@@ -23,6 +21,8 @@ from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.base import BriefFacts
+from tests.support.inprocess_engine import InProcessEngine, completion
+from tests.support.minimal_service import TinyCore
 
 TASK = "core/gelu"
 RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion("TROUBLE"), "I cannot do that."

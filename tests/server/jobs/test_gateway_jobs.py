@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_tools import CALLER, accepted, ended, serving, until
-from inprocess_engine import InProcessEngine, completion, request
 
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.base import RequestRejected
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport
+from tests.server.gateway_tools import CALLER, accepted, ended, serving, until
+from tests.support.inprocess_engine import InProcessEngine, completion, request
 
 
 def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:

@@ -6,13 +6,12 @@ import asyncio
 import os
 from pathlib import Path
 
-from axpy import KERNEL, PLAN, REFERENCE
-from gateway_tools import CALLER, ended, until
-
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.local import LocalEngine
+from tests.server.gateway_tools import CALLER, ended, until
+from tests.support.axpy import KERNEL, PLAN, REFERENCE
 
 MANIFEST = """
 title = "One task"

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-from gateway_tools import CALLER, CATALOGUE, accepted, ended, serving, until
-from inprocess_engine import InProcessEngine, request
 
 from kernelforge.client.models import JobStatus
 from kernelforge.errors import StoreError
@@ -18,8 +16,10 @@ from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs.job_store import Batch
 from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
+from tests.server.gateway_tools import CALLER, CATALOGUE, accepted, ended, serving, until
+from tests.support.inprocess_engine import InProcessEngine, request
 
-SCRIPT = Path(__file__).parents[1] / "killed_gateway.py"
+SCRIPT = Path(__file__).parents[1] / "kill_server.py"
 
 
 def test_what_was_queued_is_queued_again_in_its_order_and_with_its_deadline(tmp_path: Path) -> None:

@@ -6,12 +6,12 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from gateway_tools import CALLER, accepted, ended, serving, until
-from inprocess_engine import InProcessEngine, completion, request
 
 from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs import admission
+from tests.server.gateway_tools import CALLER, accepted, ended, serving, until
+from tests.support.inprocess_engine import InProcessEngine, completion, request
 
 
 def test_equal_candidates_of_a_group_are_evaluated_once(tmp_path: Path) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from builders import make_evaluation, uncompared_evaluation
 
 from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck
 from kernelforge.rewards import POLICIES
 from kernelforge.server.jobs.results import feedback, scored
+from tests.support.factories import make_evaluation, uncompared_evaluation
 
 IN_PART = "compared in part: 144 elements of the output, at places drawn from the secret seed"
 

@@ -8,9 +8,6 @@ from collections import deque
 from pathlib import Path
 
 import pytest
-from builders import make_candidate, make_task
-from gateway_tools import accepted, serving, until
-from inprocess_engine import InProcessEngine, request
 
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.models import EvaluationTask
@@ -19,6 +16,9 @@ from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.requests import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
 from kernelforge.workers.base import Slot
+from tests.server.gateway_tools import accepted, serving, until
+from tests.support.factories import make_candidate, make_task
+from tests.support.inprocess_engine import InProcessEngine, request
 
 
 def work(number: int, task: str) -> EvaluationTask:

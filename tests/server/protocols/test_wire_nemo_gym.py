@@ -11,11 +11,11 @@ from typing import Any
 
 import httpx2
 import pytest
-from scripted_core import ScriptedCore, reply
-from socket_server import serving
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import nemo_gym
+from tests.server.socket_server import serving
+from tests.support.scripted_service import ScriptedCore, reply
 
 ROW = {
     "responses_create_params": {"input": [{"role": "user", "content": "Write a kernel."}], "temperature": 1.0},

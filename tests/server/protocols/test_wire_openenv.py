@@ -17,13 +17,13 @@ from typing import Any
 
 import httpx2
 import pytest
-from scripted_core import ScriptedCore, reply
-from socket_server import serving
 from websockets.sync.client import ClientConnection, connect
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import openenv
 from kernelforge.server.sessions.service import Sessions
+from tests.server.socket_server import serving
+from tests.support.scripted_service import ScriptedCore, reply
 
 
 @pytest.fixture(scope="module")

@@ -7,13 +7,13 @@ from collections.abc import Iterator
 
 import httpx2
 import pytest
-from scripted_core import ScriptedCore, reply
-from socket_server import serving
 
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import openrlhf
 from kernelforge.server.protocols.openrlhf import completion_in
+from tests.server.socket_server import serving
+from tests.support.scripted_service import ScriptedCore, reply
 
 PROMPT = (
     "<|im_start|>user\nWrite a kernel for relu.\n"

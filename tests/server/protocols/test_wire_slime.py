@@ -8,12 +8,12 @@ from typing import Any
 
 import httpx2
 import pytest
-from scripted_core import ScriptedCore, reply
-from socket_server import serving
 
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import slime
 from kernelforge.server.protocols.common import without_end_tokens
+from tests.server.socket_server import serving
+from tests.support.scripted_service import ScriptedCore, reply
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gateway_tools import serving, until
-from http_serving import connected, served
-from inprocess_engine import InProcessEngine, completion
 
 from kernelforge.server.protocols import kernelgym, openrlhf, slime
+from tests.server.gateway_tools import serving, until
+from tests.server.http_serving import connected, served
+from tests.support.inprocess_engine import InProcessEngine, completion
 
 
 def query(*texts: str) -> dict[str, Any]:

@@ -11,8 +11,6 @@ from typing import Any
 
 import httpx2
 import pytest
-from agents.prompt_samples import BRIEF, profile
-from inprocess_engine import InProcessEngine, completion
 
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import TaskError
@@ -26,6 +24,8 @@ from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport
+from tests.agents.prompt_samples import BRIEF, profile
+from tests.support.inprocess_engine import InProcessEngine, completion
 
 CATALOGUE = Catalogue(["core"], ["softmax", "gelu"])
 

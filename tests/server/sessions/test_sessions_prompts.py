@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from agents.prompt_samples import BRIEF
-from scripted_core import evaluated, reply
 
 from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
@@ -27,6 +25,8 @@ from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 from kernelforge.store import Store
 from kernelforge.tasks.catalogue import Catalogue
+from tests.agents.prompt_samples import BRIEF
+from tests.support.scripted_service import evaluated, reply
 
 TURNS = 7
 TASK = Catalogue(["core"], ["softmax"]).task("softmax")[1]

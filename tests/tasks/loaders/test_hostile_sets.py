@@ -9,13 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import kernelbench_files as files
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_definition_loaders import norm_definition, norm_workload, trace_set
-from test_robust_kbench_loader import MODULE
-from test_row_loaders import write_parquet
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Size, TaskPolicy
@@ -23,6 +19,10 @@ from kernelforge.tasks import load_suite, parse_task_file
 from kernelforge.tasks.loaders import ExternalTask, Loaded, NotLoaded, loader_named, rows
 from kernelforge.tasks.loaders.rows import Taken, distinct, task_name
 from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
+from tests.support import kernelbench_files as files
+from tests.tasks.loaders.test_definition_loaders import norm_definition, norm_workload, trace_set
+from tests.tasks.loaders.test_robust_kbench_loader import MODULE
+from tests.tasks.loaders.test_row_loaders import write_parquet
 
 CPU_SECONDS = 12.0
 SECRET = "canary-5a11"

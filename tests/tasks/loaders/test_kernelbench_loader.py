@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.tasks.loaders import loader_for, loader_named
+from tests.support import kernelbench_files as files
 
 LOADER = loader_named("kernelbench")
 

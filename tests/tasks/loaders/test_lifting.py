@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.errors import TaskError
 from kernelforge.tasks import module_constants, parse_task_file, substitute
 from kernelforge.tasks.loaders.source_rewrite import lift
+from tests.support import kernelbench_files as files
 
 
 def constants(text: str) -> dict[str, int | float | bool]:

@@ -7,12 +7,12 @@ import re
 import sys
 from pathlib import Path
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.tasks.loaders import loader_for, loader_named
 from kernelforge.utils.shell_hints import install_hint
+from tests.support import kernelbench_files as files
 
 KERNELBENCH, OPS = loader_named("kernelbench-parquet"), loader_named("ops-6k")
 

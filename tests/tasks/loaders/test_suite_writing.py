@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import kernelbench_files as files
 import pytest
 
 from kernelforge.errors import UsageError
@@ -13,6 +12,7 @@ from kernelforge.records import Size, TaskPolicy
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.loaders import ExternalTask, NotLoaded
 from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
+from tests.support import kernelbench_files as files
 
 SIZES = (
     Size(name="full"),

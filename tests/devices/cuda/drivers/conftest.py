@@ -2,7 +2,6 @@
 
 import importlib.util
 import shutil
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -10,9 +9,7 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-import software_cuda
+from tests.devices.cuda.drivers import software_cuda
 
 Script = Callable[..., Any]
 
@@ -44,7 +41,7 @@ def server(software_library: Path) -> Iterator[software_cuda.Server]:
     server.close()
 
 
-OWNER = "from software_owner import *\n"
+OWNER = "from tests.devices.cuda.drivers.software_owner import *\n"
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def software(server: software_cuda.Server) -> Script:
 def software_cupy(server: software_cuda.Server) -> Script:
     """The same with the cupy driver; what cupy's own runtime does is done by the bindings."""
     pytest.importorskip("cupy", reason="needs cupy, of the extra gpu")
-    stand_in = "import software_cupy\nsoftware_cupy.stand_in()\n"
+    stand_in = "from tests.devices.cuda.drivers import software_cupy\nsoftware_cupy.stand_in()\n"
     return partial(server.run, f"{OWNER}{stand_in}from kernelforge.devices.cuda.worker.cupy_driver import make\n")
 
 

@@ -5,12 +5,11 @@ import subprocess
 import sys
 import textwrap
 
-import gpu_scripts
 import pytest
-import software_cuda
 
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.nvml import read_clocks
+from tests.devices.cuda.drivers import gpu_scripts, software_cuda
 
 GPUS = discovery.gpus()
 needs_gpu = pytest.mark.skipif(not GPUS, reason="needs an NVIDIA GPU")
@@ -22,7 +21,7 @@ def gpu(request):
     missing = discovery.missing_packages(request.param)
     if missing:
         pytest.skip(f"needs {', '.join(missing)}")
-    prelude = f"from gpu_scripts import *\ndriver, module = open_driver({request.param!r})\n"
+    prelude = f"from tests.devices.cuda.drivers.gpu_scripts import *\ndriver, module = open_driver({request.param!r})\n"
     ending = "\ndriver.close()\n"
 
     def run(script: str, *, needs: str = "") -> object:
@@ -34,7 +33,11 @@ def gpu(request):
 
 
 def test_the_kernels_compile_for_hopper_where_there_is_no_gpu():
-    script = "from gpu_scripts import *\nmade = compiled('sm_90a')\nanswer = made.status, made.log, len(made.cubin)"
+    script = """
+        from tests.devices.cuda.drivers.gpu_scripts import *
+        made = compiled("sm_90a")
+        answer = made.status, made.log, len(made.cubin)
+    """
     status, log, size = software_cuda.run(None, script)
     assert (status, log) == (0, "")
     assert size > 1000
@@ -396,7 +399,7 @@ def test_an_illegal_address_is_sticky_and_named(runtime):
     answer = software_cuda.run(
         None,
         f"""
-        from gpu_scripts import *
+        from tests.devices.cuda.drivers.gpu_scripts import *
         import os
         driver, module = open_driver({runtime!r})
         codes = []

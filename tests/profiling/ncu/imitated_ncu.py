@@ -1,6 +1,6 @@
 """A stand-in for ncu in tests: a program that takes its options, runs the target for real, and speaks as ncu does.
 
-It measures nothing; its numbers are made up. ``python spoken.py SCENE OPTIONS...``; scenes: ``good``, ``denied``,
+It measures nothing; its numbers are made up. ``python imitated_ncu.py SCENE OPTIONS...``; scenes: ``good``, ``denied``,
 ``hangs``, ``mute`` (ends without a report), ``torn`` (its CSV breaks off).
 """
 

@@ -20,7 +20,7 @@ from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-import fake_wire
+from tests.support import llm_protocols as fake_wire
 
 
 @dataclass(frozen=True)

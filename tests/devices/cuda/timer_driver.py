@@ -1,6 +1,6 @@
 """The software driver at the speed of a slow GPU: a launch takes :data:`LEAST_US` on its made-up clock, in every run.
 
-So a candidate is slower than torch for certain. What stands beside it on the parent's side is ``told_stopwatch.py``.
+So a candidate is slower than torch for certain. What stands beside it on the parent's side is ``fake_timer.py``.
 As on a GPU there is a gap before each kernel, and an SM that has to divide its memory into L1 and shared memory in
 another way takes a moment for it.
 """
@@ -11,11 +11,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from devices.cuda import software
-from devices.cuda.software import Module, SoftwareDriver
-
 from kernelforge.devices.cuda.worker import l2_flush
 from kernelforge.devices.cuda.worker.driver import LaunchShape
+from tests.devices.cuda import software
+from tests.devices.cuda.software import Module, SoftwareDriver
 
 LEAST_US = 1000.0
 FLUSH_US = 1.0

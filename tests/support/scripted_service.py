@@ -16,10 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from agents.prompt_samples import profile as make_profile
-from builders import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
-from tiny_core import TinyCore
-
 from kernelforge.candidate import parse_reply
 from kernelforge.client.models import Fault, Job, JobRequest, JobStatus, RewardResult
 from kernelforge.errors import CandidateError
@@ -28,6 +24,9 @@ from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, Evaluated, RequestRejected
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import feedback
+from tests.agents.prompt_samples import profile as make_profile
+from tests.support.factories import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
+from tests.support.minimal_service import TinyCore
 
 
 def reply(text: str = "right", prose: str = "Here it is.") -> str:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from builders import RUN, TASK, make_attempt, make_build, make_candidate, make_evaluation, modelled
-
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Proposal, Strategy
+from tests.support.factories import RUN, TASK, make_attempt, make_build, make_candidate, make_evaluation, modelled
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from builders import make_timing
-
 from kernelforge.records import (
     Attempt,
     Budget,
@@ -42,6 +40,7 @@ from kernelforge.records import (
     Verdict,
     WeightSpec,
 )
+from tests.support.factories import make_timing
 
 TASKS = ("softmax", "matmul", "argmax")
 HOSTILE = "\x1b[31mred\x1b[0m </script> | `tick` [link](x) \u202e \x07 =1+1 [bold]x[/bold]\r\nnext"

@@ -16,8 +16,8 @@ from pathlib import Path
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1]), str(Path(__file__).parents[2])]
 
-from gateway_tools import accepted, serving  # noqa: E402
-from inprocess_engine import InProcessEngine, request  # noqa: E402
+from tests.server.gateway_tools import accepted, serving  # noqa: E402
+from tests.support.inprocess_engine import InProcessEngine, request  # noqa: E402
 
 ENDS = (
     "CREATE TABLE IF NOT EXISTS ends (job TEXT)",

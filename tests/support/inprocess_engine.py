@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from builders import make_evaluation, make_fingerprint, measured
-
 from kernelforge.client.models import JobRequest
 from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
@@ -27,6 +25,7 @@ from kernelforge.workers.base import (
     Trouble,
     WorkerDied,
 )
+from tests.support.factories import make_evaluation, make_fingerprint, measured
 
 
 def completion(text: str = "v0") -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fake_server import Say
+    from tests.support.llm_server import Say
 
 Json = dict[str, Any]
 
