@@ -187,7 +187,7 @@ def verify(
                 suite_of(one, suites or ()),
                 sample=count,
                 seed=drawn_from,
-                open_workshop=start,
+                open_pool=start,
                 watch=_say_nothing if as_json else _tell,
             )
         records.append(record)

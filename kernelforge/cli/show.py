@@ -106,7 +106,7 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
 
 
 def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
-    from kernelforge.report.views.messages import FoundView, search
+    from kernelforge.report.views.messages import SearchResults, search
 
     if named.number is not None:
         attempt = the_attempt(store, named)
@@ -116,13 +116,13 @@ def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -
         for task in [named.task] if named.task is not None else named.run.config.tasks:
             attempts, said = store.attempts(named.run.id, task), store.task_messages(named.run.id, task)
             lines += search(sought, task, attempts, said)
-    view = FoundView(run=named.run.id, sought=sought, lines=tuple(lines))
+    view = SearchResults(run=named.run.id, sought=sought, lines=tuple(lines))
     if as_json:
         print_json(view)
     else:
-        from kernelforge.report.terminal import found_lines
+        from kernelforge.report.terminal import search_lines
 
-        console().print(found_lines(view))
+        console().print(search_lines(view))
 
 
 def _print_candidate(attempt: Attempt) -> None:

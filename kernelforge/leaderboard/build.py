@@ -23,7 +23,7 @@ from kernelforge.utils.atomic_files import atomic_write
 
 
 class BoardSite(Site):
-    """The boards of submitted entries, without pages of their runs: an entry holds the best kernels alone."""
+    """The boards of submitted entries, without pages of their runs: an entry contains only the best kernels."""
 
     def __init__(self, view: Leaderboard) -> None:
         self._view = view
@@ -31,7 +31,7 @@ class BoardSite(Site):
 
     @cached_property
     def leaderboard(self) -> Leaderboard:
-        """What is shown."""
+        """The boards of the entries."""
         return self._view
 
     def _all_pages(self) -> Iterator[Page]:
@@ -48,7 +48,7 @@ BOARD_FILES = ("leaderboard.json", "leaderboard.csv", "tasks.csv", "LEADERBOARD.
 
 
 class Submitted(NamedTuple):
-    """What was found in files."""
+    """Contents of submitted files."""
 
     entries: tuple[EntryFile, ...]
     """Each once, by digest, in the order of their digests."""
@@ -56,11 +56,11 @@ class Submitted(NamedTuple):
 
 
 def read_submitted(paths: Sequence[Path]) -> Submitted:
-    """Entries and verification records in files, and in the ``*.json`` of folders, those below them left out.
+    """Entries and verification records in files, and in the ``*.json`` of folders (without subfolders).
 
     Raises:
-        EntryError: a file holds neither, or one that is wrong; the message names file and field.
-        UsageError: there is no entry in any of them.
+        EntryError: a file contains neither, or an invalid one; the message names file and field.
+        UsageError: no file contains an entry.
     """
     by_digest: dict[str, EntryFile] = {}
     records: list[tuple[Path, Verification]] = []
@@ -93,7 +93,7 @@ def _files(paths: Sequence[Path]) -> Iterable[Path]:
 
 
 def build(submitted: Submitted) -> Leaderboard:
-    """Boards of what was submitted."""
+    """Boards of submitted entries."""
     return boards_of(entry_result(entry, verified(entry, submitted.records)) for entry in submitted.entries)
 
 
@@ -110,7 +110,7 @@ def board_texts(view: Leaderboard) -> dict[str, str]:
 
 
 def write_texts(texts: Mapping[str, str], folder: Path) -> None:
-    """Write all files, or none: each is complete beside its place before the first takes it."""
+    """Write all files or none: each is complete before the first replaces its target."""
     folder.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
         parts = {folder / name: stack.enter_context(atomic_write(folder / name)) for name in texts}
@@ -121,7 +121,7 @@ def write_texts(texts: Mapping[str, str], folder: Path) -> None:
 
 
 def stale(texts: Mapping[str, str], folder: Path) -> tuple[str, ...]:
-    """Names of files that are missing from the folder or hold something else."""
+    """Names of files that are missing from the folder or differ."""
     return tuple(name for name, text in texts.items() if _text(folder / name) != text)
 
 

@@ -1,4 +1,4 @@
-"""Checks of an entry's file that need no execution, beyond those of reading it."""
+"""Checks of an entry that need no execution, in addition to those of reading it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from kernelforge.leaderboard.verification import Check
 from kernelforge.records import Origin, Performance, SideTimes, Task, Timing
 from kernelforge.records.timing import UNRANKED
 from kernelforge.report.views.board import PRECISION
-from kernelforge.report.views.roofline import spec_of
+from kernelforge.report.views.roofline import spec_of_fingerprint
 from kernelforge.tasks.suites import Suite
 
 _SLACK = 1.05
-"""Times of very many samples are kept at even steps, so that the kept ones may span a little less than all."""
+"""Of very many samples every n-th is stored, so the stored ones may span a little less than all."""
 
 _CLEARLY = 1.1
-"""The fastest baseline is found in a few blocks: another may turn out to be a little faster."""
+"""The fastest baseline is chosen by a few blocks, so another may be a little faster."""
 
 
 def static_checks(entry: EntryFile, suite: Suite | None) -> tuple[Check, ...]:
-    """Checks of an entry against a suite of this machine, and of its numbers against each other.
+    """Checks of an entry against a local suite, and of its numbers against each other.
 
-    Reading has seen to the digest, the hashes, the evaluation keys, the board key and every record's own rules.
+    Reading the file has already checked the digest, the hashes, the evaluation keys, the board key and every record's
+    own rules.
     """
     solved = sum(row.best is not None for row in entry.tasks)
     return (
@@ -39,7 +40,7 @@ def static_checks(entry: EntryFile, suite: Suite | None) -> tuple[Check, ...]:
 
 
 def _compared(entry: EntryFile, solved: int) -> str:
-    """At how many candidates every size was compared."""
+    """Summary of the candidates that were compared at every size."""
     uncompared = sum(row.best is not None and row.best.evaluation.uncompared for row in entry.tasks)
     without = f"; the full size of {uncompared} was not compared, which are not correct" if uncompared else ""
     return f"{solved - uncompared} candidates passed or guarded every size of their task{without}"
@@ -90,7 +91,7 @@ def _all(entry: EntryFile, look: Callable[[Best], Iterator[str]]) -> Iterator[st
 
 
 def _times(best: Best) -> Iterator[str]:
-    """What is wrong with a time, seen from the numbers that it was made of."""
+    """Contradictions between a time and the numbers that it is computed from."""
     claimed = best.evaluation.performance
     if claimed is None:
         return
@@ -129,15 +130,15 @@ def _measured(claimed: Performance, timing: Timing, best: Best) -> Iterator[str]
 
 
 def _floor_us(best: Best) -> float:
-    """Least time on the GPU, with all of its L2 full of what is needed; 0 where bytes or bandwidth are unknown."""
-    spec, nbytes = spec_of(best.evaluation.fingerprint), best.compulsory_bytes
+    """Least time on the GPU in µs, with its L2 full of needed data; 0 where bytes or bandwidth are unknown."""
+    spec, nbytes = spec_of_fingerprint(best.evaluation.fingerprint), best.compulsory_bytes
     if spec is None or nbytes is None:
         return 0.0
     return physical_floor_us(int(nbytes), spec.dram_bandwidth_gbps, resident_bytes=spec.l2_bytes)
 
 
 def _spans(side: SideTimes) -> bool:
-    """Whether the median may be that of the samples."""
+    """Whether the median agrees with the samples."""
     low, high = side.interval_us
     return low / _SLACK <= median(side.samples_us) <= high * _SLACK and (
         min(side.samples_us) / _SLACK <= side.median_us <= max(side.samples_us) * _SLACK
@@ -150,5 +151,5 @@ def _precision(entry: EntryFile) -> Iterator[str]:
 
 
 def solved_rows(entry: EntryFile) -> tuple[TaskRow, ...]:
-    """Rows with something to evaluate again."""
+    """Rows with a candidate to evaluate again."""
     return tuple(row for row in entry.tasks if row.best is not None)

@@ -1,4 +1,4 @@
-"""Leaderboard entries: their form, and files of them read as hostile input."""
+"""Leaderboard entries: their format, and their files read as hostile input."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from kernelforge.report.views.board import BoardKey, KeyParts, timings_of
 
 MAX_FILE_BYTES = 64 << 20
 _MAX_DIGITS = 20
-"""Of a whole number: more than 64 bits need."""
+"""Longest integer in characters: more than 64 bits need."""
 
 
 class EntryError(UsageError):
-    """A submitted file cannot be used; the message names the file and what is wrong in it."""
+    """A submitted file is invalid; the message names the file and the error."""
 
 
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in a file.
 
     Raises:
-        EntryError: it is missing, larger than :data:`MAX_FILE_BYTES`, no UTF-8, no JSON, or no object.
+        EntryError: it is missing, larger than :data:`MAX_FILE_BYTES`, or is not a JSON object in UTF-8.
     """
     try:
         if not path.is_file():
@@ -71,7 +71,8 @@ def read_object(path: Path) -> dict[str, Any]:
 def digest_of(data: dict[str, Any]) -> str:
     """SHA-256 over canonical JSON of all but the field ``digest``.
 
-    Over what the file says, not over records made of it: a later version with further fields still finds it the same.
+    Over the contents of the file, not over parsed records: a later version with further fields computes the same
+    digest.
     """
     rest = {name: value for name, value in data.items() if name != "digest"}
     text = json.dumps(rest, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
@@ -79,7 +80,7 @@ def digest_of(data: dict[str, Any]) -> str:
 
 
 def has_at_most(count: int, value: Any) -> bool:
-    """Whether JSON holds no more values than that, those within values included."""
+    """Whether a JSON value contains at most ``count`` values, nested ones included."""
     waiting = [value]
     while waiting:
         current = waiting.pop()
@@ -119,10 +120,10 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 FORMAT: Final = "kernelforge-entry/1"
 
 _HUGE = 1e30
-"""No count of bytes or operations comes near; sums and ratios below it stay finite."""
+"""Limit on counts of bytes and operations, far above real ones; sums and ratios below it stay finite."""
 
 _MOST_VALUES = 200_000
-"""Of one row with all its samples; it has some thousands."""
+"""Limit on values in one row with all its samples; rows have some thousands."""
 
 M = TypeVar("M", bound=Record)
 
@@ -135,14 +136,14 @@ TaskName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_\-./]*$",
 
 
 class RunFacts(Record):
-    """How the run was made. Holds no key and no address of a server."""
+    """Settings of the run. Contains no API key and no address of a server."""
 
     id: RunId
     started: Line
     """UTC, ISO 8601."""
     ended: Line | None
     state: Literal["finished", "stopped"]
-    """``stopped``: by a budget or by hand; what it did not come to counts as failed."""
+    """``stopped``: by a budget or by hand; tasks that it did not start count as failed."""
     kernelforge: Line
     strategy: Line
     options: dict[Line, bool | int | float | Line] = Field(default={}, max_length=100)
@@ -155,7 +156,7 @@ class RunFacts(Record):
     stop_after: int | None
     measure: MeasureSettings
     seed: int
-    """From which the secret inputs were drawn. A verification draws its own."""
+    """Seed of the secret inputs. A verification draws its own."""
 
     @field_validator("started")
     @classmethod
@@ -172,7 +173,7 @@ class RunFacts(Record):
 
 
 class Best(Record):
-    """The best attempt at a task, with all that a second look needs."""
+    """The best attempt at a task, with all data for another evaluation."""
 
     attempt: Line
     """Its id within the run."""
@@ -183,7 +184,7 @@ class Best(Record):
     evaluation_key: Hash
     profile: Profile | None
     compulsory_bytes: float | None = Field(ge=0, lt=_HUGE)
-    """Bytes that must be read or written at the full size, where the run knew them."""
+    """Compulsory bytes of the full size, where the run knew them."""
 
     @model_validator(mode="after")
     def _belongs_together(self) -> Best:
@@ -213,15 +214,15 @@ class Best(Record):
 
 
 class TaskRow(Record):
-    """What became of one task."""
+    """Result of one task."""
 
     task: TaskName
     task_digest: Hash | None
-    """None only where the run never came to the task."""
+    """None only where the run did not start the task."""
     verdict: Verdict | None
-    """OK when something was accepted, else the latest attempt's; None when the run never came to the task."""
+    """OK when an attempt was accepted, else that of the latest attempt; None when the run did not start the task."""
     finished: Line | None
-    """Why work on it ended."""
+    """Reason for the end of work on it."""
     attempts: int = Field(ge=0, lt=10**9)
     infra: int = Field(ge=0)
     quarantined: int = Field(ge=0)
@@ -251,14 +252,14 @@ class EntryFile(Record):
 
     format: Literal["kernelforge-entry/1"] = FORMAT
     by: Annotated[str, StringConstraints(min_length=1, max_length=80)]
-    """Who submits it, in their own words."""
+    """Name of the submitter."""
     note: Annotated[str, StringConstraints(max_length=500)] = ""
     run: RunFacts
     key: BoardKey
     suite: SuiteName
     suite_digest: Hash
     fingerprints: tuple[Fingerprint, ...] = Field(min_length=1, max_length=100_000)
-    """Every one that an attempt of the run had."""
+    """All fingerprints of the run's attempts."""
     tasks: tuple[TaskRow, ...] = Field(min_length=1, max_length=20_000)
     digest: Digest
     """SHA-256 of the file's canonical JSON without this field."""
@@ -286,7 +287,7 @@ class EntryFile(Record):
         return self
 
     def own_key(self) -> BoardKey:
-        """The key that follows from the rows. The precision policy alone is what the file says: it is a name."""
+        """The key computed from the rows. Only the precision policy is taken from the file: it is a name."""
         bests = [row.best.evaluation for row in self.tasks if row.best is not None]
         parts = KeyParts(
             device=self.fingerprints[0].device,
@@ -303,15 +304,16 @@ class EntryFile(Record):
 
 
 def parsed(model: type[M], value: Any, where: str, *, measured: Any = None, of_list: bool = False) -> M:
-    """A record from JSON. Of one with too many values nobody collects the faults: they would fill the memory.
+    """A record from JSON. A value with too many parts is rejected before validation, whose errors would fill the
+    memory.
 
     Args:
-        where: What stands before a message.
-        measured: What counts, where parts of ``value`` are records already.
-        of_list: ``where`` names an item of a list, which the place of a fault follows.
+        where: Beginning of error messages.
+        measured: Value to count, where parts of ``value`` are records already.
+        of_list: ``where`` names an item of a list; the path of an error is appended to it.
 
     Raises:
-        EntryError: it is none.
+        EntryError: it is invalid.
     """
     if not has_at_most(_MOST_VALUES, value if measured is None else measured):
         raise EntryError(f"{where}: more than {_MOST_VALUES:,} values, which no entry needs there")
@@ -323,7 +325,8 @@ def parsed(model: type[M], value: Any, where: str, *, measured: Any = None, of_l
 
 
 def parsed_each(model: type[M], values: Any, where: str) -> Any:
-    """Records of a list, one after the other, so that the first fault ends it; what is no list is left as it is."""
+    """Records of a list, parsed one by one, so that the first error ends it; a value that is not a list is returned as
+    it is."""
     if not isinstance(values, list):
         return values
     return tuple(parsed(model, value, f"{where}.{number}", of_list=True) for number, value in enumerate(values))
@@ -333,7 +336,7 @@ def parse_entry(data: dict[str, Any], name: str) -> EntryFile:
     """The entry in a JSON object; ``name`` is the file's, for messages.
 
     Raises:
-        EntryError: a field is missing, unknown, wrong, or contradicts another; or the digest is another file's.
+        EntryError: a field is missing, unknown, invalid, or contradicts another, or the digest is wrong.
     """
     rest = {field: value for field, value in data.items() if field not in ("tasks", "fingerprints")}
     parts = {
@@ -353,19 +356,19 @@ def load_entry(path: Path) -> EntryFile:
     """The entry in a file.
 
     Raises:
-        EntryError: it holds none; see :func:`parse_entry`.
+        EntryError: it is invalid; see :func:`parse_entry`.
     """
     return parse_entry(read_object(path), str(path))
 
 
 def sealed(fields: dict[str, Any]) -> EntryFile:
-    """An entry of these fields, with its digest."""
+    """An entry of these fields with its digest."""
     draft = EntryFile.model_validate({**fields, "digest": "0" * 64})
     return draft.model_copy(update={"digest": digest_of(json.loads(draft.model_dump_json()))})
 
 
 def entry_text(entry: EntryFile) -> str:
-    """The file's text: indented, so that a pull request shows what changed."""
+    """Text of the file, indented, so that a pull request shows the changes."""
     return json.dumps(json.loads(entry.model_dump_json()), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 

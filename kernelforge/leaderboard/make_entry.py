@@ -1,4 +1,4 @@
-"""Make an entry from a run's records, and a leaderboard row from an entry."""
+"""Make an entry from a run's records, and a board result from an entry."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from kernelforge.leaderboard.entry import Best, EntryFile, RunFacts, TaskRow, se
 from kernelforge.llm.spec import is_hosted, parse_spec
 from kernelforge.records import Attempt, Operator, Reward, RunConfig, Verdict, first_fault
 from kernelforge.report.formatting import one_line
-from kernelforge.report.views.board import MONEY_DIGITS, Result, Verified, has_tests, run_result, spent_on, suite_name
+from kernelforge.report.views.board import (
+    MONEY_DIGITS,
+    Result,
+    Verified,
+    has_tests,
+    run_result,
+    suite_name,
+    token_and_dollar_totals,
+)
 from kernelforge.report.views.run_records import RunRecords
-from kernelforge.report.views.summary import TaskSummary, best_of, moves_to, summarise
+from kernelforge.report.views.summary import TaskSummary, best_of, steps_to, summarise
 from kernelforge.utils.shell_hints import shell_command
 
 _LINE = 200
@@ -23,12 +31,13 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
     """The entry of a run.
 
     Args:
-        digests: Digest of each task that the run came to.
-        by: Who submits it.
-        note: What they say of it.
+        digests: Digest of each task that the run started.
+        by: Name of the submitter.
+        note: Note by the submitter.
 
     Raises:
-        UsageError: the run is not at its end, has no attempt, or holds what no board takes; the message says what.
+        UsageError: the run has not ended, has no attempt, or contains something that boards reject; the message says
+            what.
     """
     run = records.run
     if records.state not in ("finished", "stopped"):
@@ -70,7 +79,7 @@ def _facts(records: RunRecords) -> dict[str, object]:
 
 
 def public_spec(spec: str) -> str:
-    """An agent's specification without what is nobody's business: addresses of servers, paths of files."""
+    """An agent's specification without private parts: addresses of servers, paths of files."""
     name, colon, rest = spec.partition(":")
     if not is_hosted(spec):
         return name if name in ("replay", "exchange") else one_line(name + colon + rest, _LINE)
@@ -82,11 +91,11 @@ def public_spec(spec: str) -> str:
 
 def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...]:
     config: RunConfig = records.run.config
-    spent = spent_on(list(records.said()), (*config.coders, config.judge))
+    spent = token_and_dollar_totals(list(records.all_messages()), (*config.coders, config.judge))
     rows = []
     for task in config.tasks:
         attempts = records.of_task(task)
-        tokens, dollars = spent_on(list(records.said_of(task)), ())
+        tokens, dollars = token_and_dollar_totals(list(records.task_messages(task)), ())
         best, verdicts = best_of(attempts), [attempt.evaluation.verdict for attempt in attempts]
         finished = records.finished.get(task)
         timed = [attempt.evaluation.performance for attempt in attempts]
@@ -100,7 +109,7 @@ def _rows(records: RunRecords, digests: Mapping[str, str]) -> tuple[TaskRow, ...
             "quarantined": sum(bool(performance and performance.quarantined) for performance in timed),
             "tokens": None if spent[0] is None else tokens,
             "dollars": None if spent[1] is None else dollars,
-            "moves": tuple(one_line(move, _LINE) for move in moves_to(best, attempts)) if best else (),
+            "moves": tuple(one_line(move, _LINE) for move in steps_to(best, attempts)) if best else (),
             "best": None if best is None else _best(best, records.compulsory_bytes.get(task)),
         }
         rows.append(TaskRow.model_validate(fields))
@@ -122,7 +131,7 @@ def _best(attempt: Attempt, compulsory_bytes: float | None) -> Best:
 
 
 def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
-    """What an entry brings to a board."""
+    """Board result of an entry."""
     rows, run = entry.tasks, entry.run
     tokens = [row.tokens for row in rows]
     dollars = [row.dollars for row in rows]
@@ -143,7 +152,7 @@ def entry_result(entry: EntryFile, verified: Verified | None = None) -> Result:
 
 
 def _summary(run: RunFacts, row: TaskRow) -> TaskSummary:
-    """The row as the run itself would have it; but for the reward, which no entry holds."""
+    """Summary of a row as the run would compute it, without the reward, which entries do not contain."""
     attempts: list[Attempt] = []
     if row.best is not None:
         best = row.best

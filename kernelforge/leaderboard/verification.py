@@ -1,7 +1,7 @@
-"""Verification records: the result of checking an entry, as a file beside it.
+"""Verification records: files with the result of checking an entry.
 
-A record is bound to one entry by its digest. It says what was done and where; it is no signature, so a board's keeper
-makes those that it shows, or trusts who made them.
+A record is bound to one entry by its digest and says what was checked, and where. It is not a signature: the maintainer
+of a board makes the records, or trusts their author.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ Text = Annotated[str, StringConstraints(max_length=2_000)]
 
 
 class Check(Record):
-    """One thing that was checked without running anything."""
+    """One check that needs no execution."""
 
     name: Line
     ok: bool
     detail: Text = ""
-    """What was compared, or what does not agree."""
+    """The compared value, or the disagreement."""
 
 
 class TaskCheck(Record):
-    """What came of one task."""
+    """Result of one task."""
 
     task: TaskName
     status: Literal["agrees", "differs", "not re-run"]
     reason: Text
-    """How it was compared, what differs, or why it was not evaluated again."""
+    """Compared values, differences, or the reason for not evaluating it again."""
     verdict: Verdict | None = None
-    """Of the evaluation made here."""
+    """Verdict of the local evaluation."""
     speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     seconds: float = Field(default=0.0, ge=0, allow_inf_nan=False)
 
@@ -50,11 +50,11 @@ class TaskCheck(Record):
 
 
 class Verification(Record):
-    """The record."""
+    """The record of one verification."""
 
     format: Literal["kernelforge-verification/1"] = FORMAT
     entry: Digest
-    """Digest of the very entry that was checked."""
+    """Digest of the checked entry."""
     run: RunId
     when: Line
     """UTC, ISO 8601."""
@@ -62,11 +62,11 @@ class Verification(Record):
     host: Line
     """System and processor."""
     fingerprint: Fingerprint | None
-    """Of the evaluations made here; None where none was."""
+    """Fingerprint of the local evaluations; None without any."""
     seed: int = Field(ge=0)
-    """From which the sample was drawn. The inputs of the evaluations have a secret of their own."""
+    """Seed of the sample. The inputs of the evaluations have another secret seed."""
     sample: int = Field(ge=0)
-    """Tasks that were drawn."""
+    """Number of sampled tasks."""
     checks: tuple[Check, ...] = Field(max_length=100)
     tasks: tuple[TaskCheck, ...] = Field(max_length=20_000)
 
@@ -95,11 +95,11 @@ class Verification(Record):
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing that was checked differs."""
+        """Whether all checks agree."""
         return all(check.ok for check in self.checks) and all(task.status != "differs" for task in self.tasks)
 
     def text(self) -> str:
-        """The file's text."""
+        """Text of the file."""
         return self.model_dump_json(indent=1) + "\n"
 
 
@@ -113,7 +113,7 @@ def parse_verification(data: dict[str, Any], name: str) -> Verification:
 
 
 def contradiction(record: Verification, entry: EntryFile) -> str | None:
-    """Why a record cannot be about the entry that it names; None where it can."""
+    """Reason why a record does not belong to the entry that it names; None where it does."""
     if record.run != entry.run.id:
         return f"run: it is of run {record.run}, the entry of {entry.run.id}"
     if [check.task for check in record.tasks] != [row.task for row in entry.tasks]:
@@ -136,7 +136,7 @@ def _weight(record: Verification) -> tuple[bool, int, str]:
 
 
 def verified(entry: EntryFile, records: Iterable[Verification]) -> Verified | None:
-    """What a board shows of the records about the very entry: one that differs before all, else the most thorough."""
+    """Summary of the records about an entry: a record that differs has priority, then the most thorough one."""
     about = [record for record in records if record.entry == entry.digest]
     if not about:
         return None

@@ -54,9 +54,9 @@ Watcher = Callable[[TaskCheck], None]
 
 
 def suite_of(entry: EntryFile, folders: Sequence[Path] = ()) -> Suite | None:
-    """The suite that an entry is about, of those that ship and of ``folders``; None where there is none of its name.
+    """The suite of an entry, among the shipped ones and ``folders``; None where there is none of its name.
 
-    An entry names a suite and never a place: what it says is not taken for a path.
+    An entry names a suite: its text is never used as a path.
     """
     named = [suite for suite in map(load_suite, folders) if suite.name == entry.suite]
     if not named and entry.suite in list_suites():
@@ -65,7 +65,7 @@ def suite_of(entry: EntryFile, folders: Sequence[Path] = ()) -> Suite | None:
 
 
 def drawn(rows: Sequence[TaskRow], sample: int | None, seed: int) -> tuple[TaskRow, ...]:
-    """A sample of rows in their own order; all of them where ``sample`` is None."""
+    """A sample of rows in their order; all of them where ``sample`` is None."""
     if sample is None or sample >= len(rows):
         return tuple(rows)
     indices = set(random.Random(seed).sample(range(len(rows)), sample))
@@ -73,14 +73,14 @@ def drawn(rows: Sequence[TaskRow], sample: int | None, seed: int) -> tuple[TaskR
 
 
 def device_for(entry: EntryFile) -> str:
-    """Where the entry's candidates can run here: the emulated device that it names, else the first GPU here that
-    starts, or an emulated device; why a GPU is passed over is logged as a warning."""
+    """Local device for the entry's candidates: the emulated device that it names, else the first GPU that starts, or an
+    emulated device. The log has a warning for each GPU that is skipped."""
     claimed = entry.fingerprints[0]
     return claimed.device if claimed.device_kind == "emulated" else default_device(measure_of(entry))
 
 
 def measure_of(entry: EntryFile) -> MeasureSettings:
-    """How times are taken again: by the entry's protocol, within the limits of here."""
+    """Settings for timing again: the entry's protocol within local limits."""
     claimed = entry.run.measure
     return MeasureSettings(protocol=claimed.protocol, qps=claimed.qps)
 
@@ -91,17 +91,17 @@ def verify(
     *,
     sample: int | None,
     seed: int,
-    open_workshop: Callable[[], EvaluatorPool],
+    open_pool: Callable[[], EvaluatorPool],
     watch: Watcher = lambda check: None,
 ) -> Verification:
-    """Check an entry, and evaluate a sample of its best candidates again where the file itself holds.
+    """Check an entry, and where its checks pass, evaluate a sample of its best candidates again.
 
     Args:
-        suite: The suite that it is about, as it is here; None where there is none.
-        sample: How many tasks to evaluate again; None for all.
-        seed: From which the sample is drawn.
-        open_workshop: Starts what evaluates; called once, if at all. The caller closes it.
-        watch: Told of each task that was drawn.
+        suite: The local suite of the entry; None where there is none.
+        sample: Number of tasks to evaluate again; None for all.
+        seed: Seed of the sample.
+        open_pool: Starts the evaluator pool; called once at most. The caller closes it.
+        watch: Called with the result of each sampled task.
     """
     checks = static_checks(entry, suite)
     rows = solved_rows(entry)
@@ -110,7 +110,7 @@ def verify(
     results: dict[str, TaskCheck] = {}
     if sampled and suite is not None and all(check.ok for check in checks):
         try:
-            workshop = open_workshop()
+            workshop = open_pool()
             fingerprint = workshop.fingerprint
         except KernelForgeError as error:
             results = {row.task: _left_out(row, f"nothing here to run it on: {error}") for row in sampled}
@@ -144,7 +144,7 @@ def _why_not(row: TaskRow, sampled: set[str]) -> str:
 
 
 CHANCE = 0.1
-"""Share by which counters may differ between two draws of inputs and of sampled blocks."""
+"""Largest relative difference of counters between two draws of inputs and sampled blocks."""
 
 _MAIN = (
     "dram__bytes.sum",
@@ -154,11 +154,11 @@ _MAIN = (
 )
 
 FASTER = 1.5
-"""How many times as fast as here the same kernel may be on another GPU of the same name."""
+"""Largest factor by which a kernel may be faster on another GPU of the same name."""
 
 
 def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: EvaluatorPool) -> Iterator[TaskCheck]:
-    """Evaluate the best candidates of some rows again, one after the other."""
+    """Evaluate the best candidates of some rows again, one by one."""
     here = workshop.fingerprint
     tasks = {task.name: task for task in suite}
     for row in rows:
@@ -180,7 +180,7 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Eva
 
 
 def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
-    """Why numbers made there need not agree with numbers made here; None where they have to."""
+    """Reason why the claimed numbers are not comparable with local ones; None where they are."""
     if without_tests(claimed.evaluator) != here.evaluator:
         return f"judged by evaluator {claimed.evaluator}, here is {here.evaluator}"
     if claimed.device_kind != here.device_kind or (claimed.gpu or claimed.device) != (here.gpu or here.device):
@@ -191,11 +191,11 @@ def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
 
 
 class _Found(NamedTuple):
-    """What an evaluation here gave."""
+    """Result of a local evaluation."""
 
     result: EvaluationResult
     problems: tuple[str, ...]
-    """What does not agree."""
+    """Disagreements with the entry."""
 
 
 def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) -> _Found:
@@ -219,7 +219,7 @@ def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) ->
 
 
 def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:
-    """Whether the floor is the task's own."""
+    """Disagreement on the compulsory bytes."""
     least = facts.at("full").compulsory_bytes
     claimed = best.profile.roofline.compulsory_bytes if best.profile else best.compulsory_bytes
     if claimed not in (None, least):
@@ -268,7 +268,7 @@ def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) ->
 
 
 def _far(best: Best, result: EvaluationResult) -> Iterator[str]:
-    """What a fresh draw of inputs and samples shows to be beyond chance."""
+    """Differences on new inputs and samples beyond :data:`CHANCE`."""
     claimed, here = best.evaluation.performance, result.evaluation.performance
     pairs = [("modelled time", None if claimed is None else claimed.time_us, None if here is None else here.time_us)]
     for name in _MAIN:
@@ -286,13 +286,13 @@ def _plain(value: float | None) -> str:
 
 
 def _outcomes(correctness: Correctness | None) -> dict[str, str]:
-    """Outcome by size; none of those that further tests of the run added, and of the one that an evaluation draws."""
+    """Outcome by size, without sizes of further tests and the size that each evaluation draws."""
     sizes = [check for check in (correctness.sizes if correctness else ()) if check.size != DRAWN_SIZE]
     return {check.size: check.status for check in sizes if check.size in ("full", "small") or "hidden" in check.size}
 
 
 def _speeds(claimed: Performance | None, here: Performance | None) -> Iterator[str]:
-    """Whether two measured speedups are within each other's noise, and the time is none that this GPU never reaches."""
+    """Disagreement of two measured speedups beyond their noise, and of a time that this GPU cannot reach."""
     if claimed is not None and claimed.quarantined is None and here is not None and here.interval_us is not None:
         least = here.interval_us[0] / FASTER
         if claimed.time_us < least:

@@ -21,7 +21,7 @@ EXPORT_VERSION = 1
 
 
 def export_lines(attempts: Iterable[Attempt]) -> Iterator[str]:
-    """One line of JSON per attempt, without a newline at its end."""
+    """One JSON line per attempt, without a newline at its end."""
     for attempt in attempts:
         yield json.dumps(export_object(attempt), ensure_ascii=False, allow_nan=False)
 
@@ -70,7 +70,7 @@ _BY = {
 
 
 def compare_facts(view: CompareView) -> tuple[tuple[str, str], ...]:
-    """What a reader must know before the table: (label, text), a label may repeat."""
+    """Facts above the table: (label, text); a label may repeat."""
     facts = [
         ("a", view.a),
         ("b", view.b),
@@ -115,7 +115,7 @@ _TASK = tuple(Column(name, name) for name in TaskSummary.model_fields if name !=
 
 
 def leaderboard_markdown(view: Leaderboard) -> str:
-    """One section per board: its runs, then the best per task."""
+    """One section per board: its runs, then the best result per task."""
     parts = ["# Leaderboard\n"]
     for board in view.boards:
         parts.append(f"## {markdown(board_title(board.key))}\n")
@@ -128,7 +128,7 @@ def leaderboard_markdown(view: Leaderboard) -> str:
 
 
 def entries_csv(view: Leaderboard) -> str:
-    """One row per result, with its board's key in front and all its statistics: filter by the key before comparing."""
+    """One row per result: the key of its board, then all its statistics. Filter by the key before comparing."""
     rows = []
     for board in view.boards:
         key = tuple(getattr(board.key, column.key) for column in _KEY)
@@ -137,7 +137,7 @@ def entries_csv(view: Leaderboard) -> str:
 
 
 def leaderboard_csv(view: Leaderboard) -> str:
-    """One row per task of every run on every board, with the board's key in front: filter by it before comparing."""
+    """One row per task of every run on every board, after the board's key. Filter by the key before comparing."""
     rows = []
     for board in view.boards:
         key = tuple(getattr(board.key, column.key) for column in _KEY)

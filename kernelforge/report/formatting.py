@@ -1,7 +1,7 @@
-"""Untrusted text made safe to show, and readable numbers; used by every format.
+"""Formatting for all outputs: safe display of untrusted text, readable numbers, one-line descriptions.
 
-Sources, plans, prompts, replies and compiler messages come from models and from task files: on a terminal they must
-not move the cursor, in Markdown not become markup, in a spreadsheet not become a formula.
+Sources, plans, prompts, replies and compiler messages come from models and task files. They must not move a terminal's
+cursor, become markup in Markdown, or become a formula in a spreadsheet.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Protocol
 from kernelforge.records import UNCOMPARED, Budget, Fingerprint, Limits
 
 ABSENT = "–"
-"""What a table shows where there is no value. Never a zero."""
+"""Cell of a table without a value. Never a zero."""
 
 _CONTROL = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
@@ -24,21 +24,21 @@ _CONTROL = re.compile(
 _PLAIN = bytes((0x09, 0x0A, *range(0x20, 0x7F)))
 _MARKDOWN = re.compile(r"[\\`*_\[\]|!#~$]")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-"""Beginnings of formulas; in East Asian locales the wide forms of the first four are some too."""
+"""Beginnings of formulas; East Asian locales also accept the wide forms of the first four."""
 _LONG = 1e15
-"""Numbers from here on are written with an exponent."""
+"""Numbers from this value on are written with an exponent."""
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 
 
 def printable(text: str) -> str:
-    r"""``text`` with control, bidirectional and invisible characters written out (``\x1b``); newlines and tabs stay."""
+    r"""``text`` with control, bidirectional and invisible characters escaped (``\x1b``); newlines and tabs stay."""
     if text.isascii() and not text.encode().translate(None, _PLAIN):
         return text  # most texts: told fifteen times as fast as by the pattern
     return _CONTROL.sub(_written_out, text.replace("\r\n", "\n"))
 
 
 def json_printable(text: str) -> str:
-    r"""JSON that means the same, with those characters as ``\u009b``: a terminal may be where it goes."""
+    r"""Equivalent JSON with those characters as ``\u009b``, because it may be printed on a terminal."""
     return _CONTROL.sub(_escaped, text)
 
 
@@ -59,13 +59,13 @@ def _written_out(match: re.Match[str]) -> str:
 
 
 def markdown(text: str) -> str:
-    """``text`` as one line of Markdown that shows itself and nothing else, also within a table."""
+    """``text`` as one line of Markdown without any markup, also within a table."""
     line = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKDOWN.sub(lambda match: "\\" + match[0], line)
 
 
 def csv_text(text: str) -> str:
-    """``text`` as a CSV field that no spreadsheet takes for a formula."""
+    """``text`` as a CSV field that spreadsheets do not read as a formula."""
     safe = printable(text)
     return "'" + safe if safe.startswith(_FORMULA) else safe
 
@@ -94,7 +94,7 @@ def percent(value: float | None) -> str:
 
 
 def fine_percent(value: float | None) -> str:
-    """A fraction as a percentage with one digit behind the point: ``97.3 %``."""
+    """A fraction as a percentage with one decimal: ``97.3 %``."""
     return ABSENT if value is None else f"{100 * value:.1f} %"
 
 
@@ -135,7 +135,7 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(when: str) -> str:
-    """An ISO 8601 time as people write it: ``2026-11-20 10:00:00 UTC``; what is none as it is."""
+    """An ISO 8601 time as ``2026-11-20 10:00:00 UTC``; any other text unchanged."""
     try:
         at = datetime.fromisoformat(when)
     except ValueError:
@@ -144,7 +144,7 @@ def moment(when: str) -> str:
 
 
 def clock(seconds: float) -> str:
-    """Time that is running, in whole seconds: ``12 s``, ``2 min 05 s``, ``1 h 02 min``."""
+    """A running duration in whole seconds: ``12 s``, ``2 min 05 s``, ``1 h 02 min``."""
     if not math.isfinite(seconds):
         return str(seconds)
     total = int(max(seconds, 0))
@@ -155,7 +155,7 @@ def clock(seconds: float) -> str:
 
 
 UNCOMPARED_MARK = "OK*"
-"""Stands for :data:`~kernelforge.records.UNCOMPARED` where there is little room; :data:`UNCOMPARED_NOTE` goes with it.
+"""Short form of :data:`~kernelforge.records.UNCOMPARED` for narrow columns; :data:`UNCOMPARED_NOTE` explains it.
 """
 UNCOMPARED_NOTE = "* full size not compared: not counted as correct, no reward"
 
@@ -187,7 +187,7 @@ EXCESSIVE = (
     "so many attempts without a score are a fault of this machine, or a Coder that writes what the device lacks; "
     "read the reasons, mend what they name, and do not train on this run before"
 )
-"""What to do where :attr:`~kernelforge.report.views.integrity.Unscored.excessive` is set."""
+"""Advice where :attr:`~kernelforge.report.views.integrity.Unscored.excessive` is set."""
 
 
 def format_budget(budget: Budget) -> str:
@@ -223,7 +223,7 @@ def format_fingerprint(fingerprint: Fingerprint) -> str:
 
 
 def format_note(note: str) -> str:
-    """Why an attempt was or was not accepted, without the word that is shown before it anyway."""
+    """Reason for accepting or rejecting an attempt, without the redundant first words."""
     return _EXPONENT.sub(_in_words, note.removeprefix("not accepted: ").removeprefix("accepted: "))
 
 
@@ -235,5 +235,5 @@ def _in_words(match: re.Match[str]) -> str:
 
 
 def format_timings(timings: Mapping[str, float]) -> str:
-    """How long each part of an evaluation took."""
+    """Duration of each part of an evaluation."""
     return ", ".join(f"{name} {duration(seconds)}" for name, seconds in timings.items())

@@ -1,6 +1,6 @@
 """Render charts to SVG and PNG for papers, from the specifications of the pages.
 
-Drawing takes the extra ``figures`` (vl-convert, which holds Vega and its fonts); nothing is loaded from anywhere.
+Requires the extra ``figures`` (vl-convert, which contains Vega and its fonts); loads nothing from the network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from kernelforge.report.figures import Figure
 from kernelforge.utils.shell_hints import install_hint
 
 WIDTH = 380
-"""Of the whole picture in CSS pixels (1/96 inch): about one column of a paper at a type size of 8 points."""
+"""Width of the picture in CSS pixels (1/96 inch): about one column of a paper at a type size of 8 points."""
 PNG_SCALE = 3.0
 """Pixels of a PNG per CSS pixel: 288 per inch."""
 
@@ -30,7 +30,7 @@ _WORDS = {
 }
 _LEGEND_COLUMN = 125
 _LABELS = 0.42
-"""Most of a picture's width that the names of rows may take."""
+"""Largest share of the width for the names of rows."""
 PAPER: dict[str, Any] = {
     "aria": False,
     "background": "#ffffff",
@@ -43,16 +43,16 @@ PAPER: dict[str, Any] = {
     "title": {"anchor": "start", "color": _INK, "fontSize": 11.5, "fontWeight": "bold", "offset": 8},
     "view": {"stroke": None},
 }
-"""White and dark, without serifs, for print."""
+"""Theme for print: dark sans-serif text on white."""
 
 
 def svg(figure: Figure, *, width: int = WIDTH, height: int | None = None, title: bool = True) -> str:
     """The figure as the text of an SVG file; the same text for the same figure.
 
     Args:
-        width: of the whole picture, in CSS pixels.
+        width: of the picture, in CSS pixels.
         height: of the plot inside the axes; the figure's own if left out.
-        title: write the figure's title above it.
+        title: draw the figure's title above it.
 
     Raises:
         UsageError: vl-convert is not installed.
@@ -78,13 +78,13 @@ def png(
 
 
 def _fitted(width: int) -> dict[str, Any]:
-    """The theme with what depends on how wide the picture is."""
+    """The theme with the settings that depend on the width."""
     legend = PAPER["legend"] | {"columns": max(width // _LEGEND_COLUMN, 1)}
     return PAPER | {"legend": legend, "axisY": {"labelLimit": int(_LABELS * width)}}
 
 
 def _sized(figure: Figure, width: int, height: int | None, title: bool) -> str:
-    """The specification with the size that a page would have found out."""
+    """The specification with its size, which pages compute themselves."""
     spec = dict(figure.spec) | {"width": width}
     if height is not None:
         spec["height"] = height

@@ -10,12 +10,12 @@ from kernelforge.report.formatting import clock
 from kernelforge.report.html import paths
 from kernelforge.report.views.progress import (
     BudgetBar,
-    Lane,
     ProgressView,
+    WorkerStatus,
     format_spent,
-    lane_name,
     seconds_since,
-    shown_bars,
+    visible_bars,
+    worker_label,
 )
 from kernelforge.viewer.run_cache import LiveProgress
 
@@ -40,7 +40,7 @@ def live_context(live: LiveProgress, *, asked: bool) -> Mapping[str, Any]:
         "elapsed": clock(elapsed),
         "left": None if view.expected_end is None else clock(-seconds_since(view.expected_end, now)),
         "run_path": paths.run_page(view.run),
-        "bars": [_bar(bar, elapsed) for bar in shown_bars(view)],
+        "bars": [_bar(bar, elapsed) for bar in visible_bars(view)],
         "lanes": [_lane(lane, view.device, live.links, now) for lane in view.lanes],
         "gains": _gains(view, live.links, now),
     }
@@ -59,11 +59,11 @@ def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
     }
 
 
-def _lane(lane: Lane, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
+def _lane(lane: WorkerStatus, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
     spent = seconds_since(lane.since, now)
     return {
         "lane": lane,
-        "name": lane_name(lane, device),
+        "name": worker_label(lane, device),
         "path": None if lane.task is None else links.get(lane.task),
         "clock": clock(spent),
         "stalled": lane.task is not None and spent > lane.stalled_after_s,

@@ -103,7 +103,7 @@ def test_a_suite_that_is_not_here_is_said(reference: EntryFile, forged: Forge):
     assert suite_of(entry) is None
     assert suite_of(reference) == core()
     assert "--suite" in failed(entry)["suite"]
-    record = verify(entry, None, sample=None, seed=0, open_workshop=never)
+    record = verify(entry, None, sample=None, seed=0, open_pool=never)
     assert (record.agrees, record.rerun, record.fingerprint) == (False, 0, None)
 
 

@@ -320,7 +320,7 @@ def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Run
     def again() -> EvaluatorPool:
         return SoftwareWorkshop("cuda:0", opened=[Gpu(0, "create", True)], measure=config_of(suite).measure)
 
-    record = verify(entry, load_suite(suite), sample=1, seed=0, open_workshop=again)
+    record = verify(entry, load_suite(suite), sample=1, seed=0, open_pool=again)
     assert record.agrees, record
     (found,) = [one for one in record.tasks if one.status != "not re-run"]
     claimed = next(row.best for row in entry.tasks if row.task == found.task)

@@ -112,16 +112,16 @@ def try_device(name: str) -> list[Stage]:
         return try_stages(lambda: EvaluatorPool(name, cache=Path(folder), tell=say), measures=name.startswith("cuda:"))
 
 
-def try_stages(open_workshop: Callable[[], EvaluatorPool], *, measures: bool) -> list[Stage]:
+def try_stages(open_pool: Callable[[], EvaluatorPool], *, measures: bool) -> list[Stage]:
     """Take the kernel through every stage.
 
     Args:
-        open_workshop: Opens the device and what belongs to it; part of the first stage.
+        open_pool: Opens the device and what belongs to it; part of the first stage.
         measures: Whether the device is a GPU, which has stages that an emulated device lacks.
     """
     stages: list[Stage] = []
     with ExitStack() as stack:
-        path = _Path(open_workshop, stack)
+        path = _Path(open_pool, stack)
         failed = False
         for name, action, optional, advice in path.stages(measures):
             if failed:
@@ -170,8 +170,8 @@ def fixed_task() -> Task:
 class _Path:
     """The stages of one device, in order; each leaves what the later ones need."""
 
-    def __init__(self, open_workshop: Callable[[], EvaluatorPool], stack: ExitStack) -> None:
-        self._open_workshop = open_workshop
+    def __init__(self, open_pool: Callable[[], EvaluatorPool], stack: ExitStack) -> None:
+        self._open_workshop = open_pool
         self._stack = stack
         self._workshop: EvaluatorPool
         self._evaluator: Evaluator

@@ -14,12 +14,12 @@ from kernelforge.report.formatting import clock, one_line
 from kernelforge.report.views.progress import (
     BudgetBar,
     Gain,
-    Lane,
     ProgressView,
+    WorkerStatus,
     format_spent,
-    lane_name,
     seconds_since,
-    shown_bars,
+    visible_bars,
+    worker_label,
 )
 
 _STATES = {
@@ -53,7 +53,7 @@ def screen(view: ProgressView, now: datetime, height: int) -> RenderableType:
         now: until when clocks ran on.
     """
     elapsed = seconds_since(view.started, now)
-    bars, gains = shown_bars(view), view.gains
+    bars, gains = visible_bars(view), view.gains
     room = height - 1 - 2 - len(bars) - bool(view.error)  # for workers and gains: head and funnel have a line each
     if gains and room - 1 - len(gains) < min(len(view.lanes), _LEAST_LANES):
         gains = ()
@@ -98,7 +98,7 @@ def _bars(bars: Sequence[BudgetBar], elapsed: float) -> Table:
     return table
 
 
-def _lanes(lanes: Sequence[Lane], device: str, now: datetime, room: int) -> Table:
+def _lanes(lanes: Sequence[WorkerStatus], device: str, now: datetime, room: int) -> Table:
     """A line per worker; where there are more than lines, those that stall come first, then those that work.
 
     Args:
@@ -118,12 +118,12 @@ def _lanes(lanes: Sequence[Lane], device: str, now: datetime, room: int) -> Tabl
         rest = len(lanes) - len(shown)
     for lane in shown:
         if lane.task is None:
-            table.add_row(one_line(lane_name(lane, device)), Text("idle", style="dim"))
+            table.add_row(one_line(worker_label(lane, device)), Text("idle", style="dim"))
             continue
         spent = seconds_since(lane.since, now)
         stalled = spent > lane.stalled_after_s
         table.add_row(
-            one_line(lane_name(lane, device)),
+            one_line(worker_label(lane, device)),
             Text(one_line(lane.task), style="bold"),
             f"round {lane.round}",
             one_line(lane.stage),

@@ -19,9 +19,10 @@ class Chart(NamedTuple):
     title: str
     description: str
     spec: Markup
-    """JSON that ends no script element."""
+    """JSON that cannot end a script element."""
     height: int
-    """Of the drawing on a wide page, in CSS pixels: room that is kept for it, so that nothing moves when it comes."""
+    """Height of the drawing on a wide page, in CSS pixels: reserved, so that the page does not move when it is
+    drawn."""
     narrow: int
     """The same on a narrow page, where a legend has more rows."""
 
@@ -39,19 +40,18 @@ def _chart(figure: Figure, links: Links) -> Chart:
 
 
 AXIS_PX, LEGEND_ROW_PX, LEGEND_TITLE_PX = 49, 13, 17
-"""What a drawing has around its plot: the axis below it with labels and title; a row of a legend above, and its
-title."""
+"""Heights outside the plot: the axis below it with labels and title, a row of the legend above, and its title."""
 SYMBOLS_PX = 18
-"""Each further row of a legend that flows into several columns: its symbols may be higher than its text."""
+"""Each further row of a legend in several columns; its symbols may be higher than its text."""
 WIDE_COLUMNS, NARROW_COLUMNS = 6, 2
-"""Columns that such a legend has on a page at a desk, and at least on a phone."""
+"""Columns of such a legend on a wide page, and at least on a phone."""
 
 
 def height_px(spec: dict[str, Any], columns: int = WIDE_COLUMNS) -> int:
-    """Height of the whole drawing of a specification whose plot has a height in pixels.
+    """Height of the drawing of a specification whose plot has a height in pixels.
 
     Args:
-        columns: of a legend that does not say how many it has.
+        columns: of a legend without its own number of columns.
     """
     legends = [channel for channel in _channels(spec) if "scale" in channel and channel.get("legend", True) is not None]
     above = max((_legend_px(channel, columns) for channel in legends), default=0)
@@ -67,7 +67,7 @@ def _legend_px(channel: dict[str, Any], columns: int) -> int:
 
 
 def _channels(spec: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The encodings of a specification and of its layers that are told in a legend."""
+    """Encodings of a specification and of its layers that appear in a legend."""
     for part in (spec, *spec.get("layer", ())):
         encoding = part.get("encoding", {})
         yield from (encoding[name] for name in ("color", "shape", "strokeDash") if "field" in encoding.get(name, {}))

@@ -49,14 +49,14 @@ from kernelforge.report.views.task import TaskView, task_view
 from kernelforge.utils.shell_hints import shell_command
 
 Full = Callable[[RunRecords, str], RunRecords]
-"""From a run's records without texts to those of one of its tasks in full."""
+"""Loads one task's records in full, given a run's records without texts."""
 
 
 class RunPages:
-    """Views of one run.
+    """Views of a run for its pages, each computed once, on first use.
 
     Args:
-        full: where ``records`` have no texts, reads those of a task when one of its pages is asked for.
+        full: loads a task with its texts, where ``records`` have none.
     """
 
     def __init__(self, records: RunRecords, full: Full | None = None) -> None:
@@ -75,22 +75,22 @@ class RunPages:
         return {attempt.id: attempt for attempt in self.records.attempts}
 
     def prepare(self) -> None:
-        """Compute what many pages share."""
+        """Compute the views that many pages share."""
         for shared in ("view", "by_id", "made_by"):
             getattr(self, shared)
 
     def forget(self) -> None:
-        """Let go of the task that was read in full."""
+        """Release the task that was loaded in full."""
         self._kept = None
 
     @property
     def origin(self) -> Origin | None:
-        """Whether its times are modelled or measured; None where it has none."""
+        """Whether its times are modelled or measured; None without times."""
         return self.records.origin
 
     @cached_property
     def made_by(self) -> tuple[str, ...]:
-        """What made the numbers: device, evaluator, toolchain, jail; more than one where the run moved."""
+        """Devices, evaluators, toolchains and jails of the run."""
         prints = (attempt.evaluation.fingerprint for attempt in self.records.attempts)
         return tuple(
             dict.fromkeys(
@@ -99,7 +99,7 @@ class RunPages:
         )
 
     def in_full(self, task: str) -> RunRecords:
-        """Records of a task with all their texts."""
+        """Records of a task with all texts."""
         if self.records.texts or self._full is None:
             return self.records
         if self._kept is None or self._kept[0] != task:
@@ -231,15 +231,15 @@ class FunnelRow(NamedTuple):
     step: str
     place: int
     came: int
-    """How many came through it."""
+    """Attempts that passed it."""
     share: float
     """Of all attempts, in percent."""
     lost: tuple[tuple[str, int], ...]
-    """Outcomes of those that came no further than the step before."""
+    """Outcomes of the attempts that passed only the step before."""
 
 
 class Choice(NamedTuple):
-    """What a filter offers."""
+    """One choice of a filter."""
 
     value: str
     label: str
@@ -295,7 +295,7 @@ def tasks_table(view: RunView) -> Table:
 
 
 def headline(view: RunView) -> list[Number]:
-    """The numbers that stand for a run, the most important first."""
+    """Headline numbers of a run, the most important first."""
     correct = view.headline.correct
     numbers: list[Number | None] = [
         Number(
@@ -328,7 +328,7 @@ def headline(view: RunView) -> list[Number]:
 
 
 def _interval(value: Estimate, show: Any) -> str:
-    """Where all tasks came out alike a bootstrap's interval has no width: it would look like certainty."""
+    """The interval, unless it has no width: equal results of all tasks would look like certainty."""
     return format_interval(value, show) if value.low < value.high else ""
 
 
@@ -353,13 +353,13 @@ def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
 
 
 def _fast_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
-    """All baselines in one figure, then each by itself with its band."""
+    """All baselines in one figure, then each with its band."""
     names = [name for name in charts if name == "fast-p" or name.startswith("fast-p-")]
     return [(name.removeprefix("fast-p-") if name != "fast-p" else "all", [charts.pop(name)]) for name in names]
 
 
 def _anytime_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:
-    """One tab per budget, each with every measure that can be drawn against it."""
+    """One tab per budget with all measures that can be drawn."""
     curves = {name: charts.pop(name) for name in list(charts) if name.startswith("anytime-")}
     tabs = [
         (label, [chart for name, chart in curves.items() if name.endswith(f"-{key}")]) for key, label in _TABS.items()

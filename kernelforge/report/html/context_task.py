@@ -33,7 +33,7 @@ Context = dict[str, Any]
 
 
 class DiffPart(NamedTuple):
-    """Lines of one kind that follow each other."""
+    """Consecutive lines of one kind."""
 
     kind: str
     text: str
@@ -102,7 +102,7 @@ _MARKS = {"same": " ", "removed": "−", "added": "+"}
 
 
 def diff_parts(diff: Diff) -> list[DiffPart]:
-    """Lines of a difference with their marks, those of one kind together."""
+    """Lines of a difference with their marks, grouped by kind."""
     parts = []
     for kind, lines in groupby(diff.lines, key=lambda line: line.kind):
         if kind == "gap":

@@ -20,8 +20,8 @@ _LONGEST = 60
 
 @lru_cache(maxsize=65_536)
 def slug(name: str) -> str:
-    """``name`` as one part of a path. A plain one is itself; any other is what is plain of it with ten digits of its
-    SHA-256, so that different names stay different."""
+    """``name`` as one part of a path. A plain name is unchanged; another keeps its plain characters and ends with ten
+    digits of its SHA-256, so that different names stay different."""
     plain = _PLAIN.fullmatch(name) and len(name) <= _LONGEST
     if plain and not _DERIVED.fullmatch(name) and not _RESERVED.fullmatch(name):
         return name
@@ -58,7 +58,7 @@ _relative = lru_cache(maxsize=4096)(posixpath.relpath)
 
 
 class Links(Protocol):
-    """How one page points at others and at parts of itself."""
+    """Addresses of other pages and of parts of the page itself."""
 
     def to(self, path: str, part: str = "") -> str:
         """Address of a page, or of a part of it, for ``href``."""
@@ -88,7 +88,7 @@ class OneFileLinks:
     """Fragments between the sections of one file.
 
     Args:
-        twin: a page that is not there because the front page shows the same.
+        twin: a page that is left out because the front page is equal.
     """
 
     def __init__(self, page: str, twin: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Jinja templates, compiled once. All text is escaped; control characters are written out."""
+"""Jinja templates, compiled once. All text is HTML-escaped; control characters are written as escapes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ STYLE = "style.css"
 
 @cache
 def environment(*folders: Path) -> Environment:
-    """The environment of the pages.
+    """The template environment of the pages.
 
     Args:
         folders: further templates, such as those of the live viewer.
@@ -64,19 +64,19 @@ def environment(*folders: Path) -> Environment:
 
 
 def _finalize(value: Any) -> Any:
-    """What a template prints: a text with its control and bidirectional characters written out, never ``None``."""
+    """Text of a printed value: control and bidirectional characters are escaped, ``None`` is a dash."""
     if isinstance(value, str):
         return value if isinstance(value, Markup) else formatting.printable(value)
     return formatting.ABSENT if value is None else value
 
 
 def policy(*, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = (), live: bool = False) -> str:
-    """Content Security Policy of a page: files beside it and nothing else.
+    """Content Security Policy of a page: only files of the report are allowed.
 
     Args:
-        scripts: texts of inline scripts that may run; files may not then.
+        scripts: texts of allowed inline scripts; script files are forbidden then.
         styles: texts of inline style sheets.
-        live: allow connections to the server that the page came from.
+        live: allow connections to the page's own server.
     """
     script = " ".join(map(_hash, scripts)) or "'self' file:"
     style = " ".join(map(_hash, styles)) or "'self' file:"

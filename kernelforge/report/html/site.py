@@ -43,37 +43,37 @@ from kernelforge.report.views.run_records import RunRecords
 from kernelforge.version import __version__
 
 _PAIRED = 4
-"""Up to this many runs are compared each with each; of more, each with the first."""
+"""Up to this many runs, all pairs are compared; of more, each with the first."""
 
 Context = Mapping[str, Any]
 Crumb = tuple[str, str]
-"""Title and path of a page above."""
+"""Title and path of a parent page."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """One page, before it is written."""
+    """One page before rendering."""
 
     path: str
     title: str
     template: str
     context: Callable[[Links], Context]
     above: tuple[Crumb, ...] = ()
-    """Pages that it is under, the outermost first."""
+    """Parent pages, the outermost first."""
     run: RunPages | None = None
-    """The run that it belongs to, if it is of one."""
+    """The run of the page, if any."""
     data: tuple[Crumb, ...] = ()
-    """Files of data with its numbers: what each is called, and its path."""
+    """Files with its data: label and path."""
 
 
 class Site:
     """The pages of some runs.
 
     Args:
-        runs: what is shown, in this order.
-        full: where the records have no texts, reads those of one task.
-        live: the pages come from a server that pushes news: they may connect to it, and load its script.
-        news: number of the last news that the runs hold, which live pages tell.
+        runs: the runs, in the order of the report.
+        full: loads one task with its texts, where the records have none.
+        live: a server delivers the pages and pushes updates: pages may connect to it, and load its script.
+        news: number of the last update in the runs, which live pages send back.
         templates: folders of further templates.
     """
 
@@ -107,14 +107,14 @@ class Site:
         return assets()
 
     def render(self, path: str) -> str | None:
-        """A page or a file of data; None where there is none of that path."""
+        """A page or a file of data; None for an unknown path."""
         if path in self._data:
             return self._data[path]()
         page = self._pages.get(path)
         return None if page is None else self.page(page)
 
     def page(self, page: Page) -> str:
-        """A page as a document of its own; also one that is not of this site's list, in its layout."""
+        """A page as a complete document; it need not be one of :meth:`pages`."""
         scripts = [*CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS, *(("live.js",) if self.live else ())]
         return self._write(
             page,
@@ -138,11 +138,11 @@ class Site:
         return self._environment.get_template(page.template).render(**shared, **page.context(links), **more)
 
     def shell(self, *, links: Links, style: str, scripts: Sequence[str], policy: str) -> tuple[str, str]:
-        """What stands before and after the sections of a document that holds them all.
+        """Text before and after the sections of a document that contains all pages.
 
         Args:
-            style, scripts: texts of our own files, which go into the document as they are; the first script before all
-                content, the others after it.
+            style, scripts: contents of static files, inserted unescaped; the first script before all content, the
+                others after it.
         """
         cut = "\x00"
         document = self._environment.get_template("onefile.html.j2").render(
@@ -160,8 +160,8 @@ class Site:
         return before, after
 
     def prepare(self) -> None:
-        """Compute what many pages share, so that processes forked from this one need not: views of whole runs, and by a
-        page of each kind what is compiled, imported or kept at its first use."""
+        """Compute shared data, so that processes forked from this one need not: views of complete runs, and by
+        rendering a page of each kind, caches that fill on first use."""
         for run in self.runs.values():
             run.prepare()
         for page in {page.template: page for page in self._pages.values()}.values():
@@ -171,12 +171,12 @@ class Site:
 
     @property
     def twin(self) -> str | None:
-        """The page that shows the same as the front page, if there is one."""
+        """The page that equals the front page, if any."""
         return paths.run_page(next(iter(self.runs))) if len(self.runs) == 1 else None
 
     @property
     def front(self) -> str:
-        """What the front page is called."""
+        """Title of the front page."""
         return "Run" if len(self.runs) == 1 else "Runs"
 
     @cached_property
@@ -185,12 +185,12 @@ class Site:
 
     @cached_property
     def modelled(self) -> bool:
-        """Whether any number of the site is modelled."""
+        """Whether any run of the site is modelled."""
         return any(run.origin is Origin.MODELLED for run in self.runs.values())
 
     @cached_property
     def pairs(self) -> list[tuple[RunPages, RunPages]]:
-        """Runs that are compared."""
+        """Compared runs."""
         runs = list(self.runs.values())
         if len(runs) <= _PAIRED:
             return list(itertools.combinations(runs, 2))

@@ -17,19 +17,19 @@ from kernelforge.report.tables.run import DIFFERS
 from kernelforge.report.views.task import LineageNode
 
 MOST_COLUMNS = 10
-"""Deeper branches stay in this column, so that a wide tree fits the page."""
+"""Deepest column of a branch, so that a wide tree fits the page."""
 
 
 class Row(NamedTuple):
-    """One attempt with what is drawn before it."""
+    """One attempt with the lines in front of it."""
 
     node: LineageNode
     rails: tuple[bool, ...]
-    """For each column before the attempt's own, whether a line passes through."""
+    """For each column before the attempt's: whether a line passes through."""
     up: bool
     """A line comes from the attempt above in the same column."""
     down: bool
-    """A line goes on below."""
+    """A line continues below."""
     branch: bool
     """A line comes from the column before."""
 
@@ -64,7 +64,7 @@ def rows(lineage: Sequence[LineageNode]) -> list[Row]:
 
 
 def _last_children(lineage: Sequence[LineageNode]) -> list[bool]:
-    """For each node, whether no later one has the same parent."""
+    """For each node: whether it is the last child of its parent."""
     last = [False] * len(lineage)
     seen: list[bool] = []  # by depth: whether a later sibling was met, going backwards
     for index in range(len(lineage) - 1, -1, -1):
@@ -77,17 +77,17 @@ def _last_children(lineage: Sequence[LineageNode]) -> list[bool]:
 
 
 Link = Callable[[Mapping[str, Any]], str | None]
-"""From a row, by column key, to the address of one of its cells; None for no link."""
+"""Address of a cell, given its row by column key; None for no link."""
 
 _VERDICTS = frozenset((UNCOMPARED_MARK, *(verdict.value for verdict in Verdict)))
 _TIGHT, _TIGHT_OF_WIDE = 40, 24
-"""Characters that a cell shows on one line; in a column whose text may fold, fewer."""
+"""Characters of a cell on one line; fewer in a column whose text may wrap."""
 _REPEATED = frozenset((str, bool, type(None)))
-"""Names of metrics, units and verdicts come again on every page; numbers seldom do."""
+"""Names of metrics, units and verdicts repeat on every page; numbers seldom do."""
 _MOST = 4_096
-"""Texts that are kept of a column."""
+"""Cached texts of a column."""
 _ONE_LINE = re.compile(r"[\w.,:%+/-]+(?: [\w.,:%+/-]+)*", re.ASCII)
-"""What needs neither escaping nor folding: most of a million cells."""
+"""Text without need for escaping or wrapping: most of a million cells."""
 _MARKED = {"passed": "good", "win": "good", "failed": "bad", "loss": "bad", "guarded": "quiet", "skipped": "quiet"}
 _MARKED |= {
     "not compared": "bad",
@@ -105,21 +105,21 @@ class HtmlTable(NamedTuple):
     head: Markup
     """Row of its headings."""
     body: Markup
-    """Its rows; cells hold text alone, links of ours and classes."""
+    """Its rows; cells contain only text, links within the report and classes."""
     dense: bool = False
-    """Some of its columns stand beneath others."""
+    """Whether some columns appear under others."""
     note: str = ""
-    """What a mark in the cells means."""
+    """Explanation of a mark in the cells."""
 
 
 def html_table(table: Table, links: Mapping[str, Link] | None = None, *, mark: str = "") -> HtmlTable:
     """A table with links from some of its cells.
 
-    Put together here and not in a template: a large report has a million cells.
+    Built here and not in a template, because a large report has a million cells.
 
     Args:
-        links: by column key, where a cell of that column leads.
-        mark: a column whose text every row carries in ``data-<mark>``, for filters.
+        links: address of a column's cells, by column key.
+        mark: key of a column whose text each row has as ``data-<mark>``, for filters.
     """
     links = links or {}
     keys = [column.key for column in table.columns]
@@ -152,8 +152,9 @@ def _heading(column: Column, parts: Sequence[Column]) -> str:
 def _cell_writer(
     column: Column, element: Literal["td", "th"], index: int, parts: tuple[tuple[int, Column], ...]
 ) -> Callable[[Sequence[Any], str | None], str]:
-    """What writes the cells of a column from the values of a row: the text that people read, and beside a number its
-    value as JSON and CSV have it. What depends on the column alone is found once, and a short text written once."""
+    """Function that writes the cells of a column from the values of a row: the formatted text, and for a number also
+    its value as in JSON and CSV. Values that depend only on the column are computed once, and short texts are
+    cached."""
     show, marked, numeric = column.show, column.key in ("status", "outcome"), column.align == "right"
     begin = f"<{element}" + (' scope="row"' if element == "th" else "") + (' class="num"' if numeric else "")
     end = f"</{element}>"
@@ -183,8 +184,8 @@ def _cell_writer(
 
 
 def _beneath(values: Sequence[Any], parts: Sequence[tuple[int, Column]]) -> str:
-    """What stands in a cell beneath its text: values of other columns that there are, each in an element that says of
-    which; numbers on one line, texts on a line each."""
+    """Second line of a cell: values of other columns, each in an element that names its column; numbers on one line,
+    texts on a line each."""
     cells = [
         f'{escape(part.lead)}<span data-part="{escape(part.key)}"{_held(values[index])}{_warned(part, values[index])}>'
         f"{_escaped(part.show(values[index]))[1]}</span>"
@@ -213,7 +214,7 @@ def _escaped(text: str) -> tuple[str, str]:
 
 
 def raw_number(value: Any) -> str | None:
-    """A number or a truth value as JSON writes it; None for anything else."""
+    """A number or a boolean as in JSON; None for anything else."""
     if value is None or isinstance(value, str):
         return None
     if isinstance(value, bool):

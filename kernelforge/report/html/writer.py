@@ -26,7 +26,7 @@ _ENDING = re.compile(r"<(?=/?(?:script|style)|!--)", re.IGNORECASE)
 
 
 def document(site: Site) -> Iterator[str]:
-    """The document in parts, a page at a time."""
+    """The site as one document, in parts of one page each."""
     assets = site.assets()
     names = (EARLY_SCRIPT, *CHART_SCRIPTS, *CODE_SCRIPTS, *SCRIPTS)
     scripts = tuple(_script(assets[name].read_text(encoding="utf-8")) for name in names if name in assets)
@@ -45,8 +45,8 @@ def document(site: Site) -> Iterator[str]:
 
 
 def _script(text: str) -> str:
-    """JavaScript for the inside of a script element: nothing in it ends or nests one. In strings and in regular
-    expressions, the only places where it could stand, the escape means the same character."""
+    """JavaScript for the inside of a script element: nothing in it ends or nests one. In strings and regular
+    expressions, the only places where such text can occur, the escape means the same character."""
     return _ENDING.sub(r"\\x3c", text)
 
 
@@ -56,7 +56,7 @@ def _style(text: str) -> str:
 
 
 MARK = "kernelforge-report.json"
-"""A folder that holds it is a report of ours, which a new one may replace."""
+"""A folder with this file is a report, which a new one may replace."""
 
 _TOP = (MARK, INDEX, LEADERBOARD)
 _KINDS: Mapping[str, tuple[str, ...]] = {
@@ -65,22 +65,22 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "data": (".json", ".csv"),
     "assets": (".js", ".css", ".LICENSE", ".md"),
 }
-"""By folder of a report, how names of its files end."""
+"""Suffixes of files by folder of a report."""
 
 _SHARED_FROM = 200
-"""Pages from which on writing is shared between processes."""
+"""Number of pages from which writing uses several processes."""
 _PART = 100
-"""Pages that a process writes before it asks for more, those of a task together."""
+"""Pages per unit of work; those of a task stay together."""
 
 
 def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
-    """Write every page, file of data and asset to a folder; gives back the size in bytes.
+    """Write every page, file of data and asset to a folder; return the size in bytes.
 
-    The pages are written beside the folder and take its place at the end: whoever reads the old report never sees half
-    of the new one, and a kill leaves the old one as it was.
+    The pages are written to a hidden sibling, which then replaces the folder: a reader never sees a partial report, and
+    a kill leaves the old one unchanged.
 
     Raises:
-        UsageError: the folder holds something that no report holds.
+        UsageError: the folder contains a file that is not part of a report.
     """
     folder = Path(os.path.abspath(folder))  # "." has no name beside which anything could be written
     _may_replace(folder)
@@ -100,10 +100,10 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
 
 
 def write_file(site: Site, file: Path) -> int:
-    """Write the whole site as one HTML file; gives back its size in bytes.
+    """Write the site as one HTML file; return its size in bytes.
 
     Raises:
-        UsageError: there is a folder of that name, or a file that is no report.
+        UsageError: the path is a folder, or a file that is not a report.
     """
     if file.is_dir():
         raise UsageError(f"{file} is a folder; name a file for --one-file, such as {file}.html")
@@ -130,7 +130,7 @@ def _may_replace(folder: Path) -> None:
 
 
 def _strangers(folder: Path) -> Iterator[Path]:
-    """What lies in a folder and was never written there by :func:`write_folder`."""
+    """Files in a folder that :func:`write_folder` never writes."""
     for parent, folders, files in os.walk(folder):
         parts = Path(parent).relative_to(folder).parts
         for name in (*folders, *files):
@@ -140,7 +140,7 @@ def _strangers(folder: Path) -> Iterator[Path]:
 
 
 def _is_ours(parts: tuple[str, ...], name: str, *, is_folder: bool) -> bool:
-    """Whether a report has something of that name in the folder of these parts."""
+    """Whether a report contains such a name in the folder of these parts."""
     if not parts:
         return name in (_KINDS if is_folder else _TOP)
     return parts[0] == "runs" if is_folder else name.endswith(_KINDS[parts[0]])
@@ -152,12 +152,12 @@ def _begins_as_report(file: Path) -> bool:
 
 
 def _is_report(part: Path) -> bool:
-    """Whether a part holds nothing but what a report holds."""
+    """Whether a folder contains only files of a report."""
     return not part.is_dir() or next(_strangers(part), None) is None
 
 
 def _replace_folder(new: Path, folder: Path) -> None:
-    """The new one is there, and the old one has the new one's name."""
+    """Exchange the folders: afterwards the old one has the new one's name."""
     if not folder.exists():
         new.rename(folder)
         return
@@ -167,7 +167,7 @@ def _replace_folder(new: Path, folder: Path) -> None:
 
 
 def _replace_in_two_steps(new: Path, folder: Path) -> None:
-    """Two renames with nothing between them: a folder that holds files cannot be renamed over."""
+    """Replace by two renames, because a folder with files cannot be renamed over."""
     old, lock = temporary_name(folder), locked(folder)
     try:
         folder.rename(old)
@@ -199,7 +199,7 @@ def _write_pages(site: Site, folder: Path, processes: int) -> int:
 
 
 def _parts(files: Sequence[str]) -> list[list[str]]:
-    """Parts of about equal size, with the pages of a folder together."""
+    """Units of work of about equal size; the pages of a folder stay together."""
     parts: list[list[str]] = [[]]
     last = ""
     for path in files:
@@ -223,7 +223,7 @@ def _write_part(site: Site, folder: Path, paths: Sequence[str]) -> int:
 
 
 _kept: list[tuple[Site, Path]] = []
-"""In a process that writes: what and where. It comes with the fork; a site cannot be pickled."""
+"""Site and target folder of a writing process, inherited by fork because a site cannot be pickled."""
 
 
 def _keep(site: Site, folder: Path) -> None:

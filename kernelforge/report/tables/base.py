@@ -26,11 +26,11 @@ from kernelforge.report.formatting import (
 
 _GAP = 2
 _NARROWEST = 14
-"""Room that a wide column asks for before a table is split."""
+"""Least width of a wide column before a table is split."""
 
 
 def plain(value: Any) -> str:
-    """How a cell without a format of its own is shown."""
+    """Default text of a cell."""
     if value is None or value == "" or value == ():
         return ABSENT
     if isinstance(value, tuple):
@@ -45,31 +45,32 @@ def listed(values: Sequence[object]) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column: an attribute of the view, its heading, and how its value is shown to people."""
+    """One column: an attribute of the view, its heading, and the function that formats its values."""
 
     key: str
     label: str
     show: Callable[[Any], str] = plain
     align: Literal["left", "right"] = "left"
     wide: bool = False
-    """Takes the room that is left, and folds when there is too little."""
+    """Takes the remaining width, and wraps when there is too little."""
     beneath: str = ""
-    """On a page, where a wide table has less room: the column in whose cells its values stand as a second line."""
+    """On pages, where wide tables have less room: key of the column under whose cells the values appear as a second
+    line."""
     lead: str = ""
-    """What stands before a value there."""
+    """Prefix of a value there."""
     attribute: str = ""
-    """Attribute of the view that the values are; the key, where empty."""
+    """Attribute of the view; empty: the key."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of values under columns. CSV gets the values, people get ``Column.show`` of them."""
+    """Rows of values under columns. CSV contains the values, other outputs ``Column.show`` of them."""
 
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Any, ...], ...]
     keys: int = 1
-    """How many leading columns say what a row is."""
+    """Number of leading columns that identify a row."""
 
     @classmethod
     def of(cls, title: str, columns: Sequence[Column], views: Iterable[Any], *, keys: int = 1) -> Table:
@@ -84,7 +85,7 @@ class Table:
 
     @property
     def note(self) -> str:
-        """What a mark in the cells means, for a line beneath; empty where there is none."""
+        """Explanation of a mark in the cells, for a line below the table; empty without marks."""
         marked = [index for index, column in enumerate(self.columns) if column.show is short_outcome]
         return UNCOMPARED_NOTE if any(row[index] == UNCOMPARED for row in self.rows for index in marked) else ""
 
@@ -112,7 +113,7 @@ class Table:
 
 
 class Fitted:
-    """A table on a terminal of any width: where all columns do not fit, it goes on below with its first ones again."""
+    """A table on a terminal of any width: columns that do not fit follow in another part, after the key columns."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -128,7 +129,7 @@ class Fitted:
             yield Text()
 
     def _natural(self, index: int) -> int:
-        """Width at which no cell of the column folds; its heading may, between words."""
+        """Width at which no cell of the column wraps; its heading may, between words."""
         words = self._table.columns[index].label.split()
         return max([cell_len(row[index]) for row in self._texts] + [cell_len(word) for word in words])
 

@@ -53,7 +53,7 @@ def suite_table(view: SuiteView) -> Table:
 
 
 def floor_table(detail: TaskDetail) -> Table:
-    """Least times at the full size, by GPU."""
+    """Least times at the full size by GPU."""
     columns = (
         Column("title", "GPU"),
         Column("dram_bandwidth_gbps", "peak GB/s", number, "right"),
@@ -64,7 +64,7 @@ def floor_table(detail: TaskDetail) -> Table:
 
 
 def weight_table(facts: SizeFacts) -> Table:
-    """What a plan reaches as ``w[...]``, at one size."""
+    """Weights that a plan accesses as ``w[...]``, at one size."""
     columns = (
         Column("name", "weight", wide=True),
         Column("kind", "kind"),
@@ -75,7 +75,7 @@ def weight_table(facts: SizeFacts) -> Table:
 
 
 def attribute_table(facts: SizeFacts) -> Table:
-    """What a plan reaches as ``attrs[...]``, at one size."""
+    """Attributes that a plan accesses as ``attrs[...]``, at one size."""
     columns = (Column("name", "attribute", wide=True), Column("value", "value", str))
     return Table(f"Attributes at size {facts.size}: attrs[name]", columns, tuple(facts.attrs.items()))
 
@@ -103,7 +103,7 @@ def runs_table(views: Iterable[RunView]) -> Table:
 
 
 class _RunRow:
-    """A run with its headline numbers beside the rest."""
+    """A run with its headline numbers as attributes."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -116,7 +116,7 @@ class _RunRow:
 
 
 def spent_table(spent: Iterable[Spent]) -> Table:
-    """Where time and money went."""
+    """Time and money by part."""
     columns = (
         Column("what", "part"),
         Column("kind", "of"),
@@ -127,7 +127,7 @@ def spent_table(spent: Iterable[Spent]) -> Table:
 
 
 def cost_table(costs: Iterable[AgentCost]) -> Table:
-    """What each agent was paid."""
+    """Price of model calls by agent."""
     columns = (
         Column("agent", "agent"),
         Column("provider", "provider"),
@@ -164,7 +164,7 @@ def fast_table(curves: Iterable[FastCurve]) -> Table:
 
 
 def anytime_table(points: Sequence[AnytimePoint]) -> Table:
-    """Where the run stood whenever its best changed, and at its end."""
+    """Results of the run at each change of its best, and at its end."""
     columns = (
         Column("evaluations", "evaluations", number, "right"),
         Column("seconds", "after", duration, "right"),
@@ -181,7 +181,7 @@ def anytime_table(points: Sequence[AnytimePoint]) -> Table:
 
 
 def integrity_table(title: str, rows: Iterable[IntegrityRow]) -> Table:
-    """Attempts that give cause for concern."""
+    """Attempts with a concern."""
     columns = (
         Column("attempt", "attempt"),
         Column("detail", "what was seen", wide=True),
@@ -191,7 +191,7 @@ def integrity_table(title: str, rows: Iterable[IntegrityRow]) -> Table:
 
 
 DIFFERS = "DIFFERS"
-"""How what was checked ends where it did not come out as the entry says."""
+"""Last word of a verification that disagrees with the entry."""
 
 
 def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Table:
@@ -246,7 +246,7 @@ _MODELLED = (
 
 
 class EntryRow:
-    """An entry as flat numbers, an estimate as ``NAME``, ``NAME_low`` and ``NAME_high``, with its caveats in words."""
+    """An entry as flat numbers: an estimate as ``NAME``, ``NAME_low`` and ``NAME_high``, and its caveats in words."""
 
     def __init__(self, entry: Entry) -> None:
         self._entry = entry
@@ -290,7 +290,7 @@ class EntryRow:
 
 
 def board_title(key: BoardKey) -> str:
-    """What a board compares, in a line."""
+    """Key of a board in one line."""
     times_are = (
         "modelled: no speedups" if key.origin is Origin.MODELLED else f"speedup against the {_words(key.baseline)}"
     )
@@ -307,7 +307,7 @@ def _words(baseline: str) -> str:
 
 
 def board_notes(board: Board) -> tuple[str, ...]:
-    """What a reader of a board's speedups must know; nothing of a modelled one."""
+    """Caveats of a board's speedups; empty for a modelled board."""
     if board.key.origin is Origin.MODELLED:
         return ()
     notes = [
@@ -323,7 +323,7 @@ def board_notes(board: Board) -> tuple[str, ...]:
 
 
 def board_tables(board: Board) -> tuple[Table, Table]:
-    """The runs of a board, and the best known result per task."""
+    """The runs of a board, and the best result per task."""
     many = len(board.entries) > 1
     return (
         entry_table("Runs", board.entries, origin=board.key.origin),
@@ -332,7 +332,7 @@ def board_tables(board: Board) -> tuple[Table, Table]:
 
 
 def fault_table(view: AuditView) -> Table:
-    """Kinds of faults with how many mutants each rule rejects."""
+    """Kinds of faults with the number of mutants that each rule rejects."""
     columns = (
         Column("fault", "fault"),
         Column("judged", "mutants", number, "right"),
@@ -343,7 +343,7 @@ def fault_table(view: AuditView) -> Table:
 
 
 def audit_suite_table(view: AuditView) -> Table:
-    """Suites with how many mutants each rule rejects, and how many could not be judged at all."""
+    """Suites with the number of mutants that each rule rejects, and of those that could not be judged."""
     columns = (
         Column("suite", "suite"),
         Column("tasks", "tasks", number, "right"),

@@ -1,6 +1,6 @@
-"""Views on a terminal, one file per page. Untrusted text goes through ``Text``, so it is never markup."""
+"""Views on a terminal. Untrusted text goes through ``Text``, so it is never markup."""
 
-from kernelforge.report.terminal.attempt import attempt_lines, evaluation_lines, found_lines
+from kernelforge.report.terminal.attempt import attempt_lines, evaluation_lines, search_lines
 from kernelforge.report.terminal.audit import admission_line
 from kernelforge.report.terminal.compare import compare_lines, diff_lines, leaderboard_lines
 from kernelforge.report.terminal.run import run_lines, run_summary
@@ -12,9 +12,9 @@ __all__ = [
     "compare_lines",
     "diff_lines",
     "evaluation_lines",
-    "found_lines",
     "leaderboard_lines",
     "run_lines",
     "run_summary",
+    "search_lines",
     "task_lines",
 ]

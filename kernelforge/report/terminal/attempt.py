@@ -23,7 +23,7 @@ from kernelforge.report.tables.task import check_table, metric_table, trial_tabl
 from kernelforge.report.terminal.compare import diff_parts
 from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import Block, field, hanging, heading
-from kernelforge.report.views.messages import FoundView
+from kernelforge.report.views.messages import SearchResults
 from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ def _choice(view: AttemptView, name: str, value: int) -> str:
 
 
 def _gate(gate: Gate) -> RenderableType:
-    """``✗ hidden     failed, 3.2 times the tolerance: ...``; what gates saw at each size is in the table below."""
+    """``✗ hidden     failed, error 3.2 of the tolerance: ...``; the table below has the sizes."""
     glyph, style = _GLYPHS[gate.status]
     label = Text(f"{glyph} ", style=style)
     label.append(f"{gate.name:<10} ", style="not bold not dim default")
@@ -151,7 +151,7 @@ def _gate(gate: Gate) -> RenderableType:
 
 
 def _shares(view: AttemptView) -> Iterator[RenderableType]:
-    """How near the time is to what the task and the device allow."""
+    """Floor and roofline of the attempt's time."""
     if view.floor_share is not None:
         yield field("floor", f"{percent(view.floor_share)} reached of {number(view.floor_us)} µs, {_FLOOR}")
     elif view.floor_us is not None and view.performance is not None:
@@ -200,8 +200,8 @@ def _message(message: Message) -> list[RenderableType]:
     return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), Block(message.content)]
 
 
-def found_lines(view: FoundView) -> Group:
-    """A line each, after whose it is, and how many there are."""
+def search_lines(view: SearchResults) -> Group:
+    """One line per match with its origin, then the number of matches."""
     lines = []
     for line in view.lines:
         whose = f"{line.attempt or f'{view.run}/{line.task}'} {line.agent} {line.role}, line {line.line}: "

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def admission_line(task: str, findings: Sequence[AdmissionRow]) -> Text:
-    """What admission found of one task: a line, and one more for each failure and each kind of input left out.
+    """Admission of one task: a line, and one more for each failure and each kind of input left out.
 
     A reference that does not run is a single line. To be printed unwrapped.
     """

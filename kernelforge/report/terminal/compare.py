@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def leaderboard_lines(view: Leaderboard) -> Group:
-    """Every board, one under another."""
+    """Every board."""
     if not view.boards:
         return Group(Text("no run has an attempt yet: start one with 'kernelforge run'"))
     parts: list[RenderableType] = []
@@ -35,7 +35,7 @@ def leaderboard_lines(view: Leaderboard) -> Group:
 
 
 def compare_lines(view: CompareView) -> Group:
-    """Score, what keeps the runs apart, and the pairs."""
+    """Score, differences of the runs, and the pairs."""
     facts = [field(label, text) for label, text in compare_facts(view)]
     if not view.pairs:
         return Group(*facts, Text("no task is in both"))
@@ -43,14 +43,14 @@ def compare_lines(view: CompareView) -> Group:
 
 
 MAX_CHARS = 2_000
-"""A longer line is cut: nobody reads it, and a terminal would take long to show it."""
+"""Length at which a line is cut; longer ones would slow down the terminal."""
 
 _MARKS = {"same": " ", "removed": "-", "added": "+"}
 _STYLES = {"same": "", "removed": "red", "added": "green", "gap": "cyan"}
 
 
 def diff_lines(view: DiffView) -> Group:
-    """What made one attempt of another."""
+    """Differences of two attempts."""
     parts: list[RenderableType] = [
         field("from", f"{view.before}  {view.before_outcome}"),
         field("to", f"{view.after}  {view.after_outcome}"),
@@ -59,7 +59,7 @@ def diff_lines(view: DiffView) -> Group:
 
 
 def diff_parts(diff: Diff) -> Iterator[RenderableType]:
-    """One difference under its heading."""
+    """One difference with its heading."""
     whose = {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
     if not diff.compared:
         yield Text(f"{diff.name}: too long to compare line by line", style="dim")
@@ -78,7 +78,7 @@ def diff_parts(diff: Diff) -> Iterator[RenderableType]:
 
 
 class DiffBody:
-    """Numbered lines. What is too wide goes on under its own text."""
+    """Numbered lines; long lines wrap below their own text."""
 
     def __init__(self, lines: Iterable[DiffLine]) -> None:
         self._lines = tuple(lines)

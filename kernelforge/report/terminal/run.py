@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def speed_lines(speed: Performance | None, build: Build | None) -> Iterator[RenderableType]:
-    """Time, speedup, protocol and the compiler's facts; the table of sides at the end."""
+    """Time, speedup, protocol, the table of sides, and the compiler's facts."""
     if speed is None:
         yield Text("not timed")
     else:
@@ -129,7 +129,7 @@ def run_lines(view: RunView) -> Group:
 
 
 def run_summary(view: RunView) -> list[RenderableType]:
-    """The lines that say how a run stands."""
+    """Lines that summarise a run."""
     funnel = " → ".join(f"{step.step} {step.count}" for step in view.funnel)
     rows = [*_head(view), field("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"), field("funnel", funnel)]
     return [*rows, field("reward", _reward(view)), *_absent(view), *_unscored(view)]
@@ -159,7 +159,7 @@ def _head(view: RunView) -> list[RenderableType]:
 
 
 def _absent(view: RunView) -> Iterator[RenderableType]:
-    """Baselines that the speedups are without."""
+    """Missing baselines of the speedups."""
     for baseline in view.absent:
         where = f"not there at {baseline.tasks} of {view.tasks_total} tasks: {baseline.reason}"
         yield field("baseline", one_line(f"{baseline.baseline} was {where}", 500), style="yellow")
@@ -173,7 +173,8 @@ def _absent(view: RunView) -> Iterator[RenderableType]:
 
 
 def _unscored(view: RunView) -> Iterator[RenderableType]:
-    """Attempts that a hidden size ended; those without a score: how many, why, and whether they are too many."""
+    """Attempts that failed at a hidden size, and those without a score: number, reasons, and a warning when there are
+    too many."""
     unscored, hidden = view.integrity.unscored, view.integrity.failed_at_hidden
     if hidden:
         yield field("hidden", f"{hidden} of {view.attempts} attempts failed at a hidden size")
@@ -188,7 +189,7 @@ def _reward(view: RunView) -> str:
 
 
 def _achieved(view: RunView) -> Iterator[RenderableType]:
-    """What came of it, with 95 % intervals by task bootstrap where there is something to draw from."""
+    """Results, with 95 % intervals by task bootstrap where there are enough tasks."""
     line = view.headline
     yield from heading("What it achieved")
     correct = f"{view.tasks_ok} of {view.tasks_total} tasks"
@@ -278,7 +279,7 @@ def _spent(view: RunView) -> Iterator[RenderableType]:
 
 
 def _legend(view: RunView) -> Text:
-    """What the letters of the matrix mean, only those that are there."""
+    """Legend of the letters in the matrix."""
     there = {cell.verdict.value for row in view.matrix for cell in row.cells}
     text = Text(overflow="fold")
     for letter, style, meaning in (
@@ -294,7 +295,7 @@ def _legend(view: RunView) -> Text:
 
 
 class Matrix:
-    """A line per task with a letter per attempt, as wide as the terminal; more go on below."""
+    """A line per task with a letter per attempt; long rows wrap at the width of the terminal."""
 
     def __init__(self, rows: Sequence[MatrixRow]) -> None:
         self._rows = rows

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernelforge.report.views.task import GeneratorView, LineageNode, TaskView
 
 _DEEPEST = 12
-"""A lineage is indented no further than this many steps, so that a long one can still be read."""
+"""Most steps of indentation, so that a long lineage stays readable."""
 
 
 def task_lines(view: TaskView) -> Group:
@@ -91,7 +91,7 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
 
 
 def _numbers(node: LineageNode) -> Iterator[str]:
-    """Speedup where it is measured, else DRAM traffic; and the change from the parent."""
+    """Speedup where it is measured, else DRAM traffic; then the change from the parent."""
     if node.speedup is not None:
         spread = "" if node.low is None or node.high is None else f" [{times(node.low)}, {times(node.high)}]"
         yield f"{times(node.speedup)}{spread}"
@@ -103,7 +103,7 @@ def _numbers(node: LineageNode) -> Iterator[str]:
 
 
 def _because(node: LineageNode) -> Iterator[str]:
-    """What it did to the metric that the Judge named, and why it stands where it stands."""
+    """Change of the metric that the Judge named, and the reason for the attempt's result."""
     note = format_note(node.note) if node.accepted or not node.reason else node.reason
     for metric in [metric for metric in node.changes if metric.change is not None and metric.name not in note][:1]:
         yield one_line(f"{metric.name} {change(metric.change)}")

@@ -22,17 +22,17 @@ STYLES = {
     "OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "BUILD": "yellow", "POLICY": "yellow",
     "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED: "yellow",
 }  # fmt: skip
-"""Colour of an outcome. A word or a letter always says the same, so nothing is lost without colours."""
+"""Colour of an outcome. A word or letter always has the same meaning, so colours are optional."""
 
 
 def field(label: str, value: str | Text, *, style: str = "") -> RenderableType:
-    """A labelled line; what does not fit goes on under the value."""
+    """A labelled line; long values wrap below themselves."""
     text = value if isinstance(value, Text) else Text(one_line(value), style=style)
     return hanging(Text(f"{label:<{_LABEL}}", style="bold"), text)
 
 
 def hanging(label: Text, text: Text) -> RenderableType:
-    """A text behind a label; what does not fit goes on under the text."""
+    """A text after a label; it wraps below itself."""
     grid = Grid.grid(padding=(0, 1, 0, 0), pad_edge=False)
     grid.add_column(no_wrap=True)
     grid.add_column(overflow="fold")
@@ -45,7 +45,7 @@ def heading(title: str) -> list[RenderableType]:
 
 
 class Block:
-    """A text of several lines as it is, folded at the width of the terminal wherever that falls."""
+    """A text of several lines, wrapped at the width of the terminal at any character."""
 
     def __init__(self, text: str) -> None:
         self._lines = printable(text).expandtabs(4).split("\n")
@@ -59,14 +59,14 @@ class Block:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """A line in pieces that are at most ``width`` cells wide."""
+    """A line in pieces of at most ``width`` cells."""
     if line.isascii():
         return [line[at : at + width] for at in range(0, len(line), width)] or [""]
     return chop_cells(line, width) or [""]
 
 
 def bar(share: float, width: int) -> str:
-    """A bar of eighths of a cell: as long as ``share`` of ``width``, and never empty for more than nothing."""
+    """A bar in eighths of a cell, ``share`` of ``width`` long; any positive share is visible."""
     eighths = round(min(max(share, 0.0), 1.0) * width * 8)
     if share > 0:
         eighths = max(eighths, 1)

@@ -33,8 +33,8 @@ from kernelforge.report.formatting import number
 from kernelforge.report.views import View
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
 from kernelforge.report.views.messages import Cost, total_cost
-from kernelforge.report.views.roofline import RooflinePoint, floor_us, place_of, spec_of
-from kernelforge.report.views.task import MetricChange, believed_time, compulsory_bytes, metric_changes
+from kernelforge.report.views.roofline import RooflinePoint, floor_us, roofline_point, spec_of_fingerprint
+from kernelforge.report.views.task import MetricChange, compulsory_bytes, metric_changes, plausible_time_us
 from kernelforge.tasks import list_suites
 from kernelforge.utils.shell_hints import shell_command
 
@@ -310,9 +310,9 @@ def attempt_view(
     candidate, evaluation = attempt.candidate, attempt.evaluation
     before = parent.candidate if parent else None
     speed = evaluation.performance
-    point = place_of(attempt)
-    least = floor_us(compulsory_bytes(facts, (attempt,)), spec_of(evaluation.fingerprint))
-    measured_us = believed_time(attempt)
+    point = roofline_point(attempt)
+    least = floor_us(compulsory_bytes(facts, (attempt,)), spec_of_fingerprint(evaluation.fingerprint))
+    measured_us = plausible_time_us(attempt)
     time_us = speed.time_us if speed and speed.quarantined is None else None
     alike = point is not None and speed is not None and point.time_origin is speed.origin
     return AttemptView.of(
@@ -336,7 +336,7 @@ def attempt_view(
         floor_share=least / measured_us if least is not None and measured_us else None,
         ceiling_share=point.ceiling_us / time_us if alike and point and point.ceiling_us and time_us else None,
         place=point,
-        parent_place=place_of(parent),
+        parent_place=roofline_point(parent),
         metrics=metric_changes(attempt, parent),
         profile_notes=attempt.profile.notes if attempt.profile else (),
         trials=_trials(attempt),

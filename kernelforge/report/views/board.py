@@ -12,7 +12,7 @@ from kernelforge.records import Evaluation, Fingerprint, Message, Origin, RunCon
 from kernelforge.report.views import View, statistics
 from kernelforge.report.views.messages import total_cost
 from kernelforge.report.views.run import FastPoint
-from kernelforge.report.views.run_records import RunRecords, ShownState
+from kernelforge.report.views.run_records import DisplayedState, RunRecords
 from kernelforge.report.views.statistics import Estimate
 from kernelforge.report.views.summary import TaskSummary, is_uncompiled
 
@@ -144,7 +144,7 @@ def key_differences(a: BoardKey, b: BoardKey) -> tuple[str, ...]:
     return tuple(differences)
 
 
-def settle(key: BoardKey, keys: Sequence[BoardKey]) -> BoardKey:
+def matching_key(key: BoardKey, keys: Sequence[BoardKey]) -> BoardKey:
     """The key of a run's board; for a run without timings, that of the board with the latest protocol that fits."""
     if key.protocol is not None:
         return key
@@ -204,7 +204,7 @@ class Result(View):
     """Digest of the submitted file."""
     verified: Verified | None = None
     started: str
-    state: ShownState
+    state: DisplayedState
     strategy: str
     coder: str
     judge: str
@@ -285,7 +285,7 @@ def boards_of(results: Iterable[Result]) -> Leaderboard:
     """Boards of results; those with the newest result come first."""
     ranked = list(results)
     keys = [result.key for result in ranked if result.key.protocol is not None]
-    settled = [(settle(result.key, keys), result) for result in ranked]
+    settled = [(matching_key(result.key, keys), result) for result in ranked]
     settled.sort(key=lambda pair: pair[0].model_dump_json())
     boards = [_board(key, [result for _, result in group]) for key, group in groupby(settled, key=lambda pair: pair[0])]
     boards.sort(key=lambda board: max(entry.started for entry in board.entries), reverse=True)
@@ -296,7 +296,7 @@ def run_result(records: RunRecords) -> Result:
     """Board result of a run of this results folder."""
     run = records.run
     evaluations = [attempt.evaluation for attempt in records.attempts]
-    tokens, dollars = spent_on(list(records.said()), (*run.config.coders, run.config.judge))
+    tokens, dollars = token_and_dollar_totals(list(records.all_messages()), (*run.config.coders, run.config.judge))
     return Result.of(
         run,
         run.config,
@@ -321,7 +321,7 @@ def has_tests(evaluator: str) -> bool:
     return evaluator != without_tests(evaluator)
 
 
-def spent_on(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | None, float | None]:
+def token_and_dollar_totals(messages: Sequence[Message], agents: Sequence[str]) -> tuple[int | None, float | None]:
     """Tokens and dollars of messages; None where a part is unknown.
 
     The built-in agents cost nothing. Other agents without a price (an exchange folder, an agent that submits by itself)

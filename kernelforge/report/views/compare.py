@@ -30,7 +30,7 @@ from kernelforge.report.views.board import board_key, key_differences
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.statistics import Estimate, geomean_correct
 from kernelforge.report.views.summary import best_of
-from kernelforge.report.views.task import believed_time
+from kernelforge.report.views.task import plausible_time_us
 
 _ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}
 """Parts of a board's key that are ignored here: each task is compared only with the same task."""
@@ -183,7 +183,7 @@ def _by_correctness(a: Attempt | None, b: Attempt | None, outcomes: list[str | N
 
 
 def _by_time(a: Attempt, b: Attempt) -> _Judged:
-    before, after = believed_time(a), believed_time(b)
+    before, after = plausible_time_us(a), plausible_time_us(b)
     values = before, after
     if before is None or after is None:
         which = " and ".join(name for name, value in (("a", before), ("b", after)) if value is None)

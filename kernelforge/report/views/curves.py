@@ -259,7 +259,7 @@ def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Messag
 def spent(records: RunRecords) -> tuple[Spent, ...]:
     """Agents by price, parts of evaluations by time, and the rest."""
     by_agent: dict[str, list[Message]] = defaultdict(list)
-    for message in records.said():
+    for message in records.all_messages():
         if message.usage is not None:
             by_agent[message.agent].append(message)
     parts: dict[str, float] = defaultdict(float)

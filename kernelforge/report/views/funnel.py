@@ -166,7 +166,7 @@ def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
         level=task.level if task else None,
         tags=task.tags if task else (),
         seconds=round(sum(attempt.seconds for attempt in attempts), 3),
-        dollars=paid(records.said_of(name)),
+        dollars=paid(records.task_messages(name)),
         speedup=summary.speedup,
         dram_ratio=summary.dram_ratio,
         cells=tuple(map(_cell, attempts)),

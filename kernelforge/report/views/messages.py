@@ -81,7 +81,7 @@ _AROUND = 60
 """Characters of context around a match."""
 
 
-class FoundLine(View):
+class SearchMatch(View):
     """One matching line of a message."""
 
     task: str
@@ -95,17 +95,17 @@ class FoundLine(View):
     """The line; of a long one, the part around the first match."""
 
 
-class FoundView(View):
+class SearchResults(View):
     """All matching lines."""
 
     run: str
     sought: str
-    lines: tuple[FoundLine, ...]
+    lines: tuple[SearchMatch, ...]
 
 
 def search(
     sought: str, task: str, attempts: Iterable[Attempt], messages: Iterable[Message] = ()
-) -> Iterator[FoundLine]:
+) -> Iterator[SearchMatch]:
     """Lines of one task's prompts and replies that contain a text, ignoring case: those of its attempts, then those
     about the task."""
     pattern = re.compile(re.escape(sought), re.IGNORECASE)
@@ -115,6 +115,6 @@ def search(
             if match := pattern.search(line):
                 begin, end = max(match.start() - _AROUND, 0), match.end() + _AROUND
                 text = ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
-                yield FoundLine(
+                yield SearchMatch(
                     task=task, attempt=attempt, agent=message.agent, role=message.role, line=number, text=text
                 )

@@ -48,7 +48,7 @@ class BudgetBar(View):
     """Whether more was spent, because tokens or price of a call are unknown."""
 
 
-class Lane(View):
+class WorkerStatus(View):
     """One worker of a device and its current task."""
 
     device: str
@@ -91,7 +91,7 @@ class ProgressView(View):
     pid: int
     """0 where no process works on it."""
     bars: tuple[BudgetBar, ...]
-    lanes: tuple[Lane, ...]
+    lanes: tuple[WorkerStatus, ...]
     funnel: dict[str, int]
     """Attempts that passed each step, in order."""
     gains: tuple[Gain, ...]
@@ -150,7 +150,7 @@ class RunProgress:
         self._finished: set[str] = set()
         self._last_finish: datetime | None = None
         self._spent = _Spent()
-        self._lanes: list[_At | None] = [None] * config.jobs
+        self._workers: list[_At | None] = [None] * config.jobs
         self._measured = not config.device.startswith("emulated:")
         self._funnel: Counter[str] = Counter()
         self._add_to_funnel(())
@@ -193,7 +193,7 @@ class RunProgress:
     def fail(self, message: str) -> None:
         """Record that the run ended by an error."""
         self._state, self._error = "failed", one_line(message, 500)
-        self._lanes = [None] * len(self._lanes)
+        self._workers = [None] * len(self._workers)
 
     def view(self, now: datetime, *, stopping: bool = False) -> ProgressView:
         """The current view.
@@ -212,7 +212,7 @@ class RunProgress:
             expected_end=None if stopping or self._state != "running" else self._expected_end(now),
             pid=self._pid,
             bars=_bars(self._config, len(self._finished), self._spent, (now - started).total_seconds()),
-            lanes=self._placed(now),
+            lanes=self._sorted_workers(now),
             funnel=dict(self._funnel),
             gains=tuple(self._gains),
             error=self._error,
@@ -227,21 +227,21 @@ class RunProgress:
 
     def _end(self, state: str) -> None:
         self._state = "finished" if state == RunState.FINISHED.value else "stopped"
-        self._lanes = [None] * len(self._lanes)
+        self._workers = [None] * len(self._workers)
 
     def _occupy(self, task: str, event: Event, now: datetime) -> None:
-        slot = next((slot for slot, at in enumerate(self._lanes) if at is not None and at.task == task), None)
-        before = None if slot is None else self._lanes[slot]
+        slot = next((slot for slot, at in enumerate(self._workers) if at is not None and at.task == task), None)
+        before = None if slot is None else self._workers[slot]
         if slot is None:
-            slot = next((slot for slot, at in enumerate(self._lanes) if at is None), len(self._lanes))
-        if slot == len(self._lanes):
-            self._lanes.append(None)
+            slot = next((slot for slot, at in enumerate(self._workers) if at is None), len(self._workers))
+        if slot == len(self._workers):
+            self._workers.append(None)
         previous = 0 if before is None else before.round
         round = previous if event.round is None else event.round
-        self._lanes[slot] = _At(task, round, event.stage or "start", now, event.device)
+        self._workers[slot] = _At(task, round, event.stage or "start", now, event.device)
 
     def _leave(self, task: str) -> None:
-        self._lanes = [None if at is not None and at.task == task else at for at in self._lanes]
+        self._workers = [None if at is not None and at.task == task else at for at in self._workers]
 
     def _count(self, attempt: Attempt, now: datetime | None) -> None:
         """
@@ -262,19 +262,19 @@ class RunProgress:
     def _add_to_funnel(self, attempts: tuple[Attempt, ...]) -> None:
         self._funnel.update({step.step: step.count for step in funnel(attempts, measured=self._measured)})
 
-    def _placed(self, now: datetime) -> tuple[Lane, ...]:
+    def _sorted_workers(self, now: datetime) -> tuple[WorkerStatus, ...]:
         """Workers sorted by device, those without a device last."""
-        lanes = [self._lane(slot, at, now) for slot, at in enumerate(self._lanes)]
+        lanes = [self._status(slot, at, now) for slot, at in enumerate(self._workers)]
         return tuple(
             sorted(lanes, key=lambda worker: (worker.device == self._config.device, worker.device, worker.slot))
         )
 
-    def _lane(self, slot: int, at: _At | None, now: datetime) -> Lane:
+    def _status(self, slot: int, at: _At | None, now: datetime) -> WorkerStatus:
         if at is None:
-            return Lane(
+            return WorkerStatus(
                 device=self._config.device, slot=slot, task=None, round=0, stage="", since=_iso(now), stalled_after_s=0
             )
-        return Lane(
+        return WorkerStatus(
             device=at.device or self._config.device,
             slot=slot,
             task=at.task,
@@ -286,7 +286,7 @@ class RunProgress:
 
     def _expected_end(self, now: datetime) -> str | None:
         done = len(self._finished) - self._before
-        if self._started is None or self._last_finish is None or done < max(_LEAST_FINISHED, len(self._lanes)):
+        if self._started is None or self._last_finish is None or done < max(_LEAST_FINISHED, len(self._workers)):
             return None
         remaining = len(self._config.tasks) - len(self._finished)
         end = self._last_finish + (self._last_finish - self._started) / done * remaining
@@ -296,7 +296,7 @@ class RunProgress:
         return _iso(end if wall is None else min(end, self._started + timedelta(seconds=wall)))
 
 
-def lane_name(worker: Lane, device: str) -> str:
+def worker_label(worker: WorkerStatus, device: str) -> str:
     """Label of a worker: its own device where the run has several (``device`` is the run's), else its slot."""
     return str(worker.slot) if worker.device == device else worker.device
 
@@ -316,7 +316,7 @@ def stalled_after_s(stage: str, config: RunConfig) -> float:
     return BATCH_STALLED_AFTER_S if config.llm.batch else config.llm.timeout_seconds
 
 
-def shown_bars(view: ProgressView) -> tuple[BudgetBar, ...]:
+def visible_bars(view: ProgressView) -> tuple[BudgetBar, ...]:
     """Bars with a limit, and those used without one. Time is left out then: every heading shows it."""
     return tuple(bar for bar in view.bars if bar.limit is not None or (bar.spent > 0 and bar.name != "seconds"))
 
@@ -348,7 +348,7 @@ def journalled_progress(records: RunRecords) -> ProgressView:
     fold = RunProgress(config, pid=0)
     for attempt in sorted(records.attempts, key=lambda attempt: attempt.started):
         fold._count(attempt, None)
-    usages = [message.usage for message in records.said() if message.usage is not None]
+    usages = [message.usage for message in records.all_messages() if message.usage is not None]
     spent = _Spent(
         evaluations=len(records.attempts),
         tokens=sum(usage.tokens or 0 for usage in usages),

@@ -74,12 +74,12 @@ def device_spec(device: str, gpu: str | None) -> DeviceSpec | None:
     return find_spec(device if device.startswith(EMULATED) else gpu or "")
 
 
-def spec_of(fingerprint: Fingerprint) -> DeviceSpec | None:
+def spec_of_fingerprint(fingerprint: Fingerprint) -> DeviceSpec | None:
     """Figures of the device of an evaluation."""
     return device_spec(fingerprint.device, fingerprint.gpu)
 
 
-def roofs_of(spec: DeviceSpec) -> DevicePeaks:
+def device_peaks(spec: DeviceSpec) -> DevicePeaks:
     return DevicePeaks.of(
         spec,
         device=spec.title,
@@ -100,12 +100,12 @@ def floor_us(compulsory_bytes: float | None, spec: DeviceSpec | None) -> float |
     return physical_floor_us(int(compulsory_bytes), spec.dram_bandwidth_gbps)
 
 
-def place_of(attempt: Attempt | None) -> RooflinePoint | None:
+def roofline_point(attempt: Attempt | None) -> RooflinePoint | None:
     """Position of an attempt; None without a profile."""
     if attempt is None or attempt.profile is None:
         return None
-    roofline, spec = attempt.profile.roofline, spec_of(attempt.evaluation.fingerprint)
-    roofs = None if spec is None else roofs_of(spec)
+    roofline, spec = attempt.profile.roofline, spec_of_fingerprint(attempt.evaluation.fingerprint)
+    roofs = None if spec is None else device_peaks(spec)
     tensor_cores = uses_tensor_cores(attempt.profile)
     return RooflinePoint.of(
         roofline,

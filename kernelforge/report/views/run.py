@@ -24,7 +24,7 @@ from kernelforge.report.views.curves import (
 from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow, StageEnd, funnel, matrix, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
-from kernelforge.report.views.run_records import RunRecords, ShownState
+from kernelforge.report.views.run_records import DisplayedState, RunRecords
 from kernelforge.report.views.summary import TaskSummary
 from kernelforge.search import pass_at_k
 
@@ -58,7 +58,7 @@ class RunView(View):
     """One run."""
 
     id: str
-    state: ShownState
+    state: DisplayedState
     suite: str
     suite_digest: str
     device: str
@@ -149,8 +149,8 @@ def run_view(records: RunRecords) -> RunView:
         stages=stage_ends(attempts),
         median_dram_ratio=median(ratios) if ratios else None,
         mean_reward=sum(scored) / len(summaries) if scored else None,
-        cost=total_cost(records.said()),
-        costs=agent_costs(records.said()),
+        cost=total_cost(records.all_messages()),
+        costs=agent_costs(records.all_messages()),
         pass_at_k=_pass_at_k(records),
         fast_curves=fast_curves(records.bests()) if measured else (),
         absent=_absent(attempts),

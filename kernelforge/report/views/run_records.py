@@ -27,7 +27,7 @@ from kernelforge.utils.shell_hints import results_option
 RUN_METRICS = (*SECTORS, *REQUESTS, *TENSOR_METRICS)
 """Names of all metrics in views of a complete run. A view that needs another one adds it here."""
 
-ShownState = Literal["running", "interrupted", "stopped", "finished"]
+DisplayedState = Literal["running", "interrupted", "stopped", "finished"]
 """``interrupted``: journalled as running, but no process works on it."""
 
 
@@ -100,7 +100,7 @@ class RunRecords:
         )
 
     @property
-    def state(self) -> ShownState:
+    def state(self) -> DisplayedState:
         """The run's state; ``interrupted`` when its process died."""
         if self.run.state is RunState.RUNNING and not self.live:
             return "interrupted"
@@ -136,14 +136,14 @@ class RunRecords:
         """Every task's best attempt, in the run's order; None where nothing was accepted."""
         return tuple(best_of(self.of_task(task)) for task in self.run.config.tasks)
 
-    def said(self) -> Iterator[Message]:
+    def all_messages(self) -> Iterator[Message]:
         """All messages of the run."""
         for attempt in self.attempts:
             yield from attempt.messages
         for messages in self.messages.values():
             yield from messages
 
-    def said_of(self, task: str) -> Iterator[Message]:
+    def task_messages(self, task: str) -> Iterator[Message]:
         """The same of one task."""
         for attempt in self.of_task(task):
             yield from attempt.messages

@@ -8,7 +8,7 @@ from kernelforge.records import Attempt, Operator, Origin, Performance, Profile,
 from kernelforge.records.timing import COMPILED
 from kernelforge.report.formatting import choices
 from kernelforge.report.views import View
-from kernelforge.report.views.roofline import floor_us, spec_of
+from kernelforge.report.views.roofline import floor_us, spec_of_fingerprint
 
 
 class TaskSummary(View):
@@ -77,7 +77,7 @@ def best_of(attempts: Sequence[Attempt]) -> Attempt | None:
     return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
 
 
-def moves_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
+def steps_to(attempt: Attempt, attempts: Sequence[Attempt]) -> tuple[str, ...]:
     """Move or operator of every step from the seed to ``attempt``."""
     by_id = {other.id: other for other in attempts}
     chain: list[str] = []
@@ -140,7 +140,7 @@ def measured_floor_us(attempt: Attempt, compulsory_bytes: float | None = None) -
     """
     fingerprint = attempt.evaluation.fingerprint
     least = attempt.profile.roofline.compulsory_bytes if attempt.profile else compulsory_bytes
-    return floor_us(least or None, spec_of(fingerprint)) if fingerprint.gpu else None
+    return floor_us(least or None, spec_of_fingerprint(fingerprint)) if fingerprint.gpu else None
 
 
 def summarise(
@@ -170,7 +170,7 @@ def summarise(
         verdict=latest.evaluation.verdict if latest else None,
         rounds=len(attempts),
         best=best.id if best else None,
-        moves=moves_to(best, attempts) if best else (),
+        moves=steps_to(best, attempts) if best else (),
         generality=correctness.generality if correctness else None,
         reward=latest.reward.value if latest else None,
         dram_bytes=roofline.dram_bytes if roofline else None,

@@ -25,7 +25,7 @@ from kernelforge.records import (
 )
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import Cost, total_cost
-from kernelforge.report.views.roofline import DevicePeaks, floor_us, roofs_of, spec_of
+from kernelforge.report.views.roofline import DevicePeaks, device_peaks, floor_us, spec_of_fingerprint
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.report.views.suite import spec_text
 from kernelforge.report.views.summary import TaskSummary, step_name, summarise
@@ -179,7 +179,7 @@ def task_view(records: RunRecords, task: str) -> TaskView:
     """View of one task of a run."""
     attempts = records.of_task(task)
     source, facts = records.tasks.get(task), records.facts.get(task)
-    spec = next((spec_of(attempt.evaluation.fingerprint) for attempt in attempts), None)
+    spec = next((spec_of_fingerprint(attempt.evaluation.fingerprint) for attempt in attempts), None)
     summary = summarise(records.run.id, task, attempts, records.finished.get(task))
     by_id = {attempt.id: attempt for attempt in attempts}
     lineage = tuple(
@@ -197,12 +197,12 @@ def task_view(records: RunRecords, task: str) -> TaskView:
         c_reference=(source.c_source or None) if source else None,
         sizes=task_sizes(source, facts),
         device=records.run.config.device,
-        roofs=None if spec is None else roofs_of(spec),
+        roofs=None if spec is None else device_peaks(spec),
         floor_us=floor_us(compulsory_bytes(facts, attempts), spec),
         baselines=_baselines(attempts),
         summary=summary,
         lineage=lineage,
-        cost=total_cost(records.said_of(task)),
+        cost=total_cost(records.task_messages(task)),
         tests=tuple(_test(generator, attempts) for generator in records.generators.get(task, ())),
         lessons=tuple(records.lessons.get(task, ())),
     )
@@ -310,7 +310,7 @@ def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Lite
     """Relative change from the parent, and its quantity."""
     if parent is None:
         return None, None
-    times = [believed_time(attempt) for attempt in (parent, attempt)]
+    times = [plausible_time_us(attempt) for attempt in (parent, attempt)]
     if times[0] is not None and times[1] is not None:
         return times[1] / times[0] - 1, "time_us"
     moved = [attempt.profile.roofline.dram_bytes if attempt.profile else None for attempt in (parent, attempt)]
@@ -319,7 +319,7 @@ def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Lite
     return None, None
 
 
-def believed_time(attempt: Attempt) -> float | None:
+def plausible_time_us(attempt: Attempt) -> float | None:
     """Measured time that is not quarantined, in µs."""
     speed = attempt.evaluation.performance
     if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:

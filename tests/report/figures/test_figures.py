@@ -29,7 +29,7 @@ from kernelforge.report.figures import (
 from kernelforge.report.figures.roofline import roofline
 from kernelforge.report.figures.speedups import EACH_END
 from kernelforge.report.views.compare import compare_view
-from kernelforge.report.views.roofline import roofs_of
+from kernelforge.report.views.roofline import device_peaks
 from kernelforge.report.views.run import RunView
 from tests.report.golden.golden_runs import golden_records
 
@@ -247,7 +247,7 @@ def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> N
         "TF32": roofs.tf32_tensor_flops_per_s,
         "FP16": roofs.fp16_tensor_flops_per_s,
     }
-    turing = used.model_copy(update={"roofs": roofs_of(SPECS["t4"])})
+    turing = used.model_copy(update={"roofs": device_peaks(SPECS["t4"])})
     assert not any(row.get("name", "").startswith("TF32") for row in rows_of(roofline(turing)))
     ends = [row["rate"] for row in drawn[used] if row.keys() == {"intensity", "rate"}]
     assert set(peaks[used].values()) < set(ends)

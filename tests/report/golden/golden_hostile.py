@@ -161,9 +161,9 @@ def _large(golden: Golden, task: Task) -> None:
     changed = make_candidate(task.name, 1, source="// b line..\n" * LINES + "__global__ void k() {}\n")
     one_line = make_candidate(task.name, 2, source="/*" + "x<" * 100_000 + "*/__global__ void k() {}")
 
-    def said(content: str) -> tuple[Message, ...]:
+    def reply(content: str) -> tuple[Message, ...]:
         return (Message(agent="coder", role="reply", provider="openai:model-x", content=content),)
 
-    golden.add(task, Verdict.OK, candidate=kernel, accepted=True, messages=said("<b>line</b>\n" * (MEGABYTE // 12)))
-    golden.add(task, Verdict.OK, parent=0, move="vectorise", candidate=changed, messages=said("<i>" * (MEGABYTE // 3)))
-    golden.add(task, Verdict.BUILD, "compile", parent=0, candidate=one_line, messages=said("\x1b" * (MEGABYTE // 10)))
+    golden.add(task, Verdict.OK, candidate=kernel, accepted=True, messages=reply("<b>line</b>\n" * (MEGABYTE // 12)))
+    golden.add(task, Verdict.OK, parent=0, move="vectorise", candidate=changed, messages=reply("<i>" * (MEGABYTE // 3)))
+    golden.add(task, Verdict.BUILD, "compile", parent=0, candidate=one_line, messages=reply("\x1b" * (MEGABYTE // 10)))

@@ -13,7 +13,7 @@ from kernelforge.profiling.ncu.catalogue import TENSOR_PIPE
 from kernelforge.records import Attempt, Correctness, Metric, Origin, SizeCheck, Verdict
 from kernelforge.report import attempt_view
 from kernelforge.report.views.attempt import AttemptView, gates_of
-from kernelforge.report.views.roofline import place_of
+from kernelforge.report.views.roofline import roofline_point
 from kernelforge.report.views.summary import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
@@ -133,14 +133,14 @@ def test_with_tensor_cores_the_ceiling_is_that_of_their_fastest_type(counter: st
     used = Metric(name=counter, value=40.0, unit="%", origin=Origin.MEASURED)
     many = attempt.profile.roofline.model_copy(update={"flops": 1e12})
     profile = attempt.profile.model_copy(update={"metrics": (*attempt.profile.metrics, used), "roofline": many})
-    place = place_of(attempt.model_copy(update={"profile": profile}))
+    place = roofline_point(attempt.model_copy(update={"profile": profile}))
     assert place is not None
     assert place.roofs is not None
     assert place.tensor_cores
     assert place.ceiling_us == pytest.approx(1e12 / place.roofs.fp16_tensor_flops_per_s * 1e6)
     idle = used.model_copy(update={"value": 0.0})
     profile = profile.model_copy(update={"metrics": (*attempt.profile.metrics, idle)})
-    place = place_of(attempt.model_copy(update={"profile": profile}))
+    place = roofline_point(attempt.model_copy(update={"profile": profile}))
     assert place is not None
     assert place.roofs is not None
     assert not place.tensor_cores

@@ -15,15 +15,15 @@ from kernelforge.report.views.progress import (
     STALLED_AFTER_S,
     BudgetBar,
     Gain,
-    Lane,
     ProgressView,
     RunProgress,
+    WorkerStatus,
     format_spent,
     journalled_progress,
-    lane_name,
     seconds_since,
-    shown_bars,
     stalled_after_s,
+    visible_bars,
+    worker_label,
 )
 from kernelforge.report.views.run import run_view
 from kernelforge.report.views.run_records import RunRecords
@@ -83,12 +83,12 @@ def test_lanes_of_several_devices_stand_together_under_their_names() -> None:
     told.hear(2, Event("stage", task="softmax", round=0, stage="coder", device="cuda:1"))
     told.hear(3, Event("stage", task="matmul", round=0, stage="coder", device="cuda:0"))
     lanes = told.view(at(4)).lanes
-    assert [(lane_name(lane, "cuda"), lane.task) for lane in lanes] == [
+    assert [(worker_label(lane, "cuda"), lane.task) for lane in lanes] == [
         ("cuda:0", "matmul"), ("cuda:1", "softmax"), ("2", None),
     ]  # fmt: skip
     alone = Told(device="cuda:0", jobs=1)
     alone.hear(1, Event("stage", task="softmax", round=0, stage="coder", device="cuda:0"))
-    assert [lane_name(lane, "cuda:0") for lane in alone.view(at(2)).lanes] == ["0"]
+    assert [worker_label(lane, "cuda:0") for lane in alone.view(at(2)).lanes] == ["0"]
 
 
 def test_more_tasks_at_work_than_workers_are_shown_all_the_same() -> None:
@@ -114,13 +114,13 @@ def test_bars_have_what_the_run_told_and_the_limits_of_its_budget() -> None:
     assert [format_spent(bar, bar.spent) for bar in view.bars] == [
         "0 of 3", "5 of 40", "33 s of 10 min 00 s", "900 of 1,000", "at least $0.25 of $2.50",
     ]  # fmt: skip
-    assert shown_bars(view) == view.bars
+    assert visible_bars(view) == view.bars
 
 
 def test_bars_that_say_nothing_are_not_shown() -> None:
     told = Told()
     told.hear(1, Event("stage", task="softmax", round=0, stage="coder", spent=Totals(2, 0, 0.0, 0, 0)))
-    assert [bar.name for bar in shown_bars(told.view(at(5)))] == ["tasks", "evaluations"]
+    assert [bar.name for bar in visible_bars(told.view(at(5)))] == ["tasks", "evaluations"]
 
 
 def test_the_funnel_is_that_of_the_run_view() -> None:
@@ -265,6 +265,6 @@ def test_words_of_a_bar_without_a_limit_have_none() -> None:
 
 def test_the_page_on_watching_names_every_field() -> None:
     page = (Path(__file__).resolve().parents[3] / "docs" / "view.md").read_text()
-    for view in (ProgressView, BudgetBar, Lane, Gain):
+    for view in (ProgressView, BudgetBar, WorkerStatus, Gain):
         for field in view.model_fields:
             assert f"`{field}`" in page, f"{view.__name__}.{field}"

@@ -242,7 +242,7 @@ def test_an_attempt_that_ends_after_its_successor_does_not_become_the_best_again
     ]  # fmt: skip
 
 
-def said(agent: str, dollars: float | None) -> Message:
+def paid_message(agent: str, dollars: float | None) -> Message:
     usage = Usage(model="m", dollars=dollars, seconds=1.0)
     return Message(agent=agent, role="reply", provider="openai:m", content="x", usage=usage)
 
@@ -250,7 +250,7 @@ def said(agent: str, dollars: float | None) -> Message:
 def test_tests_are_paid_before_the_first_attempt_and_lessons_after_the_last():
     run, task = make_run(device="cuda:0", tasks=("softmax",)), make_task()
     attempts = tuple(make_attempt(run, task, n, Verdict.WRONG, parent=0 if n else None) for n in range(2))
-    outside = {"softmax": (said("tester", 1.0), said("reflexion", 10.0))}
+    outside = {"softmax": (paid_message("tester", 1.0), paid_message("reflexion", 10.0))}
     view = run_view(RunRecords(run, attempts, messages=outside))
     assert [point.dollars for point in view.anytime] == [1.0, 11.0]
     assert view.matrix[0].dollars == view.cost.dollars == 11.0
@@ -259,7 +259,7 @@ def test_tests_are_paid_before_the_first_attempt_and_lessons_after_the_last():
 def test_once_a_price_is_unknown_so_is_every_later_sum():
     def replied(number: int, dollars: float | None) -> Attempt:
         made = make_attempt(make_run(), make_task(), number, Verdict.WRONG, parent=0 if number else None)
-        return made.model_copy(update={"messages": (said("coder", dollars),)})
+        return made.model_copy(update={"messages": (paid_message("coder", dollars),)})
 
     points = run_view(alone(replied(0, 0.5), replied(1, None), replied(2, 0.5))).anytime
     assert [point.dollars for point in points] == [0.5, None, None]
@@ -320,7 +320,7 @@ def test_a_task_that_the_run_never_came_to_is_an_empty_row(views: dict[str, RunV
 @every_run
 def test_without_texts_the_views_of_a_run_are_the_same(store: Store, views: dict[str, RunView], name: str):
     light = RunRecords.load(store, golden(name).run, texts=False)
-    assert {message.content for message in light.said()} == {""}
+    assert {message.content for message in light.all_messages()} == {""}
     assert run_view(light).model_dump_json() == views[name].model_dump_json()
 
 
