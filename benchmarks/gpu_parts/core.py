@@ -64,7 +64,7 @@ class _Watcher:
 
 def summarise(records: RunRecords, copy_gbps: float, report: Report) -> None:
     """Rows and figures of a finished run."""
-    summaries = records.summaries()
+    summaries = records.summaries
     shares: dict[str, float] = {}
     for one in summaries:
         share = bandwidth_share(one, copy_gbps)

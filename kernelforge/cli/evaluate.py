@@ -157,9 +157,9 @@ def _read(path: Path) -> str:
 
 def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = None) -> None:
     """Print a result, and what is striking about the text of a ModelNew class."""
-    from kernelforge.report.views.attempt import evaluation_view
+    from kernelforge.report.views.attempt import EvaluationView
 
-    view = evaluation_view(result.evaluation, result.profile)
+    view = EvaluationView.of(result)
     if as_json:
         print_json(view)
     else:

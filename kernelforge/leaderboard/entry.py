@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NoReturn, TypeVar
 
-from pydantic import Field, StringConstraints, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, ValidationError, field_validator, model_validator
 
 from kernelforge.errors import UsageError
 from kernelforge.records import (
@@ -54,7 +54,7 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(
             data.decode(),
-            parse_int=_whole,
+            parse_int=_integer,
             parse_float=_number,
             parse_constant=_no_number,
             object_pairs_hook=_each_key_once,
@@ -92,7 +92,7 @@ def has_at_most(count: int, value: Any) -> bool:
     return True
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     if len(text) > _MAX_DIGITS:
         raise ValueError(f"a number of {len(text)} digits")
     return int(text)
@@ -128,6 +128,7 @@ _MOST_VALUES = 200_000
 M = TypeVar("M", bound=Record)
 
 Line = Annotated[str, StringConstraints(max_length=200)]
+Timestamp = Annotated[Line, AfterValidator(lambda text: datetime.fromisoformat(text) and text)]
 Hash = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 RunId = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
@@ -139,7 +140,7 @@ class RunFacts(Record):
     """Settings of the run. Contains no API key and no address of a server."""
 
     id: RunId
-    started: Line
+    started: Timestamp
     """UTC, ISO 8601."""
     ended: Line | None
     state: Literal["finished", "stopped"]
@@ -157,12 +158,6 @@ class RunFacts(Record):
     measure: MeasureSettings
     seed: int
     """Seed of the secret inputs. A verification draws its own."""
-
-    @field_validator("started")
-    @classmethod
-    def _a_time(cls, value: str) -> str:
-        datetime.fromisoformat(value)
-        return value
 
     @field_validator("measure")
     @classmethod

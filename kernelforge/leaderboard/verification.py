@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
-from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, parsed
+from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, Timestamp, parsed
 from kernelforge.records import Fingerprint, Record, Verdict
 from kernelforge.report.views.board import Verified
 
@@ -56,7 +56,7 @@ class Verification(Record):
     entry: Digest
     """Digest of the checked entry."""
     run: RunId
-    when: Line
+    when: Timestamp
     """UTC, ISO 8601."""
     kernelforge: Line
     host: Line
@@ -69,12 +69,6 @@ class Verification(Record):
     """Number of sampled tasks."""
     checks: tuple[Check, ...] = Field(max_length=100)
     tasks: tuple[TaskCheck, ...] = Field(max_length=20_000)
-
-    @field_validator("when")
-    @classmethod
-    def _a_time(cls, value: str) -> str:
-        datetime.fromisoformat(value)
-        return value
 
     @model_validator(mode="after")
     def _somewhere(self) -> Verification:

@@ -110,12 +110,12 @@ def verify(
     results: dict[str, TaskCheck] = {}
     if sampled and suite is not None and all(check.ok for check in checks):
         try:
-            workshop = open_pool()
-            fingerprint = workshop.fingerprint
+            pool = open_pool()
+            fingerprint = pool.fingerprint
         except KernelForgeError as error:
             results = {row.task: _left_out(row, f"nothing here to run it on: {error}") for row in sampled}
         else:
-            for check in rerun(entry, sampled, suite, workshop):
+            for check in rerun(entry, sampled, suite, pool):
                 results[check.task] = check
                 watch(check)
     drawn_names = {row.task for row in sampled}
@@ -157,12 +157,12 @@ FASTER = 1.5
 """Largest factor by which a kernel may be faster on another GPU of the same name."""
 
 
-def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: EvaluatorPool) -> Iterator[TaskCheck]:
+def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: EvaluatorPool) -> Iterator[TaskCheck]:
     """Evaluate the best candidates of some rows again, one by one."""
-    here = workshop.fingerprint
+    here = pool.fingerprint
     tasks = {task.name: task for task in suite}
     for row in rows:
-        assert row.best is not None  # whoever drew the sample saw to that
+        assert row.best is not None  # rows are drawn from those with a best attempt
         task = tasks.get(row.task)
         why = incomparable(row.best.evaluation.fingerprint, here)
         if task is None or task.digest != row.task_digest:
@@ -172,7 +172,7 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, workshop: Eva
             continue
         start = time.perf_counter()
         try:
-            rerun_result = _again(entry, row.best, task, workshop)
+            rerun_result = _evaluate_again(entry, row.best, task, pool)
         except KernelForgeError as error:
             yield TaskCheck(task=row.task, status="not re-run", reason=f"it could not be: {error}"[:1_900])
             continue
@@ -198,8 +198,8 @@ class _Found(NamedTuple):
     """Disagreements with the entry."""
 
 
-def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) -> _Found:
-    evaluator = workshop.evaluator(task)
+def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPool) -> _Found:
+    evaluator = pool.evaluator(task)
     try:
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
         problems = (*_bytes(best, evaluator.facts), *_problems(best, result))
@@ -215,7 +215,7 @@ def _again(entry: EntryFile, best: Best, task: Task, workshop: EvaluatorPool) ->
         return _Found(result, problems)
     finally:
         evaluator.oracle.close()
-        workshop.done(task)
+        pool.done(task)
 
 
 def _bytes(best: Best, facts: TaskFacts) -> Iterator[str]:

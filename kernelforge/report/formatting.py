@@ -33,7 +33,7 @@ _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 def printable(text: str) -> str:
     r"""``text`` with control, bidirectional and invisible characters escaped (``\x1b``); newlines and tabs stay."""
     if text.isascii() and not text.encode().translate(None, _PLAIN):
-        return text  # most texts: told fifteen times as fast as by the pattern
+        return text  # most texts; fifteen times as fast as the pattern
     return _CONTROL.sub(_written_out, text.replace("\r\n", "\n"))
 
 
@@ -185,7 +185,7 @@ def format_interval(interval: Interval, show: Callable[[float], str]) -> str:
 
 EXCESSIVE = (
     "so many attempts without a score are a fault of this machine, or a Coder that writes what the device lacks; "
-    "read the reasons, mend what they name, and do not train on this run before"
+    "read the reasons, fix their causes, and do not train on this run before"
 )
 """Advice where :attr:`~kernelforge.report.views.integrity.Unscored.excessive` is set."""
 

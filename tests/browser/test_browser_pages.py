@@ -112,7 +112,7 @@ def test_a_board_fits_a_desk(visited: Visited, tab: Callable[..., Tab], tmp_path
 
 
 def test_a_chart_of_tasks_has_a_mark_for_each(visited: Visited):
-    speeds = golden_records("measured-a").summaries()
+    speeds = golden_records("measured-a").summaries
     timed = sum(task.speedup is not None for task in speeds)
     assert visited(ALL["run-measured"], "light").charts["f-task-speedups"] >= timed > 5
 

@@ -182,7 +182,7 @@ def test_measured_times_become_shares_of_a_copy(report: Report) -> None:
     named = {figure.name: figure for figure in report.figures}
     assert named["fast_1, against the fastest baseline"].value == "100%"
     assert named["geometric mean, against eager, correct"].value == "3.000"
-    one = core.RunRecords(run, (attempt,)).summaries()[0]
+    one = core.RunRecords(run, (attempt,)).summaries[0]
     moved = one.model_copy(update={"compulsory_bytes": 50e6})
     assert core.bandwidth_share(moved, 1000.0) == pytest.approx(0.5)
 

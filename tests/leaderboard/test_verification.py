@@ -334,7 +334,7 @@ def test_an_entry_decides_neither_on_a_path_nor_on_how_long_its_timing_takes(mad
 
 
 def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
-    workshop: EvaluatorPool, reference: EntryFile, forged: Forge
+    pool: EvaluatorPool, reference: EntryFile, forged: Forge
 ):
     """Every hash of the forgery is right; only running it tells."""
 
@@ -348,6 +348,6 @@ def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
     for name, entry in (("honest", reference), ("wrong", forged(reference, wrong))):
         rows = [row for row in entry.tasks if row.task == "transpose"]
         assert failed(entry) == {}
-        (told[name],) = rerun(entry, rows, suite, workshop)
+        (told[name],) = rerun(entry, rows, suite, pool)
     assert (told["honest"].status, told["honest"].verdict) == ("agrees", Verdict.OK)
     assert (told["wrong"].status, told["wrong"].verdict) == ("differs", Verdict.WRONG)

@@ -28,7 +28,7 @@ from kernelforge.report.terminal import (
     run_summary,
     task_lines,
 )
-from kernelforge.report.views.attempt import evaluation_view, gates_of
+from kernelforge.report.views.attempt import EvaluationView, gates_of
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.curves import anytime
 from kernelforge.report.views.diff import diff_view
@@ -191,7 +191,7 @@ def test_the_page_of_an_attempt_says_why_it_was_not_compared(width: int) -> None
     assert (gate.status, gate.detail) == ("not compared", WHY)
     for page in (
         drawn(attempt_lines(attempt_view(best, None)), width=width),
-        drawn(evaluation_lines(evaluation_view(best.evaluation, best.profile)), width=width),
+        drawn(evaluation_lines(EvaluationView.of(best)), width=width),
     ):
         assert re.search(rf"^verdict +{UNCOMPARED} at stage done", page, re.M)
     assert re.search(rf"^\* full +not compared: {WHY}", drawn(attempt_lines(attempt_view(best, None))), re.M)
@@ -214,7 +214,7 @@ def test_a_full_size_that_was_compared_in_part_says_of_how_much() -> None:
     (gate,) = [one for one in gates_of(evaluation) if one.name == "full"]
     assert (gate.status, gate.detail) == ("passed", part)
     assert f"passed: {part}" in drawn(attempt_lines(attempt_view(attempt, None)))
-    assert "compared in part" in drawn(evaluation_lines(evaluation_view(evaluation, None)), width=200)
+    assert "compared in part" in drawn(evaluation_lines(EvaluationView(evaluation=evaluation, profile=None)), width=200)
 
 
 def test_tables_hold_the_words_and_show_the_mark_with_one_line_beneath() -> None:

@@ -39,7 +39,7 @@ from kernelforge.report.tables.task import compare_table, task_table
 from kernelforge.report.views.attempt import AttemptView, attempt_view
 from kernelforge.report.views.board import Leaderboard
 from kernelforge.report.views.compare import CompareView
-from kernelforge.report.views.funnel import STEPS, FunnelStep
+from kernelforge.report.views.funnel import STEPS
 from kernelforge.report.views.integrity import CONCERNS
 from kernelforge.report.views.run import RunView, run_view
 from kernelforge.report.views.run_records import RunRecords
@@ -225,19 +225,6 @@ class Number(NamedTuple):
     detail: str
 
 
-class FunnelRow(NamedTuple):
-    """One step of the funnel."""
-
-    step: str
-    place: int
-    came: int
-    """Attempts that passed it."""
-    share: float
-    """Of all attempts, in percent."""
-    lost: tuple[tuple[str, int], ...]
-    """Outcomes of the attempts that passed only the step before."""
-
-
 class Choice(NamedTuple):
     """One choice of a filter."""
 
@@ -270,7 +257,7 @@ def run_context(pages: RunPages, links: Links) -> Context:
         "fast_tabs": _fast_tabs(charts),
         "anytime": html_table(anytime_table(view.anytime), to_attempt) if view.anytime else None,
         "anytime_tabs": _anytime_tabs(charts),
-        "funnel": funnel_rows(view.funnel),
+        "funnel": view.funnel,
         "spent": html_table(spent_table(view.spent)),
         "most_spent": max((summary.seconds for summary in view.spent), default=0.0),
         "costs": html_table(cost_table(view.costs)) if view.costs else None,
@@ -336,20 +323,6 @@ def _estimate(label: str, value: Estimate | None, show: Any, detail: str) -> Num
     if value is None:
         return None
     return Number(label, show(value.value), raw_number(value.value), f"{_interval(value, show)} {detail}".lstrip())
-
-
-def funnel_rows(steps: Sequence[FunnelStep]) -> list[FunnelRow]:
-    first = steps[0].count if steps else 0
-    return [
-        FunnelRow(
-            step.step,
-            STEPS.index(step.step),
-            step.count,
-            100 * step.count / first if first else 0.0,
-            tuple((short_outcome(outcome), count) for outcome, count in step.lost_outcomes.items()),
-        )
-        for step in steps
-    ]
 
 
 def _fast_tabs(charts: dict[str, Chart]) -> list[tuple[str, list[Chart]]]:

@@ -175,7 +175,7 @@ def _cell_writer(
             text = f'<span class="{_MARKED[plain]}">{text}</span>'
         folds = ' class="wide"' if not numeric and len(plain) > longest else ""
         beneath = _beneath(values, parts) if parts else ""
-        cell = f"{begin}{folds}{_held(value)}>{text}{beneath}{end}"
+        cell = f"{begin}{folds}{_data_value(value)}>{text}{beneath}{end}"
         if reusable and len(plain) <= _TIGHT and len(written) < _MOST:
             written[value] = cell
         return cell
@@ -186,12 +186,12 @@ def _cell_writer(
 def _beneath(values: Sequence[Any], parts: Sequence[tuple[int, Column]]) -> str:
     """Second line of a cell: values of other columns, each in an element that names its column; numbers on one line,
     texts on a line each."""
-    cells = [
-        f'{escape(part.lead)}<span data-part="{escape(part.key)}"{_held(values[index])}{_warned(part, values[index])}>'
-        f"{_escaped(part.show(values[index]))[1]}</span>"
-        for index, part in parts
-        if values[index] not in (None, "")
-    ]
+    cells = []
+    for index, part in parts:
+        value = values[index]
+        if value not in (None, ""):
+            attributes = f'data-part="{escape(part.key)}"{_data_value(value)}{_warned(part, value)}'
+            cells.append(f"{escape(part.lead)}<span {attributes}>{_escaped(part.show(value))[1]}</span>")
     lines = ["".join(cells)] if parts[0][1].align == "right" else cells
     return "".join(f"<small> {line}</small>" for line in lines if line)
 
@@ -200,7 +200,7 @@ def _warned(part: Column, value: Any) -> str:
     return ' class="bad"' if part.key == "checked" and value.endswith(DIFFERS) else ""
 
 
-def _held(value: Any) -> str:
+def _data_value(value: Any) -> str:
     raw = raw_number(value)
     return "" if raw is None else f' data-value="{raw}"'
 

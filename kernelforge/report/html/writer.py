@@ -82,7 +82,7 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
     Raises:
         UsageError: the folder contains a file that is not part of a report.
     """
-    folder = Path(os.path.abspath(folder))  # "." has no name beside which anything could be written
+    folder = Path(os.path.abspath(folder))  # "." has no name for a sibling
     _may_replace(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(folder, folder=True, ours=_is_report) as part:
@@ -124,7 +124,7 @@ def _may_replace(folder: Path) -> None:
         raise UsageError(f"{folder} is not a folder: name another one with --output")
     if folder.is_dir() and not (folder / MARK).is_file() and any(folder.iterdir()):
         raise UsageError(f"{folder} holds something that is no report: name another folder with --output")
-    # The mark says whose folder it was. What somebody put into it since would go with it.
+    # The mark says whose folder it was. Files added since would be deleted with it.
     if folder.is_dir() and (strange := next(_strangers(folder), None)) is not None:
         raise UsageError(f"{strange} is no part of a report: move it out of {folder}, or name another folder")
 

@@ -157,14 +157,14 @@ def _shares(view: AttemptView) -> Iterator[RenderableType]:
     elif view.floor_us is not None and view.performance is not None:
         yield field("floor", f"{number(view.floor_us)} µs, {_FLOOR}")
     if view.place is not None:
-        yield field("roofline", _place(view.place))
+        yield field("roofline", _position(view.place))
     if view.ceiling_share is not None and view.place is not None:
         yield field("ceiling", f"{percent(view.ceiling_share)} of it reached ({view.place.time_origin.value} time)")
     if view.parent_place is not None:
-        yield field("parent", _place(view.parent_place))
+        yield field("parent", _position(view.parent_place))
 
 
-def _place(point: RooflinePoint) -> str:
+def _position(point: RooflinePoint) -> str:
     ridge = "" if point.roofs is None else f", the ridge is at {number(point.roofs.ridge)}"
     ceiling = "" if point.ceiling_us is None else f"; the roof allows {number(point.ceiling_us)} µs"
     return (

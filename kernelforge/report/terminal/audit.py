@@ -48,7 +48,7 @@ def audit_lines(row: AuditRow, *, survivors_only: bool = False) -> RenderableTyp
             head.append(_counts(row), style="not bold")
         lines.append(head)
     if not row.same_as:
-        lines += [Padding(Text(one_line(f"survived: {_told(mutant)}")), (0, 0, 0, 4)) for mutant in row.survivors]
+        lines += [Padding(Text(one_line(f"survived: {_survivor(mutant)}")), (0, 0, 0, 4)) for mutant in row.survivors]
     lines += [Padding(Text(one_line(f"stale: {text}")), (0, 0, 0, 4)) for text in row.stale]
     return Group(*lines)
 
@@ -58,12 +58,11 @@ def _counts(row: AuditRow) -> str:
     return f"{row.killed} of {row.judged} rejected{argued}; KernelBench's rule: {row.kernelbench_killed}"
 
 
-def _told(mutant: MutantRow) -> str:
-    notes = [
-        *(["the reference's very bits"] if mutant.bitwise_equal else []),
-        *(["KernelBench's rule rejects it"] if mutant.kernelbench_killed else []),
-    ]
-    return mutant.mutant + (f" ({'; '.join(notes)})" if notes else "")
+def _survivor(mutant: MutantRow) -> str:
+    same = "bitwise equal to the reference" if mutant.bitwise_equal else ""
+    rejected = "KernelBench's rule rejects it" if mutant.kernelbench_killed else ""
+    notes = "; ".join(filter(None, (same, rejected)))
+    return mutant.mutant + (f" ({notes})" if notes else "")
 
 
 def audit_verdict(view: AuditView) -> str:

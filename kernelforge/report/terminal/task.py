@@ -79,8 +79,8 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
     line.append(one_line(node.step), style="bold")
     line.append(" ")
     line.append(node.outcome, style=STYLES[node.outcome])
-    for told in _numbers(node):
-        line.append(f"  {told}")
+    for text in _numbers(node):
+        line.append(f"  {text}")
     line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")
     if node.best:
         line.append("  ← best", style="bold green")

@@ -46,11 +46,6 @@ class EvaluationView(View):
     profile: Profile | None
 
 
-def evaluation_view(evaluation: Evaluation, profile: Profile | None) -> EvaluationView:
-    """View of an evaluation."""
-    return EvaluationView(evaluation=evaluation, profile=profile)
-
-
 GateStatus = Literal["passed", "failed", "not compared", "not reached", "not applicable"]
 
 _ORDER: tuple[str, ...] = get_args(Stage)
@@ -275,16 +270,13 @@ class AttemptView(View):
 
     @property
     def source_diff(self) -> str | None:
-        """Unified diff against the parent's source; None where there is nothing to compare with, or the texts are too
-        long."""
-        diff = self.diff("source")
-        return unified(diff) if diff else None
+        """Unified diff against the parent's source; None without a parent's source, or for too long texts."""
+        return unified(self.diff("source"))
 
     @property
     def plan_diff(self) -> str | None:
         """The same for the plan."""
-        diff = self.diff("plan")
-        return unified(diff) if diff else None
+        return unified(self.diff("plan"))
 
 
 def attempt_view(

@@ -10,8 +10,8 @@ from pathlib import PurePath
 
 from kernelforge.records import Evaluation, Fingerprint, Message, Origin, RunConfig, Timing, Verdict, content_hash
 from kernelforge.report.views import View, statistics
+from kernelforge.report.views.curves import FastPoint, headline, per_task
 from kernelforge.report.views.messages import total_cost
-from kernelforge.report.views.run import FastPoint
 from kernelforge.report.views.run_records import DisplayedState, RunRecords
 from kernelforge.report.views.statistics import Estimate
 from kernelforge.report.views.summary import TaskSummary, is_uncompiled
@@ -167,8 +167,6 @@ def _joined(names: Iterable[str]) -> str:
 MONEY_DIGITS = 9
 """Sums of dollars are rounded to a billionth, so that the order of adding does not matter."""
 
-_NAN = math.nan
-
 
 class Verified(View):
     """Result of the verification of a submitted entry."""
@@ -312,7 +310,7 @@ def run_result(records: RunRecords) -> Result:
         ),
         tokens=tokens,
         dollars=dollars,
-        tasks=records.summaries(),
+        tasks=records.summaries,
     )
 
 
@@ -379,7 +377,7 @@ def _entry(key: BoardKey, result: Result) -> Entry:
             "uncompared": sum(task.best is not None and task.uncompared for task in tasks),
             "tasks_total": count,
             "correct": correct,
-            "median_dram_ratio": statistics.median_correct(_per_task(tasks, "dram_ratio")),
+            "median_dram_ratio": statistics.median_correct(per_task(tasks, "dram_ratio")),
             "tokens_per_task": None if result.tokens is None else result.tokens / count,
             "dollars_per_task": None if result.dollars is None else result.dollars / count,
             **(_speeds(key, tasks, solved) if key.origin is Origin.MEASURED else {}),
@@ -389,23 +387,18 @@ def _entry(key: BoardKey, result: Result) -> Entry:
 
 def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool]) -> dict[str, object]:
     """Speed statistics of a measured result."""
-    speedups = _per_task(tasks, "speedup")
+    speedups = per_task(tasks, "speedup")
     points = [(p, statistics.fast_p(speedups, p, solved)) for p in statistics.FAST_P]
-    shares = _per_task(tasks, "floor_share")
+    shared = headline(tasks, measured=True)
     return {
+        **{name: getattr(shared, name) for name in _SHARED},
         "fast_p": tuple(FastPoint(p=p, **dict(share)) for p, share in points if share is not None),
         "uncompiled": 0 if key.baseline == "eager" else sum(map(is_uncompiled, tasks)),
         "untimed": sum(ok and math.isnan(speedup) for ok, speedup in zip(solved, speedups, strict=True)),
         "median_speedup": statistics.median_correct(speedups),
-        "geomean_speedup": statistics.geomean_deployable(speedups),
-        "geomean_correct": statistics.geomean_correct(speedups),
-        "geomean_eager": statistics.geomean_correct(_per_task(tasks, "speedup_eager")),
-        "win_rate": statistics.win_rate(_per_task(tasks, "speedup_lower")),
-        "floor_share": None if all(map(math.isnan, shares)) else statistics.share_of_floor(shares),
+        "geomean_eager": statistics.geomean_correct(per_task(tasks, "speedup_eager")),
     }
 
 
-def _per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
-    """A number per task; NaN where no attempt is correct or has it."""
-    values = [getattr(task, name) if task.correct else None for task in tasks]
-    return [_NAN if value is None else float(value) for value in values]
+_SHARED = ("geomean_speedup", "geomean_correct", "win_rate", "floor_share")
+"""Statistics of an entry that are also headline numbers of its run."""

@@ -77,19 +77,23 @@ class Headline(View):
 
 def headline(tasks: Sequence[TaskSummary], *, measured: bool) -> Headline:
     """Headline numbers of a run."""
-    correct = [task.correct for task in tasks]
+    correct = correct_share([task.correct for task in tasks])
     if not measured:
-        return Headline(correct=correct_share(correct))
-    speedups = [_or_nan(task.speedup if task.correct else None) for task in tasks]
-    floors = [_or_nan(task.floor_share if task.correct else None) for task in tasks]
+        return Headline(correct=correct)
+    speedups, floors = per_task(tasks, "speedup"), per_task(tasks, "floor_share")
     return Headline(
-        correct=correct_share(correct),
+        correct=correct,
         fast_1=fast_p(speedups, 1.0),
-        win_rate=win_rate([_or_nan(task.speedup_lower if task.correct else None) for task in tasks]),
+        win_rate=win_rate(per_task(tasks, "speedup_lower")),
         geomean_speedup=geomean_deployable(speedups),
         geomean_correct=geomean_correct(speedups),
         floor_share=None if all(map(math.isnan, floors)) else share_of_floor(floors),
     )
+
+
+def per_task(tasks: Sequence[TaskSummary], name: str) -> list[float]:
+    """A number per task; NaN where no attempt is correct or has it."""
+    return [_or_nan(getattr(task, name) if task.correct else None) for task in tasks]
 
 
 def fast_curves(bests: Sequence[Attempt | None]) -> tuple[FastCurve, ...]:

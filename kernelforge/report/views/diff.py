@@ -150,9 +150,9 @@ def _text_lines(text: str) -> list[str]:
     return lines if lines[-1] else lines[:-1]
 
 
-def unified(diff: Diff) -> str | None:
+def unified(diff: Diff | None) -> str | None:
     """As a unified diff; empty where the texts are equal, None where they were not compared."""
-    if not diff.compared:
+    if diff is None or not diff.compared:
         return None
     text = [f"--- {diff.beside} {diff.name}", f"+++ this {diff.name}"] if diff.lines else []
     for changed, hunk in groupby(diff.lines, key=lambda line: line.kind != "gap"):

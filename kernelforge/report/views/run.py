@@ -126,7 +126,7 @@ class RunView(View):
 def run_view(records: RunRecords) -> RunView:
     """View of a run."""
     run, config, attempts = records.run, records.run.config, records.attempts
-    summaries = records.summaries()
+    summaries = records.summaries
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)
     measured = records.measured
     ratios = [summary.dram_ratio for summary in summaries if summary.correct and summary.dram_ratio is not None]

@@ -149,12 +149,9 @@ class RunRecords:
             yield from attempt.messages
         yield from self.messages.get(task, ())
 
+    @cached_property
     def summaries(self) -> tuple[TaskSummary, ...]:
         """One summary per task of the run, in the run's order."""
-        return self._summaries
-
-    @cached_property
-    def _summaries(self) -> tuple[TaskSummary, ...]:
         return tuple(
             summarise(self.run.id, task, self.of_task(task), self.finished.get(task), self.compulsory_bytes.get(task))
             for task in self.run.config.tasks
