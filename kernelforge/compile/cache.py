@@ -54,13 +54,13 @@ class BuildCache:
         self.max_bytes = max_bytes
         self._until_prune = 0
         self.write_error: str | None = None
-        """Why the last entry could not be written (a full disk, a read-only folder); None when it could."""
+        """Error of the last write, such as a full disk or a read-only folder; None if it succeeded."""
         self._memory: OrderedDict[str, Artifact] = OrderedDict()
         self._lock = threading.Lock()
         self._keys: dict[str, tuple[threading.Lock, int]] = {}
 
     def get(self, key: str) -> Artifact | None:
-        """The build stored under ``key``; None when there is none or it is damaged (then it is removed)."""
+        """The build stored under ``key``; None if there is none or it is damaged (then it is removed)."""
         with self._lock:
             if key in self._memory:
                 self._memory.move_to_end(key)
@@ -81,7 +81,7 @@ class BuildCache:
         return artifact
 
     def put(self, key: str, artifact: Artifact) -> None:
-        """Store a build. A disk that takes no more sets :attr:`write_error`; the build stays in memory."""
+        """Store a build. A failed write sets :attr:`write_error`; the build stays in memory."""
         self._remember(key, artifact)
         if self.folder is None:
             return
@@ -105,16 +105,16 @@ class BuildCache:
     def exclusive(self, key: str) -> Iterator[None]:
         """Hold ``key`` alone, among the threads of this process and among processes that share the folder."""
         with self._lock:
-            mine, users = self._keys.get(key, (threading.Lock(), 0))
-            self._keys[key] = (mine, users + 1)
+            lock, users = self._keys.get(key, (threading.Lock(), 0))
+            self._keys[key] = (lock, users + 1)
         try:
-            with mine, self._file_lock(key):
+            with lock, self._file_lock(key):
                 yield
         finally:
             with self._lock:
                 users = self._keys[key][1] - 1
                 if users:
-                    self._keys[key] = (mine, users)
+                    self._keys[key] = (lock, users)
                 else:
                     del self._keys[key]
 
@@ -123,7 +123,7 @@ class BuildCache:
         return exclusive(None if self.folder is None else self.folder / "locks" / key[:2])
 
     def _prune(self) -> None:
-        """Every so many writes, drop the oldest entries of a folder that is too large, down to three quarters."""
+        """Drop the oldest entries of a folder that is too large, down to three quarters; not at every write."""
         with self._lock:
             self._until_prune -= 1
             if self._until_prune >= 0:

@@ -46,7 +46,7 @@ class Compiler:
         allow_unconfined: see :class:`~kernelforge.sandbox.Zygote`.
         limits: of one compilation.
         tier: force a jail tier.
-        toolchain: what compiles; by default what fits the installed packages.
+        toolchain: compiler and headers; by default those of the installed packages.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Compiler:
 
     @property
     def toolchain(self) -> Toolchain:
-        """What compiles.
+        """Compiler and headers.
 
         Raises:
             DeviceError: a wheel is missing.
@@ -178,7 +178,7 @@ class Compiler:
         arch: str,
         key: str,
     ) -> Artifact:
-        """One compilation in a child of its own; the build may have failed or hit a limit."""
+        """One compilation in a new child; the build may have failed or hit a limit."""
         request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
         facts: dict[str, Any] = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
         frame = self._ask(request, facts)
@@ -191,8 +191,8 @@ class Compiler:
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
 
-    def _ask(self, request: dict[str, Any], facts: dict[str, Any], *, again: bool = False) -> Frame | Artifact:
-        """The reply of a child of its own, or the build that its end stands for."""
+    def _ask(self, request: dict[str, Any], facts: dict[str, Any], *, retried: bool = False) -> Frame | Artifact:
+        """The reply of a new child, or the failed build that its end stands for."""
         with self._slots, self._running_zygote().spawn(self.limits) as child:
             try:
                 return child.call(request)
@@ -200,16 +200,16 @@ class Compiler:
                 return _limited(facts, "time", self.limits)
             except ChildDied as error:
                 death = child.death()
-                if again or death is None or not death.may_be_foreign or self._starved(death):
+                if retried or death is None or not death.may_be_foreign or self._starved(death):
                     return self._after_death(facts, death, error)
             except SandboxError:
                 return _limited(facts, "output", self.limits)
-        return self._ask(request, facts, again=True)
+        return self._ask(request, facts, retried=True)
 
     def _read_reply(
         self, frame: Frame, names: Sequence[str], signatures: Sequence[LaunchSignature], facts: dict[str, Any]
     ) -> Artifact:
-        """The build that a reply describes. The child may have been taken over: nothing in it is trusted."""
+        """The build in a reply. A candidate may control the child, so the reply is not trusted."""
         reply = frame.data
         log, seconds = str(reply["log"]), max(0.0, float(reply["seconds"]))
         if reply["status"] == INVALID_OPTION:
@@ -245,7 +245,7 @@ class Compiler:
         return Artifact(build, ptx, cubin)
 
     def _refusal(self, arch: str, log: str) -> str:
-        """Why NVRTC takes no option of ours, for which no candidate is to blame."""
+        """Message for options that NVRTC refuses, for which no candidate is to blame."""
         number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", arch)
         if number is None or int(number[1]) not in self.toolchain.architectures():
             return self.toolchain.refusal(arch)
@@ -266,7 +266,7 @@ class Compiler:
         return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **facts), b"", b"")
 
     def _starved(self, death: ExitReport) -> bool:
-        """Whether a child had taken much of the memory that it may."""
+        """Whether a child had used much of its memory limit."""
         return (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
 
 
@@ -293,13 +293,13 @@ def _kernels(
     kernels = []
     bounds = launch_bounds(ptx.decode("ascii", "replace"))
     for expression, symbol in zip(names, lowered, strict=True):
-        known = symbol in cubin.entries
-        facts = ptxas[symbol] if known else PtxasFacts(0, 0, 0, 0)  # not an entry: the gate refuses it by name
+        is_entry = symbol in cubin.entries
+        facts = ptxas[symbol] if is_entry else PtxasFacts(0, 0, 0, 0)  # the gate refuses a kernel that is no entry
         kernels.append(
             KernelFacts(
                 expression=expression,
                 symbol=symbol,
-                registers_per_thread=cubin.registers[symbol] if known else 0,
+                registers_per_thread=cubin.registers[symbol] if is_entry else 0,
                 static_shared_bytes=facts.static_shared_bytes,
                 spill_store_bytes=facts.spill_store_bytes,
                 spill_load_bytes=facts.spill_load_bytes,

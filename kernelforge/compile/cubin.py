@@ -1,6 +1,6 @@
 """Read a cubin: entry points, undefined symbols, registers, module variables.
 
-The bytes come out of a confined child and are read as hostile: whatever is wrong with them is a ValueError.
+The bytes come from a confined child and are read as hostile: any defect is a ValueError.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def read_cubin(cubin: bytes) -> CubinFacts:
     variables: set[str] = set()
     by_index: list[str] = []
     # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
-    whole = len(symbols) - len(symbols) % _SYMBOL.size
-    for offset, kind, other, section, _, _ in _SYMBOL.iter_unpack(symbols[:whole]):
+    table_bytes = len(symbols) - len(symbols) % _SYMBOL.size
+    for offset, kind, other, section, _, _ in _SYMBOL.iter_unpack(symbols[:table_bytes]):
         name = names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
         by_index.append(name)
         if not name:
@@ -73,7 +73,7 @@ def read_cubin(cubin: bytes) -> CubinFacts:
 
 def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:
     """Walk ``.nv.info``: format, attribute, size or value; REGCOUNT holds a symbol index and a count."""
-    found: dict[str, int] = {}
+    registers: dict[str, int] = {}
     at = 0
     while at + 4 <= len(attributes):
         form, attribute, size = struct.unpack_from("<BBH", attributes, at)
@@ -83,6 +83,6 @@ def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:
         if attribute == _EIATTR_REGCOUNT and size >= 8 and at + 8 <= len(attributes):
             index, count = struct.unpack_from("<II", attributes, at)
             if index < len(names):
-                found[names[index]] = count
+                registers[names[index]] = count
         at += size
-    return found
+    return registers

@@ -37,7 +37,7 @@ _WANTED = {
 
 
 def too_much_static_shared(kernel: str, nbytes: int, limit: int) -> str:
-    """What a Coder is told of a kernel that declares more static shared memory than a block may have."""
+    """Message for a kernel that declares more static shared memory than a block may have."""
     return (
         f"{kernel} declares {nbytes} bytes of static shared memory; the limit is {limit}. Use extern __shared__ and "
         "pass the size at the launch"
@@ -62,22 +62,22 @@ def parse_log(
 ) -> tuple[Diagnostic, ...]:
     """Diagnostics of an NVRTC log, errors first, at most :data:`MAX_DIAGNOSTICS`.
 
-    A compilation that ``succeeded`` has no errors, whatever its log may seem to say (a candidate can write into it).
-    ``paths`` maps folders of this machine to what stands for them in messages.
+    A compilation that ``succeeded`` has no errors, even if its log contains some (a candidate can write into it).
+    ``paths`` maps folders of this machine to their replacements in messages.
     """
-    distinct: dict[Diagnostic, None] = {}  # a candidate can have thousands written
+    distinct: dict[Diagnostic, None] = {}  # a candidate can cause thousands
     for entry in _entries(log):
         diagnostic = _diagnostic(entry, signatures, paths or {})
         if diagnostic is not None and not (succeeded and diagnostic.severity == "error"):
             distinct[diagnostic] = None
-    found = list(distinct)
-    # A missing header or kernel makes everything after it fail as well: errors of the candidate's own lines lead.
-    found.sort(key=lambda d: (d.severity != "error", d.file != CANDIDATE_FILE, d.file != LAUNCHES_FILE))
-    if len(found) > MAX_DIAGNOSTICS:
-        left = len(found) - MAX_DIAGNOSTICS + 1
-        note = Diagnostic(file=CANDIDATE_FILE, severity="note", message=f"{left} more diagnostics are left out")
-        found = [*found[: MAX_DIAGNOSTICS - 1], note]
-    return tuple(found)
+    diagnostics = list(distinct)
+    # A missing header or kernel causes errors after it: errors of the candidate's own lines come first.
+    diagnostics.sort(key=lambda d: (d.severity != "error", d.file != CANDIDATE_FILE, d.file != LAUNCHES_FILE))
+    if len(diagnostics) > MAX_DIAGNOSTICS:
+        omitted = len(diagnostics) - MAX_DIAGNOSTICS + 1
+        note = Diagnostic(file=CANDIDATE_FILE, severity="note", message=f"{omitted} more diagnostics are left out")
+        diagnostics = [*diagnostics[: MAX_DIAGNOSTICS - 1], note]
+    return tuple(diagnostics)
 
 
 def _entries(log: str) -> list[_Entry]:
@@ -99,12 +99,12 @@ def _entries(log: str) -> list[_Entry]:
 def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str]) -> Diagnostic | None:
     severity = _SEVERITY.get(entry.severity, "note" if entry.severity != "remark" else "remark")
     if severity == "remark" or (severity != "error" and entry.file != CANDIDATE_FILE):
-        return None  # what a library's header warns of is not the candidate's
+        return None  # a warning from a library's header
     body = "\n".join(entry.body)
     if match := _WITH.search(body):
         return _launch_mistake(match[1], match[2], signatures)
     if "kernelforge" in entry.text and "static assertion" in entry.text:
-        return None  # the outer assertion of a mistake that has its own record
+        return None  # the outer assertion of an error that has its own record
     file, line, text = entry.file, entry.line, entry.text
     if file == "__nv_name_map":
         return None if _name_map_repeats(text, signatures) else _unknown_kernel(text, body)
@@ -114,7 +114,7 @@ def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Map
         text, file, line = f"{text} (in {file}:{line})", CANDIDATE_FILE, where
     if match := _TOO_MUCH_SHARED.search(text):
         text = too_much_static_shared(match["kernel"], int(match["bytes"], 16), int(match["max"], 16))
-    text = text.removesuffix(": Permission denied")  # a file that is not granted looks like one that is not there
+    text = text.removesuffix(": Permission denied")  # a file that is not granted looks like a missing one
     for folder, stands_for in paths.items():
         text, file = text.replace(folder, stands_for), file.replace(folder, stands_for)
     if file.startswith("/"):
@@ -145,7 +145,7 @@ def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignatu
     else:
         position = _number(_binding(bindings, "Position"), len(signature.args) + 1)
         if not position:
-            return None  # a template of the candidate's own that goes by our name
+            return None  # a template of the candidate with the harness's name
         taken = _binding(bindings, "Taken") or "another type"
         arg = signature.args[position - 1]
         message = (
@@ -163,7 +163,7 @@ def _spoken(arg: str) -> str:
 
 
 def _number(text: str | None, below: int) -> int | None:
-    """A binding as an index; None for anything else, for the candidate can name a template as ours is named."""
+    """A binding as an index; None for other text, as the candidate can use the name of the harness's template."""
     return int(text) if text is not None and re.fullmatch(r"[0-9]{1,6}", text) and int(text) < below else None
 
 
@@ -199,7 +199,7 @@ def _unknown_kernel(text: str, body: str) -> Diagnostic:
 
 @dataclass(frozen=True)
 class PtxasFacts:
-    """What ``ptxas -v`` says of one entry point."""
+    """Figures of ``ptxas -v`` for one entry point."""
 
     static_shared_bytes: int
     stack_bytes: int

@@ -1,7 +1,7 @@
-"""NVRTC by ctypes, from its wheel. Loaded in processes of its own only (the compiler's zygote, and this file run as a
+"""NVRTC by ctypes, from its wheel. Loaded only in separate processes (the compiler's zygote, and this file run as a
 program), never in the parent.
 
-Every buffer handed to the library is memory of our own: NVRTC writes into it, and a Python ``bytes`` may be shared.
+Output buffers are allocated here, because NVRTC writes into them and a Python ``bytes`` may be shared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUCCESS, OUT_OF_MEMORY, INVALID_OPTION, COMPILATION = 0, 1, 5, 6
 
 @dataclass(frozen=True)
 class Compilation:
-    """What one call of the compiler gave. ``status`` is NVRTC's result code."""
+    """Result of one compilation. ``status`` is NVRTC's result code."""
 
     status: int
     log: str
@@ -36,7 +36,7 @@ class Nvrtc:
     """The library, loaded.
 
     Args:
-        library: Path of ``libnvrtc.so``; the library of its built-in headers lies beside it.
+        library: Path of ``libnvrtc.so``; the library of its built-in headers is in the same folder.
 
     Raises:
         DeviceError: it does not load.
@@ -44,7 +44,7 @@ class Nvrtc:
 
     def __init__(self, library: Path) -> None:
         try:
-            # 13.0 has no run path: its builtins must be in the process before they are asked for.
+            # 13.0 has no run path: its builtins must be loaded first.
             for builtins in sorted(library.parent.glob("libnvrtc-builtins.so.*")):
                 ctypes.CDLL(str(builtins), mode=os.RTLD_GLOBAL | os.RTLD_NOW)
             self._lib = ctypes.CDLL(str(library))
@@ -59,7 +59,7 @@ class Nvrtc:
         return f"{major.value}.{minor.value}"
 
     def architectures(self) -> tuple[int, ...]:
-        """What it builds for, oldest first: ``75`` stands for ``sm_75``."""
+        """Supported architectures, oldest first: ``75`` stands for ``sm_75``."""
         count = ctypes.c_int()
         self._check(self._lib.nvrtcGetNumSupportedArchs(ctypes.byref(count)))
         numbers = (ctypes.c_int * count.value)()
@@ -75,10 +75,10 @@ class Nvrtc:
         options: Sequence[str],
         expressions: Sequence[str],
     ) -> Compilation:
-        """Compile ``source`` to a cubin and the PTX it was made of.
+        """Compile ``source`` to PTX and a cubin.
 
-        ``headers`` are files in memory, by the name they are included under. ``options`` must name a real
-        architecture. A program that does not compile is a result, not an error.
+        ``headers`` are files in memory, by the name for includes. ``options`` must name a real architecture. A program
+        that does not compile is a result, not an error.
 
         Raises:
             DeviceError: NVRTC itself failed.
@@ -96,7 +96,7 @@ class Nvrtc:
             self._check(self._lib.nvrtcAddNameExpression(program, expression.encode()))
         flags = (ctypes.c_char_p * len(options))(*(option.encode() for option in options))
         status = int(self._lib.nvrtcCompileProgram(program, ctypes.c_int(len(options)), flags))
-        # ptxas' part ends with a zero byte of its own, and its errors come after that.
+        # The part of ptxas ends with a zero byte, and its errors follow.
         log = self._get(program, "ProgramLog").replace(b"\0", b"").rstrip(b" \n").decode("utf-8", "replace")
         if status != SUCCESS:
             return Compilation(status, log or self._text(status))

@@ -52,7 +52,7 @@ class GateResult:
 
 @dataclass(frozen=True)
 class _Module:
-    """What PTX text declares."""
+    """Declarations in PTX text."""
 
     entries: tuple[str, ...]
     externs: tuple[str, ...]
@@ -141,12 +141,12 @@ def _read_ptx(text: str) -> _Module:
         elif kind == "end":
             inline = False
         elif kind == "string":
-            # Only ptxas knows for certain where its strings end: what looks like one is searched as well.
+            # Only ptxas knows for certain where a string ends: apparent strings are searched as well.
             registers |= set(filter(_is_refused, _WORD.findall(token)))
         elif kind == "word":
             if _is_refused(token):
                 registers.add(token)
-            # The markers are comments, which inline PTX can forge; NVRTC itself declares nothing of the kind in a body.
+            # The markers are comments, which inline PTX can forge; NVRTC itself never uses these directives in a body.
             if (inline or depth > 0) and token in _DIRECTIVES:
                 smuggled.append(token)
             if depth == 0:
@@ -177,7 +177,7 @@ def _is_refused(register: str) -> bool:
 
 
 def _declare(statement: Sequence[str], entries: list[str], externs: list[str], variables: list[str]) -> None:
-    """File one module-level statement: an entry, an external function or variable, a module variable."""
+    """Add one module-level statement to the entries, the external symbols or the module variables."""
     words = set(statement)
     if ".entry" in words:
         entries.append(_name_after(statement, ".entry"))
@@ -185,7 +185,7 @@ def _declare(statement: Sequence[str], entries: list[str], externs: list[str], v
         externs.append(_name_after(statement, ".func") if ".func" in words else _variable(statement))
     elif ".global" in words and ".extern" not in words:
         name = _variable(statement)
-        # One with an initial value is what a constexpr of the source becomes.
+        # A constexpr of the source becomes a variable with an initial value.
         if "=" not in statement:
             variables.append(name)
 

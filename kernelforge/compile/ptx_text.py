@@ -64,8 +64,8 @@ def ptx_hash(ptx: bytes) -> str:
 
 def _tokens(text: str) -> list[tuple[str, str]]:
     """Kind (``word``, ``target`` or ``other``) and text of each token that is code."""
-    found = ((match.lastgroup or "", match[0]) for match in _TOKEN.finditer(text))
-    return [(kind, token) for kind, token in found if kind != "skip"]
+    matches = ((match.lastgroup or "", match[0]) for match in _TOKEN.finditer(text))
+    return [(kind, token) for kind, token in matches if kind != "skip"]
 
 
 def _canonical(tokens: list[tuple[str, str]]) -> Iterator[str]:

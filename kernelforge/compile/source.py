@@ -28,7 +28,7 @@ def check_expression(expression: str) -> None:
     """Refuse a kernel name that is more than a name with template arguments.
 
     Raises:
-        CandidateError: with what a name may hold.
+        CandidateError: the message says what a name may hold.
     """
     if len(expression) > MAX_EXPRESSION_CHARACTERS or not _EXPRESSION.fullmatch(expression):
         raise CandidateError(
@@ -41,7 +41,7 @@ def compose(source: str, constants: Mapping[str, int], signatures: Sequence[Laun
     """The whole translation unit.
 
     Raises:
-        CandidateError: a constant's name or value, or a kernel's name, is not one.
+        CandidateError: a constant's name or value, or a kernel's name, is malformed.
     """
     for signature in signatures:
         check_expression(signature.expression)

@@ -65,20 +65,21 @@ class Toolchain:
         ]
 
     def spoken_paths(self) -> dict[str, str]:
-        """Folders of this machine → what stands for them in diagnostics, longest first."""
+        """Folders of this machine → their replacements in diagnostics, longest first."""
         folders = sorted((str(folder) for folder in self.includes), key=len, reverse=True)
         return {folder + os.sep: "" for folder in folders}
 
     @property
     def install(self) -> str:
-        """The command that installs what the toolchain is made of."""
+        """The command that installs the toolchain's packages."""
         return RELEASES[self.major].install()
 
     def architectures(self) -> tuple[int, ...]:
-        """What it builds for, oldest first: ``75`` stands for ``sm_75``. NVRTC is asked once, in a process of its own.
+        """Supported architectures, oldest first: ``75`` stands for ``sm_75``. NVRTC is asked once, in a separate
+        process.
 
         Raises:
-            DeviceError: NVRTC does not load; the message says how to install it anew.
+            DeviceError: NVRTC does not load; the message says how to reinstall it.
         """
         try:
             return _architectures(self.library)
@@ -88,32 +89,32 @@ class Toolchain:
     def architecture(self, compute_capability: tuple[int, int]) -> str:
         """The real architecture to compile for.
 
-        That of the GPU itself, with the instructions that it alone has (``sm_90a``) from Hopper on. For a GPU that is
-        newer than the compiler, the newest of its own generation: cubins run on later minor revisions (CUDA C++
-        Programming Guide, *Binary Compatibility*).
+        The GPU's own architecture, from Hopper on with its specific instructions (``sm_90a``). For a GPU newer than the
+        compiler, the newest of its generation: cubins run on later minor revisions (CUDA C++ Programming Guide, *Binary
+        Compatibility*).
 
         Raises:
-            DeviceError: NVRTC builds nothing that the GPU runs as it is. PTX, which the driver would compile, is no way
-                out: the cubin is what registers are read from and what the policy gate looks at.
+            DeviceError: NVRTC builds no cubin that the GPU runs. PTX is no alternative: the number of registers and the
+                policy gate need the cubin.
         """
         major, minor = compute_capability
         number = 10 * major + minor
-        known = self.architectures()
-        if number in known:
+        supported = self.architectures()
+        if number in supported:
             return f"sm_{number}{'a' if major >= 9 else ''}"
-        older = [one for one in known if one // 10 == major and one < number and one not in _EMBEDDED]
+        older = [arch for arch in supported if arch // 10 == major and arch < number and arch not in _EMBEDDED]
         if older:
             return f"sm_{older[-1]}"
         raise DeviceError(self.refusal(f"sm_{number}"))
 
     def refusal(self, arch: str) -> str:
-        """Why nothing is built for ``arch``, an architecture that NVRTC does not know, and what to do."""
-        known = self.architectures()
+        """Message with advice for ``arch``, an architecture that NVRTC does not support."""
+        supported = self.architectures()
         number = int("".join(filter(str.isdigit, arch)) or 0)
-        what = f"this GPU is {arch}, {self.name} builds for sm_{known[0]} to sm_{known[-1]}"
-        if self.major == 13 and number < known[0]:
+        what = f"this GPU is {arch}, {self.name} builds for sm_{supported[0]} to sm_{supported[-1]}"
+        if self.major == 13 and number < supported[0]:
             return f"{what}: install the extra gpu12 instead of gpu"
-        if number > known[-1] and self.major == 12:
+        if number > supported[-1] and self.major == 12:
             return f"{what}: install the extra gpu instead of gpu12"
         return f"{what}: use another GPU, or the emulated device"
 
@@ -132,7 +133,7 @@ def _architectures(library: Path) -> tuple[int, ...]:
 
 
 def supported_architectures() -> tuple[int, ...]:
-    """What the toolchain of this environment builds for, oldest first: ``75`` stands for ``sm_75``.
+    """Architectures that this environment's toolchain supports, oldest first: ``75`` stands for ``sm_75``.
 
     Raises:
         DeviceError: a wheel is missing, or NVRTC does not load.
@@ -165,6 +166,6 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     return Toolchain(f"nvrtc {versions[0]}", release.major, digest, headers, includes, library)
 
 
-def warm_up_options(known: Toolchain, arch: str = "sm_90a") -> dict[str, str | Sequence[str]]:
+def warm_up_options(toolchain: Toolchain, arch: str = "sm_90a") -> dict[str, str | Sequence[str]]:
     """Options of the compiler's zygote."""
-    return {"headers": str(known.headers), "library": str(known.library), "warm": known.options(arch)}
+    return {"headers": str(toolchain.headers), "library": str(toolchain.library), "warm": toolchain.options(arch)}

@@ -27,7 +27,7 @@ def supplied_headers(folder: Path) -> dict[str, str]:
 
 
 def warm_up(options: dict[str, Any]) -> None:
-    """Load NVRTC and the supplied headers, and compile once so that every page is there."""
+    """Load NVRTC and the supplied headers, and compile once so that all pages are in memory."""
     _state["nvrtc"] = Nvrtc(Path(options["library"]))
     _state["headers"] = supplied_headers(Path(options["headers"]))
     _compile({"source": _WARM, "name": "warm.cu", "options": options["warm"], "expressions": []})
@@ -64,7 +64,7 @@ def serve(channel: Channel) -> None:
 
 
 def _shortened(log: str) -> str:
-    """Both ends of a log that is too long: messages come first, ptxas' figures last."""
+    """Both ends of a log that is too long: messages are first, ptxas' figures last."""
     if len(log) <= MAX_LOG_CHARACTERS:
         return log
     half = MAX_LOG_CHARACTERS // 2

@@ -26,27 +26,27 @@ _LOG = logging.getLogger(__name__)
 
 _CUDA = "cuda:"
 _SHOWN = 3
-"""How many emulated devices a message names; there are dozens."""
+"""Number of emulated devices that a message names, of dozens."""
 
 
 def device_names() -> tuple[str, ...]:
-    """Names of the devices that can be used here, the best first. GPUs whose driver fails are left out."""
+    """Names of the devices that can be used here, the best first, without GPUs whose driver fails."""
     return (*(_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu) is None), *_emulated_names())
 
 
 def best_device() -> str:
-    """Name of the device that is used when none is named: the first GPU that can be used, if there is one and what it
-    takes is installed, else the first emulated device."""
+    """Name of the default device: the first GPU that can be used with the installed packages, else the first emulated
+    device."""
     return next((_name(gpu) for gpu in _default_gpus()), _emulated_names()[0])
 
 
 def _default_gpus() -> tuple[GpuInfo, ...]:
-    """GPUs of which the first is the default device: nothing is known against them, and what they take is installed."""
+    """GPUs that can be used with the installed packages; the first is the default device."""
     return tuple(gpu for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None)
 
 
 def unused_gpu() -> str | None:
-    """Why the first GPU of this machine is not used unless it is named; None where none is passed over."""
+    """Reason for not using the first GPU of this machine by default; None if it is used."""
     try:
         gpus = _gpus()
     except DeviceError as error:
@@ -58,10 +58,10 @@ def unused_gpu() -> str | None:
 
 
 def usable_device(measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> tuple[str, str | None]:
-    """The device to use when none is named, and why the first GPU is passed over, if it is.
+    """The default device, and the reason for not using the first GPU, if there is one.
 
-    Unlike :func:`best_device` this opens GPUs until one starts, which takes seconds: a driver may list one that no
-    confined process can start. A process opens each once; what came of it is remembered.
+    Unlike :func:`best_device` this opens GPUs until one starts, which takes seconds: a driver may list a GPU that no
+    confined process can start. Each GPU is opened once per process; the outcome is cached.
     """
     from kernelforge.records import MeasureSettings
 
@@ -76,7 +76,7 @@ def usable_device(measure: MeasureSettings | None = None, *, allow_unconfined: b
 
 @cache
 def _start_failure(gpu: GpuInfo, measure: MeasureSettings, allow_unconfined: bool) -> str | None:
-    """Why a GPU does not start; None where it does."""
+    """Error of a GPU that does not start; None for one that does."""
     try:
         with closing(make_device(_name(gpu), measure=measure, allow_unconfined=allow_unconfined)) as device:
             device.start()
@@ -86,9 +86,9 @@ def _start_failure(gpu: GpuInfo, measure: MeasureSettings, allow_unconfined: boo
 
 
 def default_device(measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
-    """The device to use when none is named, for callers from Python: see :func:`usable_device`.
+    """The default device, for callers from Python: see :func:`usable_device`.
 
-    Why a GPU is passed over is logged as a warning, once in a process.
+    The reason for not using a GPU is logged as a warning, once per process.
     """
     name, why = usable_device(measure, allow_unconfined=allow_unconfined)
     if why is not None:
@@ -102,44 +102,43 @@ def _warn_once(message: str) -> None:
 
 
 def check_device(name: str) -> str:
-    """The full name of a device; ``cuda`` alone is the first GPU that can be used, ``emulated`` alone the first of its
-    kinds.
+    """Full name of a device; ``cuda`` is the first GPU that can be used, ``emulated`` the first emulated device.
 
     Raises:
-        DeviceError: there is no such device, or it cannot be used here; the message says why, and what there is.
+        DeviceError: there is no such device, or it cannot be used here; the message gives the reason and alternatives.
     """
-    wanted = name.strip().lower()
-    any_gpu = wanted in ("cuda", "gpu")
+    full = name.strip().lower()
+    any_gpu = full in ("cuda", "gpu")
     if any_gpu:
-        wanted = _CUDA + "0"
-    elif wanted == "emulated":
-        wanted = _emulated_names()[0]
+        full = _CUDA + "0"
+    elif full == "emulated":
+        full = _emulated_names()[0]
     choice = f"Choose one of: {_shortened(device_names())}."
-    if wanted.startswith("pycuda"):
+    if full.startswith("pycuda"):
         raise DeviceError(
             f"{name!r} is not the name of a device: pycuda is a runtime. Use --device cuda:0 --runtime pycuda."
         )
-    if wanted.startswith(_CUDA):
+    if full.startswith(_CUDA):
         gpus = {_name(gpu): _unusable(gpu) for gpu in _gpus()}
         if not gpus:
             raise DeviceError(f"{name!r} is not available: this machine has no NVIDIA driver that works. {choice}")
         if any_gpu:
-            wanted = next((known for known, why in gpus.items() if why is None), wanted)
-        if wanted not in gpus:
+            full = next((gpu for gpu, why in gpus.items() if why is None), full)
+        if full not in gpus:
             raise DeviceError(f"{name!r} is not available: this machine has {', '.join(gpus)}. {choice}")
-        if gpus[wanted] is not None:
-            raise DeviceError(f"{wanted} cannot be used: {gpus[wanted]}. {choice}")
-    elif wanted not in _emulated_names():
-        raise DeviceError(_no_emulated(name, wanted.removeprefix(EMULATED), choice))
-    return wanted
+        if gpus[full] is not None:
+            raise DeviceError(f"{full} cannot be used: {gpus[full]}. {choice}")
+    elif full not in _emulated_names():
+        raise DeviceError(_no_emulated(name, full.removeprefix(EMULATED), choice))
+    return full
 
 
 def _no_emulated(name: str, key: str, choice: str) -> str:
-    """Why there is no such device."""
+    """Message for an unknown emulated device."""
     spec = SPECS.get(key)
     if spec is None:
-        alike = get_close_matches(key, [one.removeprefix(EMULATED) for one in _emulated_names()], n=3)
-        meant = f" Did you mean {' or '.join(EMULATED + one for one in alike)}?" if alike else ""
+        alike = get_close_matches(key, [emulated.removeprefix(EMULATED) for emulated in _emulated_names()], n=3)
+        meant = f" Did you mean {' or '.join(EMULATED + emulated for emulated in alike)}?" if alike else ""
         return f"there is no device {name!r}.{meant} {choice}"
     if not _builds_for(spec.arch):
         from kernelforge.compile import installed_toolchain
@@ -150,7 +149,7 @@ def _no_emulated(name: str, key: str, choice: str) -> str:
 
 
 def device_list() -> str:
-    """The devices that exist here, for people: ``cuda:0; emulated:NAME, where NAME is h100, h200...``."""
+    """The devices of this machine as text: ``cuda:0; emulated:NAME, where NAME is h100, h200...``."""
     names = device_names()
     keys = [name.removeprefix(EMULATED) for name in names if name.startswith(EMULATED)]
     gpus = "".join(f"{name}; " for name in names if name.startswith(_CUDA))
@@ -158,11 +157,11 @@ def device_list() -> str:
 
 
 def _shortened(names: tuple[str, ...]) -> str:
-    """GPUs, the first emulated devices, and how many more there are."""
+    """GPUs, the first emulated devices, and the number of others."""
     emulated = [name for name in names if name.startswith(EMULATED)]
-    shown = ", ".join([*(name for name in names if name.startswith(_CUDA)), *emulated[:_SHOWN]])
+    listed = ", ".join([*(name for name in names if name.startswith(_CUDA)), *emulated[:_SHOWN]])
     more = len(emulated) - _SHOWN
-    return f"{shown} and {more} more emulated ones, which kernelforge doctor lists" if more > 0 else shown
+    return f"{listed} and {more} more emulated ones, which kernelforge doctor lists" if more > 0 else listed
 
 
 def make_device(
@@ -173,11 +172,11 @@ def make_device(
     Args:
         name: As in :func:`device_names`.
         threads: Threads that one run on an emulated device may use.
-        measure: How a GPU is used; the defaults if absent.
+        measure: Settings for a GPU; the defaults if absent.
         allow_unconfined: Run untrusted code without a jail where none works.
 
     Raises:
-        DeviceError: there is no such device, or what it takes is not installed.
+        DeviceError: there is no such device, or a package that it needs is not installed.
     """
     full = check_device(name)
     # Imported here: naming devices must not load what runs them.
@@ -205,12 +204,12 @@ def make_device(
 
 
 def screen_for(arch: str, gpu_name: str = "") -> str:
-    """Name of the emulated device that checks the accesses of kernels built for a GPU: the one nearest to it."""
+    """Name of the emulated device that checks the accesses of kernels built for a GPU: the nearest to it."""
     return EMULATED + _nearest(arch, gpu_name).spec.key
 
 
 def screen_note(arch: str, gpu_name: str = "") -> str:
-    """What to say behind the name of :func:`screen_for` where it stands for another GPU than this one; else nothing."""
+    """Note to append to the name of :func:`screen_for` if it models another GPU; else empty."""
     nearest = _nearest(arch, gpu_name)
     return "" if nearest.exact else f" ({nearest.label})"
 
@@ -220,14 +219,14 @@ def _nearest(arch: str, gpu_name: str) -> NearestSpec:
 
 
 def _builds_for(arch: str) -> bool:
-    """Whether the compiler knows an architecture (``sm_90a`` is one of 90). Without a compiler, every one counts."""
-    known = _known_architectures()
-    return known is None or int(arch.removeprefix("sm_").rstrip("af")) in known
+    """Whether the compiler supports an architecture (``sm_90a`` counts as 90). Without a compiler, all count."""
+    supported = _known_architectures()
+    return supported is None or int(arch.removeprefix("sm_").rstrip("af")) in supported
 
 
 @cache
 def _known_architectures() -> frozenset[int] | None:
-    """What the compiler builds for; None where there is none, which whoever builds something is told."""
+    """Architectures that the compiler supports; None without a compiler, which the next build reports."""
     from kernelforge.compile import supported_architectures
 
     try:
@@ -268,7 +267,7 @@ def _name(gpu: GpuInfo) -> str:
 
 
 def _unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
-    """See :func:`kernelforge.devices.cuda.discovery.unusable`, imported where a GPU is asked about."""
+    """See :func:`kernelforge.devices.cuda.discovery.unusable`, imported when it is needed."""
     from kernelforge.devices.cuda.discovery import unusable
 
     return unusable(gpu, runtime)

@@ -1,7 +1,7 @@
 """Interface of devices and sessions, and the records that they exchange.
 
-A device never sees expected outputs. It gives out *sessions*: each is one disposable, confined runner that holds
-one build, runs resolved plans on inputs it is handed, and gives back bytes and counters.
+A device never sees expected outputs. It opens *sessions*: each is one disposable, confined runner that holds one build,
+runs resolved plans on given inputs, and returns bytes and counters.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelforge.sandbox.shared_memory import Blob
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device declares; the harness asks for nothing else."""
+    """Features of a device; the harness uses no others."""
 
     measures_time: bool
     checks_accesses: bool
@@ -35,17 +35,16 @@ class Capabilities:
 
 @dataclass(frozen=True)
 class RunFailure:
-    """A fault the device saw while a plan ran. ``kind`` decides the verdict, ``message`` is for the Coder."""
+    """A fault in a run of a plan. ``kind`` decides the verdict, ``message`` is for the Coder."""
 
     kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
     message: str
     ptx_line: int | None = None
-    """Of what is unsupported in the build's PTX: its line, from 1, or 0 where that is not known. None where it is
-    something else that is unsupported."""
+    """Line of an unsupported instruction in the build's PTX, from 1, or 0 if unknown. None for other faults."""
 
 
 class RunFailed(Exception):
-    """A profile could not be taken because the run faulted."""
+    """A run faulted, so that there is no profile or time."""
 
     def __init__(self, fault: RunFailure) -> None:
         super().__init__(fault.message)
@@ -54,16 +53,16 @@ class RunFailed(Exception):
 
 @dataclass(frozen=True)
 class RunResult:
-    """Outputs of one run of a plan, or the faults that spoiled it."""
+    """Outputs of one run of a plan, or its faults."""
 
     outputs: tuple[Blob, ...]
-    """Raw elements, C order, one per plan output, then one per mutated input asked for."""
+    """Raw elements, C order: one per plan output, then one per requested mutated input."""
     faults: tuple[RunFailure, ...] = ()
     thread_instructions: int | None = None
     seconds: float = 0.0
     """Wall time inside the runner."""
     global_sectors: int | None = None
-    """Sectors of 32 bytes that loads and stores asked of global memory."""
+    """Sectors of 32 bytes that loads and stores requested of global memory."""
 
 
 @dataclass(frozen=True)
@@ -75,23 +74,23 @@ class OutputPart:
     data: Blob
     """The elements' bytes, in that order."""
     unwritten: int
-    """Elements of the output that nothing in the plan writes."""
+    """Elements of the output that the plan does not write."""
 
 
 @dataclass(frozen=True)
 class PartResult:
-    """What the blocks behind some elements of a plan's outputs computed."""
+    """Some elements of a plan's outputs, computed by the blocks that write them."""
 
     parts: tuple[OutputPart, ...]
-    """One per plan output; none where ``reason`` or ``faults`` say why."""
+    """One per plan output; empty if there is a ``reason`` or there are ``faults``."""
     reason: str = ""
-    """Why blocks of the plan cannot be run by themselves."""
+    """Reason why single blocks of the plan cannot be run."""
     faults: tuple[RunFailure, ...] = ()
     thread_instructions: int | None = None
 
 
 RUN_LIMIT_S = 20.0
-"""Longest that one run of a plan may take, unless something else was said."""
+"""Default deadline of one run of a plan."""
 
 
 @dataclass(frozen=True)
@@ -101,60 +100,59 @@ class RunRequest:
     plan: ResolvedPlan
     tensors: Mapping[int, Blob]
     poison: int = 0xA5
-    """Byte that fills workspace, outputs and shared memory beforehand."""
+    """Byte that fills workspace, outputs and shared memory before the run."""
     mutable: frozenset[int] = frozenset()
     """Buffers of inputs that the candidate may write; returned after the plan's outputs, in ascending id."""
     deadline_s: float = RUN_LIMIT_S
     memory_bytes: int | None = None
-    """Device memory that the plan's buffers may take; None for all that the device gives one run."""
+    """Device memory for the plan's buffers; None for all that one run may use."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many."""
     sample_seed: int = 0
-    """Decides which blocks and launches a profile samples; not for a candidate to know."""
+    """Seed of the choice of sampled blocks and launches; secret from candidates."""
     variation: int = 0
-    """Chooses, on an emulated device, among what hardware may do: 0 the middle of what is documented, others, up to
-    2**32 - 1, by a hash. The same one gives the same results."""
+    """Chooses, on an emulated device, among results that hardware may give: 0 the middle of the documented range,
+    others up to 2**32 - 1 by a hash. Equal numbers give equal results."""
 
 
 @dataclass(frozen=True)
 class TuningTime:
-    """A plan's time for comparing it with others that were rated with the same effort. Never recorded as a result."""
+    """A plan's time, for comparison with others of the same effort. Never recorded as a result."""
 
     time_us: float
     settled: bool
-    """Whether more effort would give the same time."""
+    """Whether more effort is unlikely to change the time."""
 
 
 SampleWork = Literal["sample", "overhead", "empty"]
-"""What a timed sample holds: everything, all but the executions, or an empty kernel in place of each execution."""
+"""Content of a timed sample: everything, all but the executions, or an empty kernel in place of each execution."""
 
 
 class Timeable(Protocol):
-    """One process that runs the same work again when asked, and says how long it took: a candidate's or a baseline's.
+    """A process that repeats the same work and measures its time: a candidate's or a baseline's.
 
-    What it runs per *sample* was fixed when it was armed: one execution on each of K disjoint sets of tensors. Before
-    it every set is reset, so that no execution finds what another left behind; then the L2 is flushed, before each
-    execution where the sets are too small to do that themselves. Where it is armed without a flush, sets are reset
-    before the sample and outside its time.
+    A *sample* is one execution on each of K disjoint sets of tensors. Before it every set is reset, so that no
+    execution finds results of another; then the L2 is flushed, before each execution if the sets are too small to flush
+    it themselves. Without a flush, sets are reset before the sample and outside its time.
 
-    Running and reading are two calls: reading the events of many samples takes the process milliseconds, which must not
-    look like time of the samples to a clock outside.
+    Running and reading are two calls: reading the events of many samples takes milliseconds, which a clock outside must
+    not count as time of the samples.
     """
 
     name: str
 
     @property
     def captured(self) -> bool:
-        """Whether samples are replays of a CUDA graph; known once it is ready."""
+        """Whether samples are replays of a CUDA graph; valid once it is ready."""
         ...
 
     def run(self, samples: int, work: SampleWork = "sample", *, gaps_us: Sequence[float] = ()) -> None:
         """Run ``samples`` samples, one after the other, and wait for them.
 
         Args:
-            samples: How many, at least 1.
-            work: What each holds. Where nothing is flushed, only ``sample`` runs.
-            gaps_us: Idle time before each, in µs, which is not part of any sample; none means back to back.
+            samples: Number of samples, at least 1.
+            work: Content of each. Without a flush, only ``sample`` runs.
+            gaps_us: Idle time before each, in µs, which is not part of any sample; empty for back to back.
 
         Raises:
             RunFailed: a candidate faulted, or did not end in time.
@@ -163,8 +161,8 @@ class Timeable(Protocol):
         ...
 
     def times(self) -> tuple[float, ...]:
-        """GPU time in µs of each sample of the last :meth:`run`, by the device's own events, resets and flushes
-        included. Zeros for ``overhead`` and ``empty`` where nothing is flushed.
+        """GPU time in µs of each sample of the last :meth:`run`, by the device's own events, including resets and
+        flushes. Zeros for ``overhead`` and ``empty`` without a flush.
 
         Raises:
             RunFailed: a candidate's process was lost.
@@ -173,15 +171,15 @@ class Timeable(Protocol):
         ...
 
     def ready(self) -> None:
-        """Make again what :meth:`rest` freed; takes as long as it takes.
+        """Allocate what :meth:`rest` freed; may take long.
 
         Raises:
-            BaselineError: it cannot be had.
+            BaselineError: it cannot be allocated.
         """
         return
 
     def rest(self) -> None:
-        """Free the memory that can be made again: this side is not timed for a while."""
+        """Free memory that can be allocated again, while this side is not timed."""
         return
 
     def block(self, samples: int, *, gaps_us: Sequence[float] = ()) -> tuple[float, ...]:
@@ -190,23 +188,23 @@ class Timeable(Protocol):
         return self.times()
 
     def flush_block(self, samples: int) -> tuple[float, ...]:
-        """The same without the executions: the overhead to subtract. Zeros where nothing is flushed."""
+        """Times without the executions: the overhead to subtract. Zeros without a flush."""
         self.run(samples, "overhead")
         return self.times()
 
 
 class TimedPlan(Timeable, Protocol):
-    """A candidate's plan, ready to be timed on K sets of tensors. It holds the session: nothing else runs there now."""
+    """A candidate's plan, ready to be timed on K sets of tensors. It occupies the session, which runs nothing else."""
 
     setup_us: float | None
-    """Time of the plan's ``setup``; None where it has none."""
+    """Time of the plan's ``setup``; None for a plan without one."""
 
     def refresh(self, requests: Sequence[RunRequest]) -> None:
-        """Put new values into every set, outside what is timed, and run its ``setup`` again."""
+        """Put new values into every set, untimed, and run its ``setup`` again."""
         ...
 
     def outputs(self) -> tuple[tuple[Blob, ...], ...]:
-        """What an execution left in each set: outputs, then mutated inputs, as in :class:`RunResult`."""
+        """Outputs of an execution on each set, then mutated inputs, as in :class:`RunResult`."""
         ...
 
     def coverage(self) -> float:
@@ -222,9 +220,8 @@ class Session(Protocol):
     def run(self, request: RunRequest) -> RunResult: ...
 
     def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance | None]:
-        """Counters at the size of ``facts``, on sampled blocks where the device samples.
-
-        The performance is what a device that models time makes of them; None from one that measures it.
+        """Counters at the size of ``facts``, on sampled blocks if the device samples; and the performance from a device
+        that models time, None from one that measures it.
 
         Raises:
             RunFailed: a launch faulted.
@@ -232,12 +229,12 @@ class Session(Protocol):
         ...
 
     def rate(self, request: RunRequest, effort: float) -> TuningTime:
-        """A time of the plan, found with a share of what the device spends on a full one.
+        """A time of the plan, with a share of the effort for a full measurement.
 
         Args:
-            request: The run; one that ends late is a fault of kind ``timeout``.
-            effort: That share, above 0 and at most 1: of the samples of a device that measures, of the thread
-                instructions that are profiled on one that models.
+            request: The run; exceeding its deadline is a fault of kind ``timeout``.
+            effort: The share, above 0 and at most 1: of the samples on a device that measures, of the profiled thread
+                instructions on one that models.
 
         Raises:
             RunFailed: a launch faulted.
@@ -245,12 +242,12 @@ class Session(Protocol):
         ...
 
     def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
-        """Make ready to time a plan; one request per set, all of the same plan.
+        """Prepare a plan for timing; one request per set, all of the same plan.
 
         Args:
             requests: Tensors of each set.
-            flush_bytes: Read in every sample, to empty the L2; 0 for nothing.
-            flush_each: Before each execution, and not only once, when all sets were reset.
+            flush_bytes: Bytes read in every sample, to empty the L2; 0 for none.
+            flush_each: Flush before each execution rather than once after the resets.
 
         Raises:
             RunFailed: the sets do not fit into memory, or the first execution faulted.
@@ -271,18 +268,18 @@ class Session(Protocol):
 class PartialSession(Protocol):
     """A session that can run some blocks of a plan."""
 
-    def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
-        """Run only the blocks that some elements of the outputs need.
+    def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
+        """Run only the blocks that compute some elements of the outputs.
 
         Args:
-            request: The run, on the tensors of the whole size.
-            wanted: Flat indices of elements by output, the most important first; fewer are had where they are dear.
+            request: The run, on the tensors of the full size.
+            elements: Flat indices of elements by output, the most important first; costly ones may be left out.
         """
         ...
 
 
 class Device(Protocol):
-    """Where candidates run: ``emulated:h100`` or ``cuda:0``."""
+    """A device that runs candidates: ``emulated:h100`` or ``cuda:0``."""
 
     name: str
     kind: Literal["cuda", "emulated"]
@@ -297,17 +294,17 @@ class Device(Protocol):
 
     @property
     def spec(self) -> DeviceSpec:
-        """Public figures of its GPU, or of the nearest that is known."""
+        """Public figures of its GPU, or of the nearest known one."""
         ...
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """What a process beside it needs in its environment to work on the same hardware and no other."""
+        """Environment of another process that is to use the same hardware and no other."""
         ...
 
     @property
     def memory_bytes(self) -> int:
-        """What one run may use."""
+        """Device memory that one run may use."""
         ...
 
     @property
@@ -315,23 +312,23 @@ class Device(Protocol):
 
     @property
     def memory_bandwidth_gbps(self) -> float:
-        """Peak of the device's memory; 0 where it is unknown."""
+        """Peak of the device's memory; 0 if unknown."""
         ...
 
     def describe(self) -> Mapping[str, str]:
-        """Facts a Coder may use: name, SMs, shared memory per block, registers, bandwidth; each with unit."""
+        """Facts for a Coder: name, SMs, shared memory per block, registers, bandwidth; each with its unit."""
         ...
 
     def identity(self) -> Mapping[str, str]:
-        """What a fingerprint says of the hardware: ``gpu gpu_uuid driver runtime``; empty for an emulated device."""
+        """Hardware in a fingerprint: ``gpu gpu_uuid driver runtime``; empty for an emulated device."""
         ...
 
     def clocks(self) -> Clocks | None:
-        """Clocks, temperature and throttle reasons now; None where the device cannot say."""
+        """Current clocks, temperature and throttle reasons; None if the device does not report them."""
         ...
 
     def start(self) -> None:
-        """Start what runs take now, rather than at the first one.
+        """Start the helper processes of runs now rather than at the first run.
 
         Raises:
             DeviceError: the device cannot be used.
@@ -342,15 +339,15 @@ class Device(Protocol):
     def open(self, artifact: Artifact) -> Session: ...
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
-        """What the device's sanitizer reports of one run; nothing from a device that checks every access anyway.
+        """Reports of the device's sanitizer on one run; empty from a device that checks every access anyway.
 
         Raises:
-            UnsupportedError: the sanitizer is missing or came to no result, which is never taken for a clean run.
+            UnsupportedError: the sanitizer is missing or has no result, which never counts as a clean run.
         """
         ...
 
     def interrupt(self) -> None:
-        """End the run that another thread waits for: what it was about is lost, the device is not."""
+        """End the run that another thread waits for; its result is lost, the device stays usable."""
         ...
 
     def close(self) -> None: ...

@@ -1,9 +1,9 @@
 """Locks on GPUs: one holder at a time across processes, and GPUs in quarantine.
 
 A task keeps its GPU, so that its reference, its baselines and its candidates are measured on the same one. A lease is
-a lock on a file (``flock``): it excludes other threads and other processes, and the kernel drops it when its holder
-dies in whatever way. Where the file system of the folder has no such locks (Lustre without ``-o flock``, NFS without
-its lock service), the file is in a folder of the machine itself (:func:`local_folder`).
+a lock on a file (``flock``): it excludes other threads and processes, and the kernel releases it when its holder dies.
+If the folder's file system has no such locks (Lustre without ``-o flock``, NFS without its lock service), the file is
+in a folder of the machine itself (:func:`local_folder`).
 """
 
 from __future__ import annotations
@@ -29,60 +29,61 @@ _POLL_S = 0.02
 _HOLDER_BYTES = 4096
 _MACHINE_FOLDER = Path("/tmp")
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-"""What ``flock`` fails with on a file system without locks."""
+"""Errors of ``flock`` on a file system without locks."""
 
 
-def parse_devices(text: str, known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Full names of the devices that ``text`` lists: ``cuda`` is every GPU, ``cuda:0,cuda:2`` are two of them.
+def parse_devices(text: str, available: Sequence[str] | None = None) -> tuple[str, ...]:
+    """Full names of the devices in a list: ``cuda`` is every GPU, ``cuda:0,cuda:2`` are two of them.
 
     Args:
         text: Names between commas. Only GPUs can be listed together.
-        known: Names of the devices of this machine; found out if absent.
+        available: Names of the devices of this machine; looked up if absent.
 
     Raises:
         UsageError: the list is empty, names a device twice, or mixes GPUs with emulated devices.
         DeviceError: there is no such device.
     """
-    # Imported here: these names are looked up again by whoever replaces them.
+    # Imported here: the package imports this module's users, and tests replace these names.
     from kernelforge.devices import check_device, device_names
 
     names = [name.strip() for name in text.split(",")]
     if not all(names):
         raise UsageError(f"--device {text!r} has an empty name in it: write for example cuda:0,cuda:1")
-    found: list[str] = []
+    devices: list[str] = []
     for name in names:
         if name.lower() == "cuda":
-            gpus = [one for one in (device_names() if known is None else known) if one.startswith(_GPU)]
-            # Where there is none, the check says why and what there is instead.
-            found += gpus or [check_device(name)]
+            every = device_names() if available is None else available
+            gpus = [device for device in every if device.startswith(_GPU)]
+            # Without a GPU, the check raises an error that names the alternatives.
+            devices += gpus or [check_device(name)]
         else:
-            found.append(name.lower() if known is not None and name.lower() in known else check_device(name))
-    for name in found:
-        if found.count(name) > 1:
+            devices.append(name.lower() if available is not None and name.lower() in available else check_device(name))
+    for name in devices:
+        if devices.count(name) > 1:
             raise UsageError(f"--device {text!r} names {name} twice")
-    if len(found) > 1 and not all(name.startswith(_GPU) for name in found):
+    if len(devices) > 1 and not all(name.startswith(_GPU) for name in devices):
         raise UsageError(
             f"--device {text!r} mixes kinds of devices: only GPUs can share a run, for measured and modelled "
             "times never share a board"
         )
-    return tuple(found)
+    return tuple(devices)
 
 
 @dataclass
 class _Health:
-    """What probes said of one device."""
+    """Health of one device, from its probes."""
 
     failures: int = 0
-    """In a row."""
+    """Consecutive failed probes."""
     reason: str = ""
-    """Why it is set aside; empty while it is not."""
-    again_at: float = 0.0
-    """When it may be probed again, by the clock."""
+    """Reason of its quarantine; empty if it has none."""
+    retry_at: float = 0.0
+    """Time by the clock from which it may be probed again."""
 
 
 @dataclass
 class _Queue:
-    """Threads of this process that want one device, first come first served."""
+    """Threads of this process that wait for one device, first come first served."""
 
     changed: threading.Condition = field(default_factory=threading.Condition)
     waiting: deque[int] = field(default_factory=deque)
@@ -91,7 +92,7 @@ class _Queue:
 _queues: dict[str, _Queue] = {}
 _queues_guard = threading.Lock()
 _open: set[int] = set()
-"""Descriptors of lock files. A child forked without a new program must not keep a lease that its parent gives back."""
+"""Descriptors of lock files. A child forked without exec must not keep a lease that its parent releases."""
 
 
 def _close_in_child() -> None:
@@ -108,12 +109,12 @@ class GpuLocks:
     """The GPUs of one run. Safe to use from several threads.
 
     Args:
-        devices: Names, as :func:`parse_devices` gives them.
-        folder: Where the lock files are: the same for every process of this user.
+        devices: Names, from :func:`parse_devices`.
+        folder: Folder of the lock files: the same for every process of this user.
         keys: UUIDs of the devices. Without one the name is the key, and processes that number GPUs differently
-            (``CUDA_VISIBLE_DEVICES``) would not see each other.
-        failures: Failed probes in a row until a device is set aside.
-        retry_after_s: How long until one that was set aside may be probed again.
+            (``CUDA_VISIBLE_DEVICES``) do not exclude each other.
+        failures: Consecutive failed probes until a device is quarantined.
+        retry_after_s: Time until a quarantined device may be probed again.
         clock: Seconds.
     """
 
@@ -140,17 +141,17 @@ class GpuLocks:
         self._health = {device: _Health() for device in self.devices}
 
     def assign(self, task: str) -> str:
-        """The device of a task: the one it has had, else the one with the fewest tasks.
+        """The device of a task: the task's previous device, else the one with the fewest tasks.
 
-        A task whose device has been set aside moves to another: all of it, so that what is compared stays together.
+        A task whose device is quarantined moves completely to another, so that compared times are of one device.
 
         Raises:
-            DeviceError: every device is set aside.
+            DeviceError: every device is quarantined.
         """
         with self._lock:
-            held = self._tasks.get(task)
-            if held is not None and not self._health[held].reason:
-                return held
+            current = self._tasks.get(task)
+            if current is not None and not self._health[current].reason:
+                return current
             able = [device for device in self.devices if not self._health[device].reason]
             if not able:
                 raise DeviceError(self._none_left())
@@ -162,53 +163,53 @@ class GpuLocks:
             return self._tasks[task]
 
     def done(self, task: str) -> None:
-        """The task has ended; its device counts one less."""
+        """End a task: its device has one task less."""
         with self._lock:
             self._tasks.pop(task, None)
 
-    def probed(self, device: str, complaint: str | None) -> bool:
-        """Note the outcome of a health probe; returns whether the device may be used.
+    def probed(self, device: str, fault: str | None) -> bool:
+        """Record the outcome of a health probe; returns whether the device may be used.
 
         Args:
-            device: Which.
-            complaint: What was wrong; None if all was well, which also ends a quarantine.
+            device: The device.
+            fault: What is wrong with it; None for a healthy device, which also ends its quarantine.
         """
         with self._lock:
             health = self._health[device]
-            if complaint is None:
+            if fault is None:
                 self._health[device] = _Health()
                 return True
             health.failures += 1
             if health.failures >= self._failures or health.reason:
                 times = f"{health.failures} probes in a row failed" if health.failures > 1 else "a probe failed"
-                self._set_aside(device, f"{times}, the last one with: {complaint}")
+                self._quarantine(device, f"{times}, the last one with: {fault}")
             return not health.reason
 
     def quarantine(self, device: str, reason: str) -> bool:
-        """Set a device aside now; its tasks move when they are next assigned. Whether it was not set aside before."""
+        """Quarantine a device; its tasks move at their next assignment. Returns whether it was in use before."""
         with self._lock:
             new = not self._health[device].reason
-            self._set_aside(device, reason)
+            self._quarantine(device, reason)
             return new
 
     def quarantined(self) -> dict[str, str]:
-        """Devices that are set aside, and why."""
+        """Quarantined devices and the reasons."""
         with self._lock:
             return {device: health.reason for device, health in self._health.items() if health.reason}
 
     def due(self) -> tuple[str, ...]:
-        """Devices that are set aside and may be probed again now; :meth:`probed` takes the outcome."""
+        """Quarantined devices that may be probed again now; :meth:`probed` takes the outcome."""
         with self._lock:
             now = self._clock()
-            return tuple(device for device, health in self._health.items() if health.reason and now >= health.again_at)
+            return tuple(device for device, health in self._health.items() if health.reason and now >= health.retry_at)
 
-    def _set_aside(self, device: str, reason: str) -> None:
+    def _quarantine(self, device: str, reason: str) -> None:
         self._health[device].reason = reason
-        self._health[device].again_at = self._clock() + self._retry_after_s
+        self._health[device].retry_at = self._clock() + self._retry_after_s
 
     def _none_left(self) -> str:
         why = "; ".join(f"{device}: {health.reason}" for device, health in self._health.items())
-        wait = max(0.0, min(health.again_at for health in self._health.values()) - self._clock())
+        wait = max(0.0, min(health.retry_at for health in self._health.values()) - self._clock())
         return (
             f"no GPU is left to run on ({why}). Look at `nvidia-smi` and `kernelforge doctor`; "
             f"the first may be tried again in {wait:.0f} s, and `kernelforge resume` goes on from here."
@@ -223,24 +224,24 @@ class GpuLocks:
         timeout_s: float | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> Iterator[None]:
-        """Have a GPU to oneself. An emulated device needs no lease: nothing is disturbed by its neighbours.
+        """Hold a GPU exclusively. An emulated device needs no lease: neighbours do not disturb it.
 
         Args:
             device: One of :attr:`devices`.
-            task: Told to whoever waits.
-            timeout_s: Longest wait; None waits for ever.
-            on_wait: Called once, with who holds the device, if there is a wait.
+            task: Name for the messages of processes that wait.
+            timeout_s: Longest wait; None for no limit.
+            on_wait: Called once with the holder of the device, if there is a wait.
 
         Raises:
-            DeviceError: somebody else held it for all that time, or the lock file can't be made.
-            RuntimeError: this thread has it already.
+            DeviceError: another process or thread held it all that time, or the lock file cannot be made.
+            RuntimeError: this thread holds it already.
         """
         if not device.startswith(_GPU):
             yield
             return
         key = re.sub(r"[^A-Za-z0-9._-]", "-", self._keys.get(device, device))
         wait = _Wait(device, self._folder / f"{key}.lock", timeout_s, on_wait)
-        with _turn(wait):
+        with _queue_turn(wait):
             descriptor = _take(wait, task)
             try:
                 yield
@@ -258,34 +259,34 @@ class _Wait:
     timeout_s: float | None
     on_wait: Callable[[str], None] | None
     began: float = field(default_factory=time.monotonic)
-    told: bool = False
+    announced: bool = False
 
-    def left_s(self) -> float | None:
+    def remaining_s(self) -> float | None:
         return None if self.timeout_s is None else self.began + self.timeout_s - time.monotonic()
 
-    def go_on(self) -> None:
-        """Say once that there is a wait, however short it is.
+    def keep_waiting(self) -> None:
+        """Announce the wait once, and continue it.
 
         Raises:
-            DeviceError: it has been long enough.
+            DeviceError: the time is up.
         """
-        if not self.told and self.on_wait is not None:
+        if not self.announced and self.on_wait is not None:
             self.on_wait(f"waiting for {self.device}: {self.holder()}")
-        self.told = True
-        left = self.left_s()
-        if left is not None and left <= 0:
+        self.announced = True
+        remaining = self.remaining_s()
+        if remaining is not None and remaining <= 0:
             raise DeviceError(
                 f"{self.device} was not free within {self.timeout_s:g} s: {self.holder()}. "
                 "Wait for it, stop it there, or choose another GPU with --device."
             )
 
     def holder(self) -> str:
-        """Who has it, as far as the lock file tells."""
+        """Holder of the device, from the lock file."""
         try:
             with self.path.open("rb") as file:
                 raw = json.loads(file.read(_HOLDER_BYTES))
             who = "this process" if raw["pid"] == os.getpid() else f"process {int(raw['pid'])}"
-            task = "".join(one for one in str(raw["task"]) if one.isprintable())
+            task = "".join(character for character in str(raw["task"]) if character.isprintable())
             what = f" for task {task}" if task else ""
             return f"{who} has had it{what} for {max(0.0, time.monotonic() - raw['since']):.0f} s"
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError):
@@ -293,8 +294,8 @@ class _Wait:
 
 
 @contextlib.contextmanager
-def _turn(wait: _Wait) -> Iterator[None]:
-    """Be the one thread of this process that may have the device, in the order of asking."""
+def _queue_turn(wait: _Wait) -> Iterator[None]:
+    """Wait until this thread is the first of this process in the device's queue."""
     with _queues_guard:
         queue = _queues.setdefault(str(wait.path), _Queue())
     me = threading.get_ident()
@@ -304,8 +305,8 @@ def _turn(wait: _Wait) -> Iterator[None]:
         queue.waiting.append(me)
         try:
             while queue.waiting[0] != me:
-                wait.go_on()
-                queue.changed.wait(wait.left_s())
+                wait.keep_waiting()
+                queue.changed.wait(wait.remaining_s())
         except BaseException:
             queue.waiting.remove(me)
             queue.changed.notify_all()
@@ -321,7 +322,7 @@ def _turn(wait: _Wait) -> Iterator[None]:
 def _take(wait: _Wait, task: str) -> int:
     """A descriptor that holds the lock, taken through a turnstile.
 
-    Whoever waits holds the turnstile, so a process that gives its lease back and asks again at once comes after it.
+    A waiting process holds the turnstile, so that one that releases its lease and asks again at once comes after it.
     """
     try:
         try:
@@ -329,7 +330,7 @@ def _take(wait: _Wait, task: str) -> int:
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise
-        # Every process of this user finds the same, and locks there, too.
+        # Every process of this user gets the same error, and locks there, too.
         wait.path = local_folder() / wait.path.name
         return _take_at(wait, task)
     except OSError as error:
@@ -343,7 +344,7 @@ def _take_at(wait: _Wait, task: str) -> int:
         descriptor = _locked(wait, wait.path)
     finally:
         _close(turnstile)
-    # The clock that counts since the machine began, the same in all its processes: nobody sets it.
+    # Time since the machine started: the same in all processes, and never adjusted.
     holder = {"pid": os.getpid(), "task": task[:200], "since": time.monotonic()}
     try:
         os.ftruncate(descriptor, 0)
@@ -358,21 +359,21 @@ def local_folder() -> Path:
     """A folder of this machine and user for lock files, the same in every session of that user.
 
     Raises:
-        OSError: it cannot be made, or somebody else made it.
+        OSError: it cannot be made, or another user made it.
     """
-    # Not in XDG_RUNTIME_DIR: a batch job has none, and would not see what a login holds.
+    # Not in XDG_RUNTIME_DIR: a batch job has none, and must see the locks of a login.
     folder = _MACHINE_FOLDER / f"kernelforge-leases-{os.getuid()}"
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
         raise OSError(errno.EPERM, f"{folder} is not a folder that this user alone can write to")
     return folder
 
 
 def _locked(wait: _Wait, path: Path) -> int:
-    # Never unlinked: a lock on a file that has lost its name excludes nobody.
-    # No link is followed: what it leads to would be emptied.
+    # Never unlinked: a lock on a file without a name excludes no other process.
+    # No link is followed: its target would be truncated.
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     _open.add(descriptor)
     try:
@@ -381,7 +382,7 @@ def _locked(wait: _Wait, path: Path) -> int:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
             except BlockingIOError:
-                wait.go_on()
+                wait.keep_waiting()
                 time.sleep(_POLL_S)
     except BaseException:
         _close(descriptor)
@@ -389,8 +390,8 @@ def _locked(wait: _Wait, path: Path) -> int:
 
 
 def _close(descriptor: int) -> None:
-    """Give the lock back, and close the file: a process that is being started may still have a copy of the descriptor,
-    which would keep the lock."""
+    """Release the lock, and close the file: a process that is being started may have a copy of the descriptor, which
+    would keep the lock."""
     _open.discard(descriptor)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_UN)

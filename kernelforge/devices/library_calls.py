@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _MODULES = ("torch", "torch.nn.functional")
 _HOMES = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
-"""Where operators written in Python come from; pooling is dispatched by the last. ``torch.load`` is from elsewhere."""
+"""Modules of operators written in Python; the last dispatches pooling. ``torch.load`` is in none of them."""
 
 
 class LibraryCallFailed(Exception):
-    """An operator could not be called, or gave something else than the plan says.
+    """An operator could not be called, or its result differs from the plan's.
 
-    ``lost`` says that CUDA itself failed: nothing else may run in this process.
+    ``lost``: CUDA itself failed, and nothing else may run in this process.
     """
 
     def __init__(self, fault: RunFailure, *, lost: bool = False) -> None:
@@ -35,16 +35,16 @@ def operator(name: str) -> Callable[..., Any]:
     """A public operator of ``torch`` or ``torch.nn.functional``.
 
     Raises:
-        KeyError: there is none of that name.
+        KeyError: there is no operator of that name.
     """
     import torch
 
     if name.isidentifier() and not name.startswith("_"):
         for module in (torch, torch.nn.functional):
-            found: Any = getattr(module, name, None)
-            if isinstance(found, BuiltinFunctionType) or getattr(found, "__module__", None) in _HOMES:
-                chosen: Callable[..., Any] = found
-                return chosen
+            attribute: Any = getattr(module, name, None)
+            if isinstance(attribute, BuiltinFunctionType) or getattr(attribute, "__module__", None) in _HOMES:
+                function: Callable[..., Any] = attribute
+                return function
     raise KeyError(name)
 
 
@@ -67,7 +67,7 @@ def cuda_tensor(pointer: int, view: TensorView) -> torch.Tensor:
     dtype, nbytes = _torch_dtype(view.dtype), _span_bytes(view)
     if nbytes == 0:
         return torch.empty_strided(view.shape, view.stride, dtype=dtype, device="cuda")
-    # As bytes: the interface has no bfloat16.
+    # As bytes: the interface lacks bfloat16.
     flat = torch.as_tensor(_Bytes(pointer, nbytes), device="cuda")
     return flat.view(dtype).as_strided(view.shape, view.stride)
 
@@ -86,14 +86,14 @@ class _Bytes:
 
 
 def call(step: Library, tensor: Callable[[TensorView], torch.Tensor]) -> None:
-    """Call a step's operator and put what it returns into the step's outputs.
+    """Call a step's operator and copy its results into the step's outputs.
 
     Args:
         step: The call.
         tensor: Makes a tensor of a view of the plan's memory.
 
     Raises:
-        LibraryCallFailed: no such operator, it refused its arguments, or it returned other tensors than the plan says.
+        LibraryCallFailed: there is no such operator, it refused its arguments, or its tensors differ from the plan's.
     """
     import torch
 
@@ -102,47 +102,47 @@ def call(step: Library, tensor: Callable[[TensorView], torch.Tensor]) -> None:
     except KeyError:
         raise _fault(step, "unsupported", f"{' and '.join(_MODULES)} have no function of that name") from None
 
-    def value(given: LibraryValue) -> Any:
-        return tensor(given) if isinstance(given, TensorView) else given
+    def value(argument: LibraryValue) -> Any:
+        return tensor(argument) if isinstance(argument, TensorView) else argument
 
-    args = [value(given) for given in step.args]
-    kwargs = {name: value(given) for name, given in step.kwargs.items()}
+    args = [value(argument) for argument in step.args]
+    kwargs = {name: value(argument) for name, argument in step.kwargs.items()}
     targets = [tensor(view) for view in step.out]
     with torch.no_grad():
         try:
             if _takes_out(function, step) and len(targets) == 1:
-                found: Any = function(*args, **kwargs, out=targets[0])
+                returned: Any = function(*args, **kwargs, out=targets[0])
             else:
-                found = function(*args, **kwargs)
+                returned = function(*args, **kwargs)
         except torch.cuda.OutOfMemoryError as error:
             raise _fault(step, "memory", f"out of device memory: {_first_line(error)}", lost=True) from error
         except (RuntimeError, TypeError, ValueError, IndexError) as error:
             lost = "CUDA error" in str(error)
             raise _fault(step, "crash", f"torch refuses it: {_first_line(error)}", lost=lost) from error
-        _deliver(step, found, targets)
+        _deliver(step, returned, targets)
 
 
-def _deliver(step: Library, found: Any, targets: list[torch.Tensor]) -> None:
-    """Copy results to where the plan has them; one that torch wrote there itself is left alone."""
+def _deliver(step: Library, returned: Any, targets: list[torch.Tensor]) -> None:
+    """Copy results into the plan's outputs, except those that torch wrote there itself."""
     import torch
 
-    results = [found] if isinstance(found, torch.Tensor) else list(found) if isinstance(found, tuple | list) else None
-    if results is None or not all(isinstance(result, torch.Tensor) for result in results):
-        raise _fault(step, "crash", f"it returns {type(found).__name__}, not tensors")
+    results = list(returned) if isinstance(returned, tuple | list) else [returned]
+    if not all(isinstance(result, torch.Tensor) for result in results):
+        raise _fault(step, "crash", f"it returns {type(returned).__name__}, not tensors")
     if len(results) != len(targets):
         raise _fault(step, "crash", f"it returns {len(results)} tensors, the plan takes {len(targets)}")
     for position, (result, target, view) in enumerate(zip(results, targets, step.out, strict=True), start=1):
         if tuple(result.shape) != view.shape or result.dtype != target.dtype:
-            got, wanted = _told(result), _told(target)
-            raise _fault(step, "crash", f"result {position} is {got}, the plan says {wanted}")
+            got, expected = _describe(result), _describe(target)
+            raise _fault(step, "crash", f"result {position} is {got}, the plan says {expected}")
         if result.data_ptr() != target.data_ptr() or result.stride() != target.stride():
             target.copy_(result)
 
 
 def _takes_out(function: Callable[..., Any], step: Library) -> bool:
-    """Whether the function writes into a tensor that it is given: then its result needs no copy.
+    """Whether the function writes into a tensor argument, so that its result needs no copy.
 
-    ``torch`` functions say so in the first line of their documentation, as built-ins have no signature.
+    Built-ins have no signature; the first line of their documentation says so.
     """
     import inspect
 
@@ -158,9 +158,9 @@ def _takes_out(function: Callable[..., Any], step: Library) -> bool:
 def _torch_dtype(dtype: DType) -> torch.dtype:
     import torch
 
-    found = getattr(torch, dtype.value)
-    assert isinstance(found, torch.dtype)
-    return found
+    torch_dtype = getattr(torch, dtype.value)
+    assert isinstance(torch_dtype, torch.dtype)
+    return torch_dtype
 
 
 def _span_bytes(view: TensorView) -> int:
@@ -171,7 +171,7 @@ def _span_bytes(view: TensorView) -> int:
     return (last + 1) * view.dtype.itemsize
 
 
-def _told(tensor: torch.Tensor) -> str:
+def _describe(tensor: torch.Tensor) -> str:
     return f"{tuple(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 

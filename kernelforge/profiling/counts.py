@@ -27,14 +27,14 @@ class MemoryCounts:
     transactions: float = 0.0
     ideal_transactions: float = 0.0
     addresses: float = 0.0
-    """Of an atomic: different words that it updates, estimated; 0 for loads and stores."""
+    """Estimated number of different words that an atomic updates; 0 for loads and stores."""
 
 
 @dataclass
 class KernelCounts:
     """All launches of one kernel with one grid, block and dynamic shared memory, summed.
 
-    Sums stand for whole grids: where only some blocks ran they are scaled up, and ``blocks_run`` is below ``blocks``.
+    Sums are for complete grids: if only some blocks ran they are scaled up, and ``blocks_run`` is below ``blocks``.
     """
 
     expression: str
@@ -99,7 +99,7 @@ class PlanCounts:
         """Inverse of :meth:`to_wire`.
 
         Raises:
-            SandboxError: the runner sent something else; nothing it sends is believed unchecked.
+            SandboxError: the data are malformed.
         """
         try:
             kernels = [_kernel(raw) for raw in wire["kernels"]]
@@ -136,16 +136,16 @@ def _triple(value: Any) -> tuple[int, int, int]:
 
 def _memory(raw: Any) -> MemoryCounts:
     texts = {"opcode", "space", "access"}
-    whole = {"ptx_line", "source_line", "bytes_per_thread"}
+    integers = {"ptx_line", "source_line", "bytes_per_thread"}
     values: dict[str, Any] = {
-        item.name: (_text if item.name in texts else _count if item.name in whole else _number)(raw[item.name])
+        item.name: (_text if item.name in texts else _count if item.name in integers else _number)(raw[item.name])
         for item in fields(MemoryCounts)
     }
     return MemoryCounts(**values)
 
 
 def _kernel(raw: Any) -> KernelCounts:
-    whole = {"dynamic_shared_bytes", "static_shared_bytes", "launches", "blocks", "blocks_run"}
+    integers = {"dynamic_shared_bytes", "static_shared_bytes", "launches", "blocks", "blocks_run"}
     structured: dict[str, Any] = {
         "expression": _text(raw["expression"]),
         "grid": _triple(raw["grid"]),
@@ -154,7 +154,7 @@ def _kernel(raw: Any) -> KernelCounts:
         "memory": [_memory(op) for op in raw["memory"]],
     }
     plain: dict[str, Any] = {
-        item.name: (_count if item.name in whole else _number)(raw[item.name])
+        item.name: (_count if item.name in integers else _number)(raw[item.name])
         for item in fields(KernelCounts)
         if item.name not in structured
     }
@@ -204,14 +204,14 @@ def instruction_class(operation: str) -> str:
 def integer_divisions(mix: Mapping[str, tuple[float, float]]) -> dict[int, float]:
     """Warp instructions that divide integers, remainders among them, by width in bits.
 
-    They are single PTX instructions that become loops of tens of machine instructions.
+    Each is one PTX instruction that ptxas expands to a loop of tens of machine instructions.
     """
-    found = {32: 0.0, 64: 0.0}
+    divisions = {32: 0.0, 64: 0.0}
     for operation, (warps, _) in mix.items():
         head, *qualifiers = operation.split(".")
         if head in ("div", "rem") and instruction_class(operation) == "int":
-            found[64 if qualifiers[-1].endswith("64") else 32] += warps
-    return found
+            divisions[64 if qualifiers[-1].endswith("64") else 32] += warps
+    return divisions
 
 
 def matrix_instructions(mix: Mapping[str, tuple[float, float]]) -> float:

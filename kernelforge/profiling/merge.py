@@ -1,6 +1,6 @@
 """Merge two profiles of one run: measured by a GPU, and counted by the emulator over the same PTX.
 
-Each metric keeps its own origin. Where both have a name, the measured number is taken.
+Each metric keeps its origin. A measured number replaces the emulator's of the same name.
 """
 
 from __future__ import annotations
@@ -10,30 +10,30 @@ from collections.abc import Iterable
 from kernelforge.records import KernelProfile, Metric, Origin, Profile
 
 PTX_COUNTER = "ptx__warp_inst_executed.sum"
-"""Every emulated profile has it, and no profile of hardware counters."""
+"""A counter of every emulated profile, and of no profile of hardware counters."""
 UNPROFILED = "unprofiled"
-"""The bound where no counter tells one."""
+"""The bound of a profile without counters for one."""
 
 
 def has_ptx_counts(profile: Profile) -> bool:
-    """Whether the emulator's counters are in a profile already."""
+    """Whether a profile has the emulator's counters."""
     return profile.metric(PTX_COUNTER) is not None
 
 
 def with_counts(measured: Profile, emulated: Profile, *notes: str) -> Profile:
-    """A device's profile with what the emulator alone can tell: instruction classes, limits, accesses by line.
+    """A device's profile with figures that only the emulator has: instruction classes, limits, accesses by line.
 
-    Time, grid and number of launches are the device's; so are traffic and bound where it measured them. A kernel that
-    was profiled in part on either side is marked with the smaller share.
+    Time, grid and number of launches are the device's; so are traffic and bound if it measured them. A kernel that was
+    sampled on either side keeps the smaller share.
 
     Args:
-        measured: Of the device.
-        emulated: Of the same build, plan and size.
-        notes: Added to those of ``measured``.
+        measured: Profile of the device.
+        emulated: Profile by the emulator, of the same build, plan and size.
+        notes: Notes to add.
     """
     counted = {kernel.kernel: kernel for kernel in emulated.kernels}
     kernels = [_kernel(kernel, counted.get(kernel.kernel)) for kernel in measured.kernels]
-    known = {kernel.kernel for kernel in measured.kernels}
+    names = {kernel.kernel for kernel in measured.kernels}
     roofline = measured.roofline
     changes: dict[str, object] = {}
     if not roofline.dram_bytes:
@@ -43,7 +43,7 @@ def with_counts(measured: Profile, emulated: Profile, *notes: str) -> Profile:
         changes["bound"] = emulated.roofline.bound
     return measured.model_copy(
         update={
-            "kernels": (*kernels, *(kernel for kernel in emulated.kernels if kernel.kernel not in known)),
+            "kernels": (*kernels, *(kernel for kernel in emulated.kernels if kernel.kernel not in names)),
             "metrics": _joined(measured.metrics, emulated.metrics),
             "roofline": roofline.model_copy(update=changes),
             "notes": (*measured.notes, *notes),
@@ -64,9 +64,9 @@ def _kernel(measured: KernelProfile, emulated: KernelProfile | None) -> KernelPr
 
 
 def _joined(measured: Iterable[Metric], emulated: Iterable[Metric]) -> tuple[Metric, ...]:
-    """The device's metrics first; the emulator's fill in what it lacks, and replace what was not measured."""
+    """The device's measured metrics, then the emulator's for the other names."""
     first = {metric.name: metric for metric in measured}
     second = {metric.name: metric for metric in emulated}
-    kept = [one for one in first.values() if one.origin is Origin.MEASURED or one.name not in second]
-    names = {one.name for one in kept}
-    return (*kept, *(one for one in second.values() if one.name not in names))
+    kept = [metric for metric in first.values() if metric.origin is Origin.MEASURED or metric.name not in second]
+    names = {metric.name for metric in kept}
+    return (*kept, *(metric for metric in second.values() if metric.name not in names))

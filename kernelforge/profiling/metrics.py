@@ -1,7 +1,7 @@
 """Metrics of a profile, by Nsight Compute's names where the meaning is equal, else ``ptx__*``.
 
-``smsp__sass_average_branch_targets_threads_uniform.pct`` is left out on purpose: it is over the branches that ptxas
-leaves in the machine code, and ptxas turns many PTX branches into predicates. ``ptx__branch_uniform.pct`` is over PTX.
+``smsp__sass_average_branch_targets_threads_uniform.pct`` is omitted: it counts branches in the machine code, and ptxas
+turns many PTX branches into predicates. ``ptx__branch_uniform.pct`` counts branches in PTX.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def build_profile(
         spec: The device that is modelled.
         device: Its name on records: ``emulated:h100``.
         counts: Counters of the run.
-        registers: Registers per thread by kernel expression, as ptxas reported them.
-        facts: What the oracle found at this size.
+        registers: Registers per thread by kernel expression, from ptxas.
+        facts: Facts of the task at this size, from the oracle.
     """
     time = plan_time(spec, counts, registers)
     profile = Profile(
@@ -110,7 +110,7 @@ def _plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, 
 
 
 def _dominant(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> KernelCounts:
-    """The group of launches that most of the modelled time goes to."""
+    """The group of launches with most of the modelled time."""
 
     def spent(kernel: KernelCounts) -> float:
         occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
@@ -127,12 +127,12 @@ def _modelled(name: str, value: float, unit: str) -> Metric:
     return Metric(name=name, value=float(value), unit=unit, origin=Origin.MODELLED)
 
 
-def _ratio(part: float, whole: float, scale: float = 1.0) -> float | None:
-    return scale * part / whole if whole else None
+def _ratio(part: float, total: float, scale: float = 1.0) -> float | None:
+    return scale * part / total if total else None
 
 
 def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric]:
-    """Metrics that add up over launches, and the ratios of such sums. A ratio of nothing is left out."""
+    """Metrics that add up over launches, and ratios of such sums; ratios with a zero denominator are omitted."""
 
     def add(attribute: str) -> float:
         return float(sum(getattr(kernel, attribute) for kernel in kernels))
@@ -142,7 +142,7 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
 
     read, written = add("dram_read_bytes"), add("dram_write_bytes") + memset_bytes
     l2_sectors = add("l2_read_sectors") + add("l2_write_sectors")
-    # A write always finds its place in the L2, as in Nsight Compute's count.
+    # Writes always hit the L2, as in Nsight Compute's count.
     l2_hits = add("l2_read_hits") + add("l2_write_sectors")
     metrics = [
         _modelled("dram__bytes.sum", read + written, "byte"),
@@ -157,7 +157,7 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
         rate = _ratio(hits, sectors, 100.0)
         if rate is not None:
             metrics.append(_modelled(name, min(rate, 100.0), "%"))
-    asked = 0.0
+    requested = 0.0
     for template, access in ((_LD, "load"), (_ST, "store")):
         sectors, requests = memory("transactions", "global", access), memory("requests", "global", access)
         metrics.append(_counted(template.format("t_sectors", ".sum"), sectors, "sector"))
@@ -170,13 +170,13 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
             metrics.append(_counted(name, per_request, "sector/request"))
     loaded = stored = 0.0
     for kernel in kernels:
-        asked += sum(op.threads * op.bytes_per_thread for op in kernel.select("global"))
+        requested += sum(op.threads * op.bytes_per_thread for op in kernel.select("global"))
         loaded += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "load"))
         stored += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "store"))
     wavefronts = memory("transactions", "shared")
     conflicts = wavefronts - memory("ideal_transactions", "shared")
     metrics += [
-        _counted("kernelforge__global_bytes_requested", asked, "byte"),
+        _counted("kernelforge__global_bytes_requested", requested, "byte"),
         _counted("kernelforge__global_load_bytes_requested", loaded, "byte"),
         _counted("kernelforge__global_store_bytes_requested", stored, "byte"),
         _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", wavefronts, "wavefront"),
@@ -206,14 +206,14 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
         metrics.append(_counted(MATRIX_INSTRUCTIONS, matrix, "inst"))
     classes = [by_class(kernel.mix) for kernel in kernels]
     for name in CLASSES:
-        count = sum(one[name] for one in classes)
+        count = sum(by_name[name] for by_name in classes)
         if count:
             metrics.append(_counted(f"ptx__inst_{name}.sum", count, "inst"))
     return metrics
 
 
 def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
-    """Atomics by thread, and how many of them one word gets in one launch (of shared memory: from one block)."""
+    """Atomics by thread, and atomics per word and launch (of shared memory: per word and block)."""
     metrics: list[Metric] = []
     for space in ("global", "shared"):
         ops = [(kernel, op) for kernel in kernels for op in kernel.select(space, "atomic") if op.threads]
@@ -221,10 +221,10 @@ def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
             continue
         metrics.append(_counted(f"ptx__{space}_atomics.sum", sum(op.threads for _, op in ops), "inst"))
         per_word: dict[tuple[int, str, int], float] = {}
-        for place, (kernel, op) in enumerate(ops):
-            # Each block has its own shared memory, so a word there is met by one block alone. Instructions that update
-            # as many words (an unrolled loop's) are taken to update the same ones.
-            key = (id(kernel), op.opcode, round(op.addresses) or -place)
+        for position, (kernel, op) in enumerate(ops):
+            # Each block has its own shared memory, so only one block updates a word there. Instructions that update
+            # equally many words (of an unrolled loop) are assumed to update the same ones.
+            key = (id(kernel), op.opcode, round(op.addresses) or -position)
             share = op.threads / max(op.addresses, 1.0) / (kernel.blocks if space == "shared" else kernel.launches)
             per_word[key] = per_word.get(key, 0.0) + share
         metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", max(per_word.values()), "inst"))
@@ -232,7 +232,7 @@ def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
 
 
 def _limits(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> list[Metric]:
-    """Modelled time of all launches under each limit on its own: what a diagnosis weighs."""
+    """Modelled time of all launches under each limit alone, for the diagnosis."""
     totals: dict[str, float] = {}
     for kernel in kernels:
         occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
@@ -265,17 +265,17 @@ def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]
 
 
 def _hot_spots(kernels: Sequence[KernelCounts]) -> tuple[MemoryHotSpot, ...]:
-    """The memory instructions that waste most, the wasteful first; those that waste nothing by their cost."""
+    """The memory instructions with the most wasted transactions, then those with the most transactions."""
     merged: dict[tuple[int, str, str, str], MemoryCounts] = {}
     for kernel in kernels:
         for op in kernel.memory:
             if not op.requests:
                 continue
             key = (op.source_line, op.opcode, op.space, op.access)
-            one = merged.setdefault(key, MemoryCounts(op.ptx_line, *key, bytes_per_thread=op.bytes_per_thread))
-            one.requests += op.requests
-            one.transactions += op.transactions
-            one.ideal_transactions += op.ideal_transactions
+            total = merged.setdefault(key, MemoryCounts(op.ptx_line, *key, bytes_per_thread=op.bytes_per_thread))
+            total.requests += op.requests
+            total.transactions += op.transactions
+            total.ideal_transactions += op.ideal_transactions
 
     def cost(op: MemoryCounts) -> tuple[float, float, int]:
         return (op.ideal_transactions - op.transactions, -op.transactions, op.source_line)

@@ -1,7 +1,7 @@
 """Modelled time of one launch: the slowest of a few hardware limits. Uncalibrated; it names the bound.
 
-Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. Two kernels that the
-model puts less than several-fold apart are not ordered by it.
+Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. The model cannot order
+two kernels unless their times differ several-fold.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCount
 PROTOCOL = "emulated/1"
 """Version of the model; changes when a modelled time could."""
 
-# Assumptions, none of them measured: how far a warp overlaps its own work when no other warp hides it.
+# Unmeasured assumptions on the overlap of a warp's own work when no other warp hides it.
 LOADS_IN_FLIGHT = 4
 CYCLES_PER_INSTRUCTION = 2.0
 BARRIER_CYCLES = 30.0
@@ -30,7 +30,7 @@ class LaunchTime:
     limits_us: Mapping[str, float]
     """By bound: ``dram l2 l1 shared fp32 issue latency``."""
     overhead_us: float
-    """What a launch costs besides."""
+    """Fixed cost of a launch."""
 
     @property
     def bound(self) -> str:
@@ -47,9 +47,9 @@ class PlanTime:
 
     time_us: float
     bound: str
-    """What most of the time goes to: one of the limits, or ``launch``."""
+    """The bound of most of the time: one of the limits, or ``launch``."""
     share: Mapping[str, float]
-    """Part of the time under each bound, adding up to 1."""
+    """Share of the time under each bound; the sum is 1."""
 
 
 def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_thread: int) -> Occupancy:
@@ -63,7 +63,7 @@ def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_threa
 
 
 def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> LaunchTime:
-    """Modelled time of one launch of ``counts``, whose sums cover ``counts.launches`` like ones."""
+    """Modelled time of one of the ``counts.launches`` equal launches in ``counts``."""
     blocks = math.prod(counts.grid)
     busiest = math.ceil(blocks / spec.sm_count)
     to_us = 1e6 / spec.clock_hz
@@ -78,7 +78,7 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
             l2_bytes / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
             l2_bytes * share / spec.l2_to_sm_bytes_per_cycle * to_us,
         ),
-        # One data path serves L1 and shared memory: its time counts for the one that uses it more.
+        # One data path serves L1 and shared memory: its time counts for the larger user.
         "l1" if l1_wavefronts >= shared_wavefronts else "shared": lsu_us,
         "fp32": _arithmetic_cycles(spec, counts) * share * to_us,
         "issue": counts.warp_instructions / spec.schedulers_per_sm * share * to_us,
@@ -97,9 +97,9 @@ def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]
     """
     spent: dict[str, float] = {"launch": 0.0}
     for kernel in counts.kernels:
-        one = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
-        spent["launch"] += one.overhead_us * kernel.launches
-        spent[one.bound] = spent.get(one.bound, 0.0) + (one.time_us - one.overhead_us) * kernel.launches
+        time = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
+        spent["launch"] += time.overhead_us * kernel.launches
+        spent[time.bound] = spent.get(time.bound, 0.0) + (time.time_us - time.overhead_us) * kernel.launches
     if counts.memsets:
         spent["launch"] += spec.launch_overhead_us * counts.memsets
         spent["dram"] = spent.get("dram", 0.0) + counts.memset_bytes / spec.dram_sustained_gbps * 1e-3
@@ -121,7 +121,7 @@ def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, floa
 
 
 def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Cycles of the busiest arithmetic pipe, were all work on one SM."""
+    """Cycles of the busiest arithmetic pipe, with all work on one SM."""
     warps = by_class(counts.mix)
     return spec.warp_size * max(
         warps["fp32"] / spec.fp32_lanes_per_sm,
@@ -132,14 +132,14 @@ def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
 
 
 def _effective_instructions(ops: Sequence[MemoryCounts]) -> float:
-    """How many instructions carry the requests: n equal ones count n, one dominant among many counts about 1."""
+    """Effective number of instructions by requests: n equal ones count n, one dominant among many about 1."""
     total = sum(op.requests for op in ops)
     squares = sum(op.requests**2 for op in ops)
     return total**2 / squares if squares else 1.0
 
 
 def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, blocks: int) -> float:
-    """Cycles of one warp's dependent chain, times the waves of blocks: what low parallelism cannot hide."""
+    """Cycles of one warp's dependent chain, times the waves of blocks: latency that low parallelism cannot hide."""
     waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
     warps = blocks * counts.launches * occupied.warps_per_block
     waited = [*counts.select("global", "load", "atomic"), *counts.select("local", "load")]
@@ -156,7 +156,7 @@ def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy,
 
 
 def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Latency of a load by where its sectors are found."""
+    """Mean latency of a load by the hit rates of its sectors."""
     if not counts.l1_read_sectors:
         return float(spec.l2_latency_cycles)
     in_l1 = min(counts.l1_read_hits / counts.l1_read_sectors, 1.0)

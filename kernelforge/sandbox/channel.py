@@ -1,12 +1,12 @@
-"""Length-capped binary frames over a socket: the only way in and out of a confined child.
+"""Length-capped binary frames over a socket: the only connection to a confined child.
 
 A frame is a fixed header (magic, JSON length, counts of blobs and files), the blob lengths, a mark for each blob, the
 JSON text, the blobs. Nothing is pickled; a frame over the caps or with a wrong header is an error of the channel, never
 of the parser.
 
-A marked blob is not in the stream: its bytes are in a sealed memory file (module ``shared_memory``), whose descriptor
-comes with the header (``SCM_RIGHTS``). Any other descriptor is a broken frame, and closed; so is every one
-on a channel without files.
+The bytes of a marked blob are in a sealed memory file (module ``shared_memory``) instead of the stream; its descriptor
+comes with the header (``SCM_RIGHTS``). Any other descriptor, and every one on a channel without files, is closed and
+breaks the frame.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _MAGIC = b"KFF2"
 MAX_JSON_BYTES = 64 << 20
 MAX_BLOBS = 4096
 MAX_FILES = 64
-"""Memory files in one frame: a child may have 256 descriptors in all."""
+"""Memory files in one frame: a child may have 256 descriptors."""
 _RIGHTS_BYTES = socket.CMSG_SPACE(MAX_FILES * array("i").itemsize)
 _LARGE = 1 << 20
 _TIMEVAL = struct.Struct("@ll")
@@ -42,7 +42,7 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 @dataclass(frozen=True)
 class Frame:
-    """One message: JSON data and raw blobs. Large ones may be read-only views of memory that other processes see."""
+    """One message: JSON data and raw blobs. Large blobs may be read-only views of shared memory."""
 
     data: dict[str, Any]
     blobs: tuple[Blob, ...] = ()
@@ -53,10 +53,10 @@ class Channel:
 
     Args:
         sock: The socket; closed with the channel.
-        max_blob_bytes: Caps the sum of a received frame's blobs.
-        max_json_bytes: Caps its text.
-        forwards: Keep the descriptors of received files, so that another channel sends them on without a copy.
-        files_from: Bytes from which a blob is sent as a file; None where neither end may use files.
+        max_blob_bytes: Largest sum of a received frame's blobs.
+        max_json_bytes: Largest text of a received frame.
+        forwards: Keep the descriptors of received files, so that another channel can forward them without a copy.
+        files_from: Smallest blob that is sent as a file; None if neither end may use files.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Channel:
         """Receive one frame.
 
         Raises:
-            ChildTimeout: nothing complete came in time.
+            ChildTimeout: no complete frame arrived in time.
             ChildDied: the other side closed the channel.
             SandboxError: the frame breaks the format or a cap.
         """
@@ -118,7 +118,7 @@ class Channel:
                 os.close(fd)
 
     def _receive(self, files: list[int], deadline: float | None) -> Frame:
-        """The next frame. ``files`` takes the descriptors that came, and keeps those that were not taken over."""
+        """The next frame. ``files`` receives its descriptors, and keeps those without an owner."""
         magic, text_bytes, count, passed, total = _HEADER.unpack(self._read_header(files, deadline))
         if magic != _MAGIC or text_bytes > self.max_json_bytes or count > MAX_BLOBS or total > self.max_blob_bytes:
             raise SandboxError("a confined child broke the frame format or a size cap")
@@ -137,7 +137,7 @@ class Channel:
 
     @contextlib.contextmanager
     def _files(self, views: Sequence[memoryview]) -> Iterator[dict[int, int]]:
-        """Descriptors of the largest blobs by position, ascending. Those made here are closed afterwards."""
+        """Descriptors of the largest blobs by position, ascending; closes those that it makes afterwards."""
         least = self._files_from
         large = [] if least is None else [at for at, view in enumerate(views) if view.nbytes >= max(least, 1)]
         large = sorted(sorted(large, key=lambda at: views[at].nbytes)[-MAX_FILES:])
@@ -167,7 +167,7 @@ class Channel:
             raise ChildTimeout("no answer in time")
 
     def _write_head(self, head: bytes, files: Sequence[int], deadline: float | None) -> None:
-        """Send what comes before the blobs, with descriptors, which go with the first byte."""
+        """Send the part before the blobs, with descriptors, which accompany the first byte."""
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))] if files else []
         while True:
             try:
@@ -193,7 +193,7 @@ class Channel:
                 raise ChildDied("the child is gone") from error
 
     def _read_header(self, files: list[int], deadline: float | None) -> bytes:
-        """The fixed part of a frame, and to ``files`` every descriptor that came with it."""
+        """The fixed part of a frame; appends its descriptors to ``files``."""
         header, room = b"", 0 if self._files_from is None else _RIGHTS_BYTES
         while len(header) < _HEADER.size:
             try:
@@ -207,8 +207,8 @@ class Channel:
                 raise ChildDied("the child is gone") from error
             for level, kind, content in ancillary:
                 if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
-                    whole = len(content) - len(content) % array("i").itemsize
-                    files.extend(array("i", content[:whole]))
+                    used = len(content) - len(content) % array("i").itemsize
+                    files.extend(array("i", content[:used]))
             _refuse_more(flags)
             if len(files) > MAX_FILES:
                 raise SandboxError(f"a confined child passed more than {MAX_FILES} descriptors")
@@ -218,7 +218,7 @@ class Channel:
         return header
 
     def _read(self, count: int, deadline: float | None) -> bytes:
-        """Bytes without descriptors: any that come with them are closed by the kernel, which says so."""
+        """Bytes without descriptors: the kernel closes any that accompany them, and reports it."""
         if count >= _LARGE:
             return self._read_large(count, deadline)
         buffer = bytearray(count)
@@ -238,7 +238,7 @@ class Channel:
         return bytes(buffer)
 
     def _read_large(self, count: int, deadline: float | None) -> bytes:
-        """Let the kernel fill one block: no copy, and an announced length takes memory only as bytes really come."""
+        """Let the kernel fill one block: no copy, and an announced length takes memory only as bytes arrive."""
         pieces: list[bytes] = []
         self._sock.setblocking(True)
         try:
@@ -269,10 +269,10 @@ def _object(text: bytes) -> dict[str, Any]:
     """The JSON object of a frame.
 
     Raises:
-        SandboxError: it is none.
+        SandboxError: the text is no JSON object.
     """
     try:
-        # As text: of bytes, ``json`` would take UTF-16 and halves of surrogate pairs too.
+        # Decoded here: from bytes, ``json`` also accepts UTF-16 and halves of surrogate pairs.
         data = json.loads(text.decode())
         if _SURROGATE.search(text):
             data = _writable(data)
@@ -284,7 +284,7 @@ def _object(text: bytes) -> dict[str, Any]:
 
 
 def _writable(value: Any) -> Any:
-    """``value`` with ``?`` for every half of a surrogate pair: JSON can hold one, and no file or terminal can."""
+    """``value`` with ``?`` for every half of a surrogate pair, which JSON can hold and files and terminals cannot."""
     if isinstance(value, str):
         return value.encode(errors="replace").decode()
     if isinstance(value, list):
@@ -295,11 +295,11 @@ def _writable(value: Any) -> Any:
 
 
 class _TooManyInFlight(Exception):
-    """So many descriptors of this user are on their way already that the kernel takes no more."""
+    """The kernel refuses more descriptors in flight of this user."""
 
 
 def _head(text: bytes, views: Sequence[memoryview], files: Mapping[int, int]) -> bytes:
-    """What comes before the blobs: header, lengths, marks, text."""
+    """The part before the blobs: header, lengths, marks, text."""
     lengths = [view.nbytes for view in views]
     header = _HEADER.pack(_MAGIC, len(text), len(views), len(files), sum(lengths))
     marks = bytes(position in files for position in range(len(views)))
@@ -307,10 +307,10 @@ def _head(text: bytes, views: Sequence[memoryview], files: Mapping[int, int]) ->
 
 
 def _refuse_more(flags: int) -> None:
-    """Stop where the kernel dropped descriptors: those of a frame come with its header and fit.
+    """Refuse a message of which the kernel dropped descriptors: those of a frame accompany its header and fit.
 
     Raises:
-        SandboxError: it did.
+        SandboxError: descriptors were dropped.
     """
     if flags & socket.MSG_CTRUNC:
         raise SandboxError(

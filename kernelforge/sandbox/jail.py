@@ -1,7 +1,7 @@
 """Confinement of a forked child: it gives up everything it was not granted. Any failure ends the child.
 
-Tiers: ``namespaces`` (private root, no network, own processes; Landlock and seccomp on top where the kernel has
-them), ``landlock`` (Landlock and seccomp together, where namespaces are refused), ``none`` (resource limits only).
+Tiers: ``namespaces`` (private root, no network, own processes; also Landlock and seccomp if the kernel has them),
+``landlock`` (Landlock and seccomp, if namespaces are refused), ``none`` (resource limits only).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from kernelforge.sandbox.limits import Limits
 
 Tier = Literal["namespaces", "landlock", "none"]
 
-_STAGE = "/proc"  # The private root is built on top of /proc: nothing that is granted can be under it.
+_STAGE = "/proc"  # The private root is built on /proc, which contains no granted path.
 _INSIDE_UID = 1000
 _FIRST_UID = 0x70000000
 _NOBODY = 65534
@@ -39,7 +39,7 @@ _PROC_MACHINE = ("driver", "devices", "cpuinfo", "meminfo", "stat", "version", "
 
 @dataclass(frozen=True)
 class JailSpec:
-    """What one child may have."""
+    """Grants and limits of one child."""
 
     tier: Tier
     limits: Limits
@@ -47,21 +47,21 @@ class JailSpec:
     devices: tuple[str, ...]
     headroom_bytes: int
     tmp: str | None
-    """Folder that stands for ``/tmp`` where there is no private root."""
+    """Folder that replaces ``/tmp`` without a private root."""
     gpu_nodes: tuple[str, ...] = ()
-    """Device nodes that may be driven by ``ioctl``, too."""
+    """Device nodes that also allow ``ioctl``."""
     gpu: bool = False
-    """What CUDA needs: memory files, local sockets, ``/proc`` of its own process, room in the address space."""
+    """Grant the needs of CUDA: memory files, local sockets, ``/proc`` of its process, address space."""
     programs: bool = False
     processes: int = 0
     tmp_environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables whose values have ``{tmp}`` in them."""
+    """Variables whose values contain ``{tmp}``."""
     reads_as_root: bool = False
-    """Keep one capability of root, to read files whatever their mode: what is granted lies where only root can read."""
+    """Keep one capability of root, to read files of any mode: only root can read the granted paths."""
 
     @property
     def folder(self) -> str:
-        """The one folder that can be written to."""
+        """The only writable folder."""
         return "/tmp" if self.tier == "namespaces" else self.tmp or "/"
 
     @property
@@ -70,12 +70,12 @@ class JailSpec:
 
     @property
     def leaves_orphans(self) -> bool:
-        """Whether what the child starts could outlive it: there is no process namespace that ends with it."""
+        """Whether the child's processes could outlive it: no process namespace ends with it."""
         return self.programs and self.tier != "namespaces"
 
 
 def enter_namespaces() -> None:
-    """Leave the parent's namespaces. The next fork is process 1 of the new ones."""
+    """Enter new namespaces. The next fork is their process 1."""
     flags = (
         syscalls.CLONE_NEWNS
         | syscalls.CLONE_NEWPID
@@ -89,7 +89,7 @@ def enter_namespaces() -> None:
             syscalls.unshare(flags)
             return
         except PermissionError:
-            pass  # root without CAP_SYS_ADMIN, as in most containers: a user namespace may still be allowed
+            pass  # root without CAP_SYS_ADMIN, as in most containers; a user namespace may be allowed
     syscalls.unshare(flags | syscalls.CLONE_NEWUSER)
     for name, text in (
         ("setgroups", "deny"),
@@ -106,7 +106,7 @@ def confine(grant: JailSpec, keep: set[int], outer_pid: int) -> list[str]:
     ``keep`` are descriptors that stay open; ``outer_pid`` makes the unprivileged user id distinct.
 
     Raises:
-        OSError: a layer that the tier is made of failed. The caller must exit.
+        OSError: a layer of the tier failed. The caller must exit.
     """
     _quiet_standard_streams()
     syscalls.close_all_but(keep | {0, 1, 2})
@@ -146,9 +146,9 @@ def confine(grant: JailSpec, keep: set[int], outer_pid: int) -> list[str]:
 
 
 def _copy_between_folders() -> None:
-    """Make ``os.rename`` and ``os.replace`` copy a file that the kernel does not let move to another folder.
+    """Make ``os.rename`` and ``os.replace`` copy a file if the kernel refuses to move it to another folder.
 
-    The first version of Landlock refuses every move between folders. Triton and Inductor fill their caches with them.
+    The first version of Landlock refuses every move between folders. Triton and Inductor fill their caches by moves.
     """
     moves: tuple[Callable[..., None], ...] = (os.rename, os.replace)
     for move in moves:
@@ -162,13 +162,13 @@ def _copy_between_folders() -> None:
                 if error.errno != errno.EXDEV or any(folder is not None for folder in folders.values()):
                     raise
                 source, target = os.fsdecode(src), os.fsdecode(dst)
-                # Beside the target first, so that it appears whole.
-                beside = f"{target}.{os.getpid()}.copy"
+                # Copied to the target's folder first, so that the target appears atomically.
+                copy = f"{target}.{os.getpid()}.copy"
                 if os.path.isdir(source):
-                    shutil.copytree(source, beside, symlinks=True)
+                    shutil.copytree(source, copy, symlinks=True)
                 else:
-                    shutil.copy2(source, beside)
-                move(beside, target)
+                    shutil.copy2(source, copy)
+                move(copy, target)
                 if os.path.isdir(source):
                     shutil.rmtree(source)
                 else:
@@ -178,7 +178,7 @@ def _copy_between_folders() -> None:
 
 
 def _openings(grant: JailSpec, landlock_version: int, *, shares_user: bool) -> seccomp.Openings:
-    """Calls that this child may make although others may not."""
+    """Calls that this child may make and others may not."""
     apart = grant.tier == "namespaces" or landlock_version >= landlock.SCOPES_SIGNALS
     return seccomp.Openings(
         cuda=grant.gpu,
@@ -198,7 +198,7 @@ def _quiet_standard_streams() -> None:
 
 
 def _memory_now() -> tuple[int, int]:
-    """Bytes of address space and of private writable memory that the zygote's image takes."""
+    """Bytes of address space and of private writable memory of the zygote's image."""
     with open("/proc/self/statm") as file:
         fields = file.read().split()
     page = resource.getpagesize()
@@ -209,7 +209,7 @@ def _build_root(grant: JailSpec) -> None:
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
     secure = syscalls.MS_NOSUID | syscalls.MS_NODEV
     syscalls.mount("tmpfs", _STAGE, "tmpfs", secure, "mode=0755,size=1m,nr_inodes=4096")
-    # The private /tmp comes first: a grant may lie in the host's /tmp.
+    # The private /tmp is first: a grant may be in the host's /tmp.
     os.makedirs(_STAGE + "/tmp", exist_ok=True)
     inodes = _COMPILER_INODES if grant.programs else 4096
     size = f"mode=1777,size={max(grant.limits.tmp_bytes, 4096)},nr_inodes={inodes}"
@@ -221,7 +221,7 @@ def _build_root(grant: JailSpec) -> None:
         _mount_point(f"{_STAGE}/dev/{device}", folder=False)
         syscalls.bind_device(f"/dev/{device}", f"{_STAGE}/dev/{device}", executable=device in grant.gpu_nodes)
     if grant.programs:
-        os.symlink("/tmp", _STAGE + "/dev/shm")  # where the C library keeps named semaphores and shared memory
+        os.symlink("/tmp", _STAGE + "/dev/shm")  # for named semaphores and shared memory of the C library
 
 
 def _mount_point(path: str, *, folder: bool) -> None:
@@ -239,13 +239,13 @@ def _enter_root() -> None:
 def _working_folder(grant: JailSpec) -> None:
     os.chdir(grant.folder)
     os.environ["TMPDIR"] = grant.folder
-    tempfile.tempdir = grant.folder  # what the warm-up imported may have looked for it already
+    tempfile.tempdir = grant.folder  # imports of the warm-up may have cached another
     for name, value in grant.tmp_environment.items():
         os.environ[name] = value.replace("{tmp}", grant.folder)
 
 
 def _drop_privileges(outer_pid: int, grant: JailSpec) -> bool:
-    """Give up root and every capability; false when the user is still root, but one with no capability."""
+    """Give up root and every capability; false if the user is still root, without capabilities."""
     unprivileged = True
     kept = syscalls.reading_capability() if grant.reads_as_root else None
     if 0 in (os.getuid(), os.geteuid()):
@@ -257,17 +257,17 @@ def _drop_privileges(outer_pid: int, grant: JailSpec) -> bool:
         except PermissionError:
             if syscalls.has_capabilities():
                 raise
-            unprivileged = False  # a container whose root can do nothing, not even change its user
+            unprivileged = False  # root of a container without any capability
     syscalls.prctl("prctl(NO_NEW_PRIVS)", syscalls.PR_SET_NO_NEW_PRIVS, 1)
     syscalls.drop_capabilities(but=kept)
     syscalls.prctl("prctl(DUMPABLE)", syscalls.PR_SET_DUMPABLE, 0)
-    # Changing ids clears the signal, so it is asked for last.
+    # Changing ids clears this setting, so it is last.
     syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
     return unprivileged
 
 
 def others_can_read(paths: Iterable[str]) -> bool:
-    """Whether a user without rights can read files and enter folders; asked by root, in a process of its own.
+    """Whether an unprivileged user can read files and enter folders; called by root, tested in a separate process.
 
     Raises:
         OSError: that process could not become such a user.
@@ -291,7 +291,7 @@ def others_can_read(paths: Iterable[str]) -> bool:
 
 
 def _become_nobody(distinct: int, grant: JailSpec) -> None:
-    """Take a user id that no other process has, or the common one where a container maps few ids."""
+    """Take a user id that no other process has, or the common one if a container maps few ids."""
     for uid in (distinct, _NOBODY):
         try:
             os.setresgid(uid, uid, uid)
@@ -312,17 +312,17 @@ def _counts_by_namespace(grant: JailSpec) -> bool:
 
 
 def _limit(grant: JailSpec, sizes: tuple[int, int], *, counts_threads: bool, others: int) -> None:
-    """Set resource limits. Threads are limited only where the user's other processes do not count with them.
+    """Set resource limits. Threads are limited only if the user's other processes do not count with them.
 
-    CUDA reserves address space by the terabyte, so a child with a GPU is held by its private writable memory alone
-    (``RLIMIT_DATA``; reservations are not writable). ``others`` are the user's tasks outside, where they do count.
+    CUDA reserves terabytes of address space, so a child with a GPU is limited by its private writable memory alone
+    (``RLIMIT_DATA``; reservations are not writable). ``others`` are the user's tasks outside, if they count.
     """
     limits, (space, data) = grant.limits, sizes
     seconds = max(1, math.ceil(limits.cpu_s))
     files = _OPEN_FILES_OF_PROGRAMS if grant.gpu or grant.programs else _OPEN_FILES
     address_space = space + limits.memory_bytes + grant.headroom_bytes
     private = data + limits.memory_bytes + (grant.headroom_bytes if grant.gpu else 0)
-    # Replies of a child with a GPU are memory files; its folder has a size of its own.
+    # Replies of a child with a GPU are memory files; its folder has a separate limit.
     largest = max(limits.file_bytes, limits.reply_bytes) if grant.gpu else limits.file_bytes
     tasks = limits.processes + grant.processes + (0 if counts_threads else others)
     for what, soft, hard in (
@@ -346,14 +346,14 @@ def _limit(grant: JailSpec, sizes: tuple[int, int], *, counts_threads: bool, oth
 
 def _tasks_of_user() -> int:
     """Processes and threads that this user has now."""
-    uid, found = os.getuid(), 0
+    uid, tasks = os.getuid(), 0
     for entry in os.scandir("/proc"):
         try:
             if entry.name.isdigit() and entry.stat().st_uid == uid:
-                found += len(os.listdir(f"/proc/{entry.name}/task"))
+                tasks += len(os.listdir(f"/proc/{entry.name}/task"))
         except OSError:
-            continue  # it ended meanwhile
-    return found
+            continue  # it ended
+    return tasks
 
 
 def _landlock(grant: JailSpec) -> int:

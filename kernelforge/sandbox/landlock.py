@@ -27,7 +27,7 @@ _READ = _FS_READ_FILE | _FS_READ_DIR | _FS_EXECUTE
 
 
 def abi() -> int:
-    """Version of the kernel's Landlock; 0 when there is none."""
+    """Version of the kernel's Landlock; 0 if there is none."""
     try:
         return syscalls.syscall("landlock", syscalls.NR_LANDLOCK_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint(1))
     except OSError:
@@ -37,16 +37,16 @@ def abi() -> int:
 def restrict(readable: Sequence[str], writable: Sequence[str], drivable: Sequence[str] = ()) -> int:
     """Confine the calling process (which must have one thread) to reading and writing under the given folders.
 
-    Devices in ``drivable`` may be read, written and driven by ``ioctl``; no other device takes an ``ioctl`` of its own.
-    Returns the ABI in force, 0 where the kernel has no Landlock. ``no_new_privs`` must be set already.
+    Devices in ``drivable`` may be read, written and driven by ``ioctl``; no other device takes its ``ioctl`` calls.
+    Returns the ABI in force, 0 if the kernel has no Landlock. ``no_new_privs`` must be set already.
 
     Raises:
-        OSError: Landlock is there and refused.
+        OSError: the kernel has Landlock and refused.
     """
     version = abi()
     if version == 0:
         return 0
-    handled = _FS_BY_ABI[max(known for known in _FS_BY_ABI if known <= version)]
+    handled = _FS_BY_ABI[max(abi_version for abi_version in _FS_BY_ABI if abi_version <= version)]
     net = _NET_ALL if version >= 4 else 0
     scope = _SCOPE_ALL if version >= 6 else 0
     attributes = struct.pack("<QQQ", handled, net, scope)[: 24 if version >= 6 else 16 if version >= 4 else 8]

@@ -10,29 +10,29 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of one child. Memory counts what the child takes beyond its warm zygote."""
+    """Limits of one child. Memory counts beyond that of its warm zygote."""
 
     wall_s: float = 60.0
     """Longest wait for one reply (:meth:`Child.call`); then the parent kills the child."""
     cpu_s: float = 60.0
-    """CPU time of the child's whole life, all threads together; rounded up to seconds."""
+    """CPU time of the child, all threads together; rounded up to seconds."""
     memory_bytes: int = 2 << 30
     tmp_bytes: int = 64 << 20
     """Size of the private ``/tmp``."""
     processes: int = 1
-    """Threads the child may have in all; a role may add to them. Roles with ``programs`` may have processes as well.
+    """Threads of the child; a role may add some. Roles with ``programs`` may have processes as well.
 
     Not enforced for an unprivileged user without namespaces, whose other processes would count as well.
     """
     file_bytes: int = 64 << 20
-    """Largest single file; not less than ``reply_bytes`` in roles with a GPU, whose replies are memory files."""
+    """Largest file; at least ``reply_bytes`` in roles with a GPU, whose replies are memory files."""
     reply_bytes: int = 8 << 30
     """Largest sum of blobs in one reply."""
 
 
 @dataclass(frozen=True)
 class ExitReport:
-    """How a child ended. ``killed`` means by its parent; ``memory`` is certain or, for SIGKILL, most likely."""
+    """Cause of a child's end. ``killed`` means by its parent; ``memory`` is certain or, for SIGKILL, most likely."""
 
     cause: Literal["exit", "signal", "memory", "cpu", "disk", "killed"]
     exit_code: int | None = None
@@ -42,7 +42,7 @@ class ExitReport:
 
     @property
     def may_be_foreign(self) -> bool:
-        """Whether somebody else may have ended the child, as the system does where all memory is taken."""
+        """Whether another process may have ended the child, such as the kernel when memory runs out."""
         return self.signal == SIGKILL and self.cause in ("signal", "memory")
 
     def __str__(self) -> str:
@@ -62,13 +62,13 @@ class ExitReport:
 
 
 PATIENCE = 5.0
-"""How many times its limit a run may take in wall-clock time where it does not get the CPU."""
+"""Largest wall-clock time of a run that does not get the CPU, as a multiple of its limit."""
 
 
 class Deadline:
-    """The end of a run: ``seconds`` of wall-clock time and of this process's CPU time from now, whichever comes later.
+    """The end of a run: ``seconds`` from now by the wall clock and by this process's CPU time, the later of both.
 
-    On a busy machine a limit in wall-clock time alone would end runs that are not slow.
+    On a busy machine a limit by the wall clock alone would end runs that are not slow.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -76,7 +76,7 @@ class Deadline:
         self._wall = time.monotonic()
         self._cpu = time.process_time()
 
-    def left(self) -> float:
-        """Seconds that the run has for certain; 0 at its end."""
+    def remaining(self) -> float:
+        """Guaranteed seconds until the end of the run; 0 at its end."""
         wall, cpu = time.monotonic() - self._wall, time.process_time() - self._cpu
         return max(min(self._seconds - min(wall, cpu), PATIENCE * self._seconds - wall), 0.0)

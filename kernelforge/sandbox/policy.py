@@ -1,4 +1,4 @@
-"""The jail policy, read from ``sandbox/jail.toml``: what each role may access."""
+"""The jail policy, read from ``sandbox/jail.toml``: the grants of each role."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ class RolePolicy:
     role: str
     module: str
     mounts: tuple[str, ...]
-    """Paths mounted read-only, each at its own place."""
+    """Paths mounted read-only, each at the same path."""
     devices: tuple[str, ...]
     headroom_bytes: int
     environment: dict[str, str]
-    """``{tmp}`` stands for the child's own temporary folder."""
+    """``{tmp}`` stands for the child's temporary folder."""
     gpu: bool = False
-    """The machine's GPUs: see :mod:`kernelforge.sandbox.gpu_access`."""
+    """Grant the machine's GPUs: see :mod:`kernelforge.sandbox.gpu_access`."""
     programs: bool = False
-    """May start processes and run programs, all inside the same jail; ``/tmp`` is executable."""
+    """Allow processes and programs, all inside the same jail; ``/tmp`` is executable."""
     processes: int = 0
-    """Threads and processes beyond those of :attr:`Limits.processes`: what CUDA and compilers start themselves."""
+    """Threads and processes that CUDA and compilers start, in addition to :attr:`Limits.processes`."""
     passes: tuple[str, ...] = ()
     """Environment variables that a parent may add."""
 
 
 def data_folder() -> Path:
-    """Where the jail policy and the supplied CUDA headers are: in the wheel, or at the top of a checkout."""
+    """Folder of the jail policy and the supplied CUDA headers: in the wheel, or at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     for folder in (package / "_data" / "sandbox", package.parent / "sandbox"):
         if (folder / "jail.toml").is_file():
@@ -55,7 +55,7 @@ def data_folder() -> Path:
 
 
 def import_path() -> list[str]:
-    """``sys.path`` for a zygote: absolute, with the folder of this package, never the working directory as such."""
+    """``sys.path`` for a zygote: absolute, with the folder of this package, without the working directory."""
     home = str(Path(__file__).resolve().parent.parent.parent)
     entries = [os.path.abspath(entry) for entry in sys.path if entry]
     cwd = os.getcwd()
@@ -64,7 +64,7 @@ def import_path() -> list[str]:
 
 
 def _python_paths() -> list[str]:
-    """The interpreter's libraries, installed packages and this package: not the folder that holds it."""
+    """The interpreter's libraries, installed packages and this package, without its parent folder."""
     package = Path(__file__).resolve().parent.parent
     paths = sysconfig.get_paths()
     folders = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
@@ -74,40 +74,40 @@ def _python_paths() -> list[str]:
 
 
 def _holds_packages(folder: Path) -> bool:
-    """Whether a folder of ``sys.path`` is one that packages are installed into, ``pip --target`` included."""
+    """Whether a folder of ``sys.path`` holds installed packages, also by ``pip --target``."""
     if folder.name in ("site-packages", "dist-packages"):
         return True
     return folder.is_absolute() and str(folder) != os.getcwd() and any(folder.glob("*.dist-info"))
 
 
 def _python_programs() -> list[str]:
-    """Where this Python's own programs are: ninja, for one, which ``load_inline`` runs."""
+    """Folders of this Python's programs, such as ninja, which ``load_inline`` runs."""
     return [os.path.dirname(sys.executable), os.path.join(sys.base_prefix, "bin")]
 
 
-def _found_here(table: dict[str, Any]) -> dict[str, str]:
-    """Environment that depends on where this machine keeps its programs and its driver."""
-    found = {}
+def _local_variables(table: dict[str, Any]) -> dict[str, str]:
+    """Environment with this machine's folders of programs and of the driver."""
+    variables = {}
     toolkit = gpu.cuda_toolkit() if table.get("programs") else None
     if table.get("programs"):
         folders = [*_python_programs(), *([f"{toolkit}/bin"] if toolkit else []), "/usr/local/bin", "/usr/bin", "/bin"]
-        found["PATH"] = os.pathsep.join(dict.fromkeys(folders))
+        variables["PATH"] = os.pathsep.join(dict.fromkeys(folders))
     if toolkit:
-        found["CUDA_HOME"] = toolkit
+        variables["CUDA_HOME"] = toolkit
     libraries = (*(gpu.library_path() if table.get("gpu") else ()), *interpreter_libraries())
     if libraries:
-        found["LD_LIBRARY_PATH"] = os.pathsep.join(dict.fromkeys(libraries))
+        variables["LD_LIBRARY_PATH"] = os.pathsep.join(dict.fromkeys(libraries))
     if table.get("gpu") and table.get("programs") and gpu.driver_folders():
-        found["TRITON_LIBCUDA_PATH"] = gpu.driver_folders()[0]  # else Triton runs ldconfig, which is not granted
-    return found
+        variables["TRITON_LIBCUDA_PATH"] = gpu.driver_folders()[0]  # else Triton runs ldconfig, which is not granted
+    return variables
 
 
 @cache
 def interpreter_libraries() -> tuple[str, ...]:
-    """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of clusters' modules do.
+    """Folders of ``LD_LIBRARY_PATH`` from which this process has loaded libraries, as Pythons of cluster modules do.
 
-    Helper processes get none of this process's environment, and without these folders such a Python does not start.
-    They get the folders in ``LD_LIBRARY_PATH``, and may read the libraries in them and no other file.
+    Helper processes do not inherit this environment, and such a Python needs these folders to start. They get the
+    folders in ``LD_LIBRARY_PATH``, and may read the libraries in them and no other file.
     """
     listed = [folder for folder in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep) if os.path.isabs(folder)]
     if not listed:
@@ -118,14 +118,15 @@ def interpreter_libraries() -> tuple[str, ...]:
 
 
 def _library_files(folder: str) -> list[str]:
-    """Shared libraries that the dynamic linker may find by a folder of ``LD_LIBRARY_PATH``: by name in the folder
-    itself and in those of ``glibc-hwcaps`` (ld.so(8)).
+    """Shared libraries in a folder of ``LD_LIBRARY_PATH`` and its folders of ``glibc-hwcaps`` (ld.so(8)).
 
-    All of them, not only those that this process has loaded: a helper process loads more. One that imports torch also
-    needs libstdc++, libgomp and libssl, which this process need not have by then.
+    All of them, not only those that this process has loaded: a helper process that imports torch also needs libstdc++,
+    libgomp and libssl.
     """
     searched = (Path(folder), *Path(folder).glob("glibc-hwcaps/*"))
-    return [str(path) for place in searched for path in place.glob("*.so*") if _LIBRARY_NAME.fullmatch(path.name)]
+    return [
+        str(path) for directory in searched for path in directory.glob("*.so*") if _LIBRARY_NAME.fullmatch(path.name)
+    ]
 
 
 def _resolve(name: str) -> list[str]:
@@ -137,7 +138,7 @@ def _resolve(name: str) -> list[str]:
         case "system_libraries":
             return ["/lib", "/lib64", "/usr/lib", "/usr/lib64"]
         case "programs":
-            config = os.path.join(sys.prefix, "pyvenv.cfg")  # an environment's Python finds its packages by it
+            config = os.path.join(sys.prefix, "pyvenv.cfg")  # for a virtual environment's Python
             headers = [sysconfig.get_paths()[name] for name in ("include", "platinclude")]  # Python.h
             toolkit = gpu.cuda_toolkit()
             return [*_PROGRAM_FOLDERS, *_python_programs(), config, *headers, *([toolkit] if toolkit else [])]
@@ -159,10 +160,10 @@ def _outermost(paths: list[str]) -> tuple[str, ...]:
 
 
 def extra_environment(policy: RolePolicy, extra: Mapping[str, str]) -> dict[str, str]:
-    """``extra``, once it is known to be what the role lets its parent add.
+    """``extra``, checked against the variables that the role lets its parent add.
 
     Raises:
-        SandboxError: a name that the role does not pass, or a value with characters that no such variable has.
+        SandboxError: the role does not pass a name, or a value has characters that are not allowed.
     """
     for name, value in extra.items():
         if name not in policy.passes:
@@ -197,7 +198,7 @@ def role_policy(role: str) -> RolePolicy:
             mounts=_outermost(mounts),
             devices=tuple(table["devices"]),
             headroom_bytes=int(table["headroom_mb"]) << 20,
-            environment=_found_here(table)
+            environment=_local_variables(table)
             | {name: value.replace("{cache}", cache_folder) for name, value in table["environment"].items()},
             gpu=table.get("gpu", False),
             programs=table.get("programs", False),

@@ -1,7 +1,6 @@
-"""Monitor for what resource limits do not cover: the size of a folder, the memory of a process tree.
+"""Monitor for quantities without a resource limit: the size of a folder, the memory of a process tree.
 
-``RLIMIT_DATA`` counts neither shared memory nor memory files, and every limit counts one process, not all that a
-child starts.
+``RLIMIT_DATA`` counts neither shared memory nor memory files, and every limit counts one process, not its children.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ from kernelforge.sandbox.syscalls import Process
 from kernelforge.utils.tree_cleanup import folder_bytes
 
 SPARE_BYTES = 1 << 30
-"""What a child without a ``/tmp`` of limited size leaves free on the disk; half of what is free where that is less."""
+"""Disk space that a child without a ``/tmp`` of limited size leaves free, at most half of the free space."""
 _FOLDER_EVERY_S, _MEMORY_EVERY_S = 0.05, 0.2
 
 
 def open_proc() -> int:
-    """The machine's ``/proc``, to be opened before the child changes the root of all that share its mounts."""
+    """Open the machine's ``/proc``, before the child changes the root of its mount namespace."""
     return os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | None:
-    """Wait until ``pid`` has ended, and kill it if it outgrows its limits; which one, if so.
+    """Wait until ``pid`` has ended, and kill it if it exceeds a limit; returns that limit.
 
     Args:
         pid: The child.
@@ -55,29 +54,29 @@ def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | N
 
 
 def _free(folder: str) -> int:
-    """Bytes that are left where ``folder`` is."""
+    """Free bytes on the file system of ``folder``."""
     facts = os.statvfs(folder)
     return facts.f_bavail * facts.f_frsize
 
 
 def _short(folder: str, spare: int) -> bool:
-    """Whether fewer than ``spare`` bytes are left. A file that is open and has no name any more is in no listing."""
+    """Whether fewer than ``spare`` bytes are free. Deleted files that are still open appear in no listing."""
     return _free(folder) < spare
 
 
 def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = (), *, exactly: bool = True) -> int:
-    """Resident memory of ``pid`` and all it started, without files of the disk.
+    """Resident memory of ``pid`` and its descendants, without files of the disk.
 
-    ``adopted`` are those whose parent ended, and what they started.
-
-    Pages that a fork shares count once where the kernel lets this process ask (``Pss``), else for each who has them.
-    To ask takes 20 ms for a process with torch, which is not done unless ``exactly``.
+    ``adopted`` are descendants whose parent ended, with their own. Pages shared by a fork count once if the kernel
+    reports ``Pss`` to this process, else for each process. Reading it takes 20 ms for a process with torch; without
+    ``exactly`` it is not read.
     """
-    tree = list(dict.fromkeys(one for head in (pid, *adopted) for one in _tree(head, proc)))
+    tree = list(dict.fromkeys(member for head in (pid, *adopted) for member in _tree(head, proc)))
     if len(tree) == 1 or not exactly:
-        return sum(_resident(one, proc) for one in tree)
-    # The share comes first: a process that ends in between has nothing, where the other order would count it whole.
-    return sum(_sum(f"{one}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(one, proc) for one in tree)
+        return sum(_resident(member, proc) for member in tree)
+    # Shared pages first: a process that ends in between then counts as nothing rather than in full.
+    shares = ("Pss_Anon:", "Pss_Shmem:")
+    return sum(_sum(f"{member}/smaps_rollup", shares, proc) or _resident(member, proc) for member in tree)
 
 
 def _resident(pid: int, proc: int) -> int:
@@ -85,10 +84,10 @@ def _resident(pid: int, proc: int) -> int:
 
 
 def _tree(pid: int, proc: int) -> Iterator[int]:
-    left = [pid]
-    while left:
-        yield left[-1]
-        left += _children(left.pop(), proc)
+    pending = [pid]
+    while pending:
+        yield pending[-1]
+        pending += _children(pending.pop(), proc)
 
 
 def _children(pid: int, proc: int) -> list[int]:
@@ -97,7 +96,7 @@ def _children(pid: int, proc: int) -> list[int]:
 
 
 def _sum(path: str, names: tuple[str, ...], proc: int) -> int:
-    """Bytes of the lines that begin with ``names``; 0 where the process has ended or may not be asked."""
+    """Bytes of the lines that begin with ``names``; 0 if the file cannot be read."""
     return sum(int(line.split()[1]) * 1024 for line in _read(path, proc).splitlines() if line.startswith(names))
 
 

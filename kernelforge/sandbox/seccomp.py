@@ -3,7 +3,7 @@
 The filter names what is refused rather than what is allowed: LLVM, torch and the C library change the calls they
 make between versions, and the file system, the network and other processes are closed by other layers as well.
 A refused call fails with EPERM (``clone3`` with ENOSYS, so that the C library falls back to ``clone``, whose flags
-can be read). A call under another ABI kills the process. :class:`Openings` are what some roles may do nevertheless.
+can be read). A call under another ABI kills the process. :class:`Openings` are calls that some roles may make.
 """
 
 from __future__ import annotations
@@ -95,35 +95,35 @@ _OFFSET_NR, _OFFSET_ARCH, _OFFSET_ARG0, _OFFSET_ARG1 = 0, 4, 16, 24
 
 @dataclass(frozen=True)
 class Openings:
-    """Calls that one child may make although others may not."""
+    """Calls that one child may make and others may not."""
 
     cuda: bool = False
-    """``memfd_create``, and local sockets that wait for others but reach nobody: CUDA's start-up makes both."""
+    """``memfd_create``, and local sockets that listen without a possible client: CUDA makes both when it starts."""
     programs: bool = False
     """New processes and programs; never new namespaces."""
     signals: bool = False
-    """Signals to others: only where something else keeps them inside the jail."""
+    """Signals to others: only if another layer confines them to the jail."""
     sessions: bool = True
-    """A session or process group of its own. Where the group is what ends all that a child started, asking for another
-    seems to succeed and changes nothing: ninja and Python's ``start_new_session`` fail where it is refused."""
+    """New sessions and process groups. If the group serves to end all processes of a child, a request for another
+    returns success without effect: ninja and Python's ``start_new_session`` fail on a refusal."""
     truncation: bool = True
-    """Truncating files that are not open for writing. Landlock closes it since its third version; before, this does."""
+    """Truncating files that are not open for writing. Landlock refuses it since its third version."""
     attributes: bool = True
     """Times and extended attributes of files, and limits, processors and priorities of other processes, which Landlock
-    does not rule. Where this is closed, changes to files seem to succeed and change nothing (compilers ask for them);
-    those of other processes are refused."""
+    does not control. If closed, changes to files return success without effect (compilers request them); those of other
+    processes are refused."""
     modes: bool = True
-    """Modes and owners of files. Closed in the same way where the child shares its user with others, whose files it
-    could open to everybody; programs that it links are then not executable, and libraries load."""
+    """Modes and owners of files. Closed in the same way if the child shares its user with other processes, whose files
+    it could make readable for everyone; programs that it links are then not executable, libraries still load."""
 
     def refused(self, calls: Mapping[str, int]) -> dict[str, int]:
-        """What is left of ``calls``."""
+        """Remaining refused calls of ``calls``, with their numbers."""
         allowed = set(_CUDA if self.cuda else ()) | set(_PROGRAMS if self.programs else ())
         return {name: nr for name, nr in calls.items() if name not in allowed}
 
 
 def build(pid: int, openings: Openings = Openings()) -> bytes:
-    """The BPF program for a process that calls itself ``pid``: it may signal itself and, by default, no other.
+    """The BPF program for a process whose own id is ``pid``: it may signal itself and, by default, no other.
 
     Raises:
         OSError: the processor is not supported.
@@ -212,7 +212,7 @@ class _Program(ctypes.Structure):
 
 
 def install(openings: Openings = Openings()) -> None:
-    """Filter every thread of the calling process, for good; ``no_new_privs`` must be set already.
+    """Filter every thread of the calling process, irrevocably; ``no_new_privs`` must be set already.
 
     Raises:
         OSError: the kernel or the processor has no seccomp filters, or refused this one.

@@ -1,4 +1,4 @@
-"""Child side of the jail self-test: attempts each escape and reports which succeeded."""
+"""Child process of the jail self-test: attempts each escape and reports which succeeded."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelforge.sandbox.channel import Channel
 
 
 def read_file(path: str) -> str:
-    """Content, for a canary to be looked for."""
+    """Content of a file, in which the parent looks for a canary."""
     with open(path, "rb") as file:
         return file.read(65536).decode("utf-8", "replace")
 
@@ -36,13 +36,13 @@ def truncate_file(path: str) -> str:
 
 
 def open_truncating(path: str) -> str:
-    """Open for reading and truncate all the same, which Linux does."""
+    """Open for reading with truncation, which Linux allows."""
     os.close(os.open(path, os.O_RDONLY | os.O_TRUNC))
     return "truncated"
 
 
 def open_truncating_without_access(path: str) -> str:
-    """Open neither for reading nor for writing, which Linux allows, and truncate."""
+    """Open with truncation neither for reading nor for writing, which Linux allows."""
     os.close(os.open(path, os.O_ACCMODE | os.O_TRUNC))
     return "truncated"
 
@@ -104,13 +104,13 @@ def environment() -> str:
 def descriptors() -> str:
     """Open descriptors that are neither /dev/null nor the channel."""
     null = os.fstat(0)
-    found = []
+    open_fds = []
     for fd in range(3, 4096):
         with contextlib.suppress(OSError):
             facts = os.fstat(fd)
             if (facts.st_dev, facts.st_ino) != (null.st_dev, null.st_ino):
-                found.append(str(fd))
-    return " ".join(found)
+                open_fds.append(str(fd))
+    return " ".join(open_fds)
 
 
 def tcp(port: int) -> str:
@@ -131,7 +131,7 @@ def unix(address: str) -> str:
 
 
 def peek_memory(pid: int, address: int, length: int) -> str:
-    """Read another process's memory by the system call made for it."""
+    """Read another process's memory by ``process_vm_readv``."""
 
     class Piece(ctypes.Structure):
         _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
@@ -195,14 +195,14 @@ DOORS: dict[str, Callable[..., str]] = {
 
 
 def warm_up(options: dict[str, Any]) -> None:
-    """Import now what a door would import: the jail has no files."""
+    """Import the modules of all attempts: the jail has no files."""
     signal.getsignal(signal.SIGTERM)
     "warm".encode("idna")
     assert sys.flags.isolated
 
 
 def serve(channel: Channel) -> None:
-    """Answer ``{"door": name, "arguments": [...]}`` with what the door gave or the error it closed with."""
+    """Answer ``{"door": name, "arguments": [...]}`` with the result of the attempt or its error."""
     while True:
         try:
             request = channel.receive().data

@@ -1,17 +1,17 @@
-"""Sealed memory files: pass large tensors to another process without a copy; nobody can change them.
+"""Sealed memory files: pass large tensors to another process without a copy; no process can change them.
 
-The sender writes a file of the kernel's memory once and seals it against writing and against any other size
-(``memfd_create`` and ``F_ADD_SEALS``; Linux manual pages memfd_create(2), fcntl(2)). The receiver maps it, and may
-pass the same file on. What a confined child sends is read as hostile:
+The sender writes a memory file once and seals it against writing and against a change of size (``memfd_create`` and
+``F_ADD_SEALS``; Linux manual pages memfd_create(2), fcntl(2)). The receiver maps it, and may forward the same file.
+Files from a confined child are treated as hostile:
 
-- A descriptor that is no fully sealed memory file of the announced size is refused. It cannot be a pipe to block on,
-  nor a file that shrinks under its reader, which would end the reader with SIGBUS.
-- So is a file with holes: a size that cost the sender nothing would take the reader's memory page by page, and a page
-  that cannot be had ends a process with SIGBUS, too. Huge pages, which are reserved apart, are refused with them.
-- The mapping is private and read-only; older kernels allow a sealed file no other.
+- Only a fully sealed memory file of the announced size is accepted. A pipe could block the reader, and a file that
+  shrinks would end it with SIGBUS.
+- A file with holes is refused: its size costs the sender nothing and takes the reader's memory page by page, and a page
+  that cannot be allocated ends the reader with SIGBUS, too. So are huge pages, which are reserved separately.
+- The mapping is private and read-only; older kernels allow no other for a sealed file.
 
-Only children of roles with a GPU use them, in both directions. To the others ``memfd_create`` is refused: their memory
-is held by a limit on address space, which does not see files that nobody has mapped.
+Only children of roles with a GPU use them, in both directions. Other roles may not call ``memfd_create``: their memory
+is limited by address space, which does not count unmapped files.
 """
 
 from __future__ import annotations
@@ -31,29 +31,29 @@ from typing import Any, ClassVar
 from kernelforge.errors import SandboxError
 
 Blob = bytes | memoryview
-"""Raw bytes of a frame: a copy of one's own, or a read-only view of what came in a memory file."""
+"""Raw bytes of a frame: a copy, or a read-only view of a memory file."""
 
 SMALLEST_FILE = 2 << 20
-"""Bytes from which a blob travels as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of
-its time (``benchmarks/transport.py``)."""
+"""Smallest blob that is sent as a file. Below, the socket is as fast; from 32 MiB on, a file takes about half of the
+socket's time (``benchmarks/transport.py``)."""
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _MFD_NOEXEC_SEAL = 0x8
 _SHARE_OF_DESCRIPTORS = 4
-"""One in so many of the descriptors that this process may have can be a mapped file, each of which takes up to two."""
+"""A quarter of this process's descriptors may be mapped files, each of which takes up to two."""
 
 
 class MemoryFile(mmap.mmap):
-    """What a memory file holds, mapped read-only. Its descriptor is kept where the file is to be passed on."""
+    """A memory file mapped read-only. It keeps its descriptor if the file is to be forwarded."""
 
     _mapped: ClassVar[weakref.WeakSet[MemoryFile]] = weakref.WeakSet()
     descriptor: int | None
 
     @classmethod
     def map(cls, fd: int, length: int, *, keep: bool) -> Blob:
-        """A view of a received file, whose descriptor is taken over whatever happens.
+        """A view of a received file, or a copy if many mapped files could exhaust the descriptors.
 
-        Where this process has mapped so many already that descriptors could run out, a copy.
+        Takes over the descriptor, also after an error.
 
         Raises:
             SandboxError: it is no sealed memory file of ``length`` bytes.
@@ -95,7 +95,7 @@ class MemoryFile(mmap.mmap):
 
 
 def check_sealed(fd: int, length: int) -> None:
-    """Whether a descriptor is a memory file of ``length`` bytes, all of them there, that nobody can change any more.
+    """Check that a descriptor is an immutable memory file of ``length`` bytes without holes.
 
     Raises:
         SandboxError: it is not.
@@ -104,15 +104,15 @@ def check_sealed(fd: int, length: int) -> None:
         sealed = fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS == _SEALS
         facts = os.fstat(fd)
         plain = stat.S_ISREG(facts.st_mode) and os.fstatvfs(fd).f_bsize == mmap.PAGESIZE
-        whole = sealed and plain and facts.st_size == length > 0 and os.lseek(fd, 0, os.SEEK_HOLE) == length
+        valid = sealed and plain and facts.st_size == length > 0 and os.lseek(fd, 0, os.SEEK_HOLE) == length
     except OSError as error:
         raise SandboxError(f"a confined child passed what is no memory file: {error.strerror}") from error
-    if not whole:
+    if not valid:
         raise SandboxError(f"a confined child passed what is no sealed memory file of {length} bytes")
 
 
 def seal(view: memoryview) -> int | None:
-    """A new sealed memory file with these bytes; None where this process may not make one, or not of this size."""
+    """A new sealed memory file with these bytes; None if this process may not make one, or not of this size."""
     fd = _create()
     if fd is None:
         return None
@@ -143,23 +143,23 @@ def _create() -> int | None:
 
 
 def descriptor_of(view: memoryview) -> int | None:
-    """The descriptor of a kept memory file that ``view`` shows the whole of; None for any other memory."""
+    """The kept descriptor of a memory file if ``view`` shows all of it; None for other memory."""
     base = view.obj
     if isinstance(base, MemoryFile) and view.nbytes == len(base):
         return base.descriptor
     return None
 
 
-def same_bytes(one: Blob, other: Blob) -> bool:
-    """Whether two blobs hold the same bytes. Python compares views item by item, some twenty times as slowly."""
-    if len(one) != len(other):
+def same_bytes(a: Blob, b: Blob) -> bool:
+    """Whether two blobs hold the same bytes, some twenty times as fast as Python's comparison of views."""
+    if len(a) != len(b):
         return False
-    if isinstance(one, bytes) and isinstance(other, bytes):
-        return one == other
+    if isinstance(a, bytes) and isinstance(b, bytes):
+        return a == b
     import numpy as np
 
-    left, right = (np.frombuffer(blob, np.uint8) for blob in (one, other))
-    return bool(_memcmp(left.ctypes.data, right.ctypes.data, len(one)) == 0)
+    first, second = (np.frombuffer(blob, np.uint8) for blob in (a, b))
+    return bool(_memcmp(first.ctypes.data, second.ctypes.data, len(a)) == 0)
 
 
 _memcmp = ctypes.CDLL(None).memcmp

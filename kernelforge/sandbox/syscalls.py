@@ -94,7 +94,7 @@ def bind_read_only(source: str, target: str) -> None:
 
 
 def bind_device(source: str, target: str, *, executable: bool = False) -> None:
-    """Bind a device node; ``executable`` leaves it to its driver whether its memory may be."""
+    """Bind a device node; ``executable`` allows its driver executable mappings."""
     _bind(source, target, MS_NOSUID if executable else MS_NOSUID | MS_NOEXEC)
 
 
@@ -110,13 +110,13 @@ def _bind(source: str, target: str, flags: int) -> None:
     except OSError as error:
         if error.errno != 38:
             raise
-        # Before Linux 5.12 only the top mount can be changed; flags it has already must be repeated.
-        held = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY | 1024 | 2048 | 4096)
-        mount(None, target, None, MS_REMOUNT | MS_BIND | flags | (held & 15))
+        # Before Linux 5.12 only the top mount can be changed; its current flags must be repeated.
+        current = os.statvfs(target).f_flag & (MS_NOSUID | MS_NODEV | MS_NOEXEC | MS_RDONLY | 1024 | 2048 | 4096)
+        mount(None, target, None, MS_REMOUNT | MS_BIND | flags | (current & 15))
 
 
 def pivot_root_here() -> None:
-    """Make the working directory the root and let go of the old one."""
+    """Make the working directory the root and unmount the old root."""
     syscall("pivot_root", number("pivot_root"), ctypes.c_char_p(b"."), ctypes.c_char_p(b"."))
     _check(libc().umount2(ctypes.c_char_p(b"."), ctypes.c_int(MNT_DETACH)), "umount2")
     os.chdir("/")
@@ -128,9 +128,9 @@ def prctl(what: str, option: int, argument: int = 0) -> None:
 
 
 def drop_capabilities(*, but: int | None = None) -> None:
-    """Empty the bounding, ambient, permitted, effective and inheritable sets, but for one capability where it is given.
+    """Empty the bounding, ambient, permitted, effective and inheritable sets, except for the capability ``but``.
 
-    That one is passed on to programs that are run, too.
+    Programs that are run inherit that one.
     """
     for capability in range(64):
         try:
@@ -166,7 +166,7 @@ def permitted_capabilities() -> int:
 
 
 def reading_capability() -> int | None:
-    """The capability by which this thread may read any file: the narrowest that it has; None where it has none."""
+    """The narrowest capability of this thread for reading any file; None if it has none."""
     permitted = permitted_capabilities()
     return next((bit for bit in (CAP_DAC_READ_SEARCH, CAP_DAC_OVERRIDE) if permitted >> bit & 1), None)
 
@@ -174,7 +174,7 @@ def reading_capability() -> int | None:
 def exit_on_abort() -> None:
     """Make ``abort()`` end the process with exit code 6 (SIGABRT).
 
-    Process 1 of a namespace does not die of a signal it sends itself, so an abort would look like a wild access.
+    Process 1 of a namespace ignores signals it sends itself, so an abort would look like an invalid access.
     """
     libc().signal(ctypes.c_int(6), ctypes.cast(libc()._exit, ctypes.c_void_p))
 
@@ -196,10 +196,10 @@ def _close_from(low: int) -> None:
 
 
 class Process:
-    """A process, held so that no later one with the same number is taken for it.
+    """A handle of a process that never refers to a later one with the same number.
 
-    By a descriptor of the process (``pidfd_open``, Linux 5.3); on an older kernel, or with a Python that was built
-    without that call, by its folder in ``/proc``, which is empty once the process is gone.
+    It uses a descriptor of the process (``pidfd_open``, Linux 5.3); on an older kernel, or with a Python built without
+    that call, the process's folder in ``/proc``, which is empty after its end.
 
     Args:
         pid: Its number.
@@ -223,21 +223,21 @@ class Process:
                 raise ProcessLookupError(errno.ESRCH, f"no process {pid}") from None
 
     def ended(self, timeout_s: float = 0.0) -> bool:
-        """Whether it has ended, with all its threads; waits for that at most ``timeout_s``."""
+        """Whether it has ended, with all its threads; waits at most ``timeout_s``."""
         if self._pidfd is not None:
             poller = select.poll()
             poller.register(self._pidfd, select.POLLIN)
             return bool(poller.poll(timeout_s * 1000))
         end = time.monotonic() + timeout_s
         while not self._dead():
-            left = end - time.monotonic()
-            if left <= 0:
+            remaining = end - time.monotonic()
+            if remaining <= 0:
                 return False
-            time.sleep(min(left, self._POLL_S))
+            time.sleep(min(remaining, self._POLL_S))
         return True
 
     def kill(self) -> None:
-        """Kill it; nothing where it has ended."""
+        """Kill it, unless it has ended."""
         try:
             if self._pidfd is not None:
                 signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -247,13 +247,13 @@ class Process:
             return
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the handle."""
         for descriptor in (self._pidfd, self._folder):
             if descriptor is not None:
                 os.close(descriptor)
 
     def _dead(self) -> bool:
-        """Whether it is gone, or a zombie without threads: fields 3 and 20 of proc_pid_stat(5)."""
+        """Whether it has ended, or is a zombie without threads: fields 3 and 20 of proc_pid_stat(5)."""
         try:
             with open(os.open("stat", os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._folder)) as file:
                 fields = file.read().rpartition(")")[2].split()
@@ -263,12 +263,12 @@ class Process:
 
 
 def _pidfd(pid: int) -> int | None:
-    """A descriptor of a process; None where this kernel or this Python has none."""
+    """A descriptor of a process; None if this kernel or this Python has none."""
     if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
         return None
     try:
         return os.pidfd_open(pid)
     except OSError as error:
         if error.errno in (errno.ENOSYS, errno.EPERM):
-            return None  # EPERM is what a container's filter of an older engine answers to a call that it does not know
+            return None  # EPERM: the answer of an older container engine's filter to unknown calls
         raise

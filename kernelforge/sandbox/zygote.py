@@ -1,4 +1,4 @@
-"""Parent handles: a warm, trusted zygote process, and the confined children it forks."""
+"""Handles in the parent: a warm, trusted zygote process, and the confined children it forks."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class ZygoteProcess:
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Start and warm up now rather than at the first :meth:`spawn`; does nothing when it is running."""
+        """Start and warm up now rather than at the first :meth:`spawn`; no effect if it is running."""
         with self._lock:
             self._running()
 
@@ -121,14 +121,14 @@ class ZygoteProcess:
         return child
 
     def interrupt(self) -> None:
-        """End every call of a child that another thread waits for: see :meth:`Child.interrupt`."""
+        """End the children's calls that other threads wait for: see :meth:`Child.interrupt`."""
         with self._children_lock:
             children = tuple(self._children)
         for child in children:
             child.interrupt()
 
     def close(self) -> None:
-        """End the zygote and, with it, every child that is left."""
+        """End the zygote and its remaining children."""
         with self._lock:
             self._stop()
 
@@ -167,7 +167,7 @@ class ZygoteProcess:
         raise AssertionError("unreachable")
 
     def _reply(self, control: socket.socket) -> tuple[int, int, int]:
-        """Process id and descriptors of the child asked for last; one that Ctrl-C left unclaimed is let go."""
+        """Process id and descriptors of the latest child; closes those of one that Ctrl-C left unclaimed."""
         while True:
             data, fds, _, _ = socket.recv_fds(control, 4096, 2)
             if not data or len(fds) != 2:
@@ -183,12 +183,12 @@ class ZygoteProcess:
         if self._control is not None and self._process is not None and self._process.poll() is None:
             return self._control
         self._stop()
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-c", _START, str(theirs.fileno()), json.dumps(import_path())],
+                [sys.executable, "-I", "-c", _START, str(child_end.fileno()), json.dumps(import_path())],
                 env={name: value.replace("{tmp}", "/tmp") for name, value in self._environment.items()},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
@@ -196,11 +196,11 @@ class ZygoteProcess:
                 start_new_session=True,
             )
         except OSError as error:
-            ours.close()
+            parent_end.close()
             raise SandboxError(f"cannot start the {self.role} zygote: {error}") from error
         finally:
-            theirs.close()
-        self._control = ours
+            child_end.close()
+        self._control = parent_end
         policy = self._policy
         visible = self._environment.get("CUDA_VISIBLE_DEVICES", "")
         setup = {
@@ -218,10 +218,10 @@ class ZygoteProcess:
             "options": self._options,
         }
         try:
-            ours.settimeout(_WARM_UP_S)
-            ours.send(json.dumps(setup).encode())
-            reply = json.loads(ours.recv(256 << 10) or b"{}")
-            ours.settimeout(_SPAWN_S)
+            parent_end.settimeout(_WARM_UP_S)
+            parent_end.send(json.dumps(setup).encode())
+            reply = json.loads(parent_end.recv(256 << 10) or b"{}")
+            parent_end.settimeout(_SPAWN_S)
         except TimeoutError as error:
             self._stop()
             raise SandboxError(
@@ -241,7 +241,7 @@ class ZygoteProcess:
             if not issubclass(kind, errors.KernelForgeError):
                 kind = SandboxError
             raise kind(message if kind is not SandboxError else f"the {self.role} zygote failed: {message}")
-        return ours
+        return parent_end
 
     def _stop(self) -> int | None:
         control, process = self._control, self._process
@@ -291,12 +291,12 @@ class Child:
         self._killed = False
         self._waited_for = False
         self._over = False
-        """Whether it was killed for good. What it said before may still lie in the channel, an answer to nobody."""
+        """Whether it was killed. Earlier replies may still be in the channel and must not be read."""
         self._ending = threading.Lock()
         self._leads_group = leads_group
         self._death: ExitReport | None = None
         self._process: Process | None = None
-        """None once it is known to be gone."""
+        """None after its end."""
         with contextlib.suppress(ProcessLookupError):
             self._process = Process(pid)
 
@@ -310,7 +310,7 @@ class Child:
     ) -> Frame:
         """Send a request and wait for its reply, at most ``timeout_s`` (default: the wall limit).
 
-        ``reply_bytes`` caps its blobs, where this reply is known to be smaller than the limits allow.
+        ``reply_bytes`` caps the blobs of this reply below the child's limit.
 
         Raises:
             ChildTimeout: no reply in time; the child has been killed.
@@ -332,7 +332,7 @@ class Child:
         except ChildDied as error:
             raise self._died() from error
         except BaseException:
-            # Of Ctrl-C, too: its reply is still to come, and would be taken for that of the next request.
+            # Also after Ctrl-C: the reply to come would be taken for that of the next request.
             self.kill()
             raise
         finally:
@@ -342,8 +342,7 @@ class Child:
         return frame
 
     def memory_bytes(self) -> int:
-        """Resident memory of the child and all it started, pages that it still shares with its zygote included; 0 where
-        it has ended."""
+        """Resident memory of the child and its processes, including pages shared with its zygote; 0 after its end."""
         proc = open_proc()
         try:
             return tree_bytes(self.pid, proc, exactly=False)
@@ -351,10 +350,10 @@ class Child:
             os.close(proc)
 
     def await_jail(self, timeout_s: float) -> None:
-        """Wait until the child says that it is confined.
+        """Wait until the child reports that it is confined.
 
         Raises:
-            SandboxError: it is not.
+            SandboxError: its jail could not be built.
         """
         try:
             frame = self.channel.receive(timeout_s=timeout_s)
@@ -365,20 +364,20 @@ class Child:
         self.layers = tuple(frame.data["layers"])
 
     def kill(self) -> None:
-        """Kill the child and all it started; returns when it is gone."""
+        """Kill the child and its processes; returns after their end."""
         self._over = True
         if self._process is None:
             return
         if self._death is None:
             self._signal()
             self.death()
-        # Also of one that said how it ended: what it leaves behind is ended after that.
+        # Also for a child that reported its end: its processes end after that.
         self._await_exit()
 
     def interrupt(self) -> None:
         """Kill the child if another thread is in :meth:`call`, which then raises :class:`ChildDied`.
 
-        The one method that may be called from any thread. A child that nobody waits for is left alone.
+        The only method that may be called from any thread. Without a waiting thread it does nothing.
         """
         if self._waited_for:
             self._signal()
@@ -394,13 +393,13 @@ class Child:
             self._process.kill()
 
     def _await_exit(self, timeout_s: float = 5.0) -> None:
-        """Wait until all is gone. A dying process closes its files, which is how its death is seen, before the kernel
-        ends those that it started: without this, one of them could still answer a request."""
+        """Wait for the end of the child's processes. A dying process closes its files, by which its death is seen,
+        before the kernel ends its children: until then, one of them could still answer a request."""
         if self._process is not None:
             self._process.ended(timeout_s)
 
     def death(self, timeout_s: float = 5.0) -> ExitReport | None:
-        """How the child ended; None while it still runs after ``timeout_s``."""
+        """Report on the child's end; None if it still runs after ``timeout_s``."""
         if self._death is None and self._status_fd is not None:
             poller = select.poll()
             poller.register(self._status_fd, select.POLLIN)
@@ -414,7 +413,7 @@ class Child:
         return self._death
 
     def close(self) -> None:
-        """Kill the child if it still runs, and free what it held."""
+        """Kill the child if it still runs, and free its resources."""
         self.kill()
         self.channel.close()
         with self._ending:
@@ -444,12 +443,12 @@ class Child:
             exit_code=None if death is None else death.exit_code,
         )
         if trace:
-            error.add_note(f"In the child:\n{trace.rstrip()[-_MAX_TRACE:]}")  # what --debug and logs show
+            error.add_note(f"In the child:\n{trace.rstrip()[-_MAX_TRACE:]}")  # for --debug and logs
         return error
 
 
 def _raised(trace: str) -> str:
-    """What was raised, of a traceback: the first line behind its last frame."""
+    """The exception in a traceback: the first line after its last frame."""
     lines = trace.rstrip().split("\n")
     last = max((at for at, line in enumerate(lines) if line.startswith("  ")), default=-1)
     return (lines[last + 1] if last + 1 < len(lines) else lines[-1])[:500]

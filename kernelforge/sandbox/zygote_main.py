@@ -40,14 +40,14 @@ def main(control_fd: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # monitors are reaped by the kernel
     warnings.simplefilter("ignore", DeprecationWarning)
     setup = json.loads(control.recv(MAX_CONTROL_BYTES))
-    gc.disable()  # what is imported stays: to search it for garbage as it grows takes a sixth of torch's start
+    gc.disable()  # imports stay: searching them for garbage takes a sixth of torch's start
     try:
         setup["reads_as_root"] = _reads_as_root(setup)
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
         _check_forkable(setup["gpu_nodes"])
         gc.enable()
-        gc.freeze()  # without a last search: it would take 0.4 s, for pages that children share in any case
+        gc.freeze()  # without a last search, which takes 0.4 s, for pages that children share in any case
         reply: dict[str, Any] = {"ready": True}
     except BaseException as error:
         text = str(error) if isinstance(error, KernelForgeError) else traceback.format_exc()[-8000:]
@@ -61,14 +61,14 @@ def main(control_fd: int) -> NoReturn:
 
 
 def _reads_as_root(setup: dict[str, Any]) -> bool:
-    """Whether children of root must keep the right to read any file, to read the Python that they are granted.
+    """Whether children of root must keep the right to read any file, to read the granted Python.
 
-    Without a private root they open files where these lie, and Python may lie under ``/root``, which no other user can
-    enter. Landlock lets them read what is granted and nothing else. All roles are alike in this, so that what the
-    self-test tries is what the others have.
+    Without a private root they open files at their paths, and Python may be under ``/root``, which no other user can
+    enter. Landlock lets them read granted files only. All roles are equal in this, so that the self-test covers the
+    others.
 
     Raises:
-        SandboxError: they could not read Python at all.
+        SandboxError: they could not read Python.
     """
     if setup["tier"] != "landlock" or os.geteuid() != 0 or not syscalls.has_capabilities():
         return False
@@ -87,7 +87,7 @@ def _reads_as_root(setup: dict[str, Any]) -> bool:
 
 
 def _check_forkable(gpu_nodes: list[str]) -> None:
-    """A context of CUDA does not survive a fork: no child of a process that has one could use the GPU.
+    """Check that no GPU is open: a CUDA context does not survive a fork, and its children could not use the GPU.
 
     Raises:
         SandboxError: the warm-up has opened a GPU.
@@ -132,7 +132,7 @@ def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any
 
 
 def _monitor(grant: jail.JailSpec, child_end: socket.socket, status: int, worker: ModuleType) -> NoReturn:
-    """Fork the child into its namespaces, wait for it, report how it ended."""
+    """Fork the child into its namespaces, wait for it, and report its end."""
     report: dict[str, Any] = {"cause": "exit", "exit_code": EXIT_JAIL}
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -165,9 +165,9 @@ def _monitor(grant: jail.JailSpec, child_end: socket.socket, status: int, worker
 
 
 def _lead_group() -> None:
-    """Be the head of a process group that the child and all it starts are in, and that ends with this process."""
+    """Lead a process group of the child and its processes that ends with this process."""
     os.setsid()
-    # Whose parent ends becomes this process's child, where its memory is counted.
+    # Orphans become children of this process, so that their memory counts.
     syscalls.prctl("prctl(CHILD_SUBREAPER)", syscalls.PR_SET_CHILD_SUBREAPER, 1)
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))
     syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -176,7 +176,7 @@ def _lead_group() -> None:
 def _child(
     grant: jail.JailSpec, child_end: socket.socket, outer_pid: int, failure: str, worker: ModuleType
 ) -> NoReturn:
-    """Confine, say so, serve."""
+    """Confine the process, report it, and serve."""
     code = EXIT_CRASH
     try:
         channel = Channel(child_end, files_from=SMALLEST_FILE if grant.gpu else None)
@@ -194,7 +194,7 @@ def _child(
 
 
 def _serve(channel: Channel, worker: ModuleType) -> int:
-    """Do the role's work; the exit code says how it went."""
+    """Do the role's work; returns the exit code."""
     try:
         worker.serve(channel)
         return 0
@@ -208,7 +208,7 @@ def _serve(channel: Channel, worker: ModuleType) -> int:
 
 
 def _wait(pid: int, grant: jail.JailSpec, proc: int) -> dict[str, Any]:
-    """Wait for the child and tell how it ended."""
+    """Wait for the child and report its end."""
     over = watch(pid, grant, proc)
     _, status, usage = os.wait4(pid, 0)
     report: dict[str, Any] = {

@@ -184,12 +184,12 @@ def test_a_run_that_does_not_get_the_cpu_has_longer(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("kernelforge.sandbox.limits.time.monotonic", lambda: wall[0])
     monkeypatch.setattr("kernelforge.sandbox.limits.time.process_time", lambda: cpu[0])
     deadline = Deadline(10.0)
-    assert deadline.left() == 10.0
+    assert deadline.remaining() == 10.0
     wall[0], cpu[0] = 12.0, 7.0
-    assert deadline.left() == 3.0
+    assert deadline.remaining() == 3.0
     cpu[0] = 10.0
-    assert deadline.left() == 0.0
+    assert deadline.remaining() == 0.0
     wall[0], cpu[0] = 10.0, 20.0  # two threads
-    assert deadline.left() == 0.0
+    assert deadline.remaining() == 0.0
     wall[0], cpu[0] = 10.0 * PATIENCE - 1, 0.0
-    assert deadline.left() == 1.0
+    assert deadline.remaining() == 1.0

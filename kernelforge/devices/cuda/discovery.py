@@ -1,6 +1,6 @@
-"""Discovery of GPUs: which there are, what is missing to use them, and why one cannot be used.
+"""Discovery of GPUs: their list, missing packages, and reasons for not using one.
 
-Found without CUDA in this process and without its packages.
+Needs neither CUDA in this process nor its packages.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from kernelforge.utils.shell_hints import install_hint
 Runtime = Literal["cupy", "pycuda"]
 
 CONTROL = (Path("/dev/nvidiactl"), Path("/dev/dxg"))
-"""Device nodes without which nothing of NVIDIA's driver answers: of the Linux driver, and of WSL 2, where the GPU is
-reached through Windows' driver (NVIDIA, *CUDA on WSL User Guide*)."""
+"""Device nodes that NVIDIA's driver needs: of the Linux driver, and of WSL 2, which uses Windows' driver (NVIDIA, *CUDA
+on WSL User Guide*)."""
 UVM = Path("/dev/nvidia-uvm")
-"""Node of the Linux driver that every CUDA context opens. Nothing makes it before a process that may start programs
-starts CUDA for the first time after a boot: such a process runs the driver's setuid helper ``nvidia-modprobe``."""
+"""Node of the Linux driver that every CUDA context opens. After a boot, the first process that starts CUDA makes it by
+the driver's setuid helper ``nvidia-modprobe``, if it may start programs."""
 
 _RELEASE = Path("/sys/module/nvidia/version")
 _WAIT_S = 30.0
 _MPS_FOLDER = "/tmp/nvidia-mps"
-"""Where MPS has its pipes unless ``CUDA_MPS_PIPE_DIRECTORY`` says otherwise (NVIDIA, *Multi-Process Service*)."""
+"""Default folder of the pipes of MPS, without ``CUDA_MPS_PIPE_DIRECTORY`` (NVIDIA, *Multi-Process Service*)."""
 
 _CURES: Mapping[str, str] = {
     "CUDA_ERROR_SYSTEM_NOT_READY": "Start nvidia-fabricmanager, which GPUs with NVSwitch need; see `nvidia-smi`.",
@@ -50,13 +50,13 @@ _CURES: Mapping[str, str] = {
     "CUDA_ERROR_UNKNOWN": "The node /dev/nvidia-uvm may be missing, or its kernel module ill: run "
     "`nvidia-modprobe -u -c 0` as root, or restart the machine.",
 }
-"""What helps when CUDA does not start (CUDA driver API, *CUresult*)."""
+"""Advice by error for a CUDA that does not start (CUDA driver API, *CUresult*)."""
 
 _PACKAGES: dict[Runtime, dict[str, str]] = {
     "cupy": {"cupy": "cupy-cuda13x", "cuda.bindings": "cuda-bindings", "pynvml": "nvidia-ml-py"},
     "pycuda": {"pycuda": "pycuda", "pynvml": "nvidia-ml-py"},
 }
-"""Packages by the modules that they bring."""
+"""Packages by their modules."""
 
 _EXTRAS: dict[Runtime, tuple[str, ...]] = {"cupy": ("gpu",), "pycuda": ("gpu", "pycuda")}
 
@@ -64,29 +64,29 @@ _EXTRAS: dict[Runtime, tuple[str, ...]] = {"cupy": ("gpu",), "pycuda": ("gpu", "
 def gpus() -> tuple[GpuInfo, ...]:
     """GPUs that CUDA would see in a child of this process, by ordinal; empty on a machine without a driver.
 
-    ``CUDA_VISIBLE_DEVICES`` is honoured. NVML is asked where it can say, for it is quicker. CUDA is asked, in a process
-    of its own, where only CUDA can: which MIG instances there are, how GPUs that differ are numbered, and which version
-    of CUDA a library supports that is newer than the driver's own (forward compatibility).
+    ``CUDA_VISIBLE_DEVICES`` is honoured. NVML, which is quicker, lists them if it can. CUDA does, in a separate
+    process, if only CUDA can tell: MIG instances, the order of different GPUs, and the version of CUDA of a library
+    that is newer than the driver's own (forward compatibility).
 
     Raises:
-        DeviceError: there is a driver, and it fails.
+        DeviceError: the driver fails.
     """
     if not any(node.exists() for node in CONTROL):
         return ()
     listed = nvml.gpus()
     if listed is None or not _in_bus_order(listed, os.environ):
         return _from_cuda()
-    chosen = visible(listed, os.environ.get("CUDA_VISIBLE_DEVICES"))
-    if chosen is None:
+    selected = visible(listed, os.environ.get("CUDA_VISIBLE_DEVICES"))
+    if selected is None:
         return _from_cuda()
-    if any(_too_old(gpu) for gpu in chosen):
-        return _as_cuda_says(chosen)
-    return chosen
+    if any(_too_old(gpu) for gpu in selected):
+        return _with_cuda_version(selected)
+    return selected
 
 
-def _as_cuda_says(listed: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
-    """GPUs with the version of CUDA that the library supports which the linker finds; where it does not start, the
-    driver's own version stays."""
+def _with_cuda_version(listed: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
+    """GPUs with the CUDA version of the library that the linker finds; the driver's own version if CUDA does not
+    start."""
     try:
         versions = {gpu.uuid: gpu.cuda for gpu in _from_cuda()}
     except DeviceError:
@@ -94,67 +94,67 @@ def _as_cuda_says(listed: tuple[GpuInfo, ...]) -> tuple[GpuInfo, ...]:
     return tuple(replace(gpu, cuda=versions.get(gpu.uuid, gpu.cuda)) for gpu in listed)
 
 
-def _in_bus_order(found: Sequence[GpuInfo], environment: Mapping[str, str]) -> bool:
-    """Whether CUDA numbers the GPUs as NVML does: with different ones its default is the fastest first.
+def _in_bus_order(listed: Sequence[GpuInfo], environment: Mapping[str, str]) -> bool:
+    """Whether CUDA numbers the GPUs as NVML does; its default for different GPUs is the fastest first.
 
     Source: CUDA C++ Programming Guide, *CUDA Environment Variables*.
     """
-    alike = len({gpu.name for gpu in found}) <= 1
+    alike = len({gpu.name for gpu in listed}) <= 1
     return alike or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 
 
-def visible(found: Sequence[GpuInfo], setting: str | None) -> tuple[GpuInfo, ...] | None:
-    """Those of ``found`` that ``CUDA_VISIBLE_DEVICES`` lets through, renumbered in its order.
+def visible(listed: Sequence[GpuInfo], setting: str | None) -> tuple[GpuInfo, ...] | None:
+    """GPUs that ``CUDA_VISIBLE_DEVICES`` selects, renumbered in its order.
 
     Args:
-        found: Every GPU, in CUDA's order.
-        setting: Numbers, or beginnings of UUIDs, between commas; None lets all through. The first that names no GPU
-            ends the list (CUDA C++ Programming Guide, *CUDA Environment Variables*).
+        listed: Every GPU, in CUDA's order.
+        setting: Numbers, or beginnings of UUIDs, between commas; None selects all. The first that names no GPU ends the
+            list (CUDA C++ Programming Guide, *CUDA Environment Variables*).
 
     Returns:
-        None where only CUDA can say: MIG instances are named, or an entry has any other form than these.
+        None if only CUDA can tell: for MIG instances, and entries of any other form.
     """
     if setting is None:
-        return tuple(found)
+        return tuple(listed)
     entries = [entry.strip() for entry in setting.split(",")]
     if not all(re.fullmatch(r"-?[0-9]*|GPU-[0-9a-f-]*", entry) for entry in entries):
         return None
-    chosen: list[GpuInfo] = []
+    selected: list[GpuInfo] = []
     for entry in entries:
         if entry.isdecimal():
-            named = [found[int(entry)]] if int(entry) < len(found) else []
+            named = [listed[int(entry)]] if int(entry) < len(listed) else []
         else:
-            named = [gpu for gpu in found if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
+            named = [gpu for gpu in listed if entry.startswith("GPU-") and gpu.uuid.startswith(entry)]
         if len(named) != 1:
             break
-        if named[0] in chosen:
-            # A GPU named twice is an error to CUDA, which then shows none.
+        if named[0] in selected:
+            # A GPU that is named twice is an error for CUDA, which then lists none.
             return ()
-        chosen += named
-    return tuple(replace(gpu, ordinal=ordinal) for ordinal, gpu in enumerate(chosen))
+        selected += named
+    return tuple(replace(gpu, ordinal=ordinal) for ordinal, gpu in enumerate(selected))
 
 
 def _from_cuda() -> tuple[GpuInfo, ...]:
-    """What CUDA lists in a process with this one's environment, asked once for each environment.
+    """GPUs that CUDA lists in a process with this environment; cached by environment.
 
     Raises:
         DeviceError: CUDA does not start.
     """
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "LD_LIBRARY_PATH")
-    return _asked_of_cuda(tuple(os.environ.get(name) for name in names))
+    return _listed_by_cuda(tuple(os.environ.get(name) for name in names))
 
 
 @cache
-def _asked_of_cuda(environment: tuple[str | None, ...]) -> tuple[GpuInfo, ...]:
+def _listed_by_cuda(environment: tuple[str | None, ...]) -> tuple[GpuInfo, ...]:
     command = [sys.executable, "-I", libcuda.__file__]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=_WAIT_S, check=False)
     except subprocess.TimeoutExpired as error:
         raise DeviceError(f"CUDA did not say within {_WAIT_S:.0f} s which GPUs there are. See `nvidia-smi`.") from error
     if answer.returncode:
-        said = answer.stderr.strip()
-        cure = next((what for error, what in _CURES.items() if error in said), "See `nvidia-smi`.")
-        raise DeviceError(f"CUDA cannot list the GPUs: {said}. {cure}")
+        message = answer.stderr.strip()
+        cure = next((what for error, what in _CURES.items() if error in message), "See `nvidia-smi`.")
+        raise DeviceError(f"CUDA cannot list the GPUs: {message}. {cure}")
     release = _RELEASE.read_text().strip() if _RELEASE.exists() else nvml.driver_release()
     listed = []
     for raw in json.loads(answer.stdout):
@@ -164,16 +164,16 @@ def _asked_of_cuda(environment: tuple[str | None, ...]) -> tuple[GpuInfo, ...]:
 
 
 def unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
-    """Why a GPU cannot be used here, and what to do, in one sentence without its name; None where nothing is known.
+    """Reason for not using a GPU, with advice, in one sentence without its name; None if there is none.
 
-    Its driver must support the CUDA of the installed packages, their compiler must know its architecture, several
-    processes must be allowed a context on it at once, no MPS daemon may share it, and the driver's nodes must exist.
+    Its driver must support the CUDA of the installed packages, their compiler must support its architecture, it must
+    allow contexts of several processes, no MPS daemon may share it, and the driver's nodes must exist.
 
     Args:
         gpu: One of :func:`gpus`.
-        runtime: Whose packages must be installed, too.
+        runtime: Runtime whose packages must be installed, too.
     """
-    packages = None if runtime is None else _lacking(runtime)
+    packages = None if runtime is None else _missing_message(runtime)
     return _too_old(gpu) or packages or _exclusive(gpu) or _shared_by_mps() or _without_uvm()
 
 
@@ -196,13 +196,13 @@ def _too_old(gpu: GpuInfo) -> str | None:
 
 
 def _older_cuda(gpu: GpuInfo, installed: InstalledCuda) -> str:
-    """The end of a sentence: which packages of an older CUDA a GPU can be used with; empty where none help."""
+    """End of a sentence: the packages of an older CUDA that support a GPU; empty if there are none."""
     for release in RELEASES.values():
         supported = _version(gpu.cuda) >= (release.major,)
         built_for = gpu.compute_capability is None or gpu.compute_capability >= release.compute_capability
         if release.major >= installed.needed.major or not supported or not built_for:
             continue
-        if installed.runner == release.major:  # cupy is of that CUDA, and its compiler is not all there
+        if installed.runner == release.major:  # cupy is of that CUDA, whose compiler is incomplete
             return f", or install the compiler of CUDA {release.major}: {release.install(release.missing())}"
         return f", or install the packages of CUDA {release.major} (the extra {release.extra})"
     return ""
@@ -214,14 +214,14 @@ def _exclusive(gpu: GpuInfo) -> str | None:
     allowed = "one process" if gpu.compute_mode == "exclusive process" else "no process"
     return (
         f"its compute mode is '{gpu.compute_mode}', which lets {allowed} use it, and a candidate and its reference are "
-        f"two: run `nvidia-smi -c 0 -i {gpu.uuid}` as root, or ask whoever runs the machine for the default mode"
+        f"two: run `nvidia-smi -c 0 -i {gpu.uuid}` as root, or ask the administrator for the default mode"
     )
 
 
 def _shared_by_mps() -> str | None:
     folder = os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or _MPS_FOLDER
     try:
-        # Opens only where a daemon reads at the other end: one that was killed leaves its pipe behind.
+        # Opens only if a daemon reads at the other end: a killed daemon leaves its pipe.
         descriptor = os.open(os.path.join(folder, "control"), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
@@ -237,7 +237,7 @@ def _shared_by_mps() -> str | None:
 
 
 def _without_uvm() -> str | None:
-    """Make the node that CUDA needs where it is missing; why it cannot be had."""
+    """Make the node that CUDA needs if it is missing; the reason if it cannot be made."""
     if UVM.exists() or not CONTROL[0].exists():
         return None
     _make_uvm()
@@ -251,9 +251,9 @@ def _without_uvm() -> str | None:
 
 @cache
 def _make_uvm() -> None:
-    """Start what makes the node, once in a process: CUDA outside a jail, whose helper does, then the helper itself."""
-    _asked_of_cuda.cache_clear()
-    with suppress(DeviceError):  # what counts is whether the node is there afterwards
+    """Make the node, once per process: by CUDA outside a jail, which starts the helper, then by the helper itself."""
+    _listed_by_cuda.cache_clear()
+    with suppress(DeviceError):  # the caller checks for the node
         _from_cuda()
     helper = shutil.which("nvidia-modprobe")
     if not UVM.exists() and helper is not None:
@@ -270,7 +270,7 @@ def _dotted(version: tuple[int, int]) -> str:
 
 
 def missing_packages(runtime: Runtime) -> tuple[str, ...]:
-    """Packages to install before that runtime can be used, by the names that pip knows."""
+    """Packages that a runtime needs and that are not installed, by their names for pip."""
     return tuple(package for module, package in _PACKAGES[runtime].items() if not _installed(module))
 
 
@@ -278,7 +278,7 @@ def _installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:
-        # The package around it is missing.
+        # Its parent package is missing.
         return False
 
 
@@ -288,12 +288,12 @@ def require_packages(runtime: Runtime) -> None:
     Raises:
         DeviceError: a package is missing; the message says how to install it.
     """
-    lacking = _lacking(runtime)
-    if lacking is not None:
-        raise DeviceError(lacking)
+    message = _missing_message(runtime)
+    if message is not None:
+        raise DeviceError(message)
 
 
-def _lacking(runtime: Runtime) -> str | None:
-    """Which packages a runtime lacks and how to install them. It runs without NVML's, which only reads clocks."""
+def _missing_message(runtime: Runtime) -> str | None:
+    """Message on the missing packages of a runtime, without NVML's, which only reads clocks; None if there are none."""
     missing = [name for name in missing_packages(runtime) if name != "nvidia-ml-py"]
     return f"{runtime} needs {', '.join(missing)}: {install_hint(*_EXTRAS[runtime])}" if missing else None

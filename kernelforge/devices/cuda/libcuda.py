@@ -1,9 +1,8 @@
 """The CUDA driver library by ctypes: GPUs and names of errors, without a context or any package.
 
-Standard library only, so that it can be run as a script: ``python libcuda.py`` prints the GPUs as JSON. To start CUDA
-in a process spoils it for every process forked from it later (CUDA driver API, *Initialization*), and the process that
-asks which GPUs there are is one that forks.
-"""
+Standard library only, so that it can be run as a script: ``python libcuda.py`` prints the GPUs as JSON. CUDA that was
+started in a process cannot be used in processes forked from it (CUDA driver API, *Initialization*), and the process
+that lists the GPUs forks."""
 
 from __future__ import annotations
 
@@ -18,13 +17,13 @@ _SUCCESS, _NO_DEVICE = 0, 100
 _MAJOR, _MINOR, _COMPUTE_MODE = 75, 76, 20
 """``CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR``, ``..._MINOR`` and ``CU_DEVICE_ATTRIBUTE_COMPUTE_MODE``."""
 _MIG_NAME = " MIG "
-"""CUDA's name of a MIG instance ends with its profile: ``NVIDIA A100-SXM4-40GB MIG 3g.20gb``."""
+"""CUDA's name of a MIG instance contains its profile: ``NVIDIA A100-SXM4-40GB MIG 3g.20gb``."""
 _ERRORS = range(1, 1000)
-"""Numbers that errors may have."""
+"""Range of error numbers."""
 
 
 def library() -> ctypes.CDLL | None:
-    """The driver's library; None where there is none."""
+    """The driver's library; None if there is none."""
     try:
         return ctypes.CDLL(SONAME)
     except OSError:
@@ -44,7 +43,7 @@ def error_name(cuda: ctypes.CDLL, code: int) -> str:
 
 
 def error_names(cuda: ctypes.CDLL) -> dict[str, str]:
-    """CUDA's names of its errors, by the texts that CUDA has for them."""
+    """CUDA's names of its errors, by their texts."""
     names: dict[str, str] = {}
     for code in _ERRORS:
         name, text = _text(cuda.cuGetErrorName, code), _text(cuda.cuGetErrorString, code)
@@ -58,8 +57,8 @@ def uuid_text(raw: bytes, *, instance: bool = False) -> str:
 
     Args:
         raw: Its 16 bytes.
-        instance: Whether it is that of a MIG instance, which begins with ``MIG-`` (since driver release 470) and not
-            with ``GPU-``. Source: NVIDIA Multi-Instance GPU User Guide, *CUDA Device Enumeration*.
+        instance: Whether it is a MIG instance's, which begins with ``MIG-`` (since driver release 470) instead of
+            ``GPU-``. Source: NVIDIA Multi-Instance GPU User Guide, *CUDA Device Enumeration*.
     """
     text = raw.hex()
     prefix = "MIG" if instance else "GPU"
@@ -75,8 +74,8 @@ def uuid(cuda: ctypes.CDLL, device: int) -> str:
     """UUID of a device, as NVML writes it: of the GPU (``GPU-...``), or of the MIG instance (``MIG-...``).
 
     ``cuDeviceGetUuid_v2`` gives the UUID of the MIG instance where the device is one, and ``cuDeviceGetUuid`` that of
-    the GPU (CUDA driver API, *Device Management*): where the two differ, the device is an instance. Its name says so
-    too, which is asked where the older call is missing or gives the same.
+    the GPU (CUDA driver API, *Device Management*): if the two differ, the device is an instance. Its name tells, too,
+    if the older call is missing or gives the same.
 
     Args:
         cuda: The library, with CUDA started.
@@ -106,8 +105,8 @@ def _check(cuda: ctypes.CDLL, status: int, doing: str) -> None:
 def devices() -> list[dict[str, Any]]:
     """GPUs and MIG instances in CUDA's order, as ``CUDA_VISIBLE_DEVICES`` has them.
 
-    This starts CUDA in the process, and makes no context. Where the node ``/dev/nvidia-uvm`` is missing, the driver's
-    own setuid helper makes it then (README of NVIDIA's driver, *nvidia-modprobe*).
+    This starts CUDA in the process, without a context. If the node ``/dev/nvidia-uvm`` is missing, the driver's setuid
+    helper makes it (README of NVIDIA's driver, *nvidia-modprobe*).
 
     Returns:
         For each: ordinal, name, uuid, memory_bytes, cuda, compute_capability and compute_mode, CUDA's number of it.

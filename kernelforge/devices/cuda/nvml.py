@@ -1,8 +1,8 @@
 """NVML: the GPUs of this machine and their current clocks, without a CUDA context.
 
-NVML is started at the first question and stays open: to start it opens every GPU of the machine, which takes long where
-there are several and none is kept awake, and would come between two rounds of a measurement. It is stopped after an
-error, so that the next question starts it anew. A process that was forked starts its own.
+NVML is started at the first call and stays open: starting it opens every GPU of the machine, which takes long with
+several GPUs in sleep, and would disturb a measurement. It is stopped after an error, and the next call restarts it. A
+forked process starts its own.
 """
 
 from __future__ import annotations
@@ -29,8 +29,7 @@ _REASONS = (
     "HwPowerBrakeSlowdown",
     "DisplayClockSetting",
 )
-"""Reasons why clocks are not at their highest, by NVML's names (``nvmlClocksEventReason...``), but for ``GpuIdle``."""
-
+"""Reasons for clocks below their maximum, by NVML's names (``nvmlClocksEventReason...``), except ``GpuIdle``."""
 
 _lock = threading.RLock()
 _open: Any = None
@@ -38,7 +37,7 @@ _open: Any = None
 
 
 def _forget() -> None:
-    """Run in a forked child: what NVML holds there is the parent's, and so may be the lock."""
+    """Reset the state in a forked child, where NVML and perhaps the lock belong to the parent."""
     global _open, _lock
     _open, _lock = None, threading.RLock()
 
@@ -48,13 +47,13 @@ os.register_at_fork(after_in_child=_forget)
 
 @contextmanager
 def _started(doing: str) -> Iterator[Any]:
-    """The package with NVML started; None where the package, the library or the driver is missing.
+    """The package with NVML started; None if the package, the library or the driver is missing.
 
     Args:
-        doing: What is asked, for the message of an error: ``cannot {doing}``.
+        doing: Action, for error messages: ``cannot {doing}``.
 
     Raises:
-        DeviceError: NVML is there and fails: it does not start, or what runs inside raises one of its errors.
+        DeviceError: NVML fails: it does not start, or the body raises one of its errors.
     """
     with _lock:
         nvml = _start()
@@ -86,7 +85,7 @@ def _start() -> Any:
 
 
 def close() -> None:
-    """Stop NVML where it is started; the next question starts it again."""
+    """Stop NVML if it is started; the next call restarts it."""
     global _open
     with _lock:
         nvml, _open = _open, None
@@ -96,16 +95,16 @@ def close() -> None:
 
 
 def read_clocks(uuid: str) -> Clocks | None:
-    """Clocks, temperature and power of a GPU now, and why its clocks are held back.
+    """Current clocks, temperature and power of a GPU, and the reasons for throttled clocks.
 
     Args:
-        uuid: As CUDA and NVML write it: ``GPU-...``, or ``MIG-...`` of an instance, whose clocks are those of its GPU.
+        uuid: UUID as in CUDA and NVML: ``GPU-...``, or ``MIG-...`` of an instance, whose clocks are those of its GPU.
 
     Returns:
-        None where NVML or its package is missing, or where it cannot say (WSL 2 and virtual GPUs have no power, say).
+        None if NVML or its package is missing, or does not report them (such as power on WSL 2 and virtual GPUs).
 
     Raises:
-        DeviceError: NVML is there and fails: the GPU fell off the bus, say.
+        DeviceError: NVML fails, for example because the GPU fell off the bus.
     """
     with _started(f"read the clocks of {uuid}") as nvml:
         if nvml is None:
@@ -139,12 +138,12 @@ def gpus() -> tuple[GpuInfo, ...] | None:
     """Every GPU of the machine, in order of PCI bus.
 
     Returns:
-        None where only CUDA can say which GPUs a process would see and in which order: NVML or its package is missing,
-        a GPU is split into MIG instances, this user may not open one of them (NVML counts those all the same; NVML API
-        reference, ``nvmlDeviceGetCount_v2``), or one does not tell its memory, as with memory shared with the host.
+        None if only CUDA can tell which GPUs a process sees and in which order: NVML or its package is missing, a GPU
+        is split into MIG instances, this user may not open one (NVML counts those nevertheless; NVML API reference,
+        ``nvmlDeviceGetCount_v2``), or one does not report its memory, such as memory shared with the host.
 
     Raises:
-        DeviceError: NVML is there and fails.
+        DeviceError: NVML fails.
     """
     with _started("list the GPUs") as nvml:
         if nvml is None:
@@ -174,7 +173,7 @@ def gpus() -> tuple[GpuInfo, ...] | None:
 
 
 def driver_release() -> str:
-    """Release of the driver, ``580.159.03``; empty where NVML or its package is missing, or fails."""
+    """Release of the driver, ``580.159.03``; empty if NVML or its package is missing, or fails."""
     try:
         with _started("tell the driver's release") as nvml:
             return "" if nvml is None else str(nvml.nvmlSystemGetDriverVersion())

@@ -145,7 +145,7 @@ class RunnerPool:
 
 
 def _probe_error(child: Child) -> str | None:
-    """What is wrong with the GPU of a child; None if the probe passes."""
+    """Failure of the health probe in a child; None if it passes."""
     try:
         reply = child.call({"op": "probe"}, timeout_s=PROBE_S)
     except ChildTimeout:

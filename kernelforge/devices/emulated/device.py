@@ -161,13 +161,13 @@ class EmulatedSession:
         sectors = wire.read_count(reply, "global_sectors")
         return RunResult(outputs, faults, executed, wire.read_seconds(reply), sectors)
 
-    def run_part(self, request: RunRequest, wanted: Mapping[int, Sequence[int]]) -> PartResult:
+    def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
         """Run only the blocks that some elements of the outputs need; what goes wrong is in the result.
 
         Raises:
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        reply = self._ask("part", request, wanted={str(output): list(indices) for output, indices in wanted.items()})
+        reply = self._ask("part", request, wanted={str(output): list(indices) for output, indices in elements.items()})
         if isinstance(reply, RunFailure):
             return PartResult((), faults=(reply,))
         try:

@@ -38,7 +38,7 @@ CUDAFORGE = (
 """The 24 metrics of CudaForge (``run_ncu.py``).
 
 Nsight Compute 2024.1 lists two of them on no chip from GV100 to GH100: ``memory_dependency`` is a stall reason of
-older chips (``long_scoreboard`` and ``lg_throttle`` tell now), and there is no pipe ``fp32`` (``fma`` does that work).
+older chips (now ``long_scoreboard`` and ``lg_throttle``), and there is no pipe ``fp32`` (now ``fma``).
 """
 
 DURATION = "gpu__time_duration.sum"
@@ -80,7 +80,7 @@ ROOFLINE = (
     ISSUE,
     *(counter for precision in _PRECISIONS for counter in flop_counters(precision)),
 )
-"""What a roofline needs: time, traffic, operations by precision, and how busy each unit was."""
+"""Metrics of a roofline: time, traffic, operations by precision, and utilisation of each unit."""
 
 DIAGNOSIS = (
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
@@ -104,7 +104,7 @@ DIAGNOSIS = (
     "smsp__warp_issue_stalled_mio_throttle_per_warp_active.pct",
     "smsp__warp_issue_stalled_math_pipe_throttle_per_warp_active.pct",
 )
-"""What the built-in diagnosis weighs, under the names that an emulated profile uses too."""
+"""Metrics of the built-in diagnosis, with the names of emulated profiles."""
 
 OF_SECTIONS = (
     "launch__grid_size",
@@ -117,7 +117,7 @@ OF_SECTIONS = (
     "launch__waves_per_multiprocessor",
     "sm__maximum_warps_per_active_cycle_pct",
 )
-"""Computed by Nsight Compute itself, so no chip lists them; they come with the sections below."""
+"""Metrics that Nsight Compute computes, so that no chip lists them; the sections below include them."""
 
 SECTIONS = ("LaunchStats", "Occupancy", "SourceCounters")
 """Sections of the default set: launch figures, occupancy, and counters by instruction."""
@@ -140,28 +140,28 @@ def is_computed(metric: str) -> bool:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is asked for, and what is left out because the chip does not have it."""
+    """Metrics to request, and metrics that the chip lacks."""
 
-    asked: tuple[str, ...]
+    requested: tuple[str, ...]
     absent: tuple[str, ...]
 
     def note(self, chip: str) -> str | None:
-        """A sentence for the profile's reader; None where nothing is left out."""
+        """A note on the absent metrics for the profile; None if there are none."""
         if not self.absent:
             return None
         return f"{chip} has no {', '.join(self.absent)}; not collected."
 
 
 def select(metrics: Iterable[str], available: frozenset[str]) -> Selection:
-    """Split metrics into those to ask for by name and those that the chip lacks.
+    """Split metrics into those to request by name and those that the chip lacks.
 
-    Metrics that Nsight Compute computes are in neither: their sections bring them. One unknown name would make
-    Nsight Compute refuse the whole run.
+    Metrics that Nsight Compute computes are in neither: their sections include them. Nsight Compute refuses a run with
+    one unknown name.
 
     Args:
         metrics: Full names.
         available: Base names that the chip lists (:func:`~kernelforge.profiling.ncu.command.base_names`).
     """
     hardware = [name for name in dict.fromkeys(metrics) if not is_computed(name)]
-    asked = tuple(name for name in hardware if base_name(name) in available)
-    return Selection(asked, tuple(name for name in hardware if base_name(name) not in available))
+    requested = tuple(name for name in hardware if base_name(name) in available)
+    return Selection(requested, tuple(name for name in hardware if base_name(name) not in available))

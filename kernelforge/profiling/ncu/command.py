@@ -28,15 +28,14 @@ The names are those of ``ncu --list-chips``: up to 9.0 of version 2024.1, from 1
 NVIDIA's wheel ``ncu-report`` 2026.3.1 lists (``NVPW_GetSupportedChipNames``). B200, B300, the RTX 50 series and GB10
 have these chips by pci.ids.
 
-An ncu that does not know a name, being older than the chip or, as with ``gv100`` of late, having dropped it, says so;
-then the GPUs of the machine are asked instead.
-"""
+An ncu that does not know a name, because it is older than the chip or dropped it (recently ``gv100``), reports an
+error; then the GPUs of the machine are queried instead. """
 
 _NAME = re.compile(r"[A-Za-z]\w*(?:\.\w+)*__\w+\s", re.ASCII)
 
 
 def chip(compute_capability: tuple[int, int]) -> str | None:
-    """Name of a chip with that compute capability; None where we know of none."""
+    """Name of a chip with that compute capability; None if unknown."""
     return _CHIPS.get(compute_capability)
 
 
@@ -52,12 +51,12 @@ def base_names(text: str) -> frozenset[str]:
     chip, each with columns of its own width.
 
     Raises:
-        DeviceError: there is no such table.
+        DeviceError: there is no table.
     """
-    found = {line.split(None, 1)[0] for line in text.splitlines() if _NAME.match(line)}
-    if not found:
+    names = {line.split(None, 1)[0] for line in text.splitlines() if _NAME.match(line)}
+    if not names:
         raise DeviceError(f"ncu listed no metrics; it said: {text.strip()[:300] or 'nothing'}")
-    return frozenset(found)
+    return frozenset(names)
 
 
 def version(text: str) -> tuple[int, ...] | None:
@@ -90,8 +89,8 @@ def kernel_filter(symbols: Sequence[str]) -> str:
 class ProfileCommand:
     """One run of a program under ncu, into a report file.
 
-    ``--clock-control none`` is not an option of ours: the card's settings are left as they are. Caches are flushed
-    and invalidated before every pass (``--cache-control all``), so that passes see the same cold caches.
+    ``--clock-control none`` leaves the card's clocks unchanged. ``--cache-control all`` flushes and invalidates caches
+    before every pass, so that all passes have cold caches.
     """
 
     ncu: str
@@ -100,14 +99,14 @@ class ProfileCommand:
     report: str
     """Report file, ending in ``.ncu-rep``."""
     log: str
-    """File for what ncu itself says."""
+    """File for ncu's own messages."""
     metrics: Sequence[str]
     """Names that the chip has; without effect for the full set."""
     counters: MetricSet = "default"
     launches: int = 1
-    """Most launches that are profiled."""
+    """Largest number of launches to profile."""
     source_folder: str | None = None
-    """Where the candidate's source lies, for reports that show it."""
+    """Folder of the candidate's source, for reports that show it."""
     program: Sequence[str] = field(default_factory=tuple)
 
     def arguments(self) -> list[str]:

@@ -40,7 +40,7 @@ _SAME = {
 }  # fmt: skip
 _SCALED = re.compile(r"([KMGT])(byte|hz|Hz|bit)\b")
 
-# Where ncu names no unit although the metric has one.
+# Units of metrics for which ncu names none.
 _UNITS_BY_METRIC = {
     "launch__grid_size": "block",
     "launch__block_size": "thread",
@@ -56,7 +56,7 @@ _UNITS_BY_METRIC = {
 def normalise(name: str, value: float, unit: str) -> Value:
     """A metric's value in its base unit; times in ``ns``. A number without a unit has the unit ``1``.
 
-    The report file says ``ns`` where the CSV says ``nsecond``, and with ``--print-units auto`` a number comes in
+    The report file has ``ns`` and the CSV ``nsecond``, and with ``--print-units auto`` a number has a unit such as
     ``Mbyte`` or ``usecond``; scales are powers of 1000.
     """
     unit = unit.strip()
@@ -66,10 +66,10 @@ def normalise(name: str, value: float, unit: str) -> Value:
     if scaled:
         value *= _SCALES[scaled[1]]
         unit = unit[1:]
-    whole, slash, per = unit.partition("/")
-    if whole in _TIMES and not slash:
-        return Value(value * _TIMES[whole], "ns")
-    unit = _SAME.get(whole, whole) + (f"/{_SAME.get(per, per)}" if slash else "")
+    base, slash, per = unit.partition("/")
+    if base in _TIMES and not slash:
+        return Value(value * _TIMES[base], "ns")
+    unit = _SAME.get(base, base) + (f"/{_SAME.get(per, per)}" if slash else "")
     return Value(value, unit)
 
 
@@ -78,10 +78,9 @@ _PLAIN = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?\Z")
 
 
 def number(text: str) -> float | None:
-    """A number as ncu prints it; None for what is none: an empty cell, ``n/a``, text.
+    """A number as ncu prints it; None for other text: an empty cell, ``n/a``.
 
-    Thousands may be grouped by commas. A decimal comma is refused rather than read as a thousands separator: ncu is
-    always started with the C locale.
+    Commas may group thousands. A decimal comma is refused: ncu is always started with the C locale.
     """
     text = text.strip()
     if _GROUPED.match(text):
@@ -112,23 +111,23 @@ _LINE = re.compile(r"^==(ERROR|WARNING)== *(.*)$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Trouble:
-    """Why there is no profile."""
+    """Reason for a missing profile."""
 
     problem: Problem
     message: str
-    """For people: what happened and what to do."""
+    """The problem and the next step."""
 
 
 def trouble(log: str) -> Trouble | None:
-    """What went wrong, from ncu's log; None where it reports no error."""
+    """The problem in ncu's log; None if it reports no error."""
     lines = [line[:_MAX_LINE] for line in log.splitlines()]
     for pattern, problem in _PROBLEM_PATTERNS:
         if any(re.search(pattern, line, re.IGNORECASE) for line in lines):
-            return Trouble(problem, DENIED if problem == "denied" else _said(log))
-    return Trouble("other", _said(log)) if "==ERROR==" in log else None
+            return Trouble(problem, DENIED if problem == "denied" else _messages(log))
+    return Trouble("other", _messages(log)) if "==ERROR==" in log else None
 
 
-def _said(log: str, limit: int = 400) -> str:
+def _messages(log: str, limit: int = 400) -> str:
     lines = [match[2].strip() for match in _LINE.finditer(log)]
     return "; ".join(dict.fromkeys(lines))[:limit] or log.strip()[:limit]
 
@@ -142,9 +141,9 @@ _MAX_FIELD = 1 << 20
 
 
 def parse_table(text: str) -> list[LaunchRow]:
-    """The launches in ncu's CSV. Lines before the table, which ncu and the program print, are passed over.
+    """The launches in ncu's CSV. Lines of ncu and the program before the table are skipped.
 
-    A cell that is no number (``n/a``, an empty one, a device's name) gives no metric.
+    A cell without a number (``n/a``, an empty one, a device's name) gives no metric.
 
     Raises:
         DeviceError: there is no table, it has no row of units, or it breaks off within a row.
@@ -198,17 +197,17 @@ MAX_INSTRUCTIONS = 100_000
 
 @dataclass(frozen=True)
 class Instruction:
-    """One memory instruction of the machine code: what it did in one launch."""
+    """Counters of one memory instruction of the machine code in one launch."""
 
     line: int
-    """Of the source, 1-based; 0 where the report does not say."""
+    """Line of the source, 1-based; 0 if unknown."""
     file: str
-    """The source's file; empty where the report does not say."""
+    """File of the source; empty if unknown."""
     sass: str
     executed: float
     """Warps that executed it."""
     sectors: float = 0.0
-    """32-byte sectors of global memory that it asked the L2 for, by its addresses."""
+    """32-byte sectors of global memory that it requested of the L2, by its addresses."""
     ideal_sectors: float = 0.0
     wavefronts: float = 0.0
     """Passes through shared memory."""
@@ -227,8 +226,8 @@ class LaunchRow:
     instructions: tuple[Instruction, ...] = field(default=())
 
     def value(self, name: str) -> float | None:
-        found = self.metrics.get(name)
-        return None if found is None else found.value
+        metric = self.metrics.get(name)
+        return None if metric is None else metric.value
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -236,11 +235,11 @@ class LaunchRow:
             "symbol": self.symbol,
             "grid": list(self.grid),
             "block": list(self.block),
-            "metrics": {name: [one.value, one.unit] for name, one in self.metrics.items()},
+            "metrics": {name: [item.value, item.unit] for name, item in self.metrics.items()},
             "instructions": [
-                [one.line, one.file, one.sass, one.executed, one.sectors, one.ideal_sectors, one.wavefronts,
-                 one.ideal_wavefronts]
-                for one in self.instructions
+                [item.line, item.file, item.sass, item.executed, item.sectors, item.ideal_sectors, item.wavefronts,
+                 item.ideal_wavefronts]
+                for item in self.instructions
             ],
         }  # fmt: skip
 
@@ -249,7 +248,7 @@ def rows_from_wire(wire: Any) -> list[LaunchRow]:
     """Inverse of :meth:`LaunchRow.to_wire`, for a list of them.
 
     Raises:
-        DeviceError: it is something else.
+        DeviceError: the data are malformed.
     """
     try:
         if not isinstance(wire, list) or len(wire) > MAX_ROWS:
@@ -260,10 +259,10 @@ def rows_from_wire(wire: Any) -> list[LaunchRow]:
 
 
 def rows_from_output(text: str) -> list[LaunchRow]:
-    """The launches in the last line that a reader of reports printed.
+    """The launches in the last line that :func:`main` printed.
 
     Raises:
-        DeviceError: it is something else, or cut short.
+        DeviceError: the line is malformed or cut short.
     """
     lines = text.splitlines()
     try:
@@ -283,7 +282,7 @@ def _reply_row(raw: Any) -> LaunchRow:
         block=_checked_triple(raw["block"]),
         metrics={_text(name): Value(_number(value), _text(unit)) for name, (value, unit) in metrics.items()},
         instructions=tuple(
-            Instruction(int(_number(line)), _text(file), _text(sass), *(max(_number(one), 0.0) for one in counts))
+            Instruction(int(_number(line)), _text(file), _text(sass), *(max(_number(count), 0.0) for count in counts))
             for line, file, sass, *counts in instructions
         ),
     )
@@ -323,10 +322,10 @@ def read_report(path: str, module: Any = None) -> list[LaunchRow]:
 
     Args:
         path: The file.
-        module: ``ncu_report``; imported where None.
+        module: ``ncu_report``; imported if None.
 
     Raises:
-        ImportError: there is no ``ncu_report``.
+        ImportError: ``ncu_report`` is not installed.
         RuntimeError: it cannot read the file.
     """
     if module is None:
@@ -334,8 +333,8 @@ def read_report(path: str, module: Any = None) -> list[LaunchRow]:
     context = module.load_report(path)
     actions = []
     for at in range(context.num_ranges()):
-        one = context.range_by_idx(at)
-        actions += [one.action_by_idx(index) for index in range(one.num_actions())]
+        launch_range = context.range_by_idx(at)
+        actions += [launch_range.action_by_idx(index) for index in range(launch_range.num_actions())]
     return [_report_row(action, module) for action in actions[:MAX_ROWS]]
 
 
@@ -375,7 +374,7 @@ def _report_instructions(action: Any) -> list[Instruction]:
             for at in range(metric.num_instances()):
                 values[addresses.as_uint64(at)] = float(metric.as_uint64(at))
         by_name[column] = values
-    found = []
+    instructions = []
     for address in sorted(by_name["sectors"].keys() | by_name["wavefronts"].keys()):
         counts = {column: values.get(address, 0.0) for column, values in by_name.items()}
         if not counts["sectors"] and not counts["wavefronts"]:
@@ -384,8 +383,8 @@ def _report_instructions(action: Any) -> list[Instruction]:
         line, file = (source.line(), source.file_name()) if source is not None else (0, "")
         if not 0 < line < 1 << 24:
             line = 0
-        found.append(Instruction(line, file[-1024:], action.sass_by_pc(address).strip(), **counts))
-    return found
+        instructions.append(Instruction(line, file[-1024:], action.sass_by_pc(address).strip(), **counts))
+    return instructions
 
 
 def main(arguments: list[str]) -> int:

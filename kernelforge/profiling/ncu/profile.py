@@ -1,4 +1,4 @@
-"""Profiles from rows of Nsight Compute: matched with the launches of the plan and summed."""
+"""Profiles from launches of Nsight Compute: matched with the launches of the plan and summed."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _WEIGHTS = {
         for op in ("ld", "st")
     },
 }
-"""What a ratio is per: the weight with which ratios of several launches make the ratio of all of them."""
+"""Denominator of a ratio: the weight for averaging ratios of several launches."""
 
 
 @dataclass(frozen=True)
 class Weighted:
-    """A profiled launch, and for how many launches of the plan it stands."""
+    """A profiled launch, and the number of launches of the plan that it represents."""
 
     row: LaunchRow
     stands_for: float = 1.0
@@ -43,49 +43,49 @@ def is_additive(name: str) -> bool:
     """Whether values of several launches add up.
 
     Sums of a counter do, and so does a counter's mean over the units of the chip (``sm__cycles_active.avg``): the
-    number of units is the same for all. What follows another suffix (``.per_second``, ``.pct_of_peak...``) is a rate.
+    number of units is constant. Other suffixes (``.per_second``, ``.pct_of_peak...``) are rates.
     """
     suffix = name.partition(".")[2]
     return suffix in ("sum", "avg") and not name.startswith("launch__")
 
 
 def roll_up(launches: Sequence[Weighted]) -> dict[str, Value]:
-    """Metrics of all launches together, by name; those that only some have are left out.
+    """Metrics of all launches together, by name; only metrics that all launches have.
 
     ``.sum`` and ``.avg`` add up; ``.max`` and ``.min`` are the extreme; ``launch__*``, occupancy limits and peaks are
-    those of the launches that take the most time; every other rate or share is averaged, weighted by what it is a
-    share of where that was collected, else by time.
+    those of the launches with the most time; every other rate or share is averaged, weighted by its denominator if that
+    was collected, else by time.
     """
     if not launches:
         return {}
     main = dominant(launches)
-    names = set(launches[0].row.metrics).intersection(*(one.row.metrics for one in launches[1:]))
+    names = set(launches[0].row.metrics).intersection(*(launch.row.metrics for launch in launches[1:]))
     rolled = {}
     for name in sorted(names):
         unit = launches[0].row.metrics[name].unit
-        if any(one.row.metrics[name].unit != unit for one in launches):
+        if any(launch.row.metrics[name].unit != unit for launch in launches):
             continue
         rolled[name] = Value(_value(name, launches, main), unit)
     return rolled
 
 
 def dominant(launches: Sequence[Weighted]) -> Weighted:
-    """One of the launches of that kernel, grid and block which most of the time goes to."""
+    """A launch of the kernel, grid and block with the most time."""
     spent: dict[tuple[object, ...], float] = {}
-    for one in launches:
-        spent[_weighted_shape(one)] = spent.get(_weighted_shape(one), 0.0) + one.time_ns
-    return max(launches, key=lambda one: spent[_weighted_shape(one)])
+    for launch in launches:
+        spent[_weighted_shape(launch)] = spent.get(_weighted_shape(launch), 0.0) + launch.time_ns
+    return max(launches, key=lambda launch: spent[_weighted_shape(launch)])
 
 
-def _weighted_shape(one: Weighted) -> tuple[object, ...]:
-    return one.row.symbol, one.row.grid, one.row.block
+def _weighted_shape(launch: Weighted) -> tuple[object, ...]:
+    return launch.row.symbol, launch.row.grid, launch.row.block
 
 
 def _value(name: str, launches: Sequence[Weighted], main: Weighted) -> float:
-    values = [one.row.metrics[name].value for one in launches]
+    values = [launch.row.metrics[name].value for launch in launches]
     suffix = name.partition(".")[2]
     if is_additive(name):
-        return sum(value * one.stands_for for value, one in zip(values, launches, strict=True))
+        return sum(value * launch.stands_for for value, launch in zip(values, launches, strict=True))
     if suffix in ("max", "min"):
         return max(values) if suffix == "max" else min(values)
     if not suffix:
@@ -95,12 +95,12 @@ def _value(name: str, launches: Sequence[Weighted], main: Weighted) -> float:
 
 def _weights(name: str, launches: Sequence[Weighted]) -> list[float]:
     per = _WEIGHTS.get(name)
-    if per is not None and all(one.row.value(per) is not None for one in launches):
-        weights = [(one.row.value(per) or 0.0) * one.stands_for for one in launches]
+    if per is not None and all(launch.row.value(per) is not None for launch in launches):
+        weights = [(launch.row.value(per) or 0.0) * launch.stands_for for launch in launches]
         if sum(weights):
             return weights
-    weights = [one.time_ns for one in launches]
-    return weights if sum(weights) else [one.stands_for for one in launches]
+    weights = [launch.time_ns for launch in launches]
+    return weights if sum(weights) else [launch.stands_for for launch in launches]
 
 
 def _mean(values: Sequence[float], weights: Sequence[float]) -> float:
@@ -117,18 +117,18 @@ def by_symbol(rows: Sequence[LaunchRow]) -> Mapping[str, list[LaunchRow]]:
 
 HOT_SPOTS = 8
 BUSY_PERCENT = 60.0
-"""A unit below this is not what binds: under 60 % of every peak a kernel waits ("GPU Speed of Light" in Nsight
-Compute's Kernel Profiling Guide calls that latency)."""
+"""A unit below this share of its peak is not the bound: a kernel under 60 % of every peak is bound by latency ("GPU
+Speed of Light" in Nsight Compute's Kernel Profiling Guide)."""
 
 _LOADED = "smsp__sass_data_bytes_mem_global_op_ld.sum"
 _STORED = "smsp__sass_data_bytes_mem_global_op_st.sum"
 _ACCESS = {"LD": "load", "ST": "store", "AT": "atomic", "RE": "atomic"}
-_UNTOLD = re.compile(r"(device__|nvlink__|numa__|c2clink__|profiler__|pmsampling|smsp__pcsamp|launch__\w+_id\Z)")
+_OMITTED = re.compile(r"(device__|nvlink__|numa__|c2clink__|profiler__|pmsampling|smsp__pcsamp|launch__\w+_id\Z)")
 
 
 @dataclass(frozen=True)
 class PlannedLaunch:
-    """One launch of the plan, as the profiler will see it."""
+    """One launch of the plan, as the profiler reports it."""
 
     expression: str
     symbol: str
@@ -138,7 +138,7 @@ class PlannedLaunch:
 
 @dataclass(frozen=True)
 class Subject:
-    """What was profiled, and what its times are held against."""
+    """The profiled run, and the figures of its GPU."""
 
     device: str
     launches: Sequence[PlannedLaunch]
@@ -148,23 +148,23 @@ class Subject:
     launch_overhead_us: float
     memsets: int = 0
     source_name: str = ""
-    """File name of the candidate's source in the build's line table; lines of other files are not its own."""
+    """File name of the candidate's source in the build's line table."""
     notes: tuple[str, ...] = ()
 
 
 def build_measured_profile(subject: Subject, rows: Sequence[LaunchRow], counters: MetricSet = "default") -> Profile:
     """The profile of one run of a plan, from the launches that Nsight Compute profiled.
 
-    A launch stands for all launches of the same kernel with the same grid and block where only some were profiled.
-    Memsets and library calls are not kernels of the candidate: their time and traffic are in no number.
+    A launch represents all launches of the same kernel with the same grid and block if only some were profiled. Memsets
+    and library calls are not kernels of the candidate: no number includes their time and traffic.
 
     Raises:
         ValueError: no launch of the plan is among the rows.
     """
-    planned = Counter((one.symbol, one.grid, one.block) for one in subject.launches)
+    planned = Counter((launch.symbol, launch.grid, launch.block) for launch in subject.launches)
     profiled = Counter((row.symbol, row.grid, row.block) for row in rows)
     kernels, everything, missing = [], [], []
-    symbols = {one.symbol: one.expression for one in subject.launches}
+    symbols = {launch.symbol: launch.expression for launch in subject.launches}
     groups = by_symbol([row for row in rows if (row.symbol, row.grid, row.block) in planned])
     for symbol, expression in symbols.items():
         group = groups.get(symbol)
@@ -229,13 +229,13 @@ def _measured(name: str, value: float, unit: str) -> Metric:
 
 
 def _metrics(rolled: Mapping[str, Value], launches: Sequence[Weighted], counters: MetricSet) -> list[Metric]:
-    """Metrics of a set in a fixed order, and what follows from them by arithmetic."""
-    wanted: Iterable[str]
+    """Metrics of a set in a fixed order, and metrics computed from them."""
+    names: Iterable[str]
     if counters == "full":
-        wanted = [name for name in rolled if not _UNTOLD.match(name)]
+        names = [name for name in rolled if not _OMITTED.match(name)]
     else:
-        wanted = [name for name in (*catalogue.default_metrics(), *catalogue.OF_SECTIONS) if name in rolled]
-    metrics = [_measured(name, rolled[name].value, rolled[name].unit) for name in dict.fromkeys(wanted)]
+        names = [name for name in (*catalogue.default_metrics(), *catalogue.OF_SECTIONS) if name in rolled]
+    metrics = [_measured(name, rolled[name].value, rolled[name].unit) for name in dict.fromkeys(names)]
     for precision in ("fp16", "fp32", "fp64"):
         counted = [(rolled[name].value, flops) for name, flops in flop_counters(precision).items() if name in rolled]
         if len(counted) == len(flop_counters(precision)):
@@ -248,13 +248,13 @@ def _metrics(rolled: Mapping[str, Value], launches: Sequence[Weighted], counters
             _measured("kernelforge__global_load_bytes_requested", loaded, "byte"),
             _measured("kernelforge__global_store_bytes_requested", stored, "byte"),
         ]
-    if any(one.row.instructions for one in launches):
+    if any(launch.row.instructions for launch in launches):
         for name, access in (("ld", "load"), ("st", "store")):
             excess = sum(
-                max(op.sectors - op.ideal_sectors, 0.0) * one.stands_for
-                for one in launches
-                for op in one.row.instructions
-                if _place(op) == ("global", access)
+                max(op.sectors - op.ideal_sectors, 0.0) * launch.stands_for
+                for launch in launches
+                for op in launch.row.instructions
+                if _access_of(op) == ("global", access)
             )
             metrics.append(_measured(f"kernelforge__global_sectors_excess_op_{name}.sum", excess, "sector"))
     return metrics
@@ -265,8 +265,8 @@ def _opcode(op: Instruction) -> str:
     return next((word for word in words if not word.startswith("@")), "?")
 
 
-def _place(op: Instruction) -> tuple[str, str]:
-    """Address space and access, from the machine instruction's name ("Instruction Set Reference" in CUDA Binary
+def _access_of(op: Instruction) -> tuple[str, str]:
+    """Address space and access, by the machine instruction's name ("Instruction Set Reference" in CUDA Binary
     Utilities): ``LDG`` loads global, ``STS`` stores shared, ``ATOMS`` updates shared memory."""
     name = _opcode(op).partition(".")[0]
     shared = name in ("LDS", "STS", "ATOMS", "LDSM", "STSM", "REDS")
@@ -275,18 +275,18 @@ def _place(op: Instruction) -> tuple[str, str]:
 
 
 def hot_spots(launches: Sequence[Weighted], source_name: str = "") -> tuple[MemoryHotSpot, ...]:
-    """The memory instructions with the most transactions to save, of all launches of a kernel together."""
+    """The memory instructions with the most avoidable transactions, of all launches of a kernel together."""
     merged: dict[tuple[int, str, str, str], list[float]] = {}
-    for one in launches:
-        for op in one.row.instructions:
+    for launch in launches:
+        for op in launch.row.instructions:
             own = not source_name or op.file.rpartition("/")[2] == source_name
-            space, access = _place(op)
+            space, access = _access_of(op)
             counts = (op.wavefronts, op.ideal_wavefronts) if space == "shared" else (op.sectors, op.ideal_sectors)
             if not counts[0]:
                 continue
             totals = merged.setdefault((op.line if own else 0, _opcode(op), space, access), [0.0, 0.0, 0.0])
             for at, value in enumerate((op.executed, *counts)):
-                totals[at] += value * one.stands_for
+                totals[at] += value * launch.stands_for
 
     def cost(item: tuple[tuple[int, str, str, str], list[float]]) -> tuple[float, float, int]:
         (line, *_), (_, transactions, ideal) = item
@@ -310,8 +310,8 @@ def hot_spots(launches: Sequence[Weighted], source_name: str = "") -> tuple[Memo
 
 def _roofline(subject: Subject, plan: Mapping[str, Value], launches: Sequence[Weighted]) -> Roofline:
     dram_bytes = plan[catalogue.DRAM_BYTES].value if catalogue.DRAM_BYTES in plan else 0.0
-    time_us = sum(one.time_ns for one in launches) / 1e3
-    mean_us = time_us / sum(one.stands_for for one in launches)
+    time_us = sum(launch.time_ns for launch in launches) / 1e3
+    mean_us = time_us / sum(launch.stands_for for launch in launches)
     return Roofline(
         flops=float(subject.facts.flops),
         dram_bytes=dram_bytes,
@@ -325,9 +325,9 @@ def _roofline(subject: Subject, plan: Mapping[str, Value], launches: Sequence[We
 
 
 def bound(plan: Mapping[str, Value]) -> str:
-    """The unit that came nearest to its peak, or ``latency`` where none came near.
+    """The unit nearest to its peak, or ``latency`` if none is near.
 
-    ``dram l2 l1 shared fp32 tensor issue latency``; the L1's data path counts for shared memory where that makes
+    One of ``dram l2 l1 shared fp32 tensor issue latency``; the L1's data path counts for shared memory if that causes
     most of its passes.
     """
     shared = plan.get(catalogue.SHARED_WAVEFRONTS, Value(0.0, ""))
@@ -341,8 +341,8 @@ def bound(plan: Mapping[str, Value]) -> str:
         "tensor": catalogue.TENSOR_PIPE,
         "issue": catalogue.ISSUE,
     }
-    found = {name: plan[metric].value for name, metric in uses.items() if metric in plan}
-    if not found:
+    shares = {name: plan[metric].value for name, metric in uses.items() if metric in plan}
+    if not shares:
         return "latency"
-    best = max(found, key=lambda name: found[name])
-    return best if found[best] >= BUSY_PERCENT else "latency"
+    best = max(shares, key=lambda name: shares[name])
+    return best if shares[best] >= BUSY_PERCENT else "latency"

@@ -232,7 +232,7 @@ def _collect(
         symbols=symbols,
         report=str(report),
         log=str(log),
-        metrics=selection.asked,
+        metrics=selection.requested,
         counters=target.counters,
         launches=len(symbols),
         program=replay_command(folder),

@@ -81,7 +81,7 @@ class PycudaDriver:
             library = libcuda.library()
             names = libcuda.error_names(library) if library is not None else {}
             text = str(error).partition(" failed: ")[2]
-            matches = [name for known, name in names.items() if text == known or text.startswith(f"{known} - ")]
+            matches = [name for message, name in names.items() if text == message or text.startswith(f"{message} - ")]
             raise DriverError(matches[0] if matches else "CUDA_ERROR_UNKNOWN", f"{doing} ({error})") from error
 
     @property

@@ -139,8 +139,8 @@ def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run
 
 def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
     """Stop a launch that is not ``done`` by its deadline."""
-    while not done.wait(deadline.left()):
-        if deadline.left() == 0.0:
+    while not done.wait(deadline.remaining()):
+        if deadline.remaining() == 0.0:
             launch.stop[0] = cta_scheduler.END_TIMEOUT
             return
 

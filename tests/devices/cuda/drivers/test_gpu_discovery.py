@@ -249,7 +249,7 @@ def test_a_library_newer_than_its_driver_counts(machine_with_nvml):
 
 def test_both_libraries_tell_the_compute_mode(machine_with_nvml):
     modes = {"0": "default", "1": "exclusive process", "2": "prohibited", "3": "exclusive process"}
-    script = "discovery._asked_of_cuda.cache_clear(); found = discovery.gpus()[0].compute_mode"
+    script = "discovery._listed_by_cuda.cache_clear(); found = discovery.gpus()[0].compute_mode"
     for library in ("", "SPLIT= "):
         settings = [f"{library}COMPUTE_MODE={number}" for number in modes]
         found = machine_with_nvml(EACH.format(settings=settings, script=script))
