@@ -29,10 +29,8 @@ from rich.table import Table
 from benchmarks.gpu_parts.cheats import cheats
 from benchmarks.gpu_parts.core import core
 from benchmarks.gpu_parts.emulating import emulator
-from benchmarks.gpu_parts.evaluating import evaluate, repeat
-from benchmarks.gpu_parts.modelnew import modelnew
-from benchmarks.gpu_parts.place import Place
-from benchmarks.gpu_parts.profiling import profile
+from benchmarks.gpu_parts.evaluating import evaluate, modelnew, profile, repeat
+from benchmarks.gpu_parts.machine import Machine
 from benchmarks.gpu_parts.pytest_parts import conformance, tests
 from benchmarks.gpu_parts.report import Report, read_report
 
@@ -46,7 +44,7 @@ HIDDEN = {"counters", "kernelbench", "stages", "notes", "origins"}
 class Part:
     """One part and the seconds that it should take at most."""
 
-    run: Callable[[Place, Report], None]
+    run: Callable[[Machine, Report], None]
     seconds: float
 
 
@@ -65,12 +63,12 @@ PARTS: Mapping[str, Part] = {
 time."""
 
 
-def run_part(name: str, part: Part, place: Place, folder: Path, seconds: float) -> Report:
+def run_part(name: str, part: Part, machine: Machine, folder: Path, seconds: float) -> Report:
     """Run one part in this process; an exception becomes its error."""
     report = Report(name, folder, seconds)
     report.save()
     try:
-        part.run(place, report)
+        part.run(machine, report)
     except Exception as error:
         report.error = f"{type(error).__name__}: {error}"
         (folder / f"{name}.traceback").write_text(traceback.format_exc(), encoding="utf-8")
@@ -199,7 +197,7 @@ def main() -> int:
         part = PARTS[name]
         seconds = options.seconds or part.seconds
         if options.here:
-            reports.append(run_part(name, part, Place(), folder, seconds))
+            reports.append(run_part(name, part, Machine(), folder, seconds))
         else:
             reports.append(run_apart(name, folder, seconds))
             done = reports[-1]

@@ -1,1 +1,1 @@
-"""Parts of ``benchmarks/gpu.py``: each proves one thing on a GPU, in bounded time, and knows nothing of the others."""
+"""Parts of ``benchmarks/gpu.py``: each proves one thing on a GPU, in bounded time, independently of the others."""

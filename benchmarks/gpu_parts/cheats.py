@@ -1,4 +1,4 @@
-"""Part ``cheats``: candidates that want more than they earn, each beside its honest twin."""
+"""Part ``cheats``: candidates that cheat, each with its honest twin."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 
-from benchmarks.gpu_parts.place import Place, evaluator_of
+from benchmarks.gpu_parts.machine import Machine, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
@@ -36,7 +36,7 @@ def read_cheats() -> list[Case]:
 
 @dataclass(frozen=True)
 class Tried:
-    """What came of a cheat."""
+    """Outcome of a cheat."""
 
     cheat: Case
     evaluation: Evaluation
@@ -56,26 +56,26 @@ class Tried:
         return self.evaluation.verdict.value in self.cheat.verdicts and (is_twin(self.cheat) or not self.gained)
 
 
-def try_cheats(cheats: list[Case], place: Place) -> Iterator[Tried]:
+def try_cheats(cheats: list[Case], machine: Machine) -> Iterator[Tried]:
     """Evaluate each in turn, those of one task and lane by one warm evaluator or bench."""
-    suite = load_suite(place.cheats)
+    suite = load_suite(machine.cheats)
     twins: dict[tuple[str, str], float] = {}
     with ExitStack() as stack:
         workshop: EvaluatorPool | None = None
-        lane: ModelNewEvaluators | None = None
+        modelnew: ModelNewEvaluators | None = None
         evaluators: dict[str, Evaluator] = {}
         for cheat in cheats:
             task = suite.task(cheat.task)
             started = time.perf_counter()
             if cheat.lane == "plan":
-                workshop = workshop or stack.enter_context(place.workshop())
+                workshop = workshop or stack.enter_context(machine.workshop())
                 if task.name not in evaluators:
                     evaluators[task.name] = stack.enter_context(evaluator_of(workshop, task))
                 evaluation = _by_plan(cheat, evaluators[task.name])
             else:
-                lane = lane or stack.enter_context(place.lane())
+                modelnew = modelnew or stack.enter_context(machine.modelnew())
                 seed = secrets.randbits(63)
-                evaluation = lane.evaluate(task, cheat.candidate(), seed=seed).evaluation
+                evaluation = modelnew.evaluate(task, cheat.candidate(), seed=seed).evaluation
             seconds = time.perf_counter() - started
             time_us = None if evaluation.performance is None else evaluation.performance.time_us
             if is_twin(cheat) and time_us is not None:
@@ -89,11 +89,11 @@ def _by_plan(cheat: Case, evaluator: Evaluator) -> Evaluation:
     return evaluator.evaluate(cheat.candidate(), seed=secrets.randbits(63), profile=False).evaluation
 
 
-def cheats(place: Place, report: Report, chosen: list[Case] | None = None) -> None:
+def cheats(machine: Machine, report: Report, cases: list[Case] | None = None) -> None:
     """Every cheat: expected verdict, verdict, and time over the honest twin's."""
-    todo = read_cheats() if chosen is None else chosen
+    todo = read_cheats() if cases is None else cases
     right = done = 0
-    for tried in try_cheats(todo, place):
+    for tried in try_cheats(todo, machine):
         done += 1
         right += tried.as_expected
         performance = tried.evaluation.performance

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 
-from benchmarks.gpu_parts.copying import measure_copy
-from benchmarks.gpu_parts.place import Place
+from benchmarks.gpu_parts.machine import ROOT, Machine
 from benchmarks.gpu_parts.report import Report
 from kernelforge.records import Budget, Run
 from kernelforge.report import RunRecords, leaderboard
@@ -26,19 +29,19 @@ RESERVE_S = 15.0
 """Of the part's time: what writing the board and closing children take."""
 
 
-def core(place: Place, report: Report, tasks: Sequence[str] = (), rounds: int = ROUNDS) -> None:
+def core(machine: Machine, report: Report, tasks: Sequence[str] = (), rounds: int = ROUNDS) -> None:
     """Correct, fast_1, geometric mean, and each task's share of the bandwidth; writes ``board.json``."""
     folder = (report.folder or Path.cwd()) / "core"
-    copy_gbps = measure_copy(place.torch_device)
+    copy_gbps = measure_copy(machine.torch_device)
     report.facts["copy_gbps"] = round(copy_gbps, 1)
-    limit = None if report.left == float("inf") else max(1.0, report.left - RESERVE_S)
-    measure = place.measure
-    if not place.device.startswith("emulated"):
+    limit = None if report.remaining == float("inf") else max(1.0, report.remaining - RESERVE_S)
+    measure = machine.measure
+    if not machine.device.startswith("emulated"):
         measure = measure.model_copy(update={"seconds": min(TIMING_SECONDS, measure.seconds)})
     config = configure(
-        suite=str(place.suite),
+        suite=str(machine.suite),
         tasks=tuple(tasks),
-        device=place.device,
+        device=machine.device,
         measure=measure,
         budget=Budget(rounds=rounds, wall_seconds=limit),
         seed=SEED,
@@ -66,33 +69,33 @@ def summarise(records: RunRecords, copy_gbps: float, report: Report) -> None:
     """Rows and figures of a finished run."""
     summaries = records.summaries
     shares: dict[str, float] = {}
-    for one in summaries:
-        share = bandwidth_share(one, copy_gbps)
+    for summary in summaries:
+        share = bandwidth_share(summary, copy_gbps)
         if share is not None:
-            shares[one.task] = share
+            shares[summary.task] = share
         report.row(
-            task=one.task,
-            verdict=None if one.verdict is None else one.verdict.value,
-            attempts=one.rounds,
-            time_us=one.time_us,
-            speedup=one.speedup,
-            speedup_lower=one.speedup_lower,
-            speedup_eager=one.speedup_eager,
-            bound=one.bound,
+            task=summary.task,
+            verdict=None if summary.verdict is None else summary.verdict.value,
+            attempts=summary.rounds,
+            time_us=summary.time_us,
+            speedup=summary.speedup,
+            speedup_lower=summary.speedup_lower,
+            speedup_eager=summary.speedup_eager,
+            bound=summary.bound,
             share_of_copy=None if share is None else round(share, 3),
-            finished=one.finished,
+            finished=summary.finished,
         )
     board = leaderboard([records])
     entry = board.boards[0].entries[0] if board.boards else None
-    correct = sum(one.best is not None for one in summaries)
+    correct = sum(summary.best is not None for summary in summaries)
     report.figure("correct", f"{correct} of {len(summaries)}", "all", met=correct == len(summaries))
     if entry is not None and entry.fast_p:
-        fast = {one.p: one.value for one in entry.fast_p}
+        fast = {summary.p: summary.value for summary in entry.fast_p}
         report.figure("fast_1, against the fastest baseline", f"{fast[1.0]:.0%}")
         for name, value in (("all tasks", entry.geomean_speedup), ("against eager, correct", entry.geomean_eager)):
             report.figure(f"geometric mean, {name}", "-" if value is None else f"{value.value:.3f}")
-    wanted = [name for name in SHARED if any(one.task == name for one in summaries)]
-    low = {name: shares.get(name, 0.0) for name in wanted}
+    names = [name for name in SHARED if any(summary.task == name for summary in summaries)]
+    low = {name: shares.get(name, 0.0) for name in names}
     if low:
         worst = min(low, key=lambda name: low[name])
         report.figure(
@@ -103,11 +106,11 @@ def summarise(records: RunRecords, copy_gbps: float, report: Report) -> None:
         )
 
 
-def bandwidth_share(one: TaskSummary, copy_gbps: float) -> float | None:
+def bandwidth_share(summary: TaskSummary, copy_gbps: float) -> float | None:
     """Compulsory bytes per time of the best candidate, as a part of a copy's bandwidth."""
-    if one.time_us is None or one.compulsory_bytes is None:
+    if summary.time_us is None or summary.compulsory_bytes is None:
         return None
-    return one.compulsory_bytes / one.time_us / 1e3 / copy_gbps
+    return summary.compulsory_bytes / summary.time_us / 1e3 / copy_gbps
 
 
 def write_board(records: RunRecords, report: Report) -> None:
@@ -122,7 +125,7 @@ def write_board(records: RunRecords, report: Report) -> None:
 def reference_board(records: RunRecords, report: Report) -> dict[str, object]:
     """A run's board with its fingerprints, its configuration and the bandwidth that it is held against."""
     board: Leaderboard = leaderboard([records])
-    fingerprints = {one.evaluation.fingerprint.model_dump_json() for one in records.attempts}
+    fingerprints = {attempt.evaluation.fingerprint.model_dump_json() for attempt in records.attempts}
     run: Run = records.run
     return {
         "command": "python benchmarks/gpu.py --part core",
@@ -138,3 +141,47 @@ def reference_board(records: RunRecords, report: Report) -> dict[str, object]:
         "tasks": report.rows,
         "boards": board.model_dump(mode="json")["boards"],
     }
+
+
+COPIES = 50
+
+
+def measure_copy(device: str, timeout_s: float = 120.0) -> float:
+    """GB/s, measured in a process of its own.
+
+    Raises:
+        RuntimeError: the process failed; the message has its last lines.
+    """
+    command = [sys.executable, "-m", "benchmarks.gpu_parts.core", device]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout_s, check=False)
+    if ended.returncode:
+        raise RuntimeError(f"the copy could not be timed: {ended.stderr[-500:]}")
+    return float(json.loads(ended.stdout)["gbps"])
+
+
+def copy_gbps(device: str) -> float:
+    """GB/s in this process."""
+    import torch
+
+    torch_device = torch.device(device)
+    on_gpu = torch_device.type == "cuda"
+    source = torch.ones((1 << 30 if on_gpu else 1 << 20) // 4, dtype=torch.float32, device=torch_device)
+    target = torch.empty_like(source)
+    times_s = []
+    for _ in range(COPIES):
+        if on_gpu:
+            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+            start.record()
+            target.copy_(source)
+            end.record()
+            torch.cuda.synchronize()
+            times_s.append(start.elapsed_time(end) / 1e3)
+        else:
+            began = time.perf_counter()
+            target.copy_(source)
+            times_s.append(time.perf_counter() - began)
+    return float(2 * source.nbytes / median(times_s) / 1e9)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(json.dumps({"gbps": copy_gbps(sys.argv[1])}) + "\n")

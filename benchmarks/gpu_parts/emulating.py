@@ -1,4 +1,4 @@
-"""Part ``emulator``: verdicts and counters of the emulated device beside those of the GPU, kernel by kernel."""
+"""Part ``emulator``: verdicts and counters of the emulated device compared with the GPU's, kernel by kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from benchmarks.gpu_parts.place import PLANTED, ROOT, Place, evaluator_of
+from benchmarks.gpu_parts.machine import PLANTED, ROOT, Machine, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.candidate import parse_reply
 from kernelforge.evaluation import EvaluationResult
@@ -22,7 +22,7 @@ from kernelforge.tasks import load_suite, load_task
 
 LEAST_KERNELS = 20
 ROUGH = {"seconds": 0.5, "precision": 0.2}
-"""How the GPU times here: nobody looks at times in this part."""
+"""Timing settings; this part uses no times."""
 COUNTERS = {
     "instructions": ("smsp__inst_executed.sum", "ptx__warp_inst_executed.sum"),
     "thread_instructions": ("smsp__thread_inst_executed.sum", "ptx__thread_inst_executed.sum"),
@@ -49,12 +49,12 @@ class Kernel:
 def planted_kernels() -> list[Kernel]:
     """The kernels with one planted fault each."""
     entries = tomllib.loads((PLANTED / "planted.toml").read_text(encoding="utf-8"))["planted"]
-    found = []
+    kernels = []
     for entry in entries:
         task = load_task(str(ROOT / entry["task"]) if entry["task"].endswith(".py") else entry["task"])
         text = (PLANTED / entry["file"]).read_text(encoding="utf-8")
-        found.append(Kernel(Path(entry["file"]).stem, task, parse_reply(text)))
-    return found
+        kernels.append(Kernel(Path(entry["file"]).stem, task, parse_reply(text)))
+    return kernels
 
 
 def best_kernels(results: Path, suite: str | Path) -> list[Kernel]:
@@ -63,30 +63,30 @@ def best_kernels(results: Path, suite: str | Path) -> list[Kernel]:
     if not (results / DATABASE_NAME).is_file():
         return []
     tasks = {task.name: task for task in load_suite(suite)}
-    found = []
+    kernels = []
     with Store.open(results / DATABASE_NAME, create=False) as store:
         run = store.run("latest")
         attempts = store.attempts(run.id)
         for name in run.config.tasks:
-            best = best_of([one for one in attempts if one.task == name])
+            best = best_of([attempt for attempt in attempts if attempt.task == name])
             if best is not None and best.candidate is not None and name in tasks:
-                found.append(Kernel(f"built-in {name}", tasks[name], best.candidate))
-    return found
+                kernels.append(Kernel(f"built-in {name}", tasks[name], best.candidate))
+    return kernels
 
 
-def emulator(place: Place, report: Report, kernels: Sequence[Kernel] | None = None) -> None:
+def emulator(machine: Machine, report: Report, kernels: Sequence[Kernel] | None = None) -> None:
     """Each kernel on both, its counters as GPU over emulator."""
     if kernels is None:
-        built = [] if report.folder is None else best_kernels(report.folder / "core", place.emulator_suite)
+        built = [] if report.folder is None else best_kernels(report.folder / "core", machine.emulator_suite)
         if not built:
             report.note("part core has left no kernels here: only the planted ones are compared")
         kernels = [*planted_kernels(), *built]
-    rough = MeasureSettings.model_validate(place.measure.model_dump() | ROUGH)
+    rough = MeasureSettings.model_validate(machine.measure.model_dump() | ROUGH)
     equal = done = 0
     ratios: dict[str, list[float]] = {}
     with ExitStack() as stack:
-        gpu = stack.enter_context(place.workshop(rough))
-        soft = stack.enter_context(place.emulator())
+        gpu = stack.enter_context(machine.workshop(rough))
+        soft = stack.enter_context(machine.emulator())
         for kernel in kernels:
             here, there = _on(gpu, kernel), _on(soft, kernel)
             same = here.evaluation.verdict is there.evaluation.verdict
@@ -129,7 +129,7 @@ def compare(here: Profile | None, there: Profile | None) -> dict[str, dict[str, 
 
     A ratio is None where one of the two is missing, or where either is 0 and the other is not; both 0 is 1.
     """
-    found: dict[str, dict[str, float | None]] = {}
+    differences: dict[str, dict[str, float | None]] = {}
     for name, (hardware, emulated) in COUNTERS.items():
         metric = None if here is None else here.metric(hardware)
         real = None if metric is None or metric.origin is not Origin.MEASURED else metric.value
@@ -137,5 +137,5 @@ def compare(here: Profile | None, there: Profile | None) -> dict[str, dict[str, 
         ratio = None
         if real is not None and counted is not None and (real > 0) == (counted > 0):
             ratio = real / counted if counted else 1.0
-        found[name] = {"gpu": real, "emulated": counted, "ratio": ratio}
-    return found
+        differences[name] = {"gpu": real, "emulated": counted, "ratio": ratio}
+    return differences

@@ -1,4 +1,4 @@
-"""Parts ``evaluate`` and ``repeat``: how long one evaluation takes, and whether it says the same each time."""
+"""Parts ``evaluate``, ``repeat``, ``profile`` and ``modelnew``: time and repeatability of evaluations."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
-from benchmarks.gpu_parts.place import ROOT, Place, evaluator_of
+from benchmarks.gpu_parts.machine import ROOT, Machine, evaluator_of
 from benchmarks.gpu_parts.report import Report
-from benchmarks.gpu_parts.samples import SAMPLES, SOFTMAX, Sample
+from benchmarks.gpu_parts.samples import MODELNEW, SAMPLES, SOFTMAX, Sample
 from kernelforge.candidate import parse_reply
+from kernelforge.devices.cuda.tools.ncu import profiler_status
 from kernelforge.evaluation import EvaluationResult, Evaluator
-from kernelforge.records import Candidate, Verdict
+from kernelforge.modelnew import modelnew_candidate
+from kernelforge.records import Candidate, MeasureSettings, Origin, Verdict
 from kernelforge.tasks import size_source
 
 WARM_SECONDS = 2.0
@@ -41,24 +43,24 @@ def judged(evaluator: Evaluator, candidate: Candidate) -> tuple[EvaluationResult
 
 
 def evaluate(
-    place: Place, report: Report, samples: Sequence[Sample] = SAMPLES, warm_evaluations: int = WARM_EVALUATIONS
+    machine: Machine, report: Report, samples: Sequence[Sample] = SAMPLES, warm_evaluations: int = WARM_EVALUATIONS
 ) -> None:
-    """Seconds of one evaluation, cold and warm, beside KernelBench's published protocol on the same kernel."""
+    """Seconds of one evaluation, cold and warm, and of KernelBench's published protocol on the same kernel."""
     slowest = 0.0
     wrong: list[str] = []
     for done, sample in enumerate(samples, 1):
-        (task,) = place.tasks([sample.task])
+        (task,) = machine.tasks([sample.task])
         started = time.perf_counter()
         warm: list[tuple[EvaluationResult, float]] = []
-        with place.workshop() as workshop, evaluator_of(workshop, task) as evaluator:
+        with machine.workshop() as workshop, evaluator_of(workshop, task) as evaluator:
             result, _ = judged(evaluator, fresh(sample))
             cold_s = time.perf_counter() - started
             if result.evaluation.verdict is Verdict.OK:
                 warm = [judged(evaluator, fresh(sample)) for _ in range(warm_evaluations)]
         reference = size_source(task, "full")
-        published = kernelbench(sample.load_inline, reference, place.torch_device, wait_s=report.left)
+        published = kernelbench(sample.load_inline, reference, machine.torch_device, wait_s=report.remaining)
         theirs_s, flushed_s = _walls(published)
-        bad = [one.evaluation for one, _ in warm if one.evaluation.verdict is not Verdict.OK]
+        bad = [evaluated.evaluation for evaluated, _ in warm if evaluated.evaluation.verdict is not Verdict.OK]
         evaluation = bad[0] if bad else result.evaluation
         if evaluation.verdict is not Verdict.OK:
             wrong.append(f"{sample.task}: {evaluation.verdict.value}")
@@ -86,13 +88,15 @@ def evaluate(
 
 
 def _settled(warm: Sequence[tuple[EvaluationResult, float]]) -> bool | None:
-    timings = [one.evaluation.performance.timing for one, _ in warm if one.evaluation.performance is not None]
-    known = [timing.settled for timing in timings if timing is not None]
-    return all(known) if known else None
+    timings = [
+        evaluated.evaluation.performance.timing for evaluated, _ in warm if evaluated.evaluation.performance is not None
+    ]
+    settled = [timing.settled for timing in timings if timing is not None]
+    return all(settled) if settled else None
 
 
 def kernelbench(candidate: str, reference: str, device: str, *, wait_s: float) -> dict[str, Any]:
-    """What :mod:`benchmarks.gpu_parts.kernelbench_process` answers, with ``wall_s``; or its ``error``."""
+    """Answer of :mod:`benchmarks.gpu_parts.kernelbench_process`, with ``wall_s``; or its ``error``."""
     with tempfile.TemporaryDirectory() as builds:
         request = {"reference": reference, "candidate": candidate, "device": device, "builds": builds}
         started = time.perf_counter()
@@ -123,11 +127,11 @@ def _walls(answer: dict[str, Any]) -> tuple[float, float]:
     return answer["wall_s"] - seconds["performance_flushed"], answer["wall_s"] - seconds["performance"]
 
 
-def repeat(place: Place, report: Report, sample: Sample = SOFTMAX, repeats: int = REPEATS) -> None:
+def repeat(machine: Machine, report: Report, sample: Sample = SOFTMAX, repeats: int = REPEATS) -> None:
     """The same kernel again and again, each time as a fresh evaluation: how far do speedups lie apart?"""
-    (task,) = place.tasks([sample.task])
+    (task,) = machine.tasks([sample.task])
     ratios: dict[str, list[float]] = {}
-    with place.workshop() as workshop:
+    with machine.workshop() as workshop:
         for number in range(1, repeats + 1):
             with evaluator_of(workshop, task) as evaluator:
                 result, seconds = judged(evaluator, parse_reply(sample.reply))
@@ -139,7 +143,7 @@ def repeat(place: Place, report: Report, sample: Sample = SOFTMAX, repeats: int 
                 number=number,
                 verdict=result.evaluation.verdict.value,
                 time_us=None if performance is None else round(performance.time_us, 3),
-                speedups={} if timing is None else {one.baseline: round(one.speedup, 4) for one in timing.ratios},
+                speedups={} if timing is None else {ratio.baseline: round(ratio.speedup, 4) for ratio in timing.ratios},
                 settled=None if timing is None else timing.settled,
                 quarantined=None if performance is None else performance.quarantined,
                 seconds=round(seconds, 2),
@@ -147,9 +151,75 @@ def repeat(place: Place, report: Report, sample: Sample = SOFTMAX, repeats: int 
             )
             if number < repeats and report.out_of_time(number, repeats):
                 break
-    whole = {name: values for name, values in ratios.items() if len(values) == len(report.rows)}
-    spreads = {name: (max(values) - min(values)) / median(values) for name, values in whole.items()}
+    complete = {name: values for name, values in ratios.items() if len(values) == len(report.rows)}
+    spreads = {name: (max(values) - min(values)) / median(values) for name, values in complete.items()}
     report.facts["spreads"] = spreads
     worst = max(spreads.values(), default=None)
     figure = "nothing was timed" if worst is None else f"{worst:.2%} over {len(report.rows)} evaluations"
     report.figure("spread of the ratio, widest", figure, f"<= {SPREAD:.0%}", met=worst is not None and worst <= SPREAD)
+
+
+COUNTER_SETS: tuple[Literal["default", "full"], ...] = ("default", "full")
+ROUGH = {"seconds": 0.5, "precision": 0.2}
+
+
+def profile(machine: Machine, report: Report, sample: Sample = SOFTMAX) -> None:
+    """Seconds, metrics by origin, and what the profile says is missing on this chip."""
+    status = profiler_status()
+    report.facts["profiler"] = status.message
+    report.note(status.message)
+    measured = True
+    (task,) = machine.tasks([sample.task])
+    for counters in COUNTER_SETS:
+        rough = MeasureSettings.model_validate(machine.measure.model_dump() | ROUGH | {"counters": counters})
+        with machine.workshop(rough) as workshop, evaluator_of(workshop, task) as evaluator:
+            started = time.perf_counter()
+            evaluation = evaluator.evaluate(parse_reply(sample.reply), seed=secrets.randbits(63))
+            seconds = time.perf_counter() - started
+        origins: dict[str, int] = {}
+        for metric in () if evaluation.profile is None else evaluation.profile.metrics:
+            origins[metric.origin.value] = origins.get(metric.origin.value, 0) + 1
+        measured = measured and origins.get(Origin.MEASURED.value, 0) > 0
+        report.row(
+            counters=counters,
+            verdict=evaluation.evaluation.verdict.value,
+            profile_s=evaluation.evaluation.seconds.get("profile"),
+            evaluation_s=round(seconds, 2),
+            metrics=sum(origins.values()),
+            origins=origins,
+            bound=None if evaluation.profile is None else evaluation.profile.roofline.bound,
+            hot_spots=sum(len(kernel.hot_spots) for kernel in evaluation.profile.kernels) if evaluation.profile else 0,
+            notes=list(evaluation.profile.notes) if evaluation.profile else [],
+            reason=evaluation.evaluation.reason[:300],
+        )
+        measured = measured and evaluation.evaluation.verdict is Verdict.OK
+    report.figure("counters measured by ncu", "yes" if measured else "no", "yes", met=measured)
+
+
+MODELNEW_TASK = "swish"
+
+
+def modelnew(machine: Machine, report: Report, ways: Mapping[str, str] = MODELNEW) -> None:
+    """Verdict, time and seconds of each."""
+    (task,) = machine.tasks([MODELNEW_TASK])
+    good = done = 0
+    with machine.modelnew() as evaluators:
+        for way, text in ways.items():
+            started = time.perf_counter()
+            evaluation = evaluators.evaluate(task, modelnew_candidate(text), seed=secrets.randbits(63)).evaluation
+            performance = evaluation.performance
+            done += 1
+            good += evaluation.verdict is Verdict.OK
+            report.row(
+                way=way,
+                verdict=evaluation.verdict.value,
+                time_us=None if performance is None else round(performance.time_us, 2),
+                speedup_eager=None if performance is None else performance.speedup_eager,
+                quarantined=None if performance is None else performance.quarantined,
+                seconds=round(time.perf_counter() - started, 2),
+                stages=evaluation.seconds,
+                reason=evaluation.reason[:300],
+            )
+            if done < len(ways) and report.out_of_time(done, len(ways)):
+                break
+    report.figure("ways that are OK", f"{good} of {done}", "all", met=good == done)

@@ -54,14 +54,14 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     def inputs(seed: int) -> list[Any]:
         torch.manual_seed(seed)
         made = reference["get_inputs"]()
-        return [one.to(device) if isinstance(one, torch.Tensor) else one for one in made]
+        return [value.to(device) if isinstance(value, torch.Tensor) else value for value in made]
 
     began = clock()
     correct = True
     with torch.no_grad():
         for trial in range(CORRECTNESS_TRIALS):
-            given = inputs(SEED + trial)
-            want, got = model(*given), other(*given)
+            arguments = inputs(SEED + trial)
+            want, got = model(*arguments), other(*arguments)
             wait()
             correct = correct and want.shape == got.shape
             correct = correct and bool(torch.allclose(want, got, atol=TOLERANCE, rtol=TOLERANCE))
@@ -81,12 +81,12 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _time(model: Any, given: list[Any], device: Any, wait: Callable[[], None], *, flush: bool) -> list[float]:
+def _time(model: Any, arguments: list[Any], device: Any, wait: Callable[[], None], *, flush: bool) -> list[float]:
     import torch
 
     scratch = torch.empty(FLUSH_BYTES if device.type == "cuda" else 1, dtype=torch.int8, device=device)
     for _ in range(WARM_UPS):
-        model(*given)
+        model(*arguments)
     wait()
     times = []
     for _ in range(PERFORMANCE_TRIALS):
@@ -95,13 +95,13 @@ def _time(model: Any, given: list[Any], device: Any, wait: Callable[[], None], *
         if device.type == "cuda":
             start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
             start.record()
-            model(*given)
+            model(*arguments)
             end.record()
             wait()
             times.append(start.elapsed_time(end) * 1e3)
         else:
             began = time.perf_counter()
-            model(*given)
+            model(*arguments)
             times.append((time.perf_counter() - began) * 1e6)
     return times
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from benchmarks.gpu_parts.place import ROOT, Place
+from benchmarks.gpu_parts.machine import ROOT, Machine
 from benchmarks.gpu_parts.report import Report
 
 CONFORMANCE = ROOT / "tests" / "devices" / "conformance"
@@ -38,18 +38,18 @@ class Case:
 
 def marked_files(root: Path = ROOT / "tests") -> list[Path]:
     """Test files with tests marked ``gpu``; others may need packages that are not on a GPU's machine."""
-    found = [path for path in root.rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
-    return sorted(path for path in found if not set(OTHER_PARTS) & set(path.parents))
+    files = [path for path in root.rglob("test_*.py") if "mark.gpu" in path.read_text(encoding="utf-8")]
+    return sorted(path for path in files if not set(OTHER_PARTS) & set(path.parents))
 
 
-def tests(place: Place, report: Report) -> None:
+def tests(machine: Machine, report: Report) -> None:
     """Every test marked ``gpu`` that no other part runs."""
     files = marked_files()
     cases = run_pytest([*map(str, files)], report, expression="gpu")
     tell(cases, report)
 
 
-def conformance(place: Place, report: Report) -> None:
+def conformance(machine: Machine, report: Report) -> None:
     """The conformance suite on the GPU, by each runtime."""
     cases = run_pytest([str(CONFORMANCE)], report, expression="gpu")
     for runtime in RUNTIMES:
@@ -85,7 +85,7 @@ def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list
     )
     interrupted = False
     try:
-        output, _ = child.communicate(timeout=None if report.left == float("inf") else max(1.0, report.left))
+        output, _ = child.communicate(timeout=None if report.remaining == float("inf") else max(1.0, report.remaining))
     except subprocess.TimeoutExpired:
         # As Ctrl-C would: pytest then still writes what it found.
         child.send_signal(signal.SIGINT)
@@ -104,8 +104,7 @@ def run_pytest(paths: Sequence[str], report: Report, *, expression: str) -> list
 
 
 def _heed_interrupts() -> None:
-    """What a shell starts in the background ignores SIGINT, and so would all that it starts: pytest could not be ended
-    in good order."""
+    """Restore SIGINT, which background processes of a shell ignore, so that pytest can be interrupted."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

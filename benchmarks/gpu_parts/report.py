@@ -1,4 +1,4 @@
-"""What a part found: rows, figures against targets, and what went wrong. Written to disk as it grows."""
+"""Report of a part: rows, figures with targets, and errors. Written to disk as it grows."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Report:
         return self.clock() - self.started
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         """Seconds until the part should be done."""
         return self.seconds - self.spent
 
@@ -73,13 +73,13 @@ class Report:
         self.save()
 
     def note(self, text: str) -> None:
-        """What a reader must know."""
+        """Add a remark."""
         self.notes.append(text)
         self.save()
 
     def out_of_time(self, done: int, planned: int) -> bool:
         """Whether to stop here; a part that stops early has said how far it came."""
-        if self.left > 0:
+        if self.remaining > 0:
             return False
         self.note(f"out of time after {self.seconds:.0f} s: {done} of {planned} done")
         return True
@@ -88,7 +88,7 @@ class Report:
         """Write the report to ``PART.json``, whole or not at all."""
         if self.folder is None:
             return
-        whole = {
+        document = {
             "part": self.part,
             "seconds": round(self.spent, 3),
             "error": self.error,
@@ -99,7 +99,7 @@ class Report:
         }
         path = self.folder / f"{self.part}.json"
         part = path.with_suffix(".part")
-        part.write_text(json.dumps(whole, indent=1, default=str) + "\n", encoding="utf-8")
+        part.write_text(json.dumps(document, indent=1, default=str) + "\n", encoding="utf-8")
         part.replace(path)
 
 

@@ -69,13 +69,13 @@ class Sample:
             f"torch::Tensor run({arguments}) {{\n    auto out = torch::empty_like(x);\n"
             f"    apply<<<{shape}>>>({pointers}, out.data_ptr<float>(), {last}{self.tail});\n    return out;\n}}\n"
         )
-        given = ", ".join(["x", *(f"self.{path}" for _, path in self.weights)])
+        parameters = ", ".join(["x", *(f"self.{path}" for _, path in self.weights)])
         return _LOAD_INLINE.format(
             cuda=f"#include <torch/extension.h>\n{self.device}{host}",
             cpp=f"torch::Tensor run({arguments});",
             parameters=self.parameters,
             model=self.model or "pass",
-            given=given,
+            given=parameters,
         )
 
 
@@ -108,8 +108,8 @@ _ELEMENTWISE_PLAN = """def forward(x):
 
 
 def _elementwise(task: str, body: str) -> Sample:
-    one = f"__device__ __forceinline__ float one(float v) {{ {body} }}\n"
-    return Sample(task, one + _ELEMENTWISE.format(), _ELEMENTWISE_PLAN, by_rows=False)
+    function = f"__device__ __forceinline__ float one(float v) {{ {body} }}\n"
+    return Sample(task, function + _ELEMENTWISE.format(), _ELEMENTWISE_PLAN, by_rows=False)
 
 
 SWISH = _elementwise("swish", "return v / (1.0f + expf(-v));")

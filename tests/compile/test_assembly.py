@@ -1,4 +1,4 @@
-"""Whose instruction one is: the candidate's, or the compiler's."""
+"""Attribution of an instruction to the candidate or the compiler."""
 
 import pytest
 

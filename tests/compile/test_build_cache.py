@@ -17,18 +17,18 @@ KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 @pytest.fixture
 def counted(compiler, tmp_path, monkeypatch):
     """A compiler with a cache of its own that counts its real compilations."""
-    mine = Compiler(tmp_path / "cache")
-    mine._zygote = compiler._running_zygote()
+    counting = Compiler(tmp_path / "cache")
+    counting._zygote = compiler._running_zygote()
     done = []
-    compile_one = mine._compile
+    compile_one = counting._compile
 
     def count(*arguments):
         done.append(arguments)
         return compile_one(*arguments)
 
-    monkeypatch.setattr(mine, "_compile", count)
-    mine.compilations = done
-    return mine
+    monkeypatch.setattr(counting, "_compile", count)
+    counting.compilations = done
+    return counting
 
 
 def second(counted, tmp_path):
@@ -39,10 +39,10 @@ def second(counted, tmp_path):
 
 def test_the_same_build_is_compiled_once(counted, tmp_path):
     first = counted.build(KERNEL, ["k"])
-    again = counted.build(KERNEL, ["k"])
+    cached = counted.build(KERNEL, ["k"])
     from_disk = second(counted, tmp_path).build(KERNEL, ["k"])
     assert len(counted.compilations) == 1
-    assert (first.build.cached, again.build.cached, from_disk.build.cached) == (False, True, True)
+    assert (first.build.cached, cached.build.cached, from_disk.build.cached) == (False, True, True)
     assert from_disk.build.seconds == 0
     assert (first.ptx, first.cubin) == (from_disk.ptx, from_disk.cubin)
     assert first.build.key == from_disk.build.key
@@ -61,9 +61,9 @@ def test_everything_that_matters_is_in_the_key(counted):
 
 def test_failed_builds_are_kept_too(counted, tmp_path):
     assert isinstance(counted.build("nonsense", ["k"]), Build)
-    again = second(counted, tmp_path).build("nonsense", ["k"])
-    assert again.cached
-    assert again.errors
+    cached = second(counted, tmp_path).build("nonsense", ["k"])
+    assert cached.cached
+    assert cached.errors
     assert len(counted.compilations) == 1
 
 
@@ -85,9 +85,9 @@ def test_a_damaged_entry_is_dropped_and_built_again(counted, tmp_path, damage):
         raw = other.read_bytes()
     entry.write_bytes({"cut": raw[:-7], "flipped": raw[:-7] + b"!" + raw[-6:], "empty": b"", "other": raw}[damage])
     before = len(counted.compilations)
-    again = second(counted, tmp_path).build(KERNEL, ["k"])
+    rebuilt = second(counted, tmp_path).build(KERNEL, ["k"])
     assert len(counted.compilations) == before + 1
-    assert again.cubin == first.cubin
+    assert rebuilt.cubin == first.cubin
     assert second(counted, tmp_path).build(KERNEL, ["k"]).build.cached
 
 
@@ -144,8 +144,8 @@ def test_processes_that_ask_for_the_same_build_share_it(tmp_path):
         subprocess.Popen([sys.executable, "-c", textwrap.dedent(script)], stdout=subprocess.PIPE, text=True)
         for _ in range(2)
     ]
-    said = sorted(process.communicate(timeout=240)[0].strip() for process in processes)
-    assert said == ["False", "True"]
+    outputs = sorted(process.communicate(timeout=240)[0].strip() for process in processes)
+    assert outputs == ["False", "True"]
 
 
 def test_the_folder_is_bounded_oldest_first(tmp_path, monkeypatch):
@@ -155,9 +155,9 @@ def test_the_folder_is_bounded_oldest_first(tmp_path, monkeypatch):
         build = Build(key=name * 16, ok=True, arch="sm_90a", toolchain="nvrtc 13.0.88", seconds=0)
         store.put(name * 16, Artifact(build, b"", bytes(6000)))
         os.utime(tmp_path / (name * 2) / f"{name * 16}.build", ns=(number, number))
-    left = {path.stem[0] for path in tmp_path.glob("*/*.build")}
-    assert "f" in left
-    assert "a" not in left
+    remaining = {path.stem[0] for path in tmp_path.glob("*/*.build")}
+    assert "f" in remaining
+    assert "a" not in remaining
     assert sum(path.stat().st_size for path in tmp_path.glob("*/*.build")) <= 20_000
 
 

@@ -1,4 +1,4 @@
-"""What compiles, what the build says of it, and what a Coder is told when it does not."""
+"""Compilation, its build record, and the diagnostics for a Coder."""
 
 import importlib
 import os
@@ -290,11 +290,11 @@ def test_a_missing_wheel_says_what_to_install(monkeypatch):
 @pytest.mark.parametrize("kills", [1, 2])
 def test_a_compilation_that_was_killed_is_begun_once_more(compiler, monkeypatch, kills):
     """The system may have ended the first, for want of memory; what ends two is the source."""
-    left, call = [kills], Child.call
+    remaining, call = [kills], Child.call
 
     def killed(child, *rest, **options):
-        if left[0]:
-            left[0] -= 1
+        if remaining[0]:
+            remaining[0] -= 1
             os.kill(child.pid, signal.SIGKILL)
         return call(child, *rest, **options)
 

@@ -157,9 +157,9 @@ def test_a_hidden_entry_point_is_named(compiler, ptx):
 
 def test_an_entry_the_cubin_has_and_the_ptx_has_not_is_refused(compiler):
     two = compiler.build('extern "C" ' + KERNEL + 'extern "C" __global__ void other(int* x) {}', ["k", "other"])
-    one = compiler.build('extern "C" ' + KERNEL, ["k"])
-    assert "other is not in both" in check(one.ptx, two.cubin, KERNEL, [("k", "k")]).refused
-    assert "other is not in both" in check(two.ptx, one.cubin, KERNEL, [("k", "k")]).refused
+    built = compiler.build('extern "C" ' + KERNEL, ["k"])
+    assert "other is not in both" in check(built.ptx, two.cubin, KERNEL, [("k", "k")]).refused
+    assert "other is not in both" in check(two.ptx, built.cubin, KERNEL, [("k", "k")]).refused
 
 
 def test_a_declared_kernel_may_go_unlaunched_at_this_size(compiler):

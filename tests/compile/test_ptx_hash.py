@@ -1,4 +1,4 @@
-"""Builds whose PTX does the same have one hash, whatever their sources call things; any other change gives another."""
+"""Builds with equivalent PTX have one hash, independent of names; any other change gives another."""
 
 import pytest
 
@@ -123,10 +123,10 @@ def test_a_build_from_the_cache_has_its_hash(tmp_path):
     with Compiler(tmp_path) as first:
         fresh = first.build(source, ["k"])
     with Compiler(tmp_path) as second:
-        again = second.build(source, ["k"])
-    assert again.build.cached
+        cached = second.build(source, ["k"])
+    assert cached.build.cached
     assert not fresh.build.cached
-    assert again.build.ptx_hash == fresh.build.ptx_hash is not None
+    assert cached.build.ptx_hash == fresh.build.ptx_hash is not None
 
 
 def test_a_source_that_does_not_compile_has_none(compiler):

@@ -1,4 +1,4 @@
-"""What the plan passes is what the kernel takes, or the build says which argument differs."""
+"""The plan's arguments match the kernel's parameters, or the build names the argument that differs."""
 
 import pytest
 

@@ -1,11 +1,11 @@
-"""Where constants go, and which line every diagnostic is on."""
+"""Position of constants, and lines of diagnostics."""
 
 import pytest
 
 from kernelforge.compile.source import compose
 
 
-def place(source):
+def lines_before_constants(source):
     """Number of source lines before the constants."""
     lines = compose(source, {"N": 1}, []).splitlines()
     return next(number for number, line in enumerate(lines) if line.startswith("#line"))
@@ -26,7 +26,7 @@ def place(source):
     ],
 )
 def test_constants_go_after_the_last_leading_include(source, lines):
-    assert place(source) == lines
+    assert lines_before_constants(source) == lines
 
 
 def test_the_rest_of_the_source_keeps_its_lines():

@@ -1,4 +1,4 @@
-"""Which toolchain compiles, what it builds for, and that suite core comes out right with CUDA 12 as with CUDA 13."""
+"""Choice of the toolchain, its architectures, and suite core with CUDA 12 as with CUDA 13."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def either(request: pytest.FixtureRequest, open_warm: Callable[..., Compiler]) -
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
-    """Distributions that count as installed, to be filled by a test; whatever else is installed here does not count."""
+    """Distributions that count as installed, filled by a test; no others count."""
     there: set[str] = set()
 
     def version(name: str) -> str:
@@ -55,9 +55,9 @@ def packages(monkeypatch: pytest.MonkeyPatch) -> Iterator[set[str]]:
 
 
 def test_every_architecture_that_nvrtc_knows_is_built_for(either: Compiler) -> None:
-    known = either.toolchain.architectures()
-    assert len(known) > 8
-    for number in known:
+    supported = either.toolchain.architectures()
+    assert len(supported) > 8
+    for number in supported:
         arch = either.toolchain.architecture(divmod(number, 10))
         assert arch == f"sm_{number}{'a' if number >= 90 else ''}"
         built = either.build(ADD, ["add"], arch=arch)
@@ -74,12 +74,12 @@ def test_an_architecture_that_nvrtc_does_not_know_is_no_fault_of_the_candidate(e
 
 
 def test_cuda_13_sends_a_volta_to_the_extra_of_cuda_12(open_warm: Callable[..., Compiler]) -> None:
-    known = toolchain(13)
-    with open_warm(Compiler, None, toolchain=known) as compiler:
+    cuda_13 = toolchain(13)
+    with open_warm(Compiler, None, toolchain=cuda_13) as compiler:
         with pytest.raises(DeviceError, match=r"^this GPU is sm_70, nvrtc 13\.0\S* builds for sm_75 .*the extra gpu12"):
             compiler.build(ADD, ["add"], arch="sm_70")
     with pytest.raises(DeviceError, match="install the extra gpu12"):
-        known.architecture((7, 0))
+        cuda_13.architecture((7, 0))
 
 
 def test_cuda_12_builds_for_a_volta() -> None:
@@ -103,17 +103,24 @@ def test_a_gpu_newer_than_its_compiler_runs_what_is_built_for_an_older_one_of_it
     capability: tuple[int, int], arch: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(MODULE, "_architectures", lambda library: (75, 80, 86, 87, 90, 103, 110, 120))
-    known = installed_toolchain()
-    assert known.architecture(capability) == arch
+    toolchain = installed_toolchain()
+    assert toolchain.architecture(capability) == arch
     for generation in ((7, 0), (10, 0), (11, 1), (13, 0)):
         with pytest.raises(DeviceError, match=f"this GPU is sm_{generation[0]}{generation[1]}, nvrtc"):
-            known.architecture(generation)
+            toolchain.architecture(generation)
 
 
 def test_a_library_that_does_not_load_says_what_to_install(tmp_path: Path) -> None:
-    known = installed_toolchain()
+    installed = installed_toolchain()
     (tmp_path / "libnvrtc.so").write_bytes(b"no library")
-    broken = Toolchain(known.name, known.major, known.digest, known.headers, known.includes, tmp_path / "libnvrtc.so")
+    broken = Toolchain(
+        installed.name,
+        installed.major,
+        installed.digest,
+        installed.headers,
+        installed.includes,
+        tmp_path / "libnvrtc.so",
+    )
     with pytest.raises(DeviceError, match=r"^NVRTC does not load \(.*\); reinstall it: pip install 'nvidia-cuda-nvrtc"):
         broken.architectures()
 
@@ -138,10 +145,10 @@ def test_each_toolchain_has_a_digest_and_headers_of_its_own() -> None:
     assert twelve.digest != thirteen.digest
     assert twelve.name.startswith("nvrtc 12.")
     assert thirteen.name.startswith("nvrtc 13.")
-    for known in (twelve, thirteen):
-        assert known.includes == cuda_include_folders(known.major)
+    for each in (twelve, thirteen):
+        assert each.includes == cuda_include_folders(each.major)
         for header in ("cuda_fp16.h", "crt/host_defines.h", "cub/cub.cuh"):
-            assert any((folder / header).is_file() for folder in known.includes), header
+            assert any((folder / header).is_file() for folder in each.includes), header
 
 
 def test_headers_of_the_other_toolchain_are_out_of_reach(either: Compiler) -> None:

@@ -1,4 +1,4 @@
-"""Runs ``kernelforge run`` where the CUDA build of torch and a driver are installed, and prints what came of it.
+"""Runs ``kernelforge run`` with the CUDA build of torch and a driver, and prints the outcome.
 
 ``python first_run.py`` runs README's suite on a machine like a desktop. ``python first_run.py --places`` runs one task
 on each imitated machine, tries the processes with a GPU there, and prints the table of docs/gpus.md.
@@ -17,7 +17,7 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[2])]
 
-from tests.cuda_stack.place import PLACES, Place, run_in  # noqa: E402
+from tests.cuda_stack.machine import MACHINES, Machine, run_in  # noqa: E402
 
 SCRIPT = "{checkout}/tests/cuda_stack/stages.py"
 STARTED = ("CUDA_ERROR_NO_DEVICE", "No CUDA GPUs are available")
@@ -26,24 +26,24 @@ STARTED = ("CUDA_ERROR_NO_DEVICE", "No CUDA GPUs are available")
 
 def main(arguments: list[str]) -> int:
     if arguments == ["--places"]:
-        rows = [row(place) for place in PLACES]
+        rows = [row(machine) for machine in MACHINES]
         print("\n".join(" | ".join(("", *cells, "")).strip() for cells in rows))
         return int(any("failed" in cell for cells in rows for cell in cells))
-    correct, output = emulated(PLACES[0], arguments)
+    correct, output = emulated(MACHINES[0], arguments)
     print(output)
     return int(not correct.startswith("16 of 16"))
 
 
-def row(place: Place) -> tuple[str, ...]:
+def row(machine: Machine) -> tuple[str, ...]:
     """Cells of one machine."""
-    correct, output = emulated(place, ["--task", "softmax"])
-    found = json.loads(run_in(place, ["{python}", SCRIPT, "--cuda"]).output.splitlines()[-1])
-    roles = [answer(found[role]) for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew")]
-    layers = found["gpu-runner"].get("layers")
+    correct, output = emulated(machine, ["--task", "softmax"])
+    reported = json.loads(run_in(machine, ["{python}", SCRIPT, "--cuda"]).output.splitlines()[-1])
+    roles = [answer(reported[role]) for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew")]
+    layers = reported["gpu-runner"].get("layers")
     refused = "refused" if roles == ["refused"] * 3 and "no jail works on this machine" in output else "failed"
     run = "yes" if correct == "1 of 1 tasks" else refused
     jail = ", ".join(layers) if layers else "none"
-    return (place.name, jail, run, roles[0] if len(set(roles)) == 1 else "failed", answer(found["replay"]))
+    return (machine.name, jail, run, roles[0] if len(set(roles)) == 1 else "failed", answer(reported["replay"]))
 
 
 def answer(stage: dict[str, Any]) -> str:
@@ -52,12 +52,12 @@ def answer(stage: dict[str, Any]) -> str:
     return "yes" if any(text in stage["answer"] for text in STARTED) else f"failed: {stage['answer']}"
 
 
-def emulated(place: Place, arguments: list[str]) -> tuple[str, str]:
+def emulated(machine: Machine, arguments: list[str]) -> tuple[str, str]:
     """A run without ``--device``; how many tasks came out right, and all that was printed."""
     # Processes outside the jail are shown a GPU, as on a desktop, and those inside cannot use it.
-    shown = replace(place, environment={"IMITATION_GPUS": "1"})
+    imitated = replace(machine, environment={"IMITATION_GPUS": "1"})
     command = ["{python}", "-m", "kernelforge", "run", "--display", "plain", *arguments]
-    outcome = run_in(shown, command, timeout_s=3000)
+    outcome = run_in(imitated, command, timeout_s=3000)
     correct = re.search(r"^correct +(\d+ of \d+ tasks)", outcome.output, re.MULTILINE)
     return correct[1] if correct else "", outcome.output
 

@@ -91,14 +91,14 @@ def main(arguments: list[str]) -> int:
         return 0
     stages: dict[str, Any] = {"tier": report.tier, "detail": report.detail}
     for role in REQUESTS:
-        stages[role] = told(lambda role=role: child_of(role, real))
-    stages["replay"] = told(lambda: replayed(CUPY if real else f"{START}:make"))
+        stages[role] = run_stage(lambda role=role: child_of(role, real))
+    stages["replay"] = run_stage(lambda: replayed(CUPY if real else f"{START}:make"))
     print(json.dumps(stages))
     return 0
 
 
-def told(stage: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a stage gave, or the one sentence with which it was refused."""
+def run_stage(stage: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Result of a stage, or the sentence with which it was refused."""
     try:
         return stage()
     except KernelForgeError as error:
@@ -114,7 +114,7 @@ def child_of(role: str, real: bool, tier: Tier | None = None) -> dict[str, Any]:
         for _ in range(2):
             begun = time.monotonic()
             with zygote.spawn(LIMITS) as child:
-                answers = [outcome(child, request) for request in (REQUESTS[role] if real else [{}])]
+                answers = [run_stage(child, request) for request in (REQUESTS[role] if real else [{}])]
                 opened_ms = 1000 * (time.monotonic() - begun)
                 layers = child.layers
     return {"answer": answers[-1], "layers": layers, "opened_ms": round(opened_ms, 1)}
@@ -124,8 +124,8 @@ def built(source: str, tier: Tier) -> str:
     """Load a candidate that runs compilers, as the ModelNew lane does."""
     with Zygote("gpu-modelnew", tier=tier, environment={"TORCH_CUDA_ARCH_LIST": "9.0a"}) as zygote:
         with zygote.spawn(LIMITS) as child:
-            outcome(child, REQUESTS["gpu-modelnew"][0])
-            return outcome(child, {"op": "load", "source": source})
+            run_stage(child, REQUESTS["gpu-modelnew"][0])
+            return run_stage(child, {"op": "load", "source": source})
 
 
 def outcome(child: Any, request: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from kernelforge.sandbox.channel import Channel
 
 
 def start() -> str:
-    """What ``cuInit`` answers, by CUDA's name of it."""
+    """Result of ``cuInit``, by CUDA's name."""
     library = ctypes.CDLL("libcuda.so.1")
     name = ctypes.c_char_p()
     library.cuGetErrorName(library.cuInit(0), ctypes.byref(name))

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.cuda_stack.place import HERE, PLACES, Outcome, buildable, run_in
+from tests.cuda_stack.machine import HERE, MACHINES, Outcome, buildable, run_in
 
 torch_cuda = importlib.util.find_spec("torch") and importlib.import_module("torch").version.cuda
 pytestmark = [
@@ -22,7 +22,7 @@ pytestmark = [
     pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}"),
     pytest.mark.timeout(1200),
 ]
-BY_NAME = {place.name: place for place in PLACES}
+BY_NAME = {machine.name: machine for machine in MACHINES}
 SCRIPT = f"{{checkout}}/{HERE.relative_to(HERE.parents[1])}/stages.py"
 NO_GPU = {
     "gpu-runner": "CUDA_ERROR_NO_DEVICE while opening GPU 0",
@@ -40,20 +40,20 @@ def stages(name: str, *arguments: str) -> tuple[dict[str, Any], Outcome]:
     return json.loads(outcome.output.splitlines()[-1]), outcome
 
 
-@pytest.mark.parametrize("name", [place.name for place in PLACES if place.landlock != 0])
+@pytest.mark.parametrize("name", [machine.name for machine in MACHINES if machine.landlock != 0])
 def test_each_role_starts_cuda_in_its_child_and_in_no_helper_process(name: str) -> None:
-    found, outcome = stages(name)
+    reached, outcome = stages(name)
     for stage, answer in NO_GPU.items():
-        assert answer in found[stage].get("answer", found[stage].get("refused")), (stage, found[stage])
+        assert answer in reached[stage].get("answer", reached[stage].get("refused")), (stage, reached[stage])
     assert set(outcome.driver) == {"jailed cuInit reached ok"}
     assert len(outcome.driver) == 7, "two children of each of three roles, and the replay program"
 
 
-@pytest.mark.parametrize("name", [place.name for place in PLACES if place.landlock == 0 and place.container])
+@pytest.mark.parametrize("name", [machine.name for machine in MACHINES if machine.landlock == 0 and machine.container])
 def test_without_a_jail_each_role_is_refused_in_a_sentence(name: str) -> None:
-    found, _ = stages(name)
+    reached, _ = stages(name)
     for role in ("gpu-runner", "gpu-oracle", "gpu-modelnew"):
-        assert found[role]["refused"].startswith("untrusted code is refused")
+        assert reached[role]["refused"].startswith("untrusted code is refused")
 
 
 @pytest.mark.parametrize("name", ["root", "Docker, files under /root", "Docker, Landlock 1"])

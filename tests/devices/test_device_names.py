@@ -72,12 +72,12 @@ def machine(
 ) -> None:
     """A machine with so many GPUs and the packages for them, or with a driver that fails."""
 
-    def found() -> tuple[GpuInfo, ...]:
+    def listed() -> tuple[GpuInfo, ...]:
         if wrong is not None:
             raise DeviceError(wrong)
         return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, driver, cuda) for n in range(gpus))
 
-    monkeypatch.setattr(discovery, "gpus", found)
+    monkeypatch.setattr(discovery, "gpus", listed)
     monkeypatch.setattr(discovery, "_installed", lambda module: True)
     monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
@@ -99,10 +99,10 @@ def test_a_gpu_is_passed_over_with_a_word_where_its_packages_are_missing(monkeyp
     assert unused_gpu() is None
     monkeypatch.setattr(discovery, "_installed", lambda module: "cupy" not in module)
     assert best_device() == "emulated:h100"
-    said = unused_gpu()
-    assert said is not None
-    assert "cuda:0 is there and not used: cupy needs cupy-cuda13x" in said
-    assert "pip install" in said
+    message = unused_gpu()
+    assert message is not None
+    assert "cuda:0 is there and not used: cupy needs cupy-cuda13x" in message
+    assert "pip install" in message
     assert check_device("cuda:0") == "cuda:0"  # named, it is asked for
 
 
@@ -118,9 +118,9 @@ def test_a_gpu_whose_driver_is_too_old_gives_way_with_a_word(monkeypatch: pytest
     machine(monkeypatch, 1, driver="570.124.06", cuda="12.8")
     assert best_device() == "emulated:h100"
     assert device_names()[0] == "emulated:h100"
-    said = unused_gpu()
-    assert said is not None
-    assert said.startswith("cuda:0 is there and not used: its driver (570.124.06, CUDA 12.8) is older than 580")
+    message = unused_gpu()
+    assert message is not None
+    assert message.startswith("cuda:0 is there and not used: its driver (570.124.06, CUDA 12.8) is older than 580")
     for name in ("cuda", "cuda:0"):
         with pytest.raises(DeviceError, match=r"cuda:0 cannot be used: its driver.*Choose one of: emulated:h100"):
             check_device(name)
@@ -128,9 +128,9 @@ def test_a_gpu_whose_driver_is_too_old_gives_way_with_a_word(monkeypatch: pytest
 
 def test_a_gpu_that_cannot_be_used_gives_way_to_another(monkeypatch: pytest.MonkeyPatch) -> None:
     machine(monkeypatch, 3)
-    found = discovery.gpus()
-    busy = replace(found[0], compute_mode="exclusive process")
-    monkeypatch.setattr(discovery, "gpus", lambda: (busy, *found[1:]))
+    gpus = discovery.gpus()
+    busy = replace(gpus[0], compute_mode="exclusive process")
+    monkeypatch.setattr(discovery, "gpus", lambda: (busy, *gpus[1:]))
     assert best_device() == check_device("cuda") == "cuda:1"
     assert parse_devices("cuda") == ("cuda:1", "cuda:2")
     assert "compute mode is 'exclusive process'" in str(unused_gpu())
@@ -181,10 +181,10 @@ def test_a_refusal_stays_short_however_many_devices_there_are(monkeypatch: pytes
     machine(monkeypatch, 1)
     with pytest.raises(DeviceError) as caught:
         check_device("emulated:nothing-like-it")
-    said = str(caught.value)
-    assert "cuda:0, emulated:h100, emulated:h200, emulated:a100 and " in said
-    assert f"{len(device_names()) - 4} more" in said
-    assert len(said) < 200
+    message = str(caught.value)
+    assert "cuda:0, emulated:h100, emulated:h200, emulated:a100 and " in message
+    assert f"{len(device_names()) - 4} more" in message
+    assert len(message) < 200
     assert set(re.findall(r"[\w:-]+", device_list())) >= {"cuda:0", "emulated:NAME", "h100", "rtx-4070-ti-super"}
 
 

@@ -51,8 +51,8 @@ def test_a_result_is_written_where_the_plan_has_it() -> None:
 def test_an_operator_without_out_is_copied() -> None:
     memory = Memory(randoms(2, 3, 8, 8), randoms(4, 3, 3, 3, seed=1), np.zeros((2, 4, 8, 8), np.float32))
     memory.run("conv2d", memory.view(0), memory.view(1), out=(memory.view(2),), bias=None, padding=(1, 1))
-    wanted = torch.nn.functional.conv2d(*map(torch.from_numpy, memory.arrays[:2]), padding=1)
-    np.testing.assert_array_equal(memory.arrays[2], wanted.numpy())
+    expected = torch.nn.functional.conv2d(*map(torch.from_numpy, memory.arrays[:2]), padding=1)
+    np.testing.assert_array_equal(memory.arrays[2], expected.numpy())
 
 
 def test_several_results_go_to_several_tensors() -> None:

@@ -36,7 +36,7 @@ from kernelforge.records import (
 from kernelforge.rewards import reward
 from kernelforge.sandbox import Zygote, select_tier
 from tests.devices.cuda import fake_timer
-from tests.devices.cuda.fake_timer import ToldStopwatch
+from tests.devices.cuda.fake_timer import FakeTimer
 from tests.devices.cuda.software import with_ptx
 from tests.devices.cuda.timer_driver import CARVE_OUT_US, NODE_GAP_US
 from tests.support.axpy import KERNEL, PLAN, SIZES, axpy_task
@@ -73,7 +73,7 @@ class TimedDevice(CudaDevice):
 
 @pytest.fixture(autouse=True)
 def _clocks_that_nothing_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", ToldStopwatch)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
 
 
 @pytest.fixture(scope="module")

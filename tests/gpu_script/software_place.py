@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_parts.place import CORPUS, ROOT, Place
+from benchmarks.gpu_parts.machine import CORPUS, ROOT, Machine
 from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda.device import CudaDevice
@@ -22,7 +22,7 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.sandbox import Zygote
-from tests.devices.cuda.fake_timer import MadeUp, ToldClock
+from tests.devices.cuda.fake_timer import FakeBaseline, FakeClock
 from tests.devices.cuda.software import with_ptx
 
 CORE_SIZES = {"swish": "ROWS = 16, COLS = 256", "softmax": "ROWS = 16, COLS = 256", "transpose": "ROWS = 32, COLS = 64"}
@@ -52,7 +52,7 @@ class EagerOracle(Oracle):
 
     def arm(self, baseline: str, handles: Sequence[int], *, flush_bytes: int = 0, flush_each: bool = False) -> Any:
         side = super().arm(baseline, handles, flush_bytes=flush_bytes, flush_each=flush_each)
-        return MadeUp(side, ToldClock(), len(handles), flush_bytes > 0)
+        return FakeBaseline(side, FakeClock(), len(handles), flush_bytes > 0)
 
 
 class SoftwareWorkshop(EvaluatorPool):
@@ -67,7 +67,7 @@ class SoftwareWorkshop(EvaluatorPool):
 
 
 @dataclass(frozen=True)
-class SoftwarePlace(Place):
+class SoftwarePlace(Machine):
     """See the module."""
 
     cache: Path = Path()

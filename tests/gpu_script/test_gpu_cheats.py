@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 import pytest
 
 from benchmarks.gpu_parts.cheats import HONEST, Case, Tried, cheats, is_twin, read_cheats, try_cheats
-from benchmarks.gpu_parts.place import Place
+from benchmarks.gpu_parts.machine import Machine
 from benchmarks.gpu_parts.report import Report
 from kernelforge.devices import check_device
 from kernelforge.errors import DeviceError
@@ -80,7 +80,7 @@ def on_gpu() -> dict[str, Tried]:
         check_device("cuda:0")
     except DeviceError as error:
         pytest.skip(str(error))
-    return {one.cheat.name: one for one in try_cheats(ALL, Place())}
+    return {one.cheat.name: one for one in try_cheats(ALL, Machine())}
 
 
 @pytest.mark.gpu

@@ -13,10 +13,10 @@ import pytest
 from rich.console import Console
 
 from benchmarks import gpu
-from benchmarks.gpu_parts import core, emulating, evaluating, modelnew, profiling, pytest_parts
-from benchmarks.gpu_parts.copying import measure_copy
+from benchmarks.gpu_parts import core, emulating, evaluating, pytest_parts
+from benchmarks.gpu_parts.core import measure_copy
 from benchmarks.gpu_parts.emulating import Kernel
-from benchmarks.gpu_parts.place import Place
+from benchmarks.gpu_parts.machine import Machine
 from benchmarks.gpu_parts.report import Report, read_report
 from benchmarks.gpu_parts.samples import PLAIN, SAMPLES, SOFTMAX, SWISH
 from kernelforge.candidate import parse_reply
@@ -92,7 +92,7 @@ def test_a_part_that_is_out_of_time_says_how_far_it_came() -> None:
 @pytest.mark.slow
 def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, report: Report) -> None:
     """Nothing is measured here: the profile is what stands in, and the part says that it missed its target."""
-    profiling.profile(place, report, SWISH)
+    evaluating.profile(place, report, SWISH)
     rows = saved(report)["rows"]
     assert [(row["counters"], row["verdict"]) for row in rows] == [("default", "OK"), ("full", "OK")], rows
     assert all(row["metrics"] > 5 and row["notes"] for row in rows)
@@ -139,7 +139,7 @@ def test_there_are_twenty_kernels_to_compare_without_any_run(tmp_path: Path) -> 
 
 
 def test_modelnew_classes_are_judged_in_their_lane(place: SoftwarePlace, report: Report) -> None:
-    modelnew.modelnew(place, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
+    evaluating.modelnew(place, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
     rows = saved(report)["rows"]
     assert [row["verdict"] for row in rows] == ["OK", "WRONG"]
     assert report.figures[0].value == "1 of 2"
@@ -155,7 +155,7 @@ def test_samples_say_the_same_in_both_lanes(sample: evaluating.Sample) -> None:
 
 def test_a_run_of_the_built_in_agents_becomes_a_board(place: SoftwarePlace, report: Report) -> None:
     """On the emulated device: the run itself needs no GPU."""
-    emulated = Place(device="emulated:h100", torch_device="cpu", suite=place.suite, threads=1)
+    emulated = Machine(device="emulated:h100", torch_device="cpu", suite=place.suite, threads=1)
     core.core(emulated, report, tasks=["swish"], rounds=2)
     (row,) = saved(report)["rows"]
     assert (row["task"], row["verdict"]) == ("swish", "OK")
@@ -194,7 +194,7 @@ def test_a_copy_is_timed_in_a_process_of_its_own() -> None:
 
 
 def test_a_part_that_fails_leaves_its_error_and_its_rows(place: SoftwarePlace, tmp_path: Path) -> None:
-    def breaks(place: Place, report: Report) -> None:
+    def breaks(place: Machine, report: Report) -> None:
         report.row(done="one")
         raise ValueError("the second went wrong")
 

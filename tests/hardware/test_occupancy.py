@@ -14,8 +14,8 @@ NO_LIMIT = 2**31 - 1
 
 
 def limits(spec: DeviceSpec, threads: int, registers: int, shared: int) -> tuple[int, int, int, int]:
-    found = occupancy(spec, threads_per_block=threads, registers_per_thread=registers, shared_bytes=shared)
-    return found.limit_blocks, found.limit_warps, found.limit_registers, found.limit_shared_mem
+    result = occupancy(spec, threads_per_block=threads, registers_per_thread=registers, shared_bytes=shared)
+    return result.limit_blocks, result.limit_warps, result.limit_registers, result.limit_shared_mem
 
 
 def test_a_small_kernel_is_limited_by_warps() -> None:
@@ -25,9 +25,9 @@ def test_a_small_kernel_is_limited_by_warps() -> None:
 
 def test_one_warp_blocks_are_limited_by_blocks() -> None:
     assert limits(H100, 32, 16, 0) == (32, 64, 128, 228)
-    found = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=0)
-    assert found.percent == 50.0
-    assert found.limiters == ("blocks",)
+    result = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=0)
+    assert result.percent == 50.0
+    assert result.limiters == ("blocks",)
 
 
 def test_registers_are_rounded_to_256_a_warp() -> None:
@@ -57,8 +57,8 @@ def test_shared_memory_counts_the_reserved_kilobyte() -> None:
 
 
 def test_shared_memory_is_rounded_to_128_bytes() -> None:
-    found = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=1)
-    assert found.shared_bytes_per_block == 1152
+    result = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=1)
+    assert result.shared_bytes_per_block == 1152
 
 
 def test_partial_warps_count_whole() -> None:
@@ -146,8 +146,8 @@ def test_limits_equal_those_of_nvidias_header(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", SPECS.values(), ids=lambda spec: spec.key)
 def test_every_gpu_runs_a_plain_kernel_with_sensible_limits(spec: DeviceSpec) -> None:
-    found = occupancy(spec, threads_per_block=256, registers_per_thread=32, shared_bytes=0)
-    assert found.percent == 100.0
+    result = occupancy(spec, threads_per_block=256, registers_per_thread=32, shared_bytes=0)
+    assert result.percent == 100.0
     full = occupancy(spec, threads_per_block=256, registers_per_thread=32, shared_bytes=spec.shared_bytes_per_block)
     assert full.blocks_per_sm == 1
-    assert 0 <= l1_bytes(spec, full) < l1_bytes(spec, found) <= spec.unified_l1_bytes_per_sm
+    assert 0 <= l1_bytes(spec, full) < l1_bytes(spec, result) <= spec.unified_l1_bytes_per_sm

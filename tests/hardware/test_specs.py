@@ -88,13 +88,13 @@ def test_what_is_not_confirmed_begins_with_these_words_or_with_those_of_an_estim
 def test_the_figures_of_cards_that_nothing_confirms_are_these() -> None:
     l2 = {(key, "l2_bytes") for key in ("rtx-4060", "rtx-4070", "rtx-4080", "rtx-5070", "rtx-5070-ti")}
     peaks = {("a10g", "fp16_tensor_tflops"), ("a10g", "tf32_tensor_tflops")}
-    found = {
+    unconfirmed = {
         (spec.key, name)
         for spec in SPECS.values()
         for name in OF_A_CARD
         if spec.sources[name].startswith(NOT_CONFIRMED)
     }
-    assert found == l2 | peaks
+    assert unconfirmed == l2 | peaks
 
 
 def test_l2_sizes_are_those_that_the_devices_report() -> None:
@@ -177,10 +177,10 @@ def test_the_default_comes_first() -> None:
 
 @pytest.mark.parametrize(("name", "key"), NAMES.items())
 def test_a_gpu_is_found_by_the_name_that_its_driver_reports(name: str, key: str) -> None:
-    found = find_spec(name)
-    assert found is not None
-    assert found.key == key
-    assert nearest_spec(name, "sm_61") == NearestSpec(found, exact=True)
+    spec = find_spec(name)
+    assert spec is not None
+    assert spec.key == key
+    assert nearest_spec(name, "sm_61") == NearestSpec(spec, exact=True)
 
 
 @EVERY_GPU

@@ -1,4 +1,4 @@
-"""Which CUDA the installed packages come to: one decision, which the compiler and the check of the driver follow."""
+"""CUDA version of the installed packages: one decision for the compiler and the check of the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PART_OF_TWELVE = TWELVE.compiler[:2]
 
 @pytest.fixture
 def packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[set[str]]:
-    """Distributions that count as installed, to be filled by a test, in an environment that conda knows nothing of."""
+    """Distributions that count as installed, filled by a test, outside of conda."""
     there: set[str] = set()
 
     def version(name: str) -> str:
@@ -61,8 +61,8 @@ def test_one_decision_is_what_the_compiler_and_the_driver_follow(
     cupy: list[str], wheels: list, compiler: int, needed: int, needed_by: str, packages: set[str]
 ) -> None:
     packages.update(cupy, *(release.compiler for release in wheels))
-    chosen = installed_cuda()
-    assert (chosen.compiler, chosen.needed.major, chosen.needed_by) == (compiler, needed, needed_by)
+    cuda = installed_cuda()
+    assert (cuda.compiler, cuda.needed.major, cuda.needed_by) == (compiler, needed, needed_by)
     if wheels:
         assert installed_toolchain().major == compiler
     refused = discovery.unusable(gpu("12.4", "550.54"))

@@ -51,25 +51,25 @@ def emulated(*kernels: KernelProfile, **roof: Any) -> Profile:
 
 
 def test_measured_numbers_win_and_every_number_keeps_its_origin() -> None:
-    found = with_counts(gpu(), emulated(), "and the emulator that.")
-    for metrics in (found.metrics, found.kernels[0].metrics):
-        assert {(one.name, one.value, one.origin) for one in metrics} == {
+    merged = with_counts(gpu(), emulated(), "and the emulator that.")
+    for metrics in (merged.metrics, merged.kernels[0].metrics):
+        assert {(metric.name, metric.value, metric.origin) for metric in metrics} == {
             (DRAM, 64.0, Origin.MEASURED),
             (TIME, 7e3, Origin.MEASURED),
             (PTX, 9.0, Origin.COUNTED),
             (LIMIT, 1.5, Origin.MODELLED),
         }
-        assert len({one.name for one in metrics}) == len(metrics)
-    assert found.device == "cuda:0"
-    assert found.notes == ("ncu said so.", "and the emulator that.")
+        assert len({metric.name for metric in metrics}) == len(metrics)
+    assert merged.device == "cuda:0"
+    assert merged.notes == ("ncu said so.", "and the emulator that.")
 
 
 def test_nothing_of_the_emulator_becomes_measured() -> None:
-    told = {one.name for one in MEASURED}
-    found = with_counts(gpu(), emulated(kernel("f", *EMULATED), kernel("g", *EMULATED)))
-    everything = [*found.metrics, *(one for kernel in found.kernels for one in kernel.metrics)]
-    assert {one.name for one in everything if one.origin is Origin.MEASURED} == told
-    assert [one.kernel for one in found.kernels] == ["f", "g"]
+    measured = {metric.name for metric in MEASURED}
+    merged = with_counts(gpu(), emulated(kernel("f", *EMULATED), kernel("g", *EMULATED)))
+    everything = [*merged.metrics, *(metric for kernel in merged.kernels for metric in kernel.metrics)]
+    assert {metric.name for metric in everything if metric.origin is Origin.MEASURED} == measured
+    assert [metric.kernel for metric in merged.kernels] == ["f", "g"]
 
 
 def test_the_rooflines_time_and_traffic_are_the_measured_ones() -> None:

@@ -132,8 +132,8 @@ def test_a_kernels_time_under_each_limit_is_on_its_profile() -> None:
     kernel = streaming(1 << 26)
     profile, _ = profiled(kernel, elements=1 << 26)
     limits = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 16)).limits_us
-    found = {metric.name: metric.value for metric in profile.kernels[0].metrics}
-    assert {name: found[f"kernelforge__limit_{name}_us"] for name in limits} == dict(limits)
+    values = {metric.name: metric.value for metric in profile.kernels[0].metrics}
+    assert {name: values[f"kernelforge__limit_{name}_us"] for name in limits} == dict(limits)
     assert profile.metric("kernelforge__limit_dram_us") is None
 
 
@@ -170,17 +170,17 @@ def test_a_tiny_kernel_is_bound_by_its_launch() -> None:
 
 
 def test_two_launches_cost_two_overheads() -> None:
-    one, two = profiled(streaming(1024))[1], profiled(streaming(1024), streaming(1024, name="naive"))[1]
-    assert two.time_us > one.time_us + H100.launch_overhead_us
+    single, double = profiled(streaming(1024))[1], profiled(streaming(1024), streaming(1024, name="naive"))[1]
+    assert double.time_us > single.time_us + H100.launch_overhead_us
 
 
 def test_scattered_loads_are_bound_by_the_caches() -> None:
     kernel = streaming(1 << 24, sectors_per_request=32.0, name="naive")
     kernel.l1_read_hits = kernel.l1_read_sectors
     kernel.l2_read_sectors = 0.0
-    found = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
-    assert found.limits_us["l1"] > found.limits_us["fp32"]
-    assert found.limits_us["l1"] == pytest.approx(
+    modelled = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
+    assert modelled.limits_us["l1"] > modelled.limits_us["fp32"]
+    assert modelled.limits_us["l1"] == pytest.approx(
         (2 * 8 + 1) * (1 << 24) / 32 / H100.sm_count / H100.clock_hz * 1e6, rel=0.01
     )
 
@@ -189,8 +189,8 @@ def test_one_thread_doing_all_the_work_is_bound_by_latency() -> None:
     kernel = streaming(1 << 15, block=32, name="naive")
     kernel.grid = (1, 1, 1)
     kernel.blocks = kernel.blocks_run = 1
-    found = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
-    assert found.bound == "latency"
+    modelled = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
+    assert modelled.bound == "latency"
 
 
 def test_arithmetic_binds_where_there_is_much_of_it() -> None:
@@ -199,16 +199,16 @@ def test_arithmetic_binds_where_there_is_much_of_it() -> None:
     kernel.mix = {"fma.f32": (4000 * warps, 4000.0 * (1 << 20))}
     kernel.warp_instructions = 4100 * warps
     for spec, bound in ((H100, "issue"), (A100, "fp32")):
-        found = launch_time(spec, kernel, kernel_occupancy(spec, kernel, 32))
-        assert found.bound == bound
+        modelled = launch_time(spec, kernel, kernel_occupancy(spec, kernel, 32))
+        assert modelled.bound == bound
     # An H100 issues as many multiply-adds as it has lanes for: the rest of the instructions tips the scale.
-    assert found.limits_us["fp32"] > found.limits_us["dram"]
+    assert modelled.limits_us["fp32"] > modelled.limits_us["dram"]
 
 
 def test_shares_of_the_time_add_up() -> None:
-    found = plan_time(H100, PlanCounts([streaming(1 << 20)], memsets=2, memset_bytes=1 << 20), REGISTERS)
-    assert math.fsum(found.share.values()) == pytest.approx(1.0)
-    assert found.share["launch"] == pytest.approx(3 * H100.launch_overhead_us / found.time_us)
+    modelled = plan_time(H100, PlanCounts([streaming(1 << 20)], memsets=2, memset_bytes=1 << 20), REGISTERS)
+    assert math.fsum(modelled.share.values()) == pytest.approx(1.0)
+    assert modelled.share["launch"] == pytest.approx(3 * H100.launch_overhead_us / modelled.time_us)
 
 
 def test_memsets_are_counted_as_writes() -> None:
@@ -264,10 +264,10 @@ def test_counts_survive_the_wire() -> None:
 
 def spoil(path: list[Any], value: Any) -> dict[str, Any]:
     wire: Any = json.loads(json.dumps(PlanCounts([streaming(1024)]).to_wire()))
-    place = wire
+    target = wire
     for step in path[:-1]:
-        place = place[step]
-    place[path[-1]] = value
+        target = target[step]
+    target[path[-1]] = value
     return wire  # type: ignore[no-any-return]
 
 

@@ -47,7 +47,7 @@ from kernelforge.run import StopSignal, resume_run, runner, start_run
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
-from tests.devices.cuda.fake_timer import ToldStopwatch
+from tests.devices.cuda.fake_timer import FakeTimer
 from tests.devices.cuda.software import with_ptx
 from tests.run.run_helpers import Watcher, open_store, quick_config
 
@@ -154,7 +154,7 @@ class Runs:
         self.thorough = True
         """Candidates are profiled, and those of a task timed against compiled code too."""
         patch.setattr(runner, "EvaluatorPool", self._workshop)
-        patch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", ToldStopwatch)
+        patch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
 
     def _workshop(self, device: str, **how: Any) -> EvaluatorPool:
         made = SoftwareWorkshop(device, opened=self.devices(), **how)

@@ -1,4 +1,4 @@
-"""What the sandbox tests share: the hostile role, its limits, and a wait for a process to be gone."""
+"""Shared by the sandbox tests: the hostile role, its limits, and a wait for the end of a process."""
 
 import time
 from pathlib import Path

@@ -44,7 +44,7 @@ def serve(channel):
 
 
 def attempt(function):
-    """What ``function`` gave, or the error that stopped it."""
+    """Result of ``function``, or its error."""
 
     def act(channel, *arguments):
         try:
@@ -118,12 +118,12 @@ def harmless_calls():
         "tkill": (own, 0),
         "execveat": (-1, 0, 0, 0, 0),
     }
-    libc, found = ctypes.CDLL(None, use_errno=True), {}
+    libc, outcomes = ctypes.CDLL(None, use_errno=True), {}
     for name, arguments in calls.items():
         ctypes.set_errno(0)
-        result = libc.syscall(ctypes.c_long(numbers[name]), *(ctypes.c_long(one) for one in arguments))
-        found[name] = ctypes.get_errno() if result < 0 else 0
-    return found
+        result = libc.syscall(ctypes.c_long(numbers[name]), *(ctypes.c_long(number) for number in arguments))
+        outcomes[name] = ctypes.get_errno() if result < 0 else 0
+    return outcomes
 
 
 def deepen(levels, length):
@@ -143,14 +143,14 @@ def fill_slowly(seconds):
 
 
 def orphans_hog(processes, megabytes):
-    """Processes that nobody waits for, each with memory of its own."""
+    """Start orphaned processes, each with its own memory."""
     for _ in range(processes):
         first = os.fork()
         if first == 0:
             if os.fork() == 0:
-                held = b"x" * (megabytes << 20)
+                block = b"x" * (megabytes << 20)
                 time.sleep(150)
-                os._exit(len(held) & 1)
+                os._exit(len(block) & 1)
             os._exit(0)
         os.waitpid(first, 0)
     time.sleep(100)
@@ -187,14 +187,14 @@ def environment():
 
 
 def descriptors():
-    found = {}
+    targets = {}
     for fd in range(4096):
         try:
             facts = os.fstat(fd)
         except OSError:
             continue
-        found[str(fd)] = [facts.st_mode, facts.st_rdev]
-    return found
+        targets[str(fd)] = [facts.st_mode, facts.st_rdev]
+    return targets
 
 
 def identity():
@@ -228,10 +228,10 @@ def thread_bomb():
 
 
 def hog(megabytes):
-    held = []
+    blocks = []
     for _ in range(megabytes):
-        held.append(bytearray(b"x" * (1 << 20)))
-    return len(held)
+        blocks.append(bytearray(b"x" * (1 << 20)))
+    return len(blocks)
 
 
 def map_hog(megabytes, held_s=0):
@@ -253,13 +253,13 @@ def program(path):
 
 
 def shell(command):
-    """What a program started in the jail prints."""
+    """Output of a program in the jail."""
     done = subprocess.run(["/bin/bash", "-c", command], capture_output=True, close_fds=False, timeout=150, check=False)
     return (done.stdout + done.stderr).decode("utf-8", "replace")
 
 
 def forks(stay_s=0):
-    """Processes that can be made before the limit; all of them stay for a while if told."""
+    """Number of processes up to the limit; optionally all of them stay for a while."""
     pids = []
     try:
         while len(pids) < 4096:
@@ -278,7 +278,7 @@ def forks(stay_s=0):
 
 
 def orphan():
-    """A grandchild that nobody waits for; its process id as this namespace has it."""
+    """Start an orphaned grandchild; its process id in this namespace."""
     subprocess.Popen(["/bin/sleep", "300"], start_new_session=True)
     subprocess.Popen(["/bin/sleep", "300"], process_group=0)
     return subprocess.Popen(["/bin/sleep", "300"]).pid

@@ -14,8 +14,8 @@ from kernelforge.sandbox import Channel, Frame
 
 @pytest.fixture
 def ends():
-    left, right = socket.socketpair()
-    pair = Channel(left), Channel(right)
+    first, second = socket.socketpair()
+    pair = Channel(first), Channel(second)
     yield pair
     for end in pair:
         end.close()
@@ -48,12 +48,12 @@ def test_half_a_surrogate_pair_becomes_text_that_can_be_written(ends):
 
 @pytest.mark.parametrize("text", [b'{"a": "\xed\xa0\x80"}', '{"a": 1}'.encode("utf-16"), b'{"a": "\xff"}'])
 def test_text_that_is_not_utf_8_is_refused(text):
-    left, right = socket.socketpair()
-    left.sendall(raw_frame(text))
+    first, second = socket.socketpair()
+    first.sendall(raw_frame(text))
     with pytest.raises(SandboxError, match="not JSON"):
-        Channel(right).receive(timeout_s=1)
-    left.close()
-    right.close()
+        Channel(second).receive(timeout_s=1)
+    first.close()
+    second.close()
 
 
 def test_views_of_any_item_size_are_sent_as_bytes(ends):
@@ -69,14 +69,14 @@ def test_frames_follow_one_another(ends):
 
 @pytest.mark.parametrize("announced", [5000, 8 << 20])
 def test_a_slow_sender_is_a_timeout_however_it_dribbles(announced):
-    left, right = socket.socketpair()
-    channel = Channel(right)
+    first, second = socket.socketpair()
+    channel = Channel(second)
     stop = threading.Event()
 
     def dribble():
-        left.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, announced) + struct.pack("<QB", announced, 0) + b"{}")
+        first.sendall(struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, announced) + struct.pack("<QB", announced, 0) + b"{}")
         while not stop.wait(0.02):
-            left.send(b"x")
+            first.send(b"x")
 
     sender = threading.Thread(target=dribble)
     sender.start()
@@ -85,17 +85,17 @@ def test_a_slow_sender_is_a_timeout_however_it_dribbles(announced):
         channel.receive(timeout_s=0.4)
     stop.set()
     sender.join()
-    left.close()
+    first.close()
     channel.close()
 
 
 def test_a_receiver_that_does_not_read_is_a_timeout():
-    left, right = socket.socketpair()
-    sender = Channel(left, files_from=None)
+    first, second = socket.socketpair()
+    sender = Channel(first, files_from=None)
     with pytest.raises(ChildTimeout):
         sender.send({}, [bytes(64 << 20)], timeout_s=0.2)
     sender.close()
-    right.close()
+    second.close()
 
 
 def test_the_other_side_going_away_is_a_death(ends):
@@ -107,12 +107,12 @@ def test_the_other_side_going_away_is_a_death(ends):
 
 
 def test_a_death_in_the_middle_of_a_large_blob_is_a_death():
-    left, right = socket.socketpair()
-    channel = Channel(right)
-    left.sendall(
+    first, second = socket.socketpair()
+    channel = Channel(second)
+    first.sendall(
         struct.pack("<4sIIIQ", b"KFF2", 2, 1, 0, 4 << 20) + struct.pack("<QB", 4 << 20, 0) + b"{}" + b"x" * 1000
     )
-    left.close()
+    first.close()
     with pytest.raises(ChildDied):
         channel.receive(timeout_s=120)
     channel.close()
@@ -128,8 +128,8 @@ def test_an_announced_length_alone_takes_no_memory(ends):
 
 
 def test_caps_are_the_receivers_own():
-    left, right = socket.socketpair()
-    sender, receiver = Channel(left), Channel(right, max_blob_bytes=10, max_json_bytes=100)
+    first, second = socket.socketpair()
+    sender, receiver = Channel(first), Channel(second, max_blob_bytes=10, max_json_bytes=100)
     sender.send({}, [bytes(10)])
     assert receiver.receive(timeout_s=1).blobs == (bytes(10),)
     sender.send({}, [bytes(11)])

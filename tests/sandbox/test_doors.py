@@ -24,9 +24,9 @@ def refused(reply):
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
-@pytest.mark.parametrize("place", ["results", "home", "cwd"])
-def test_files_of_the_parent_cannot_be_read(act, canary, tmp_path, monkeypatch, place, mode):
-    folder = tmp_path / place
+@pytest.mark.parametrize("location", ["results", "home", "cwd"])
+def test_files_of_the_parent_cannot_be_read(act, canary, tmp_path, monkeypatch, location, mode):
+    folder = tmp_path / location
     folder.mkdir()
     for outer in (folder, *folder.parents):
         if outer.stat().st_uid == os.getuid() and str(outer).startswith(str(tmp_path.parent)):
@@ -78,16 +78,16 @@ def test_environment_of_the_parent_and_the_zygote_cannot_be_read(act, zygote):
 def test_only_the_channel_and_null_are_open(act, canary, tmp_path):
     secret = tmp_path / "open"
     secret.write_text(canary)
-    held = os.open(secret, os.O_RDONLY)
-    os.set_inheritable(held, True)
+    secret_fd = os.open(secret, os.O_RDONLY)
+    os.set_inheritable(secret_fd, True)
     try:
-        found = act("descriptors")["gave"]
+        descriptors = act("descriptors")["gave"]
     finally:
-        os.close(held)
-    kinds = {fd: mode for fd, (mode, _) in found.items() if fd not in ("0", "1", "2")}
+        os.close(secret_fd)
+    kinds = {fd: mode for fd, (mode, _) in descriptors.items() if fd not in ("0", "1", "2")}
     assert [stat.S_ISSOCK(mode) for mode in kinds.values()] == [True]
     null = os.stat("/dev/null").st_rdev
-    assert all(found[fd][1] == null for fd in ("0", "1", "2"))
+    assert all(descriptors[fd][1] == null for fd in ("0", "1", "2"))
 
 
 def test_a_tcp_server_cannot_be_reached(act):
@@ -166,6 +166,6 @@ def test_root_is_given_up(act):
 
 
 def test_calls_that_no_child_needs_are_refused_even_where_they_would_do_no_harm(act):
-    found = act("harmless_calls")["gave"]
-    assert len(found) > 20
-    assert {name: number for name, number in found.items() if number != errno.EPERM} == {}
+    outcomes = act("harmless_calls")["gave"]
+    assert len(outcomes) > 20
+    assert {name: number for name, number in outcomes.items() if number != errno.EPERM} == {}

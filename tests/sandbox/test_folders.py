@@ -34,22 +34,22 @@ def test_everything_in_a_folder_counts_and_links_lead_nowhere(tmp_path):
     assert folder_bytes(str(tmp_path)) < before + 8192
 
 
-def test_a_folder_of_any_depth_and_mode_is_removed_and_nothing_beside_it(tmp_path):
-    beside = tmp_path / "beside"
-    beside.mkdir()
-    (beside / "kept").write_text("kept")
+def test_a_folder_of_any_depth_and_mode_is_removed_and_nothing_outside_it(tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").write_text("kept")
     folder = str(tmp_path / "hostile")
     fd = deepen(folder, 3000)
-    os.symlink(beside, "link", dir_fd=fd)
+    os.symlink(outside, "link", dir_fd=fd)
     os.mkfifo("pipe", dir_fd=fd)
     os.close(fd)
-    os.symlink(beside, folder + "/link")
+    os.symlink(outside, folder + "/link")
     os.mkdir(folder + "/shut")
     os.mkdir(folder + "/shut/inside")
     os.chmod(folder + "/shut", 0)
     remove_tree(folder)
     assert not os.path.lexists(folder)
-    assert (beside / "kept").read_text() == "kept"
+    assert (outside / "kept").read_text() == "kept"
 
 
 def test_a_folder_that_is_a_link_is_left_alone(tmp_path):

@@ -1,4 +1,4 @@
-"""What of a machine is granted for its GPUs, on machines made of folders."""
+"""Grants for a machine's GPUs, on machines imitated by folders."""
 
 import ctypes
 import os
@@ -32,12 +32,12 @@ def machine(tmp_path):
         (dev / name).touch()
     for name in ("nvidia-cap1", "nvidia-cap2", "other"):
         (dev / "nvidia-caps" / name).touch()
-    for place, uuid, minor in (("0000:17:00.0", FIRST, 1), ("0000:65:00.0", SECOND, 0)):
-        folder = tmp_path / "proc/driver/nvidia/gpus" / place
+    for bus_address, uuid, minor in (("0000:17:00.0", FIRST, 1), ("0000:65:00.0", SECOND, 0)):
+        folder = tmp_path / "proc/driver/nvidia/gpus" / bus_address
         folder.mkdir(parents=True)
         (folder / "information").write_text(
             f"Model: \t\t NVIDIA H200\nIRQ:   \t\t 45\nGPU UUID: \t {uuid}\nVideo BIOS: \t 96.00.00\n"
-            f"Bus Location: \t {place}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
+            f"Bus Location: \t {bus_address}\nDevice Minor: \t {minor}\nGPU Excluded:\t No\n"
         )
     return str(tmp_path)
 
@@ -86,8 +86,8 @@ def test_a_driver_outside_the_linkers_folders_is_found_and_its_links_followed(tm
     (real / "libcuda.so.580.159.03").touch()
     (linked / "libcuda.so.1").symlink_to(real / "libcuda.so.580.159.03")
     monkeypatch.setenv("LD_LIBRARY_PATH", f"{linked}:{empty}::relative")
-    found = [folder for folder in gpu_access.driver_folders() if folder.startswith(str(tmp_path))]
-    assert found == [str(linked), str(real)]
+    folders = [folder for folder in gpu_access.driver_folders() if folder.startswith(str(tmp_path))]
+    assert folders == [str(linked), str(real)]
     with_gpu = policy.role_policy.__wrapped__("gpu-runner")
     assert {str(linked), str(real)} <= set(with_gpu.mounts)
     assert str(linked) in with_gpu.environment["LD_LIBRARY_PATH"].split(":")
@@ -133,9 +133,9 @@ def test_a_toolkit_is_found_around_the_compiler_on_the_path_but_usr_is_none(tmp_
 def test_triton_is_told_where_the_driver_is(tmp_path, monkeypatch):
     (tmp_path / "libcuda.so.1").touch()
     monkeypatch.setattr(gpu_access, "linked_driver", lambda environment: str(tmp_path))
-    for role, told in (("gpu-oracle", True), ("gpu-modelnew", True), ("gpu-runner", False), ("modelnew", False)):
+    for role, expected in (("gpu-oracle", True), ("gpu-modelnew", True), ("gpu-runner", False), ("modelnew", False)):
         granted = policy.role_policy.__wrapped__(role)
-        assert granted.environment.get("TRITON_LIBCUDA_PATH") == (str(tmp_path) if told else None)
+        assert granted.environment.get("TRITON_LIBCUDA_PATH") == (str(tmp_path) if expected else None)
 
 
 def test_the_driver_is_the_one_that_the_linker_takes(tmp_path):
@@ -167,12 +167,12 @@ def test_helpers_find_the_libraries_of_a_python_that_a_clusters_module_brings(tm
 def test_of_a_folder_of_libraries_nothing_else_is_granted(tmp_path, monkeypatch):
     """A helper process loads more than this process has, so that every library is granted, and its links' targets."""
     with open("/proc/self/maps") as file:
-        found = next(line.split(maxsplit=5)[-1].strip() for line in file if "/libm.so" in line)
+        library = next(line.split(maxsplit=5)[-1].strip() for line in file if "/libm.so" in line)
     folder, elsewhere = tmp_path / "lib", tmp_path / "elsewhere"
     fast = folder / "glibc-hwcaps/x86-64-v3"
     for made in (fast, elsewhere, folder / "results"):
         made.mkdir(parents=True)
-    shutil.copy(found, folder / "libmine.so.1.2")
+    shutil.copy(library, folder / "libmine.so.1.2")
     (folder / "libmine.so.1").symlink_to("libmine.so.1.2")
     (elsewhere / "libother.so.3").touch()
     (folder / "libother.so.3").symlink_to(elsewhere / "libother.so.3")

@@ -1,4 +1,4 @@
-"""Large blobs travel as sealed memory files; whatever else is passed ends the frame, and nothing is left open."""
+"""Large blobs are sent as sealed memory files; other descriptors end the frame, and none stays open."""
 
 import array
 import contextlib
@@ -30,15 +30,15 @@ HUGE_2_MB = os.MFD_HUGETLB | 21 << 26
 
 @pytest.fixture(autouse=True, scope="module")
 def searched_once():
-    """What was there before is no garbage of these tests: each of them searches for its own, at both ends."""
+    """Collect garbage once: each test then collects only its own, at both ends."""
     gc.collect()
     gc.freeze()
 
 
 @pytest.fixture
 def ends():
-    left, right = socket.socketpair()
-    pair = Channel(left, files_from=SIZE), Channel(right, forwards=True, files_from=SIZE)
+    first, second = socket.socketpair()
+    pair = Channel(first, files_from=SIZE), Channel(second, forwards=True, files_from=SIZE)
     yield pair
     for end in pair:
         end.close()
@@ -47,21 +47,21 @@ def ends():
 @pytest.fixture
 def hostile():
     """A raw socket, and the channel that reads from it."""
-    left, right = socket.socketpair()
-    channel = Channel(right, files_from=SIZE)
-    yield left, channel
-    left.close()
+    first, second = socket.socketpair()
+    channel = Channel(second, files_from=SIZE)
+    yield first, channel
+    first.close()
     channel.close()
 
 
 def open_descriptors():
-    """What this process has open, by number."""
+    """Open descriptors of this process, by number."""
     gc.collect()
-    found = {}
+    targets = {}
     for fd in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing's own
-            found[fd] = os.readlink(f"/proc/self/fd/{fd}")
-    return found
+            targets[fd] = os.readlink(f"/proc/self/fd/{fd}")
+    return targets
 
 
 def frame(*lengths, files=None, marks=None, text=b"{}"):
@@ -72,8 +72,8 @@ def frame(*lengths, files=None, marks=None, text=b"{}"):
     return head + struct.pack(f"<{len(lengths)}Q", *lengths) + marks + text
 
 
-def passing(left, data, fds):
-    left.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
+def passing(sender, data, fds):
+    sender.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))])
 
 
 def memory_file(size=SIZE, *, content=None, seals=ALL, flags=os.MFD_ALLOW_SEALING):
@@ -106,15 +106,15 @@ def test_a_file_is_sent_while_nobody_reads_and_whatever_its_size(ends):
 
 
 def test_a_channel_without_files_sends_none_and_takes_none():
-    left, right = socket.socketpair()
-    sender, receiver = Channel(left), Channel(right)
+    first, second = socket.socketpair()
+    sender, receiver = Channel(first), Channel(second)
     sent = threading.Thread(target=sender.send, args=({}, [bytes(SMALLEST_FILE)]))
     sent.start()
     assert receiver.receive(timeout_s=120).blobs == (bytes(SMALLEST_FILE),)
     sent.join()
     before = open_descriptors()
     fd = memory_file()
-    passing(left, frame(SIZE), [fd])
+    passing(first, frame(SIZE), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
         receiver.receive(timeout_s=120)
@@ -128,8 +128,8 @@ def test_what_came_in_a_file_is_sent_on_in_the_same_file(ends):
     ends[0].send({}, [content], timeout_s=120)
     view = ends[1].receive(timeout_s=120).blobs[0]
     inode = os.fstat(descriptor_of(view)).st_ino
-    left, right = socket.socketpair()
-    onward, last = Channel(left, files_from=SIZE), Channel(right, files_from=SIZE, forwards=True)
+    first, second = socket.socketpair()
+    onward, last = Channel(first, files_from=SIZE), Channel(second, files_from=SIZE, forwards=True)
     onward.send({}, [view], timeout_s=120)
     arrived = last.receive(timeout_s=120).blobs[0]
     assert os.fstat(descriptor_of(arrived)).st_ino == inode
@@ -175,16 +175,16 @@ def test_views_outlive_their_channel_and_hold_descriptors_only_while_they_live(e
     view = ends[1].receive(timeout_s=120).blobs[0]
     ends[1].close()
     assert view[-1] == ord("y")
-    held = [target for target in open_descriptors().values() if "memfd:kernelforge" in target]
+    kept = [target for target in open_descriptors().values() if "memfd:kernelforge" in target]
     del view
-    left = [target for target in open_descriptors().values() if "memfd:kernelforge" in target]
-    assert len(held) > len(left)
+    remaining = [target for target in open_descriptors().values() if "memfd:kernelforge" in target]
+    assert len(kept) > len(remaining)
 
 
 def test_a_channel_that_forwards_nothing_keeps_no_descriptor_of_its_own():
-    left, right = socket.socketpair()
-    sender, receiver = Channel(left), Channel(right, files_from=SIZE)
-    passing(left, frame(SIZE), [memory_file()])
+    first, second = socket.socketpair()
+    sender, receiver = Channel(first), Channel(second, files_from=SIZE)
+    passing(first, frame(SIZE), [memory_file()])
     view = receiver.receive(timeout_s=120).blobs[0]
     assert descriptor_of(view) is None
     sender.close()
@@ -209,9 +209,9 @@ def pipe():
 
 
 def unix_socket():
-    one, other = socket.socketpair()
-    other.close()
-    return one.detach()
+    first, second = socket.socketpair()
+    second.close()
+    return first.detach()
 
 
 def plain_file(tmp_path):
@@ -241,9 +241,9 @@ def huge_pages():
 
 def write_only():
     fd = memory_file()
-    again = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_PATH)
+    reopened = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_PATH)
     os.close(fd)
-    return again
+    return reopened
 
 
 BAD = {
@@ -269,10 +269,10 @@ BAD = {
 
 @pytest.mark.parametrize("kind", BAD)
 def test_anything_but_a_whole_sealed_file_of_the_announced_size_is_refused_and_closed(hostile, kind, tmp_path):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     fd = BAD[kind](tmp_path)
-    passing(left, frame(SIZE), [fd])
+    passing(sender, frame(SIZE), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="memory file"):
         channel.receive(timeout_s=120)
@@ -280,9 +280,9 @@ def test_anything_but_a_whole_sealed_file_of_the_announced_size_is_refused_and_c
 
 
 def test_huge_pages_are_refused(hostile):
-    left, channel = hostile
+    sender, channel = hostile
     fd = huge_pages()
-    passing(left, frame(2 << 20), [fd])
+    passing(sender, frame(2 << 20), [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="memory file"):
         channel.receive(timeout_s=120)
@@ -308,15 +308,15 @@ def test_huge_pages_are_refused(hostile):
     ],
 )
 def test_a_broken_frame_leaves_no_descriptor_open(hostile, head, passed):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     fd = memory_file()
     if passed:
-        passing(left, head, [fd] * passed)
+        passing(sender, head, [fd] * passed)
     else:
-        left.sendall(head)
+        sender.sendall(head)
     os.close(fd)
-    left.shutdown(socket.SHUT_WR)
+    sender.shutdown(socket.SHUT_WR)
     with pytest.raises((SandboxError, ChildDied)) as stopped:
         channel.receive(timeout_s=120)
     del stopped
@@ -324,10 +324,10 @@ def test_a_broken_frame_leaves_no_descriptor_open(hostile, head, passed):
 
 
 def test_a_sender_that_stops_after_its_descriptors_is_a_timeout_and_leaves_none_open(hostile):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     fd = memory_file()
-    passing(left, frame(SIZE)[:30], [fd])
+    passing(sender, frame(SIZE)[:30], [fd])
     os.close(fd)
     with pytest.raises(ChildTimeout):
         channel.receive(timeout_s=0.1)
@@ -335,10 +335,10 @@ def test_a_sender_that_stops_after_its_descriptors_is_a_timeout_and_leaves_none_
 
 
 def test_more_descriptors_than_a_frame_may_have_are_dropped(hostile):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     fd = memory_file()
-    passing(left, frame(*[SIZE] * (MAX_FILES + 1)), [fd] * (MAX_FILES + 1))
+    passing(sender, frame(*[SIZE] * (MAX_FILES + 1)), [fd] * (MAX_FILES + 1))
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
         channel.receive(timeout_s=120)
@@ -346,12 +346,12 @@ def test_more_descriptors_than_a_frame_may_have_are_dropped(hostile):
 
 
 def test_descriptors_dribbled_with_every_byte_of_the_header_are_counted_together(hostile):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     fd = memory_file()
     with contextlib.suppress(OSError):
         for byte in frame(*[SIZE] * MAX_FILES)[:20]:
-            passing(left, bytes([byte]), [fd] * 16)
+            passing(sender, bytes([byte]), [fd] * 16)
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
         channel.receive(timeout_s=120)
@@ -360,12 +360,12 @@ def test_descriptors_dribbled_with_every_byte_of_the_header_are_counted_together
 
 @pytest.mark.parametrize("size", [8, 2 << 20])
 def test_descriptors_after_the_header_are_dropped_and_end_the_frame(hostile, size):
-    left, channel = hostile
+    sender, channel = hostile
     before = open_descriptors()
     head = frame(size, files=0, marks=b"\0")
-    left.sendall(head)
+    sender.sendall(head)
     fd = memory_file()
-    passing(left, b"x" * 8, [fd])
+    passing(sender, b"x" * 8, [fd])
     os.close(fd)
     with pytest.raises(SandboxError, match="descriptors"):
         channel.receive(timeout_s=120)
@@ -453,11 +453,11 @@ def test_a_child_that_passes_a_file_it_can_still_cut_is_killed(with_gpu):
 def test_equal_bytes_are_equal_however_they_are_held():
     content = os.urandom(1000)
     other = content[:-1] + bytes([content[-1] ^ 1])
-    held = (content, memoryview(content), memoryview(np.frombuffer(bytearray(content), np.uint8)))
-    for left in held:
-        for right in held:
-            assert same_bytes(left, right)
-        assert not same_bytes(left, other)
-        assert not same_bytes(left, memoryview(other))
-        assert not same_bytes(left, content[:-1])
+    views = (content, memoryview(content), memoryview(np.frombuffer(bytearray(content), np.uint8)))
+    for first in views:
+        for second in views:
+            assert same_bytes(first, second)
+        assert not same_bytes(first, other)
+        assert not same_bytes(first, memoryview(other))
+        assert not same_bytes(first, content[:-1])
     assert same_bytes(b"", memoryview(b""))

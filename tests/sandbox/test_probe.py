@@ -19,7 +19,7 @@ from tests.sandbox.jail_setup import reachable_by_others
 def test_the_strongest_tier_that_holds_is_reported():
     report = select_tier(repeat=True)
     assert report.tier in ("namespaces", "landlock")
-    tried = next(one for one in report.tried if one.tier == report.tier)
+    tried = next(attempt for attempt in report.tried if attempt.tier == report.tier)
     assert tried.works
     assert len(tried.doors) >= 20
     assert report.layers == tried.layers
@@ -146,14 +146,14 @@ def under_filter(*refused):
 
 
 def test_where_namespaces_are_refused_landlock_holds():
-    said = under_filter(UNSHARE)
-    assert "TIER landlock" in said
-    assert "STARTED" in said
+    output = under_filter(UNSHARE)
+    assert "TIER landlock" in output
+    assert "STARTED" in output
 
 
 def test_where_no_tier_works_untrusted_code_is_refused_unless_allowed():
-    said = under_filter(UNSHARE, LANDLOCK_CREATE)
-    assert "TIER none" in said
-    assert "REFUSED untrusted code is refused: no jail works on this machine (namespaces:" in said
-    assert "user namespaces" in said, "it says what to do"
-    assert "ALLOWED ('no privileges', 'limits')" in said
+    output = under_filter(UNSHARE, LANDLOCK_CREATE)
+    assert "TIER none" in output
+    assert "REFUSED untrusted code is refused: no jail works on this machine (namespaces:" in output
+    assert "user namespaces" in output, "it says what to do"
+    assert "ALLOWED ('no privileges', 'limits')" in output

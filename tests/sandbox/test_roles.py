@@ -155,14 +155,14 @@ def test_a_role_without_programs_runs_none(act):
 def test_a_program_reads_nothing_of_the_parent(act, canary, planted, monkeypatch):
     monkeypatch.setenv("KERNELFORGE_CANARY", canary)
     pids = f"{os.getpid()} {os.getppid()} {act.child.pid}"
-    said = act("shell", f"cat {planted}; ls -la {planted.parent}; env; for p in {pids}; do cat /proc/$p/environ; done")
-    assert canary not in said["gave"]
-    assert planted.name not in said["gave"].replace(str(planted), "")
-    said = act("shell", "cat /etc/passwd /etc/shadow /proc/1/environ; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")[
+    reply = act("shell", f"cat {planted}; ls -la {planted.parent}; env; for p in {pids}; do cat /proc/$p/environ; done")
+    assert canary not in reply["gave"]
+    assert planted.name not in reply["gave"].replace(str(planted), "")
+    reply = act("shell", "cat /etc/passwd /etc/shadow /proc/1/environ; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")[
         "gave"
     ]
-    assert "root:" not in said
-    assert canary not in said
+    assert "root:" not in reply
+    assert canary not in reply
     act("shell", f"echo changed > {planted}; rm -f {planted}; mv {planted} {planted}.gone")
     assert planted.read_text() == canary
 
@@ -180,13 +180,13 @@ def test_a_program_reaches_no_network(act):
 
 @each(RUN_PROGRAMS)
 def test_a_program_inherits_no_descriptor(act, canary, planted):
-    held = os.open(planted, os.O_RDONLY)
-    os.set_inheritable(held, True)
+    planted_fd = os.open(planted, os.O_RDONLY)
+    os.set_inheritable(planted_fd, True)
     try:
-        found = act("shell", "for fd in $(seq 3 300); do (exec <&$fd) 2>/dev/null && echo open $fd; done; echo done")
+        reply = act("shell", "for fd in $(seq 3 300); do (exec <&$fd) 2>/dev/null && echo open $fd; done; echo done")
     finally:
-        os.close(held)
-    assert found["gave"].split() == ["done"]
+        os.close(planted_fd)
+    assert reply["gave"].split() == ["done"]
 
 
 @each(RUN_PROGRAMS)
@@ -218,17 +218,17 @@ def test_processes_are_bounded(act):
     if os.getuid() == 0 or act.tier == "namespaces":
         assert 8 <= made <= LIMITS.processes + hostile(act.role).processes
     else:
-        # Other tasks of the same user count, and those come and go meanwhile.
+        # Other tasks of the same user count, and their number varies.
         assert made < 4096
 
 
 @each(RUN_PROGRAMS)
 def test_nothing_that_a_child_started_outlives_it(zygotes, act, tmp_path):
     act("orphan")
-    mine = children_of(act.child.pid)
-    assert len(mine) >= 4, "the child and what it started, sessions and groups of their own included"
+    children = children_of(act.child.pid)
+    assert len(children) >= 4, "the child and what it started, sessions and groups of their own included"
     act.child.close()
-    assert all(gone(pid) for pid in mine)
+    assert all(gone(pid) for pid in children)
 
 
 @each(RUN_PROGRAMS)
@@ -237,8 +237,8 @@ def test_ninja_builds(act):
     if not shutil.which("ninja"):
         pytest.skip("no ninja here")
     rule = "rule copy\\n  command = cp $in $out\\nbuild b: copy a\\n"
-    said = act("shell", f"echo made > a; printf '{rule}' > build.ninja; ninja && cat b")["gave"]
-    assert said.splitlines()[-1] == "made", said
+    output = act("shell", f"echo made > a; printf '{rule}' > build.ninja; ninja && cat b")["gave"]
+    assert output.splitlines()[-1] == "made", output
 
 
 def test_nothing_outlives_a_parent_that_was_killed():
@@ -259,12 +259,12 @@ def test_nothing_outlives_a_parent_that_was_killed():
 
 def children_of(pid):
     """Every process under ``pid``, its own children first."""
-    found = []
+    children = []
     for task in os.listdir(f"/proc/{pid}/task"):
         with open(f"/proc/{pid}/task/{task}/children") as file:
             for child in map(int, file.read().split()):
-                found += [child, *children_of(child)]
-    return found
+                children += [child, *children_of(child)]
+    return children
 
 
 @pytest.mark.parametrize(
@@ -292,7 +292,7 @@ def test_memory_of_processes_that_nobody_waits_for_counts_too(act):
 @each(RUN_PROGRAMS)
 def test_memory_of_all_it_starts_counts_together(act):
     # Each of them stays under the limit of one process; together they are over it.
-    # They have read what nobody takes from them.
+    # They have filled their buffers, which are never read.
     hog = "dd if=/dev/zero bs=50000000 count=1"
     with pytest.raises(ChildDied, match="out of memory"):
         act("shell", f"{{ for i in 1 2 3 4 5 6 7 8; do {hog} & done; wait; }} | sleep 100")
@@ -362,28 +362,28 @@ def test_a_warm_up_that_opens_a_gpu_is_refused(monkeypatch):
 
 
 def test_a_parent_may_choose_the_gpu_and_nothing_else():
-    chosen = {"CUDA_VISIBLE_DEVICES": "GPU-0a1b2c3d-0000-1111-2222-333344445555"}
+    environment = {"CUDA_VISIBLE_DEVICES": "GPU-0a1b2c3d-0000-1111-2222-333344445555"}
     with (
-        Zygote("gpu-runner", policy=hostile("gpu-runner"), environment=chosen) as zygote,
+        Zygote("gpu-runner", policy=hostile("gpu-runner"), environment=environment) as zygote,
         zygote.spawn(LIMITS) as child,
     ):
         gave = child.call({"act": "environment"}).data["reply"]["gave"]
-        assert gave["CUDA_VISIBLE_DEVICES"] == chosen["CUDA_VISIBLE_DEVICES"]
+        assert gave["CUDA_VISIBLE_DEVICES"] == environment["CUDA_VISIBLE_DEVICES"]
     for name in ("LD_PRELOAD", "OPENAI_API_KEY", "PATH"):
         with pytest.raises(SandboxError, match=f"takes no {name}"):
             Zygote("gpu-runner", environment={name: "x"})
     with pytest.raises(SandboxError, match="characters"):
         Zygote("gpu-runner", environment={"CUDA_VISIBLE_DEVICES": "0\nLD_PRELOAD=x"})
     with pytest.raises(SandboxError, match="takes no CUDA_VISIBLE_DEVICES"):
-        Zygote("runner", environment=chosen)
+        Zygote("runner", environment=environment)
 
 
 def test_gpu_roles_fall_to_a_tier_in_which_cuda_can_work():
-    chosen = gpu_tier()
-    assert chosen in (None, "landlock")
+    expected = gpu_tier()
+    assert expected in (None, "landlock")
     with Zygote("gpu-runner", policy=hostile("gpu-runner")) as zygote, zygote.spawn(LIMITS) as child:
         assert ("private proc" in child.layers) == (zygote.tier == "namespaces")
-        assert chosen is None or zygote.tier == chosen
+        assert expected is None or zygote.tier == expected
 
 
 HIDDEN_PROC = """

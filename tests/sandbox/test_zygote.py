@@ -90,7 +90,7 @@ def test_a_process_without_a_descriptor_is_not_taken_for_a_later_one(without_pid
     assert process.ended(60)  # a zombie has ended
     sleeper.wait()
     assert process.ended()
-    # Whoever has its number now is left alone.
+    # A later process with its number is not killed.
     monkeypatch.setattr(os, "kill", lambda *_: pytest.fail("a later process was killed"))
     process.kill()
     process.close()
@@ -117,11 +117,11 @@ def test_an_orphan_of_a_killed_child_cannot_exist(zygote):
 def test_many_threads_may_spawn_at_once(zygote):
     replies = []
 
-    def one():
+    def spawn_once():
         with zygote.spawn(LIMITS) as child:
             replies.append(child.call({"act": "identity"}).data["reply"]["gave"]["uid"][0])
 
-    threads = [threading.Thread(target=one) for _ in range(8)]
+    threads = [threading.Thread(target=spawn_once) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -144,22 +144,22 @@ def test_an_error_of_ours_in_the_warm_up_keeps_its_type():
 
 
 def test_a_child_that_said_how_it_ended_is_gone_when_it_is_closed():
-    """Where its monitor leads a group, all that is left in it is ended after the word was written."""
+    """A monitor that leads a group ends its remaining processes after it wrote the report."""
     reading, writing = os.pipe()
     says = """printf '{"cause": "exit", "exit_code": 0}'; sleep 0.5"""
     monitor = subprocess.Popen(["/bin/sh", "-c", says], stdout=writing)
     os.close(writing)
-    ours, theirs = socket.socketpair()
-    theirs.close()
-    child = Child("hostile", monitor.pid, ours.detach(), reading, LIMITS, None)
+    parent_end, child_end = socket.socketpair()
+    child_end.close()
+    child = Child("hostile", monitor.pid, parent_end.detach(), reading, LIMITS, None)
     assert child.death(120).cause == "exit"
     child.close()
     assert monitor.poll() == 0
 
 
 def test_an_unknown_role_is_refused():
-    with pytest.raises(SandboxError, match="no usable role 'nobody'"):
-        Zygote("nobody")
+    with pytest.raises(SandboxError, match="no usable role 'unknown'"):
+        Zygote("unknown")
 
 
 @pytest.mark.parametrize("role", ["compiler", "runner", "oracle"])
@@ -192,8 +192,8 @@ def test_a_role_reads_what_it_is_granted_and_nothing_beside_it(role, tier):
         for folder in (package.parent, Path.home(), Path.cwd(), "/tmp/..", "/var", "/proc"):
             gave = child.call({"act": "listing", "arguments": [str(folder)]}).data["reply"]
             visible = gave["gave"] if gave["opened"] else []
-            held = [name for name in visible if os.path.isfile(os.path.join(folder, name))]
-            assert not held, f"{folder} shows {held}"
+            files = [name for name in visible if os.path.isfile(os.path.join(folder, name))]
+            assert not files, f"{folder} shows {files}"
 
 
 def test_no_working_tier_refuses_unless_told_otherwise():
@@ -231,10 +231,10 @@ def test_a_spawn_cut_short_by_ctrl_c_leaves_the_next_one_in_order(zygote, monkey
 
 def test_what_a_child_of_ours_raised_is_one_line_and_its_traceback_a_note(zygote):
     with zygote.spawn(LIMITS) as child:
-        with pytest.raises(ChildDied) as told:
+        with pytest.raises(ChildDied) as caught:
             child.call({"act": "nothing"})
-    assert str(told.value) == "the hostile child failed: KeyError: 'nothing'"
-    assert "Traceback" in told.value.__notes__[0]
+    assert str(caught.value) == "the hostile child failed: KeyError: 'nothing'"
+    assert "Traceback" in caught.value.__notes__[0]
 
 
 def test_a_call_cut_short_by_ctrl_c_leaves_no_reply_to_the_next(zygote, monkeypatch):
@@ -248,7 +248,7 @@ def test_a_call_cut_short_by_ctrl_c_leaves_no_reply_to_the_next(zygote, monkeypa
             patch.setattr(child.channel, "receive", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 child.call({"act": "identity"})
-        # As where a process that is going down still holds the other end: what is sent arrives at nobody.
+        # As if a dying process still held the other end: the message is lost.
         monkeypatch.setattr(child.channel, "send", lambda *request, timeout_s: None)
         with pytest.raises(ChildDied):
             child.call({"act": "sleep", "arguments": [0]})

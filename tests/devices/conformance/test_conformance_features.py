@@ -1,4 +1,4 @@
-"""What a device declares works; what it does not is refused as unsupported, never as the candidate's mistake."""
+"""Declared features work; others are refused as unsupported, never as the candidate's mistake."""
 
 from __future__ import annotations
 
@@ -124,9 +124,9 @@ def test_tensor_maps(device: Device, make: Make) -> None:
     x = randoms(30, 64)
     result = ran(device, make, TILE, TILE_PLAN, x)
     if declared(device, result, capability="tensor_maps"):
-        wanted = np.zeros((8, 16), np.float32)
-        wanted[:6] = x[24:30, 16:32]
-        np.testing.assert_array_equal(floats(result.outputs[0]).reshape(8, 16), wanted)
+        expected = np.zeros((8, 16), np.float32)
+        expected[:6] = x[24:30, 16:32]
+        np.testing.assert_array_equal(floats(result.outputs[0]).reshape(8, 16), expected)
 
 
 def test_library_calls(device: Device, make: Make) -> None:

@@ -1,4 +1,4 @@
-"""What every device must do with a plan, whatever it is made of."""
+"""Requirements on every device for runs of a plan."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ def test_zeros_are_zero_in_every_run(device: Device, make: Make) -> None:
 def test_scalars_arrive_as_they_are(device: Device, make: Make) -> None:
     source = """
     #include <cuda_fp16.h>
-    extern "C" __global__ void told(float* out, int i, long long l, float f, double d, __half h) {
+    extern "C" __global__ void scalars(float* out, int i, long long l, float f, double d, __half h) {
       out[0] = i; out[1] = l >> 33; out[2] = f; out[3] = d; out[4] = __half2float(h);
     }
     """
     text = """
 def forward(x):
     out = empty((5,), dtype=float32)
-    told[1, 1](out, i32(-7), i64(3 * 2 ** 33), f32(0.5), f64(0.25), f16(1.5))
+    scalars[1, 1](out, i32(-7), i64(3 * 2 ** 33), f32(0.5), f64(0.25), f16(1.5))
     return out
 """
     plan, artifact = make(source, text, randoms(1))

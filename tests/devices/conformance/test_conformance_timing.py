@@ -1,4 +1,4 @@
-"""What every device that measures time must do with an armed plan."""
+"""Requirements on every device that measures time for a timed plan."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def test_flushes_take_time_of_their_own(device: Device, make: Make) -> None:
     with device.open(artifact) as session:
         armed = session.arm([request(plan, a, b)] * 2, flush_bytes=2 * device.l2_bytes)
         armed.block(3)
-        flush, whole = armed.flush_block(5), armed.block(5)
-        assert 0 < sorted(flush)[2] < sorted(whole)[2]
+        flush, total = armed.flush_block(5), armed.block(5)
+        assert 0 < sorted(flush)[2] < sorted(total)[2]
         np.testing.assert_array_equal(floats(armed.outputs()[1][0]), a + b)
         armed.close()
 
@@ -87,12 +87,12 @@ def test_setup_is_timed_apart_and_follows_the_weights(device: Device, make: Make
 def test_mutated_inputs_start_as_given(device: Device, make: Make) -> None:
     x = randoms(50)
     plan, artifact = make(plans.INCREMENT, plans.INCREMENT_PLAN, x)
-    asked = request(plan, x, mutable=frozenset({0}))
+    run_request = request(plan, x, mutable=frozenset({0}))
     with device.open(artifact) as session:
-        armed = session.arm([asked])
+        armed = session.arm([run_request])
         armed.block(1)
         np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
-        armed.refresh([asked])
+        armed.refresh([run_request])
         armed.block(1)
         np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
         armed.close()
@@ -140,9 +140,9 @@ def test_tables_that_are_only_read_are_no_reason_to_refuse(device: Device, make:
     with device.open(artifact) as session:
         armed = session.arm([request(plan, x)] * 2)
         armed.block(3)
-        wanted = np.tile([1.5, 3.5, 3.5, 5.5], 8) + np.sin((x * np.float32(1e5)).astype(np.float64))
+        expected = np.tile([1.5, 3.5, 3.5, 5.5], 8) + np.sin((x * np.float32(1e5)).astype(np.float64))
         for outputs in armed.outputs():
-            np.testing.assert_allclose(floats(outputs[0]), wanted, atol=1e-5)
+            np.testing.assert_allclose(floats(outputs[0]), expected, atol=1e-5)
         armed.close()
 
 

@@ -12,7 +12,7 @@ from tests.devices.cuda.software import SoftwareDevice
 
 
 class Naming:
-    """Children of a helper process, each told of its driver."""
+    """Children of a helper process; each receives the name of its driver."""
 
     def __init__(self, zygote: Zygote, driver: str) -> None:
         self._zygote, self._driver = zygote, driver

@@ -1,8 +1,7 @@
-"""A stopwatch for tests, which no load on the machine disturbs: real work in real children, on clocks that are told.
+"""A candidate timer for tests, independent of the machine's load: real work in real children, on fake clocks.
 
-The candidate's events are the software driver's, which are the same in every run. Baselines run for real, and what they
-take is made up. The parent's own clock moves by what each block is said to take, as it would beside an honest runner
-where nobody is ever late.
+The candidate's events are the software driver's, which are equal in every run. Baselines run, with fake times. The
+parent's clock advances by the reported time of each block, as with an honest runner and no delays.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ FLUSH_US = 10.0
 NODE_GAP_US = 1.5
 
 
-class ToldClock:
-    """Moves by what it is told, and by nothing else."""
+class FakeClock:
+    """Advances only by assignment."""
 
     def __init__(self) -> None:
         self.seconds = 0.0
@@ -30,10 +29,10 @@ class ToldClock:
         return self.seconds
 
 
-class Watched(Timeable):
+class ClockedSide(Timeable):
     """A side whose blocks move the clock by their own times. Reading events takes no time there."""
 
-    def __init__(self, side: Timeable, clock: ToldClock) -> None:
+    def __init__(self, side: Timeable, clock: FakeClock) -> None:
         self.name = side.name
         self._side = side
         self._clock = clock
@@ -64,10 +63,10 @@ class Watched(Timeable):
         return times
 
 
-class MadeUp(Watched):
-    """A baseline that takes the same time in every run, whatever torch took."""
+class FakeBaseline(ClockedSide):
+    """A baseline with the same time in every run, independent of torch's."""
 
-    def __init__(self, side: Timeable, clock: ToldClock, sets: int, flushed: bool) -> None:
+    def __init__(self, side: Timeable, clock: FakeClock, sets: int, flushed: bool) -> None:
         super().__init__(side, clock)
         flush_us = FLUSH_US if flushed else 0.0
         empty_us = flush_us + sets * NODE_GAP_US if flushed else 0.0
@@ -78,10 +77,12 @@ class MadeUp(Watched):
         return (self._all_us[work],) * len(times)
 
 
-class ToldStopwatch(CandidateTimer):
+class FakeTimer(CandidateTimer):
     """See the module."""
 
     def _clocked(self, armed: TimedPlan, baselines: Sequence[Timeable], sets: Any, reset_us: float) -> Timing:
-        self.host_clock = clock = ToldClock()
-        made_up: list[Timeable] = [MadeUp(one, clock, self.shape.sets, self.shape.flush_bytes > 0) for one in baselines]
-        return super()._clocked(Watched(armed, clock), made_up, sets, reset_us)  # type: ignore[arg-type]
+        self.host_clock = clock = FakeClock()
+        made_up: list[Timeable] = [
+            FakeBaseline(baseline, clock, self.shape.sets, self.shape.flush_bytes > 0) for baseline in baselines
+        ]
+        return super()._clocked(ClockedSide(armed, clock), made_up, sets, reset_us)  # type: ignore[arg-type]

@@ -26,23 +26,23 @@ def resolve(
     text: str, arrays: Sequence[Array], weights: Weights | None = None, library: Sequence[str] = ()
 ) -> ResolvedPlan:
     weights = weights or {}
-    known = dict(zip(weights, specs(list(weights.values())), strict=True))
-    return parse_plan(text).resolve(specs(arrays), known, {}, library=library)
+    weight_specs = dict(zip(weights, specs(list(weights.values())), strict=True))
+    return parse_plan(text).resolve(specs(arrays), weight_specs, {}, library=library)
 
 
-def given(plan: ResolvedPlan, arrays: Sequence[Array], weights: Weights | None = None) -> dict[int, bytes]:
+def buffer_contents(plan: ResolvedPlan, arrays: Sequence[Array], weights: Weights | None = None) -> dict[int, bytes]:
     """Bytes of the plan's inputs and weights."""
-    found = {}
+    contents = {}
     for buffer in plan.buffers:
         if isinstance(buffer.source, int):
-            found[buffer.id] = arrays[buffer.source].tobytes()
+            contents[buffer.id] = arrays[buffer.source].tobytes()
         elif isinstance(buffer.source, str):
-            found[buffer.id] = (weights or {})[buffer.source].tobytes()
-    return found
+            contents[buffer.id] = (weights or {})[buffer.source].tobytes()
+    return contents
 
 
 def request(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> RunRequest:
-    return RunRequest(plan, given(plan, arrays, weights), **changes)
+    return RunRequest(plan, buffer_contents(plan, arrays, weights), **changes)
 
 
 def build(compiler: Compiler, source: str, plan: ResolvedPlan, arch: str = "sm_90a") -> Artifact:

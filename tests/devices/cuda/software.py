@@ -62,7 +62,7 @@ def with_ptx(artifact: Artifact) -> Artifact:
 
 
 def warm_up() -> None:
-    """What children need of the emulator. Torch is loaded by the children that use it."""
+    """Import the emulator for the children. Children that use torch import it themselves."""
     machine.warm_up()
 
 
@@ -262,7 +262,7 @@ class SoftwareDriver:
 
 
 def create(ordinal: int) -> SoftwareDriver:
-    """What ``package.module:factory`` names."""
+    """Factory of the driver, as in ``package.module:factory``."""
     return SoftwareDriver(ordinal)
 
 

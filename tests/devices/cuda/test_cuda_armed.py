@@ -76,15 +76,15 @@ def test_without_graphs_the_same_is_launched(
 ) -> None:
     a, b = randoms(1000), randoms(1000, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
-    found = []
-    for place in (device, graphless):
+    times = []
+    for gpu in (device, graphless):
         with (
-            place.open(build(compiler, ADD, plan)) as session,
+            gpu.open(build(compiler, ADD, plan)) as session,
             session.arm([request(plan, a, b)] * 2, flush_bytes=1 << 20, flush_each=True) as armed,
         ):
-            found.append((armed.block(2), armed.flush_block(1), armed.outputs()))
-            assert armed.captured == (place is device)
-    assert found[0] == found[1]
+            times.append((armed.block(2), armed.flush_block(1), armed.outputs()))
+            assert armed.captured == (gpu is device)
+    assert times[0] == times[1]
 
 
 def test_gaps_are_no_part_of_a_sample(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -144,11 +144,11 @@ def test_what_setup_prepared_may_not_be_written(compiler: Compiler, device: Soft
 def test_mutated_inputs_start_as_given(compiler: Compiler, device: SoftwareDevice) -> None:
     x = randoms(50)
     plan = resolve(plans.INCREMENT_PLAN, [x])
-    asked = request(plan, x, mutable=frozenset({0}))
-    with device.open(build(compiler, plans.INCREMENT, plan)) as session, session.arm([asked]) as armed:
+    run_request = request(plan, x, mutable=frozenset({0}))
+    with device.open(build(compiler, plans.INCREMENT, plan)) as session, session.arm([run_request]) as armed:
         armed.block(1)
         np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
-        armed.refresh([asked])
+        armed.refresh([run_request])
         armed.block(1)
         np.testing.assert_array_equal(floats(armed.outputs()[0][1]), x + 1)
 
@@ -215,8 +215,8 @@ def test_variables_that_no_instruction_writes_need_not_be_found(compiler: Compil
         with session.arm([request(plan, a, b)], flush_bytes=1 << 16) as armed:
             armed.refresh([request(plan, a, b)])
             armed.block(2)
-            found = floats(armed.outputs()[0][0])
-    np.testing.assert_allclose(found, np.sin(a) + b + np.arange(300) % 3 + 1, rtol=1e-5, atol=1e-5)
+            output = floats(armed.outputs()[0][0])
+    np.testing.assert_allclose(output, np.sin(a) + b + np.arange(300) % 3 + 1, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -266,9 +266,9 @@ def test_coverage_is_the_share_of_own_kernels(compiler: Compiler, device: Softwa
     plan = resolve(plans.LIBRARY_PLAN, [a, b], library=["matmul"])
     with device.open(build(compiler, ADD, plan)) as session, session.arm([request(plan, a, b)]) as armed:
         assert not armed.captured
-        whole = armed.block(1)[0]
+        total = armed.block(1)[0]
         memset = 1 + 4 * 144 / BYTES_PER_US
-        assert armed.coverage() == pytest.approx(1 - (OPERATOR_US + memset) / whole, abs=1e-3)
+        assert armed.coverage() == pytest.approx(1 - (OPERATOR_US + memset) / total, abs=1e-3)
         np.testing.assert_allclose(floats(armed.outputs()[0][0]).reshape(12, 12), a @ b + a, rtol=1e-5, atol=1e-5)
 
 
@@ -378,19 +378,19 @@ def test_a_kernel_that_would_skip_what_was_done_before_works_in_every_sample(
 ) -> None:
     x = randoms(64)
     plan = resolve(MARKED_PLAN, [x])
-    found = []
+    measured = []
     for condition in (cheat, f"({cheat}) && x[0] == 42.0f"):
         artifact = build(compiler, MARKED.replace("CHEAT", condition), plan)
         with device.open(artifact) as session, session.arm([request(plan, x)] * 2, **flush) as armed:
             times = armed.block(5)
             assert len(set(times)) == 1
             overhead = armed.flush_block(1)[0]
-            found.append(times[0] - overhead)
+            measured.append(times[0] - overhead)
             for outputs in armed.outputs():
                 np.testing.assert_allclose(floats(outputs[0]), 2.0, rtol=1e-5)
     # The same loop in both, of 200 rounds by each of 64 threads.
-    assert min(found) > 2 * 64 * 200 / INSTRUCTIONS_PER_US
-    assert found[0] == pytest.approx(found[1], rel=0.05)
+    assert min(measured) > 2 * 64 * 200 / INSTRUCTIONS_PER_US
+    assert measured[0] == pytest.approx(measured[1], rel=0.05)
 
 
 @pytest.mark.parametrize("flush", FLUSHES)
@@ -399,12 +399,12 @@ def test_inputs_that_are_accumulated_into_are_as_drawn_before_every_execution(
 ) -> None:
     first, second = randoms(50), randoms(50, seed=1)
     plan = resolve(plans.INCREMENT_PLAN, [first])
-    asked = [request(plan, x, mutable=frozenset({0})) for x in (first, second)]
+    sets = [request(plan, x, mutable=frozenset({0})) for x in (first, second)]
     with (
         device.open(build(compiler, plans.INCREMENT, plan)) as session,
-        session.arm(asked, **flush) as armed,
+        session.arm(sets, **flush) as armed,
     ):
-        for pair, requests in (((first, second), asked), ((second, first), asked[::-1])):
+        for pair, requests in (((first, second), sets), ((second, first), sets[::-1])):
             armed.refresh(requests)
             armed.block(3)
             armed.flush_block(2)

@@ -70,8 +70,8 @@ def test_a_build_runs_in_a_confined_child(compiler: Compiler, device: SoftwareDe
 def test_figures_are_those_of_the_gpu_or_of_the_nearest(
     name: str, capability: tuple[int, int], sms: int, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = replace(FACTS, name=name, compute_capability=capability, sm_count=sms)
-    monkeypatch.setattr(CudaDevice, "facts", told)
+    reported = replace(FACTS, name=name, compute_capability=capability, sm_count=sms)
+    monkeypatch.setattr(CudaDevice, "facts", reported)
     device = CudaDevice(0)
     assert device.spec.key == key
     device.close()
@@ -206,11 +206,11 @@ def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: Software
     a, b = randoms(100), randoms(100, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
     artifact = build(compiler, ADD, plan)
-    with device.open(artifact) as one, device.open(artifact) as other:
-        assert one.run(request(plan, a, b)).outputs == other.run(request(plan, a, b)).outputs
-        assert one._child is not None
-        assert other._child is not None
-        assert one._child.pid != other._child.pid
+    with device.open(artifact) as first, device.open(artifact) as second:
+        assert first.run(request(plan, a, b)).outputs == second.run(request(plan, a, b)).outputs
+        assert first._child is not None
+        assert second._child is not None
+        assert first._child.pid != second._child.pid
 
 
 @pytest.mark.usefixtures("warm_zygotes")
@@ -253,18 +253,18 @@ def test_sessions_run_side_by_side(compiler: Compiler, device: SoftwareDevice) -
     a, b = randoms(1000), randoms(1000, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
     artifact = build(compiler, ADD, plan)
-    found = []
+    outputs = []
 
-    def one() -> None:
+    def run_once() -> None:
         with device.open(artifact) as session:
-            found.append(session.run(request(plan, a, b)).outputs)
+            outputs.append(session.run(request(plan, a, b)).outputs)
 
-    threads = [threading.Thread(target=one) for _ in range(3)]
+    threads = [threading.Thread(target=run_once) for _ in range(3)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert found == [found[0]] * 3
+    assert outputs == [outputs[0]] * 3
 
 
 def test_an_error_of_the_runner_is_never_the_candidates(compiler: Compiler, device: SoftwareDevice) -> None:
@@ -295,7 +295,7 @@ class LyingChild:
     def close(self) -> None: ...
 
 
-def told(session: CudaSession, frame: Frame) -> None:
+def answer_with(session: CudaSession, frame: Frame) -> None:
     session._child = LyingChild(frame)  # type: ignore[assignment]
 
 
@@ -315,7 +315,7 @@ def test_a_reply_that_does_not_fit_the_plan_is_refused(
     a = randoms(10)
     plan = resolve(ADD_PLAN, [a, a])
     with device.open(build(compiler, ADD, plan)) as session:
-        told(session, frame)
+        answer_with(session, frame)
         with pytest.raises(SandboxError):
             session.run(request(plan, a, a))
 
@@ -329,7 +329,7 @@ def test_times_that_cannot_be_are_refused(compiler: Compiler, device: SoftwareDe
         armed.block(1)
         assert session._child is not None
         session._child.close()
-        told(session, Frame({"faults": [], "times_us": times}))
+        answer_with(session, Frame({"faults": [], "times_us": times}))
         with pytest.raises(SandboxError):
             armed.block(2)
 
@@ -405,9 +405,9 @@ def test_a_plan_may_take_all_memory_that_the_device_gives(compiler: Compiler) ->
     large = replace(plan, buffers=tuple(replace(buffer, nbytes=6 << 30) for buffer in plan.buffers))
     artifact = build(compiler, plans.SPIN, plan)
     session = session_on(artifact=artifact)
-    asked = replace(request(plan, x), plan=large)
-    session._check_memory([asked])
+    run_request = replace(request(plan, x), plan=large)
+    session._check_memory([run_request])
     with pytest.raises(RunFailed, match="8589934592 are allowed"):
-        session._check_memory([replace(asked, memory_bytes=8 << 30)])
+        session._check_memory([replace(run_request, memory_bytes=8 << 30)])
     with pytest.raises(RunFailed, match="12884901888 bytes of device memory, 11811160064 are allowed"):
-        session_on(artifact=artifact, usable_bytes=11 << 30)._check_memory([asked])
+        session_on(artifact=artifact, usable_bytes=11 << 30)._check_memory([run_request])

@@ -1,4 +1,4 @@
-"""What a Coder and a profile are told of a GPU, whether its public figures are known or not."""
+"""Facts of a GPU for a Coder and a profile, with and without known public figures."""
 
 from dataclasses import replace
 
@@ -19,16 +19,16 @@ LAPTOP = replace(RTX_4090, name="NVIDIA GeForce RTX 4090 Laptop GPU", sm_count=7
 
 
 def test_a_known_gpu_is_told_by_its_own_figures_alone() -> None:
-    told = description("cuda:0", RTX_4090, 1 << 30, ALL)
-    assert "modelled as" not in told
-    assert told["fp32"] == "82.6 TFLOPS"
+    described = description("cuda:0", RTX_4090, 1 << 30, ALL)
+    assert "modelled as" not in described
+    assert described["fp32"] == "82.6 TFLOPS"
     assert figures_note(RTX_4090, launch_overhead=True) == ()
 
 
 def test_an_unknown_gpu_is_told_with_the_one_whose_figures_stand_for_its_own() -> None:
-    told = description("cuda:0", LAPTOP, 1 << 30, ALL)
-    assert told["modelled as"] == "nearest known: NVIDIA GeForce RTX 4090 24 GB"
-    assert told["multiprocessors"] == "76"
+    described = description("cuda:0", LAPTOP, 1 << 30, ALL)
+    assert described["modelled as"] == "nearest known: NVIDIA GeForce RTX 4090 24 GB"
+    assert described["multiprocessors"] == "76"
     (note,) = figures_note(LAPTOP, launch_overhead=True)
     assert note == (
         "Figures of another GPU than NVIDIA GeForce RTX 4090 Laptop GPU "
@@ -46,7 +46,7 @@ def test_a_bandwidth_that_the_driver_does_not_give_is_told_as_anothers(gpu: GpuF
 @pytest.mark.parametrize("capability", MULTIPROCESSORS)
 def test_limits_of_every_known_compute_capability_are_told(capability: tuple[int, int]) -> None:
     sm = MULTIPROCESSORS[capability]
-    told = description("cuda:0", replace(FACTS, compute_capability=capability), 1 << 30, ALL)
-    assert told["blocks per multiprocessor"] == str(sm.blocks)
-    assert told["L1 and shared memory per multiprocessor"] == f"{sm.unified_l1_kib} KiB"
-    assert told["fp32"] == f"{2e6 * sm.fp32_lanes * 4 * 1000 / 1e12:.1f} TFLOPS"
+    described = description("cuda:0", replace(FACTS, compute_capability=capability), 1 << 30, ALL)
+    assert described["blocks per multiprocessor"] == str(sm.blocks)
+    assert described["L1 and shared memory per multiprocessor"] == f"{sm.unified_l1_kib} KiB"
+    assert described["fp32"] == f"{2e6 * sm.fp32_lanes * 4 * 1000 / 1e12:.1f} TFLOPS"

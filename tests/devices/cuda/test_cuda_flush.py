@@ -1,4 +1,4 @@
-"""The kernel that empties the L2, and copies that inputs are reset from: nobody else may write there."""
+"""The kernel that flushes the L2, and copies for resetting inputs: candidates must not write there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kernelforge.devices.cuda.worker.l2_flush import PTX, L2Flush
 from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.hardware.wheels import RELEASES, nvidia_folder
 from tests.devices.cuda import plans
-from tests.devices.cuda.plans import given, randoms, resolve
+from tests.devices.cuda.plans import buffer_contents, randoms, resolve
 from tests.devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
 
 NBYTES = 100_000
@@ -89,11 +89,18 @@ def test_the_text_is_right_for_every_gpu_that_is_built_for(major: int, tmp_path:
         pytest.skip(
             f"no ptxas of CUDA {major}: pip install 'nvidia-cuda-nvcc{'-cu12==12.9' if major == 12 else '==13.0'}.*'"
         )
-    known = installed_toolchain(major)
+    toolchain = installed_toolchain(major)
     source = tmp_path / "flush.ptx"
     source.write_text(PTX)
-    for number in known.architectures():
-        command = [folder / "ptxas", "-arch", known.architecture(divmod(number, 10)), source, "-o", tmp_path / "flush"]
+    for number in toolchain.architectures():
+        command = [
+            folder / "ptxas",
+            "-arch",
+            toolchain.architecture(divmod(number, 10)),
+            source,
+            "-o",
+            tmp_path / "flush",
+        ]
         done = subprocess.run(command, capture_output=True, text=True)
         assert (done.returncode, done.stderr) == (0, ""), command
 
@@ -102,7 +109,7 @@ def test_a_reset_restores_inputs_from_copies_that_are_watched(driver: SoftwareDr
     x = randoms(50)
     plan = resolve(plans.INCREMENT_PLAN, [x])
     tensors = Tensors(driver, plan, frozenset({0}))
-    tensors.put(given(plan, [x]))
+    tensors.put(buffer_contents(plan, [x]))
     tensors.keep_pristine()
     driver.fill(tensors.address(0), 7, 20)
     tensors.reset(0x5A)

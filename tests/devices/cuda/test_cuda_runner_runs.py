@@ -18,7 +18,7 @@ from kernelforge.devices.cuda.worker.errors import plan_failure
 from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
 from tests.devices.cuda import plans
-from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, floats, given, randoms, resolve
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, buffer_contents, floats, randoms, resolve
 from tests.devices.cuda.software import Blind, Graphless, SoftwareDriver, with_ptx
 
 
@@ -32,7 +32,12 @@ def runner(artifact: Artifact, driver: SoftwareDriver | None = None) -> Runner:
 
 
 def work(plan: ResolvedPlan, *arrays: Array, weights: Weights | None = None, **changes: Any) -> RunRequest:
-    given_fields = {"plan": plan, "tensors": given(plan, arrays, weights), "poison": 0xA5, "mutable": frozenset()}
+    given_fields = {
+        "plan": plan,
+        "tensors": buffer_contents(plan, arrays, weights),
+        "poison": 0xA5,
+        "mutable": frozenset(),
+    }
     return RunRequest(**(given_fields | changes))
 
 
@@ -134,8 +139,8 @@ def test_module_variables_that_are_only_read_are_fine(compiler: Compiler) -> Non
     text = "def forward(x):\n    out = empty_like(x)\n    look[1, 32](x, out)\n    return out\n"
     ran = run(compiler, source, text, x)
     assert ran.faults == ()
-    wanted = np.tile([1, 2, 3, 4], 8) + np.sin(x.astype(np.float32) * np.float32(1e5))
-    np.testing.assert_allclose(floats(ran.outputs[0]), wanted, rtol=1e-5, atol=1e-5)
+    expected = np.tile([1, 2, 3, 4], 8) + np.sin(x.astype(np.float32) * np.float32(1e5))
+    np.testing.assert_allclose(floats(ran.outputs[0]), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_variables_that_cannot_be_found_begin_anew_in_every_run(compiler: Compiler) -> None:

@@ -1,6 +1,6 @@
 """The software driver at the speed of a slow GPU: a launch takes :data:`LEAST_US` on its made-up clock, in every run.
 
-So a candidate is slower than torch for certain. What stands beside it on the parent's side is ``fake_timer.py``.
+So a candidate is slower than torch for certain. Its counterpart in the parent is ``fake_timer.py``.
 As on a GPU there is a gap before each kernel, and an SM that has to divide its memory into L1 and shared memory in
 another way takes a moment for it.
 """
@@ -46,7 +46,7 @@ class TimedDriver(SoftwareDriver):
         self._put(lambda: self._pass(LEAST_US))
 
     def _wait_for(self, shared_bytes: int) -> None:
-        """What lies between two kernels."""
+        """Advance the clock by the gap between two kernels."""
         self._pass(NODE_GAP_US + (CARVE_OUT_US if shared_bytes != self._shared_bytes else 0.0))
         self._shared_bytes = shared_bytes
 

@@ -35,9 +35,9 @@ def table(request: dict[str, object], torn: bool) -> str:
     launches = [step for step in request["plan"]["steps"] if step["step"] == "Launch"]  # type: ignore[index]
     lines.append(["0", "1", "add_but_longer", "(256, 1, 1)", "(1, 1, 1)", "9.0", "999999", "999999", "99"])
     for ordinal in request["chosen"]:  # type: ignore[attr-defined]
-        one = launches[ordinal]
-        symbol = request["kernels"][one["expression"]][0]  # type: ignore[index]
-        block, grid = (f"({', '.join(map(str, one[key]))})" for key in ("block", "grid"))
+        launch = launches[ordinal]
+        symbol = request["kernels"][launch["expression"]][0]  # type: ignore[index]
+        block, grid = (f"({', '.join(map(str, launch[key]))})" for key in ("block", "grid"))
         time_ns, traffic = 10000 * (ordinal + 1), 4096 * (ordinal + 1)
         lines.append([str(ordinal), "1", symbol, block, grid, "9.0", str(time_ns), f"{traffic:,}", "75.5"])
     text = "\n".join(",".join(f'"{cell}"' for cell in line) for line in lines) + "\n"

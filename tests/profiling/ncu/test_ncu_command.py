@@ -1,4 +1,4 @@
-"""What is asked of ncu: exact kernels, only metrics the chip has, settings of the card untouched."""
+"""Command lines of ncu: exact kernels, only metrics of the chip, unchanged settings of the card."""
 
 from __future__ import annotations
 
@@ -71,18 +71,18 @@ def test_nothing_to_collect_is_refused() -> None:
 
 def test_gh100_lacks_two_of_cudaforges_metrics_and_the_profile_says_so() -> None:
     listed = base_names((CAPTURES / "query_metrics_gh100_ncu2024.1_excerpt.txt").read_text())
-    chosen = select(default_metrics(), listed)
-    assert chosen.absent == (
+    selection = select(default_metrics(), listed)
+    assert selection.absent == (
         "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
         "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
     )
-    note = chosen.note("gh100")
+    note = selection.note("gh100")
     assert note is not None
-    assert all(name in note for name in chosen.absent)
-    assert not set(chosen.asked) & set(OF_SECTIONS)
+    assert all(name in note for name in selection.absent)
+    assert not set(selection.requested) & set(OF_SECTIONS)
     # Every name is asked for, computed by ncu, or said to be absent: none is lost.
     computed = {name for name in default_metrics() if name.startswith("launch__")}
-    assert {*chosen.asked, *chosen.absent, *computed} == set(default_metrics())
+    assert {*selection.requested, *selection.absent, *computed} == set(default_metrics())
 
 
 def test_a_name_that_begins_like_another_is_not_taken_for_it() -> None:
@@ -119,10 +119,10 @@ def test_a_report_is_printed_with_mangled_names_and_base_units() -> None:
 
 
 def test_denied_counters_say_what_to_do() -> None:
-    found = trouble("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU counters")
-    assert found is not None
-    assert found.problem == "denied"
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.message
+    problem = trouble("==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU counters")
+    assert problem is not None
+    assert problem.problem == "denied"
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in problem.message
 
 
 @pytest.mark.parametrize(
@@ -136,10 +136,10 @@ def test_denied_counters_say_what_to_do() -> None:
     ],
 )
 def test_other_troubles_have_names(log: str, problem: str) -> None:
-    found = trouble(log)
-    assert found is not None
-    assert found.problem == problem
-    assert found.message
+    reported = trouble(log)
+    assert reported is not None
+    assert reported.problem == problem
+    assert reported.message
 
 
 def test_a_log_without_an_error_is_no_trouble() -> None:
@@ -149,21 +149,21 @@ def test_a_log_without_an_error_is_no_trouble() -> None:
 @pytest.mark.skipif(find_tool("ncu") is None, reason="ncu is not installed")
 @pytest.mark.parametrize("counters", ["default", "full"])
 def test_the_real_ncu_takes_every_option(counters: str, tmp_path: Path) -> None:
-    found = find_tool("ncu")
-    assert found is not None
+    ncu = find_tool("ncu")
+    assert ncu is not None
     report, log = str(tmp_path / "r.ncu-rep"), str(tmp_path / "log")
-    line = command(ncu=found, report=report, log=log, counters=counters, program=["/bin/true"])
+    line = command(ncu=ncu, report=report, log=log, counters=counters, program=["/bin/true"])
     ended = run_tool(line, folder=tmp_path, deadline_s=60)
-    said = ended.output + (tmp_path / "log").read_text()
-    assert not any(word in said for word in ("unrecognised", "argument for option", "did not match"))
-    assert "No kernels were profiled" in said
+    output = ended.output + (tmp_path / "log").read_text()
+    assert not any(word in output for word in ("unrecognised", "argument for option", "did not match"))
+    assert "No kernels were profiled" in output
 
 
 @pytest.mark.skipif(find_tool("ncu") is None, reason="ncu is not installed")
 def test_the_real_ncu_lists_what_the_default_set_asks_of_gh100() -> None:
-    found = find_tool("ncu")
-    assert found is not None
-    listed = base_names(ask_tool([found, *query_arguments("gh100")]).output)
+    ncu = find_tool("ncu")
+    assert ncu is not None
+    listed = base_names(ask_tool([ncu, *query_arguments("gh100")]).output)
     assert len(listed) > 1000
     assert set(select(default_metrics(), listed).absent) == {
         "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",

@@ -101,21 +101,21 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
 ) -> None:
     plan = resolve(TWICE_PLAN, arrays)
-    found = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
-    (kernel,) = found.kernels
+    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    (kernel,) = result.kernels
     assert (kernel.kernel, kernel.launches, kernel.grid) == ("add", 6, (4, 1, 1))
     # Launches 0 and 1 stand for five, launch 5 for itself: 2.5 * (1 + 2) + 6 times the made-up unit.
-    assert found.value("dram__bytes.sum") == pytest.approx(13.5 * 4096)
-    assert found.value("gpu__time_duration.sum") == pytest.approx(13.5 * 10000)
-    assert found.roofline.time_us == pytest.approx(135.0)
-    assert found.roofline.time_origin is Origin.MEASURED
-    assert found.roofline.bound == "dram"
+    assert result.value("dram__bytes.sum") == pytest.approx(13.5 * 4096)
+    assert result.value("gpu__time_duration.sum") == pytest.approx(13.5 * 10000)
+    assert result.roofline.time_us == pytest.approx(135.0)
+    assert result.roofline.time_origin is Origin.MEASURED
+    assert result.roofline.bound == "dram"
     assert kernel.sampled == pytest.approx((2 * 4 + 1) / (5 * 4 + 1))
-    assert {metric.origin for metric in (*found.metrics, *kernel.metrics)} == {Origin.MEASURED}
-    assert any("memory_dependency" in note for note in found.notes)
-    assert any("3 of 6 launches" in note for note in found.notes)
+    assert {metric.origin for metric in (*result.metrics, *kernel.metrics)} == {Origin.MEASURED}
+    assert any("memory_dependency" in note for note in result.notes)
+    assert any("3 of 6 launches" in note for note in result.notes)
     # The GPU is called "Software GPU", which nothing is known of.
-    assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in found.notes)
+    assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in result.notes)
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
@@ -123,23 +123,23 @@ def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_wi
 ) -> None:
     scene.play("denied")
     plan = resolve(ADD_PLAN, arrays)
-    found = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
-    assert "ERR_NVGPUCTRPERM" in found.notes[0]
-    assert "NVreg_RestrictProfilingToAdminUsers=0" in found.notes[0]
-    by_origin = {metric.name: metric.origin for metric in (*found.metrics, *found.kernels[0].metrics)}
+    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    assert "ERR_NVGPUCTRPERM" in result.notes[0]
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0]
+    by_origin = {metric.name: metric.origin for metric in (*result.metrics, *result.kernels[0].metrics)}
     assert [name for name, origin in by_origin.items() if origin is Origin.MEASURED] == [fallback_profile.TIME]
     assert by_origin["l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum"] is Origin.COUNTED
     assert by_origin["dram__bytes.sum"] is Origin.MODELLED
     assert by_origin["launch__registers_per_thread"] is Origin.COMPILER
-    assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
-    assert found.roofline.time_us == found.value(fallback_profile.TIME)
-    assert found.device == "cuda:0"
-    assert "for another GPU than Software GPU (nearest known: NVIDIA H100 PCIe 80 GB)" in found.notes[2]
+    assert result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 1000 * 4 / 32
+    assert result.roofline.time_us == result.value(fallback_profile.TIME)
+    assert result.device == "cuda:0"
+    assert "for another GPU than Software GPU (nearest known: NVIDIA H100 PCIe 80 GB)" in result.notes[2]
 
 
 @pytest.fixture
 def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Why profiles were stood in for; the stand-in itself, which another test runs, is left out."""
+    """Reasons for fallback profiles; the fallback itself does not run, as another test covers it."""
     reasons: list[str] = []
 
     def note(*arguments: object) -> None:
@@ -165,10 +165,10 @@ def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
 def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
     monkeypatch: pytest.MonkeyPatch, knows: str
 ) -> None:
-    asked: list[list[str]] = []
+    queries: list[list[str]] = []
 
     def answer(command: list[str]) -> SimpleNamespace:
-        asked.append(command[2:])
+        queries.append(command[2:])
         good = knows == ("its name" if "--chips" in command else "the GPU")
         table = "".join(f"{base_name(name)}  Counter  #\n" for name in default_metrics())
         return SimpleNamespace(output=table if good else "==ERROR== Unknown chip gb202.")
@@ -179,8 +179,8 @@ def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
         with pytest.raises(ncu._NoCounters, match="Unknown chip"):
             ncu._selection("ncu", (12, 0))
     else:
-        assert ncu._selection("ncu", (12, 0)).asked
-    assert asked == [["--chips", "gb202"], []][: 1 if knows == "its name" else 2]
+        assert ncu._selection("ncu", (12, 0)).requested
+    assert queries == [["--chips", "gb202"], []][: 1 if knows == "its name" else 2]
     ncu._selection.cache_clear()
 
 
@@ -267,8 +267,8 @@ def test_the_replay_program_leaves_a_result_and_gives_up_what_it_can(
     compiler: Compiler, device: CudaDevice, arrays: list[Array]
 ) -> None:
     plan = resolve(TWICE_PLAN, arrays)
-    asked = request(plan, *arrays)
-    with request_folder("time", device.driver_options, built(compiler, plan), asked, repeats=3) as folder:
+    run_request = request(plan, *arrays)
+    with request_folder("time", device.driver_options, built(compiler, plan), run_request, repeats=3) as folder:
         ended = run_tool(replay_command(folder), folder=folder, deadline_s=240)
         assert ended.status == 0, ended.output
         result = read_result(folder)
@@ -288,8 +288,8 @@ def test_a_result_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:
 
 def test_tools_get_no_environment_and_no_descriptors_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
-    with open(tmp_path / "held", "w") as held:
-        os.set_inheritable(held.fileno(), True)
+    with open(tmp_path / "held", "w") as open_file:
+        os.set_inheritable(open_file.fileno(), True)
         ended = run_tool(["/bin/sh", "-c", "env; ls -l /proc/self/fd"], folder=tmp_path, deadline_s=240)
     assert ended.status == 0
     assert "secret" not in ended.output
@@ -339,10 +339,10 @@ def test_what_is_started_while_processes_are_looked_for_is_ended_too(
     look = tool_process._working_in
 
     def meanwhile(folder: str) -> list[int]:
-        found = look(folder)
+        pids = look(folder)
         if not started:
             started.append(subprocess.Popen(["sleep", "600"], cwd=folder))
-        return found
+        return pids
 
     child = subprocess.Popen(["sleep", "600"], cwd=tmp_path)
     monkeypatch.setattr(tool_process, "_working_in", meanwhile)
@@ -381,9 +381,9 @@ def test_two_launches_of_each_shape_are_profiled() -> None:
 
 def test_never_more_launches_than_the_bound_and_every_kernel_among_them() -> None:
     many = [*launches(*range(1, 200)), *launches(7, expression="last")]
-    chosen = select_launches(many)
-    assert len(chosen) == ncu.MAX_PROFILED
-    assert 199 in chosen
+    ordinals = select_launches(many)
+    assert len(ordinals) == ncu.MAX_PROFILED
+    assert 199 in ordinals
     assert len(select_launches(launches(*range(1, 50), *range(1, 50)))) == 49
 
 

@@ -67,17 +67,17 @@ def test_ncu_measures_a_streaming_kernel(
     arrays = [randoms(ELEMENTS), randoms(ELEMENTS, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    found = profile(device.target, device.runners, artifact, request(plan, *arrays), facts(ELEMENTS))
-    if any("No hardware counters" in note for note in found.notes):
-        pytest.skip(found.notes[0])
+    result = profile(device.target, device.runners, artifact, request(plan, *arrays), facts(ELEMENTS))
+    if any("No hardware counters" in note for note in result.notes):
+        pytest.skip(result.notes[0])
     warps = ELEMENTS / 32
-    assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 4 * warps
-    assert found.value("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum") == 4 * warps
-    assert found.value("kernelforge__flops_fp32.sum") == ELEMENTS
-    assert found.value("dram__bytes_read.sum") == pytest.approx(8 * ELEMENTS, rel=0.1)
-    assert found.roofline.bound == "dram"
-    assert {metric.origin for metric in found.metrics} == {Origin.MEASURED}
-    assert sorted(spot.access for spot in found.kernels[0].hot_spots) == ["load", "load", "store"]
+    assert result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 2 * 4 * warps
+    assert result.value("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum") == 4 * warps
+    assert result.value("kernelforge__flops_fp32.sum") == ELEMENTS
+    assert result.value("dram__bytes_read.sum") == pytest.approx(8 * ELEMENTS, rel=0.1)
+    assert result.roofline.bound == "dram"
+    assert {metric.origin for metric in result.metrics} == {Origin.MEASURED}
+    assert sorted(spot.access for spot in result.kernels[0].hot_spots) == ["load", "load", "store"]
     assert list(tmp_path.glob("*.ncu-rep"))
 
 
@@ -85,11 +85,11 @@ def test_events_and_the_emulator_stand_in(compiler: Compiler, device: CudaDevice
     arrays = [randoms(1 << 20), randoms(1 << 20, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    found = estimate_profile(
+    result = estimate_profile(
         device.target, device.runners, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0
     )
-    assert 1 < (found.value(TIME) or 0) < 10_000
-    assert [metric.name for metric in found.metrics if metric.origin is Origin.MEASURED] == [TIME]
+    assert 1 < (result.value(TIME) or 0) < 10_000
+    assert [metric.name for metric in result.metrics if metric.origin is Origin.MEASURED] == [TIME]
 
 
 def test_the_status_names_ncu() -> None:

@@ -71,7 +71,7 @@ def test_a_rate_of_all_launches_is_their_sum_over_their_time() -> None:
         row(time_ns=1000, dram__bytes_DOT_sum=(4000, BYTE), dram__bytes_DOT_sum_DOT_per_second=(4e9, "byte/s")),
         row(time_ns=3000, dram__bytes_DOT_sum=(3000, BYTE), dram__bytes_DOT_sum_DOT_per_second=(1e9, "byte/s")),
     ]
-    rolled = roll_up([Weighted(one) for one in rows])
+    rolled = roll_up([Weighted(launch) for launch in rows])
     assert rolled["dram__bytes.sum.per_second"].value == pytest.approx(7000 / 4000e-9)
 
 
@@ -80,7 +80,7 @@ def test_a_hit_rate_is_weighted_by_sectors_rather_than_time() -> None:
         row(time_ns=9000, lts__t_sector_hit_rate_DOT_pct=(100, PERCENT), lts__t_sectors_DOT_sum=(10, "sector")),
         row(time_ns=1, lts__t_sector_hit_rate_DOT_pct=(0, PERCENT), lts__t_sectors_DOT_sum=(30, "sector")),
     ]
-    assert roll_up([Weighted(one) for one in rows])["lts__t_sector_hit_rate.pct"].value == pytest.approx(25)
+    assert roll_up([Weighted(launch) for launch in rows])["lts__t_sector_hit_rate.pct"].value == pytest.approx(25)
 
 
 def test_launch_figures_are_those_of_the_shape_that_takes_most_time() -> None:
@@ -161,8 +161,8 @@ def test_hot_spots_are_the_candidates_lines_by_what_could_be_saved() -> None:
         spot("STS [R1], R2", 7, wavefronts=320, ideal_wavefronts=10),
         spot("ATOMG.ADD R2, [R2.64]", 900, "/x/cub/block.cuh", sectors=20, ideal_sectors=20),
     )
-    one = LaunchRow("f", (1, 1, 1), (32, 1, 1), {"gpu__time_duration.sum": Value(1, NS)}, instructions)
-    spots = hot_spots([Weighted(one, 2.0)], "candidate.cu")
+    launch = LaunchRow("f", (1, 1, 1), (32, 1, 1), {"gpu__time_duration.sum": Value(1, NS)}, instructions)
+    spots = hot_spots([Weighted(launch, 2.0)], "candidate.cu")
     assert [(s.source_line, s.opcode, s.space, s.access) for s in spots] == [
         (7, "STS", "shared", "store"),
         (5, "LDG.E.64", "global", "load"),
@@ -186,24 +186,24 @@ def test_a_captured_launch_makes_a_whole_profile() -> None:
 
 
 def test_rows_survive_the_wire_and_nothing_else_does() -> None:
-    given = LaunchRow("f", (1, 2, 3), (4, 1, 1), {"a.sum": Value(1.5, BYTE)}, (spot("LDG R1", sectors=4.0),))
-    assert rows_from_wire([given.to_wire()]) == [given]
+    original = LaunchRow("f", (1, 2, 3), (4, 1, 1), {"a.sum": Value(1.5, BYTE)}, (spot("LDG R1", sectors=4.0),))
+    assert rows_from_wire([original.to_wire()]) == [original]
     for broken in (
         3,
         [3],
         [{}],
-        [given.to_wire() | {"grid": [0, 1, 1]}],
-        [given.to_wire() | {"metrics": {"a": ["x", ""]}}],
+        [original.to_wire() | {"grid": [0, 1, 1]}],
+        [original.to_wire() | {"metrics": {"a": ["x", ""]}}],
     ):
         with pytest.raises(DeviceError):
             rows_from_wire(broken)
 
 
 def samples() -> Path | None:
-    """Where Nsight Compute keeps the sample reports of its documentation."""
+    """Folder of the sample reports of Nsight Compute's documentation."""
     places = [os.environ.get("NSIGHT_COMPUTE_SAMPLES", ""), "/usr/share/doc/nsight-compute/examples"]
     places += [str(path) for path in Path("/opt/nvidia/nsight-compute").glob("*/extras/samples")]
-    return next((Path(place) for place in places if place and list(Path(place).glob("*/*.ncu-rep"))), None)
+    return next((Path(folder) for folder in places if folder and list(Path(folder).glob("*/*.ncu-rep"))), None)
 
 
 @pytest.mark.skipif(samples() is None, reason="no sample reports of Nsight Compute (NSIGHT_COMPUTE_SAMPLES)")
@@ -224,4 +224,4 @@ def test_a_report_reads_as_its_csv_does_with_every_instruction_at_its_address() 
     assert [(spots[0].space, spots[0].access), spots[0].transactions // spots[0].ideal_transactions] == [
         ("shared", "load"), 32,
     ]  # fmt: skip
-    assert all(one.transactions == one.ideal_transactions for one in spots if one.space == "global")
+    assert all(hot_spot.transactions == hot_spot.ideal_transactions for hot_spot in spots if hot_spot.space == "global")

@@ -34,9 +34,9 @@ def test_scaled_units_come_to_the_same_numbers_as_base_units() -> None:
     (scaled,) = parse_table((CAPTURES / "sobelDouble_auto_units_ncu2024.1_rtx_a4500.csv").read_text())
     assert scaled.symbol == "void Sobel<double>(uchar4 *, uchar4 *, int, int)"
     assert base.metrics.keys() == scaled.metrics.keys()
-    for name, one in base.metrics.items():
-        assert scaled.metrics[name].unit == one.unit, name
-        assert scaled.metrics[name].value == pytest.approx(one.value, rel=1e-3, abs=0.006), name
+    for name, metric in base.metrics.items():
+        assert scaled.metrics[name].unit == metric.unit, name
+        assert scaled.metrics[name].value == pytest.approx(metric.value, rel=1e-3, abs=0.006), name
 
 
 def test_kernel_names_with_commas_quotes_and_templates_stay_whole() -> None:

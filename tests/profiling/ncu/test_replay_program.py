@@ -14,7 +14,7 @@ from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile import Compiler
 from kernelforge.devices.cuda.tools.replay import Replay
 from kernelforge.devices.cuda.worker.errors import PlanFailed
-from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, build, given, randoms, resolve
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, buffer_contents, build, randoms, resolve
 from tests.devices.cuda.software import SoftwareDriver, with_ptx
 
 FIVE_PLAN = """
@@ -67,19 +67,24 @@ def replay(
 ) -> Replay:
     artifact = with_ptx(build(compiler, source, plan))
     kernels = {
-        one.expression: (one.symbol, one.registers_per_thread, one.static_shared_bytes, one.max_threads_per_block)
-        for one in artifact.build.kernels
+        kernel.expression: (
+            kernel.symbol,
+            kernel.registers_per_thread,
+            kernel.static_shared_bytes,
+            kernel.max_threads_per_block,
+        )
+        for kernel in artifact.build.kernels
     }
     request = {"plan": plan.to_wire(), "kernels": kernels, "mutable": list(mutable)}
-    return Replay(driver, request, artifact.cubin, given(plan, arrays))
+    return Replay(driver, request, artifact.cubin, buffer_contents(plan, arrays))
 
 
 @pytest.mark.parametrize(
-    ("chosen", "inside", "regions"),
+    ("ordinals", "inside", "regions"),
     [([0, 1, 2, 3, 4], "yyyyy", 1), ([0], "ynnnn", 1), ([1, 2, 4], "nyyny", 2), ([], "nnnnn", 0)],
 )
 def test_only_chosen_launches_are_inside_a_region(
-    compiler: Compiler, chosen: list[int], inside: str, regions: int
+    compiler: Compiler, ordinals: list[int], inside: str, regions: int
 ) -> None:
     arrays = [randoms(300), randoms(300, seed=1)]
     driver = Watched()
@@ -87,8 +92,8 @@ def test_only_chosen_launches_are_inside_a_region(
     made.once()
     assert driver.launched == [False] * 5
     driver.launched.clear()
-    assert made.profiled(chosen) == len(chosen)
-    assert "".join("ny"[one] for one in driver.launched) == inside
+    assert made.profiled(ordinals) == len(ordinals)
+    assert "".join("ny"[inside_region] for inside_region in driver.launched) == inside
     assert driver.regions == regions
     assert not driver.inside
 
@@ -97,8 +102,8 @@ def test_every_launch_has_a_time_for_every_repeat(compiler: Compiler) -> None:
     arrays = [randoms(300), randoms(300, seed=1)]
     made = replay(compiler, ADD, resolve(FIVE_PLAN, arrays), SoftwareDriver(), *arrays)
     times = made.timed(3)
-    assert [len(one) for one in times] == [3] * 5
-    assert all(time > 0 for one in times for time in one)
+    assert [len(repeats) for repeats in times] == [3] * 5
+    assert all(time > 0 for repeats in times for time in repeats)
 
 
 def test_buffers_are_exactly_as_large_as_the_plan_says_and_unwritten(compiler: Compiler) -> None:

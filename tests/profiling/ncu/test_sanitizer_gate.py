@@ -119,8 +119,8 @@ def test_the_wheel_of_either_cuda_is_found_with_its_libraries(
     monkeypatch.setattr(tool, "_PATTERNS", {"compute-sanitizer": ()})
     assert find_tool("compute-sanitizer") == str(program)
     command = arguments(str(program), "memcheck", ["f"], "/t/log", ["x"])
-    asked = [after for option, after in pairwise(command) if option == "--injection-path"]
-    assert asked == ([str(library.parent)] if major == 12 else [])
+    options = [after for option, after in pairwise(command) if option == "--injection-path"]
+    assert options == ([str(library.parent)] if major == 12 else [])
 
 
 def test_the_wheel_of_the_cuda_that_compiles_is_taken_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,9 +287,9 @@ def test_a_tool_without_a_result_is_no_fault_of_the_gpu_or_the_plan(
 @pytest.mark.skipif(find_tool("compute-sanitizer") is None, reason="compute-sanitizer is not installed")
 @pytest.mark.parametrize("tool", sanitizer.TOOLS)
 def test_the_real_tool_takes_every_option(tool: sanitizer.Tool, tmp_path: Path) -> None:
-    found = find_tool("compute-sanitizer")
-    assert found is not None
+    sanitizer = find_tool("compute-sanitizer")
+    assert sanitizer is not None
     log = tmp_path / "log"
-    ended = run_tool(arguments(found, tool, ["f", "g"], str(log), ["/bin/true"]), folder=tmp_path, deadline_s=60)
+    ended = run_tool(arguments(sanitizer, tool, ["f", "g"], str(log), ["/bin/true"]), folder=tmp_path, deadline_s=60)
     assert "unrecognised" not in ended.output
     assert parse_log(log.read_text()).trouble is not None  # /bin/true uses no CUDA

@@ -18,7 +18,9 @@ NAMED = re.compile(r"\bcu[A-Z]\w+\b")
 def header() -> Path:
     """The cuda.h of the wheel that the package depends on."""
     places = find_spec("nvidia").submodule_search_locations
-    return next(Path(place, "cu13/include/cuda.h") for place in places if Path(place, "cu13/include/cuda.h").exists())
+    return next(
+        Path(folder, "cu13/include/cuda.h") for folder in places if Path(folder, "cu13/include/cuda.h").exists()
+    )
 
 
 def build_libcuda(folder: Path) -> None:
@@ -50,7 +52,7 @@ def _environment(folder: Path | None) -> dict[str, str]:
 
 
 def run(folder: Path | None, script: str, **environment: str) -> Any:
-    """What ``answer`` is at the end of a script that runs in a child.
+    """Value of ``answer`` at the end of a script that runs in a child.
 
     Args:
         folder: Where the child finds its libraries; None for those of the machine.

@@ -15,7 +15,7 @@ _library.software_record.restype = ctypes.c_char_p
 
 
 def record() -> list[str]:
-    """What was called since the last time."""
+    """Calls since the last time."""
     lines = _library.software_record().decode().splitlines()
     forget()
     return lines

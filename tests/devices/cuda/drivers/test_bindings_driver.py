@@ -35,7 +35,7 @@ def test_a_mig_instance_and_clocks_that_nobody_tells(software):
             del os.environ["MIG"], os.environ["CLOCK_KHZ"]
         """
     )
-    # The text by which CUDA_VISIBLE_DEVICES and the list of GPUs name it, whatever the bindings' version.
+    # The text by which CUDA_VISIBLE_DEVICES and the list of GPUs name it, with every version of the bindings.
     assert facts["uuid"] == "MIG-c0c1c2c3-c4c5-c6c7-c8c9-cacbcccdcecf"
     assert (facts["max_clock_mhz"], facts["memory_clock_mhz"], facts["gbps"]) == (0, 0, 0.0)
 

@@ -1,4 +1,4 @@
-"""What the cupy driver does with cupy's objects, on a libcuda in software; cupy's runtime itself is stood in for."""
+"""Use of cupy's objects by the cupy driver, on a libcuda in software; cupy's runtime itself is a test double."""
 
 
 def test_memory_and_modules_live_until_they_are_given_back(software_cupy):
@@ -26,11 +26,11 @@ def test_memory_and_modules_live_until_they_are_given_back(software_cupy):
         answer = driver.facts.runtime, sorted(driver.lacks), read, nbytes, given, record()
         """
     )
-    runtime, lacks, read, nbytes, given, closed = answer
+    runtime, lacks, read, nbytes, freed, closed = answer
     assert runtime.startswith("cupy 1")
     assert lacks == []
     assert (read, nbytes) == ("02010101" * 4, 24)
-    assert given == ["free", "unload"]
+    assert freed == ["free", "unload"]
     assert closed == ["destroy graph", "free", "destroy stream"]
 
 

@@ -1,4 +1,4 @@
-"""Which GPUs there are: by NVML, by the driver's library, or none."""
+"""Discovery of GPUs: by NVML, by the driver's library, or none."""
 
 import os
 import re
@@ -48,9 +48,9 @@ def test_no_driver_means_no_gpus(monkeypatch, tmp_path):
     ],
 )  # fmt: skip
 def test_visible_devices_are_chosen_as_cuda_does(setting, numbers):
-    chosen = discovery.visible(GPUS, setting)
-    assert [gpu.name for gpu in chosen] == [f"GPU of kind {number}" for number in numbers]
-    assert [gpu.ordinal for gpu in chosen] == list(range(len(numbers)))
+    selected = discovery.visible(GPUS, setting)
+    assert [gpu.name for gpu in selected] == [f"GPU of kind {number}" for number in numbers]
+    assert [gpu.ordinal for gpu in selected] == list(range(len(numbers)))
 
 
 @pytest.mark.parametrize(
@@ -172,16 +172,16 @@ def test_clocks_come_with_their_reasons_but_for_idleness(machine_with_nvml):
     nothing = ("NO_DRIVER=", "NO_POWER=", "GPU=GPU-0", "GPU=MIG-0")
     instance = "GPU=MIG-a0a1a2a3-a4a5-a6a7-a8a9-aaabacadaeaf"
     script = EACH.format(settings=["", *nothing, instance, "LOST="], script=CLOCKS.strip().format(uuid=UUID))
-    found = machine_with_nvml(script)
-    assert found[""] == {
+    clocks = machine_with_nvml(script)
+    assert clocks[""] == {
         "sm_mhz": [1755, 1755], "memory_mhz": [3201, 3201], "temperature_c": [41, 41], "power_w": [123.456, 123.456],
         "throttled": ["SwPowerCap", "SwThermalSlowdown"],
     }  # fmt: skip
     # A MIG instance has the clocks of its GPU.
-    assert found[instance] == found[""]
+    assert clocks[instance] == clocks[""]
     # What cannot be said is no clocks; a GPU that is lost is an error.
-    assert [found[setting] for setting in nothing] == [None] * len(nothing)
-    assert "GPU is lost" in found["LOST="]
+    assert [clocks[setting] for setting in nothing] == [None] * len(nothing)
+    assert "GPU is lost" in clocks["LOST="]
 
 
 STARTS = f"""
@@ -252,8 +252,8 @@ def test_both_libraries_tell_the_compute_mode(machine_with_nvml):
     script = "discovery._listed_by_cuda.cache_clear(); found = discovery.gpus()[0].compute_mode"
     for library in ("", "SPLIT= "):
         settings = [f"{library}COMPUTE_MODE={number}" for number in modes]
-        found = machine_with_nvml(EACH.format(settings=settings, script=script))
-        assert list(found.values()) == list(modes.values())
+        mode = machine_with_nvml(EACH.format(settings=settings, script=script))
+        assert list(mode.values()) == list(modes.values())
 
 
 STARTS_THAT_FAIL = {
@@ -309,9 +309,9 @@ def installed(monkeypatch, tmp_path):
 def test_a_gpu_that_cannot_be_used_is_refused_in_one_sentence_with_the_cure(installed, what):
     gpu, pattern = SENTENCES[what]
     assert discovery.unusable(H200) is None
-    said = discovery.unusable(gpu)
-    assert re.search(pattern, said), said
-    assert "\n" not in said
+    message = discovery.unusable(gpu)
+    assert re.search(pattern, message), message
+    assert "\n" not in message
 
 
 def test_what_a_gpu_must_have_depends_on_the_packages(installed):
@@ -319,9 +319,9 @@ def test_what_a_gpu_must_have_depends_on_the_packages(installed):
     assert "cupy-cuda13x" in discovery.unusable(old)
     installed("cupy-cuda12x")
     assert discovery.unusable(old) is None
-    said = discovery.unusable(replace(old, driver="470.1", cuda="11.4"))
-    assert "older than 525" in said
-    assert "gpu12" not in said  # that is what is installed
+    message = discovery.unusable(replace(old, driver="470.1", cuda="11.4"))
+    assert "older than 525" in message
+    assert "gpu12" not in message  # that is what is installed
     installed()
     assert "580" in discovery.unusable(old)
     # A GPU of which nothing is known but its driver is tried.
@@ -356,10 +356,10 @@ answer = discovery.unusable(gpu), discovery.UVM.exists()
 def test_the_node_of_unified_memory_is_made_or_its_lack_told(machine_with_nvml, tmp_path):
     where = {"FOLDER": str(tmp_path), "CUDA_MPS_PIPE_DIRECTORY": str(tmp_path / "none"), "PATH": str(tmp_path)}
     assert machine_with_nvml(UVM, **where, MAKES_NODE=str(tmp_path / "nvidia-uvm")) == [None, True]
-    said, there = machine_with_nvml(UVM, **where)
+    message, there = machine_with_nvml(UVM, **where)
     assert not there
-    assert "nvidia-uvm is missing" in said
-    assert "nvidia-modprobe -u -c 0" in said
+    assert "nvidia-uvm is missing" in message
+    assert "nvidia-modprobe -u -c 0" in message
     # Where starting CUDA does not make it, the driver's helper is run.
     helper = tmp_path / "nvidia-modprobe"
     helper.write_text(f'#!/bin/sh\n[ "$*" = "-u -c 0" ] && : > {tmp_path}/nvidia-uvm\n')

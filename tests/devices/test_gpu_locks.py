@@ -212,24 +212,24 @@ def test_a_lease_whose_holder_cannot_be_written_down_is_given_back(leases, monke
 @pytest.mark.parametrize("wait_s", [0.1, 0])
 def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
     # It numbers the GPU differently; the UUID is the same.
-    mine = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    locks = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
     with python(HOLDER, tmp_path, "cuda:3") as holder:
         try:
             assert holder.stdout.readline() == "held\n"
-            said = []
+            messages = []
             with (
                 pytest.raises(
                     DeviceError, match=f"not free within {wait_s:g} s: process {holder.pid} has had it for task soft"
                 ),
-                mine.lease("cuda:0", timeout_s=wait_s, on_wait=said.append),
+                locks.lease("cuda:0", timeout_s=wait_s, on_wait=messages.append),
             ):
                 pass
-            assert len(said) == 1
-            assert f"waiting for cuda:0: process {holder.pid}" in said[0]
+            assert len(messages) == 1
+            assert f"waiting for cuda:0: process {holder.pid}" in messages[0]
         finally:
             holder.send_signal(signal.SIGKILL)
     # kill -9 freed it.
-    with mine.lease("cuda:0", timeout_s=120):
+    with locks.lease("cuda:0", timeout_s=120):
         pass
 
 
@@ -308,17 +308,17 @@ def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockab
     monkeypatch.setattr(module, "_MACHINE_FOLDER", tmp_path)
     folder = module.local_folder()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "elsewhere"))
-    mine = GpuLocks(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
+    locks = GpuLocks(["cuda:0"], unlockable, keys={"cuda:0": "GPU-aa"})
     # Another process that finds no locks there either holds one in the folder of the machine.
     with python(HOLDER, folder, "cuda:3") as holder:
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(DeviceError, match=rf"process {holder.pid} has had it for task softmax"),
-            mine.lease("cuda:0", timeout_s=0),
+            locks.lease("cuda:0", timeout_s=0),
         ):
             pass
         holder.kill()
-    with mine.lease("cuda:0", timeout_s=120):
+    with locks.lease("cuda:0", timeout_s=120):
         assert (folder / "GPU-aa.lock").read_text()
 
 

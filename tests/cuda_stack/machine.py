@@ -1,6 +1,6 @@
 """Runs a command on a machine like one that users have: a driver without a GPU, a container, an ordinary user.
 
-``python place.py '{"user": "root", ...}' COMMAND...`` needs root. Everything is made in new mount, process and IPC
+``python machine.py '{"user": "root", ...}' COMMAND...`` needs root. Everything is made in new mount, process and IPC
 namespaces and ends with the command; nothing outside changes. The driver is ``imitation_libcuda.c`` in the folder of
 the C library, with device nodes that are the ends of a terminal: what the library writes to them comes out here, also
 from inside a jail, and goes to the file that ``log`` names.
@@ -66,8 +66,8 @@ _NOTIFY_RECEIVE, _NOTIFY_SEND = 0xC0502100, 0xC0182101
 
 
 @dataclass(frozen=True)
-class Place:
-    """What a command finds around it."""
+class Machine:
+    """Users, paths and kernel features that a command sees."""
 
     name: str
     user: Literal["root", "ordinary", "powerless root"] = "root"
@@ -86,25 +86,25 @@ class Place:
     environment: dict[str, str] = field(default_factory=dict)
 
 
-PLACES = (
-    Place("root"),
-    Place("root, files under /root", home="closed"),
-    Place("ordinary user", user="ordinary"),
-    Place("ordinary user, no user namespaces", user="ordinary", user_namespaces=False),
-    Place("Docker", container=True),
-    Place("Docker, files under /root", container=True, home="closed"),
-    Place("Docker, ordinary user", container=True, user="ordinary"),
-    Place("Docker, no capabilities", container=True, user="powerless root"),
-    *(Place(f"Docker, Landlock {version}", container=True, landlock=version) for version in (1, 2, 3, 4)),
-    Place("Docker, no Landlock", container=True, landlock=0),
-    Place("root, Landlock 1", landlock=1),
-    Place("root, no Landlock", landlock=0),
+MACHINES = (
+    Machine("root"),
+    Machine("root, files under /root", home="closed"),
+    Machine("ordinary user", user="ordinary"),
+    Machine("ordinary user, no user namespaces", user="ordinary", user_namespaces=False),
+    Machine("Docker", container=True),
+    Machine("Docker, files under /root", container=True, home="closed"),
+    Machine("Docker, ordinary user", container=True, user="ordinary"),
+    Machine("Docker, no capabilities", container=True, user="powerless root"),
+    *(Machine(f"Docker, Landlock {version}", container=True, landlock=version) for version in (1, 2, 3, 4)),
+    Machine("Docker, no Landlock", container=True, landlock=0),
+    Machine("root, Landlock 1", landlock=1),
+    Machine("root, no Landlock", landlock=0),
 )
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a command ended, and what the driver's library was asked for meanwhile."""
+    """Result of a command, and the requests to the driver's library."""
 
     status: int
     output: str
@@ -113,7 +113,7 @@ class Outcome:
 
 
 def buildable() -> str:
-    """Why places cannot be made here; empty where they can."""
+    """Reason for not imitating machines here; empty if it works."""
     if os.geteuid() != 0 or not syscalls.has_capabilities():
         return "needs root"
     if shutil.which("gcc") is None:
@@ -125,14 +125,14 @@ def buildable() -> str:
     return ""
 
 
-def run_in(place: Place, command: Sequence[str], *, timeout_s: float = 600.0) -> Outcome:
-    """Run a command in a place. ``{python}`` and ``{checkout}`` in it stand for where these are there."""
+def run_in(machine: Machine, command: Sequence[str], *, timeout_s: float = 600.0) -> Outcome:
+    """Run a command on an imitated machine. ``{python}`` and ``{checkout}`` are replaced by their paths there."""
     with tempfile.TemporaryDirectory(prefix="kernelforge-place-") as folder:
         os.chmod(folder, 0o755)
         library = Path(folder, "libcuda.so.1")
         subprocess.run([*_GCC, "-o", library, HERE / "imitation_libcuda.c", "-ldl", "-lpthread"], check=True)
         log = Path(folder, "log")
-        setting = json.dumps({"place": asdict(place), "folder": folder, "log": str(log)})
+        setting = json.dumps({"machine": asdict(machine), "folder": folder, "log": str(log)})
         done = subprocess.run(
             [sys.executable, __file__, setting, *command],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, errors="replace",
@@ -143,7 +143,7 @@ def run_in(place: Place, command: Sequence[str], *, timeout_s: float = 600.0) ->
 
 def main(arguments: Sequence[str]) -> int:
     setting = json.loads(arguments[0])
-    place = Place(**setting["place"])
+    machine = Machine(**setting["machine"])
     folder = Path(setting["folder"])
     syscalls.unshare(syscalls.CLONE_NEWNS | syscalls.CLONE_NEWPID | syscalls.CLONE_NEWIPC | syscalls.CLONE_NEWUTS)
     syscalls.mount(None, "/", None, syscalls.MS_REC | syscalls.MS_PRIVATE)
@@ -151,16 +151,16 @@ def main(arguments: Sequence[str]) -> int:
     tty.setraw(slave)
     os.chmod(os.ttyname(slave), 0o666)
     _put_library(folder)
-    _put_nodes(os.ttyname(slave) if place.gpu_nodes else None, folder)
-    command = _put_python(place, arguments[1:])
-    ours, theirs = socket.socketpair()
+    _put_nodes(os.ttyname(slave) if machine.gpu_nodes else None, folder)
+    command = _put_python(machine, arguments[1:])
+    parent_end, child_end = socket.socketpair()
     pid = os.fork()
     if pid == 0:
-        ours.close()
-        _become(place, folder, command, theirs)
-    theirs.close()
+        parent_end.close()
+        _become(machine, folder, command, child_end)
+    child_end.close()
     with open(setting["log"], "wb", buffering=0) as log:
-        status = _attend(pid, master, ours, place.landlock, log)
+        status = _attend(pid, master, parent_end, machine.landlock, log)
     os.close(slave)
     return os.waitstatus_to_exitcode(status)
 
@@ -192,67 +192,69 @@ def _put_nodes(terminal: str | None, folder: Path) -> None:
     syscalls.mount(str(new), "/dev", None, syscalls.MS_BIND | syscalls.MS_REC)
 
 
-def _put_python(place: Place, command: Sequence[str]) -> list[str]:
-    """Python and the checkout where the place has them; the command with their paths."""
+def _put_python(machine: Machine, command: Sequence[str]) -> list[str]:
+    """Mount Python and the checkout at the machine's paths; the command with these paths."""
     base, environment = Path(sys.base_prefix), Path(sys.prefix)
     closed = Path("/root")
     python, checkout = Path(sys.executable), CHECKOUT
     kept = [path for path in {base, environment, CHECKOUT} if path.is_relative_to(closed)]
-    held = {path: os.open(path, os.O_PATH) for path in (*kept, environment, CHECKOUT)}
-    mode = "0700" if place.home == "closed" else "0755"
+    opened = {path: os.open(path, os.O_PATH) for path in (*kept, environment, CHECKOUT)}
+    mode = "0700" if machine.home == "closed" else "0755"
     syscalls.mount("tmpfs", str(closed), "tmpfs", syscalls.MS_NOSUID, f"mode={mode}")
     for path in kept:
         path.mkdir(parents=True, exist_ok=True)
-        syscalls.mount(f"/proc/self/fd/{held[path]}", str(path), None, syscalls.MS_BIND | syscalls.MS_REC)
-    if place.home == "closed":
+        syscalls.mount(f"/proc/self/fd/{opened[path]}", str(path), None, syscalls.MS_BIND | syscalls.MS_REC)
+    if machine.home == "closed":
         for path, name in ((environment, "environment"), (CHECKOUT, "kernelforge")):
             (closed / name).mkdir()
-            syscalls.mount(f"/proc/self/fd/{held[path]}", str(closed / name), None, syscalls.MS_BIND | syscalls.MS_REC)
+            syscalls.mount(
+                f"/proc/self/fd/{opened[path]}", str(closed / name), None, syscalls.MS_BIND | syscalls.MS_REC
+            )
         python = closed / "environment" / python.relative_to(environment)
         checkout = closed / "kernelforge"
-    for descriptor in held.values():
+    for descriptor in opened.values():
         os.close(descriptor)
     return [word.replace("{python}", str(python)).replace("{checkout}", str(checkout)) for word in command]
 
 
-def _become(place: Place, folder: Path, command: Sequence[str], supervisor: socket.socket) -> NoReturn:
-    """Take the rights of the place, and run the command."""
+def _become(machine: Machine, folder: Path, command: Sequence[str], supervisor: socket.socket) -> NoReturn:
+    """Take the rights of the machine's user, and run the command."""
     syscalls.mount("proc", "/proc", "proc", syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC)
-    if place.container or place.hidden_proc:
+    if machine.container or machine.hidden_proc:
         for name in filter(lambda name: Path("/proc", name).exists(), ("kcore", "keys", "timer_list", "sysrq-trigger")):
             syscalls.mount("/dev/null", f"/proc/{name}", None, syscalls.MS_BIND)
-    if place.container:
+    if machine.container:
         syscalls.bind_read_only("/proc/sys", "/proc/sys")
     home = folder / "home"
     home.mkdir()
-    if place.user == "ordinary":
+    if machine.user == "ordinary":
         os.chown(home, ORDINARY_UID, ORDINARY_UID)
-    if place.landlock is not None:
-        listener = _filter(_landlock_steps(place.landlock), listens=place.landlock > 0)
+    if machine.landlock is not None:
+        listener = _filter(_landlock_steps(machine.landlock), listens=machine.landlock > 0)
         if listener is not None:
             socket.send_fds(supervisor, [b"listener"], [listener])
             os.close(listener)
     supervisor.close()
-    if place.container:
+    if machine.container:
         _filter(_container_steps())
-    elif not place.user_namespaces:
+    elif not machine.user_namespaces:
         _filter(_no_user_namespace_steps())
-    _take_rights(place)
+    _take_rights(machine)
     variables = {
         "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
         "HOME": str(home),
-        "PYTHONPATH": str(Path("/root/kernelforge") if place.home == "closed" else CHECKOUT),
+        "PYTHONPATH": str(Path("/root/kernelforge") if machine.home == "closed" else CHECKOUT),
         "LC_ALL": "C.UTF-8",
         "NO_COLOR": "1",
-        **place.environment,
+        **machine.environment,
     }
     os.chdir(home)
     os.execve(command[0], list(command), variables)
 
 
-def _take_rights(place: Place) -> None:
-    keep = set(_DOCKER_CAPABILITIES) if place.container else set(range(64))
-    if place.user == "powerless root":
+def _take_rights(machine: Machine) -> None:
+    keep = set(_DOCKER_CAPABILITIES) if machine.container else set(range(64))
+    if machine.user == "powerless root":
         keep = set()
     for capability in set(range(64)) - keep:
         try:
@@ -260,12 +262,12 @@ def _take_rights(place: Place) -> None:
         except OSError as error:
             if error.errno != 22:  # a number beyond the last
                 raise
-    if place.user == "ordinary":
+    if machine.user == "ordinary":
         os.setgroups([])
         os.setresgid(ORDINARY_UID, ORDINARY_UID, ORDINARY_UID)
         os.setresuid(ORDINARY_UID, ORDINARY_UID, ORDINARY_UID)
         return
-    if place.container or place.user == "powerless root":
+    if machine.container or machine.user == "powerless root":
         bits = sum(1 << capability for capability in keep)
         low, high = bits & 0xFFFFFFFF, bits >> 32
         header = ctypes.c_char_p(struct.pack("<Ii", 0x20080522, 0))
@@ -314,10 +316,10 @@ def _landlock_steps(version: int) -> list[_Step]:
 
 def _filter(steps: Sequence[_Step], *, listens: bool = False) -> int | None:
     """Install a seccomp filter for what follows; a descriptor that hears of what it does not decide itself."""
-    whole = [(_LOAD, 0, 0, 0), *steps, (_RETURN, _ALLOW, 0, 0)]
-    code = b"".join(struct.pack("<HBBI", code, yes, no, value) for code, value, yes, no in whole)
-    held = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("<HxxxxxxQ", len(whole), ctypes.addressof(held))
+    instructions = [(_LOAD, 0, 0, 0), *steps, (_RETURN, _ALLOW, 0, 0)]
+    code = b"".join(struct.pack("<HBBI", code, yes, no, value) for code, value, yes, no in instructions)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("<HxxxxxxQ", len(instructions), ctypes.addressof(buffer))
     set_mode_filter, new_listener = 1, 8
     answer = syscalls.syscall(
         "seccomp", syscalls.number("seccomp"), ctypes.c_uint(set_mode_filter),
@@ -326,12 +328,12 @@ def _filter(steps: Sequence[_Step], *, listens: bool = False) -> int | None:
     return answer if listens else None
 
 
-def _attend(pid: int, master: int, ours: socket.socket, landlock: int | None, log: object) -> int:
+def _attend(pid: int, master: int, supervisor_end: socket.socket, landlock: int | None, log: object) -> int:
     """Copy the driver's log and answer for the kernel until the command has ended; its status."""
     ended = os.pidfd_open(pid)
     listener = -1
     poller = select.poll()
-    for descriptor in (ended, master, ours.fileno()):
+    for descriptor in (ended, master, supervisor_end.fileno()):
         poller.register(descriptor, select.POLLIN)
     while True:
         ready = dict(poller.poll())
@@ -340,10 +342,10 @@ def _attend(pid: int, master: int, ours: socket.socket, landlock: int | None, lo
         elif listener in ready and ready[listener] & select.POLLIN:
             _answer_version(listener, landlock or 0)
         elif listener in ready:
-            poller.unregister(listener)  # nobody is left whose questions it could hear
-        elif ours.fileno() in ready:
-            _, descriptors, _, _ = socket.recv_fds(ours, 64, 1)
-            poller.unregister(ours.fileno())
+            poller.unregister(listener)  # its last sender has ended
+        elif supervisor_end.fileno() in ready:
+            _, descriptors, _, _ = socket.recv_fds(supervisor_end, 64, 1)
+            poller.unregister(supervisor_end.fileno())
             if descriptors:
                 listener = descriptors[0]
                 poller.register(listener, select.POLLIN)

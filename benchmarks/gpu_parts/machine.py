@@ -1,4 +1,4 @@
-"""Where the parts run, and how they open it: a GPU; in tests of the parts themselves, software in its place."""
+"""The machine of the parts: devices, suites and evaluators. Tests of the parts replace the GPU by software."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ PLANTED = ROOT / "tests" / "planted"
 
 
 @dataclass(frozen=True)
-class Place:
-    """Everything the parts ask of this machine."""
+class Machine:
+    """Devices and suites of the parts."""
 
     device: str = "cuda:0"
     torch_device: str = "cuda:0"
-    """Where torch runs what is compared with."""
+    """Torch device of references and baselines."""
     emulated: str = "emulated:h200"
-    """The emulated device that stands beside the GPU in part ``emulator``."""
+    """The emulated device that part ``emulator`` compares with the GPU."""
     suite: str | Path = "core-large"
     """Suite whose full sizes are for a GPU."""
     emulator_suite: str | Path = "core"
@@ -44,8 +44,8 @@ class Place:
         """A workshop on the emulated device."""
         return EvaluatorPool(self.emulated, threads=self.threads)
 
-    def lane(self) -> ModelNewEvaluators:
-        """What judges ``ModelNew`` classes on the device."""
+    def modelnew(self) -> ModelNewEvaluators:
+        """Evaluators of ``ModelNew`` classes on the device."""
         return ModelNewEvaluators(self.device, measure=self.measure)
 
     def tasks(self, names: Sequence[str] = ()) -> list[Task]:

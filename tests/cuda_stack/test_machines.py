@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from tests.cuda_stack.place import HERE, PLACES, Outcome, Place, buildable, run_in
+from tests.cuda_stack.machine import HERE, MACHINES, Machine, Outcome, buildable, run_in
 
 pytestmark = pytest.mark.skipif(bool(buildable()), reason=f"imitating a machine: {buildable()}")
 
-BY_NAME = {place.name: place for place in PLACES}
+BY_NAME = {machine.name: machine for machine in MACHINES}
 ROLES = ("gpu-runner", "gpu-oracle", "gpu-modelnew")
 REACHED = "jailed cuInit reached ok"
 
@@ -38,8 +38,8 @@ def stages(name: str) -> tuple[dict[str, Any], Outcome]:
     ],
 )
 def test_each_role_and_the_replay_program_start_cuda(name: str) -> None:
-    found, outcome = stages(name)
-    answers = {stage: found[stage].get("answer", found[stage].get("refused")) for stage in (*ROLES, "replay")}
+    reached, outcome = stages(name)
+    answers = {stage: reached[stage].get("answer", reached[stage].get("refused")) for stage in (*ROLES, "replay")}
     assert all("CUDA_ERROR_NO_DEVICE" in answer for answer in answers.values()), (answers, outcome.driver)
     # Two children of each role and one replay: each asked, none was denied a step, and no helper process asked.
     assert outcome.driver == (REACHED,) * (2 * len(ROLES) + 1)
@@ -49,45 +49,45 @@ def test_the_tier_is_what_the_machine_allows() -> None:
     assert stages("root")[0]["tier"] == "namespaces"
     assert stages("Docker, files under /root")[0]["tier"] == "landlock"
     assert "no privileges" in stages("Docker, Landlock 1")[0]["gpu-runner"]["layers"]
-    # Nobody else could read Python under /root: another user, but with the right to read.
+    # Python under /root: another user, who keeps the right to read.
     assert "no privileges but reading" in stages("Docker, files under /root")[0]["gpu-runner"]["layers"]
     assert "no capabilities" in stages("Docker, no capabilities")[0]["gpu-runner"]["layers"]
 
 
 def test_a_machine_without_any_jail_refuses_in_a_sentence() -> None:
-    found, outcome = stages("Docker, no Landlock")
-    assert found["tier"] == "none"
+    reached, outcome = stages("Docker, no Landlock")
+    assert reached["tier"] == "none"
     for role in ROLES:
-        assert found[role]["refused"].startswith("untrusted code is refused: no jail works on this machine")
+        assert reached[role]["refused"].startswith("untrusted code is refused: no jail works on this machine")
     assert outcome.driver == (REACHED,), "the replay program holds no secret and needs no jail"
 
 
 @pytest.mark.parametrize(
-    "place",
+    "machine",
     [
-        Place("ordinary", user="ordinary", user_namespaces=False, landlock=1),
-        Place("ordinary", user="ordinary", user_namespaces=False, landlock=2),
-        Place("closed", container=True, home="closed"),
-        Place("powerless", container=True, user="powerless root"),
+        Machine("ordinary", user="ordinary", user_namespaces=False, landlock=1),
+        Machine("ordinary", user="ordinary", user_namespaces=False, landlock=2),
+        Machine("closed", container=True, home="closed"),
+        Machine("powerless", container=True, user="powerless root"),
     ],
-    ids=lambda place: f"{place.name} {place.landlock or ''}".strip(),
+    ids=lambda machine: f"{machine.name} {machine.landlock or ''}".strip(),
 )
-def test_files_of_the_same_user_are_not_changed_behind_landlocks_back(place: Place) -> None:
+def test_files_of_the_same_user_are_not_changed_behind_landlocks_back(machine: Machine) -> None:
     script = (
         "from kernelforge.sandbox.self_test import run_self_test as self_test; report = self_test('landlock'); "
         "print(report.error, [door.name for door in report.doors if not door.closed], report.layers, "
         "sum('truncate' in door.name or ' of ' in door.name for door in report.doors))"
     )
-    outcome = run_in(place, ["{python}", "-c", script])
+    outcome = run_in(machine, ["{python}", "-c", script])
     privileges = {"ordinary": "no privileges", "closed": "no privileges but reading", "powerless": "no capabilities"}
-    assert outcome.output.startswith(f" [] ('{privileges[place.name]}'"), outcome.output
+    assert outcome.output.startswith(f" [] ('{privileges[machine.name]}'"), outcome.output
     # three truncations, four facts of a file; limits, processors and priority of two processes
     assert outcome.output.strip().endswith(" 13")
 
 
 def test_compilers_can_move_files_between_folders_under_the_first_landlock() -> None:
-    found, _ = stages("Docker, Landlock 1")
-    moves = {role: json.loads(found[role]["answer"])["moves"] for role in ROLES}
+    reached, _ = stages("Docker, Landlock 1")
+    moves = {role: json.loads(reached[role]["answer"])["moves"] for role in ROLES}
     moved = "made, 0 left behind"
     assert moves == {"gpu-runner": "EXDEV", "gpu-oracle": moved, "gpu-modelnew": moved}, (
         "only roles with compilers move"
@@ -102,8 +102,8 @@ def test_without_a_proc_for_cuda_a_gpu_is_refused_in_a_sentence_and_the_rest_wor
         "try: print(Zygote('gpu-runner').tier)\n"
         "except SandboxError as error: print(error)\n"
     )
-    place = Place("hidden", user="ordinary", hidden_proc=True, landlock=0)
-    outcome = run_in(place, ["{python}", "-c", script])
+    machine = Machine("hidden", user="ordinary", hidden_proc=True, landlock=0)
+    outcome = run_in(machine, ["{python}", "-c", script])
     tier, refusal = outcome.output.splitlines()
     assert tier == "namespaces"
     assert refusal.startswith("processes with a GPU need a /proc in which CUDA can name its threads.")
@@ -120,5 +120,5 @@ def test_the_driver_is_told_to_make_no_device_nodes_in_a_private_proc() -> None:
         "jail._make_no_devices(os.path.abspath('jail/proc'))\n"
         "print(open(path).read().split('\\n'))\n"
     )
-    outcome = run_in(Place("root"), ["{python}", "-c", script])
+    outcome = run_in(Machine("root"), ["{python}", "-c", script])
     assert outcome.output.strip() == "['ModifyDeviceFiles: 0', 'DeviceFileMode: 438', '']"
