@@ -1,8 +1,8 @@
 """Exceptions, one type per boundary.
 
-A candidate that is wrong is data: it becomes a :class:`~kernelforge.records.Verdict`, never an exception that
-ends a run. The exceptions here are for everything else, and each message says what happened, where, and what to
-do next. The CLI prints the message alone and leaves with :attr:`KernelForgeError.exit_code`.
+A wrong candidate is data: it becomes a :class:`~kernelforge.records.Verdict`, never an exception that ends a run.
+The exceptions are for all other errors. Each message says what happened, where, and what to do next. The CLI prints
+the message and exits with :attr:`KernelForgeError.exit_code`.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class KernelForgeError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base class of the errors that this package raises."""
 
     exit_code: int = 1
     messages: tuple[Any, ...] = ()
-    """Records of what was said in a conversation that this error ended: to be journalled, for it may have cost."""
+    """Messages of a conversation that this error ended, to be journalled: they may have cost tokens."""
 
 
 class UsageError(KernelForgeError):
-    """The caller asked for something that cannot be: an unknown suite, a missing file, a bad option."""
+    """Invalid request by the caller: an unknown suite, a missing file, a bad option."""
 
     exit_code = 2
 
@@ -31,20 +31,20 @@ class TaskError(KernelForgeError):
 
 
 class BaselineError(TaskError):
-    """A baseline cannot be had here: it does not build, cannot be captured, or is wrong. A note, never a failure."""
+    """A baseline is not available: it does not build, cannot be captured, or is wrong. A note, never a failure."""
 
 
 class CandidateError(KernelForgeError):
-    """A reply or a candidate cannot be read; the message is written for the Coder who sent it."""
+    """A reply or a candidate cannot be read; the message is for its Coder."""
 
     def __init__(self, message: str, *, line: int | None = None) -> None:
         super().__init__(message)
         self.line = line
-        """1-based line in the plan or the reply, where one is known."""
+        """1-based line in the plan or the reply, if known."""
 
 
 class PlanError(CandidateError):
-    """The launch plan uses something the language does not have, or breaks one of its limits."""
+    """The launch plan uses an unknown construct or exceeds a limit of its language."""
 
 
 class PlanGuard(CandidateError):
@@ -52,7 +52,7 @@ class PlanGuard(CandidateError):
 
 
 class SandboxError(KernelForgeError):
-    """The jail could not be built or a confined child misbehaved on its channel. Never the candidate's score."""
+    """The jail could not be built, or a confined child violated the protocol of its channel. Never a score."""
 
 
 class ChildTimeout(SandboxError):
@@ -62,7 +62,7 @@ class ChildTimeout(SandboxError):
 class ChildDied(SandboxError):
     """A confined child ended without answering.
 
-    ``signal`` and ``exit_code`` are what the kernel reported; at most one is set.
+    ``signal`` and ``exit_code`` come from the kernel; at most one is set.
     """
 
     def __init__(self, message: str, *, signal: int | None = None, exit_code: int | None = None) -> None:
@@ -78,11 +78,11 @@ class DeviceError(KernelForgeError):
 
 
 class UnsupportedError(KernelForgeError):
-    """Something legal that this device cannot do (an emulated instruction, a launch option): verdict ``INFRA``."""
+    """This device cannot do something legal, such as an instruction or a launch option: verdict ``INFRA``."""
 
 
 class TimingError(KernelForgeError):
-    """Times that cannot be: not positive, not finite, or hidden by the flush. Ours, and never a candidate's score."""
+    """Impossible timing: not positive, not finite, or within the noise of the flush. An infrastructure error."""
 
 
 class StoreError(KernelForgeError):
@@ -90,7 +90,7 @@ class StoreError(KernelForgeError):
 
 
 class EvaluationCancelled(KernelForgeError):
-    """Somebody who no longer wants the answer ended the work on it. Nothing that came of it may be used."""
+    """The caller cancelled the evaluation; partial results must be discarded."""
 
 
 class BudgetExhausted(KernelForgeError):
@@ -102,23 +102,23 @@ class TaskBudgetExhausted(BudgetExhausted):
 
 
 class ProviderError(KernelForgeError):
-    """A model could not be asked: no key, refused key, unknown model, server down, retries used up.
+    """A call of a model failed: no key, refused key, unknown model, server down, retries used up.
 
-    Never a candidate's verdict: the attempt is not made, and ``resume`` asks again.
+    Never a candidate's verdict: there is no attempt, and ``resume`` calls again.
     """
 
     def __init__(self, message: str, *, passing: bool = False, retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.passing = passing
-        """Whether the same call may well succeed later."""
+        """Whether the same call may succeed later."""
         self.retry_after_s = retry_after_s
-        """What the server asked to wait, in seconds."""
+        """Wait requested by the server, in seconds."""
 
 
 class ServerError(KernelForgeError):
-    """A reward server refused a request, answered with something else, or could not be reached.
+    """A reward server refused a request, sent an invalid answer, or could not be reached.
 
-    Trouble with the evaluation of a candidate is no such error: it is a result with the outcome ``infra_error``.
+    A failed evaluation is not such an error: it is a result with the outcome ``infra_error``.
     """
 
     def __init__(
@@ -132,17 +132,17 @@ class ServerError(KernelForgeError):
     ) -> None:
         super().__init__(message)
         self.status = status
-        """HTTP status, where there was an answer."""
+        """HTTP status, if there was an answer."""
         self.code = code
-        """A word for programs: ``unknown_task``, ``queue_full``, ``unauthorised``, ``unreachable``..."""
+        """Error code: ``unknown_task``, ``queue_full``, ``unauthorised``, ``unreachable``..."""
         self.message = message
         self.retry_after_s = retry_after_s
-        """What the server asked to wait, in seconds."""
+        """Wait requested by the server, in seconds."""
         self.request_id = request_id
-        """Names the request in the server's log."""
+        """Id of the request in the server's log."""
 
-    def again(self) -> ServerError:
-        """The same error for another task: one exception raised in many would gather all their tracebacks."""
+    def copy(self) -> ServerError:
+        """A copy to raise in another task: one exception raised in many would collect all their tracebacks."""
         return type(self)(
             self.message,
             status=self.status,
@@ -153,19 +153,19 @@ class ServerError(KernelForgeError):
 
 
 class ServerUnreachable(ServerError):
-    """No connection, or one that broke before the answer, as often as it was tried."""
+    """Every try failed to connect, or lost the connection before the answer."""
 
 
 class InvalidServerResponse(ServerError):
-    """What answered is no reward server, or one of another version: not JSON, or JSON of another shape."""
+    """The answer is not from a reward server of this version: not JSON, or JSON of another shape."""
 
 
 class MissingRewardError(KernelForgeError):
-    """A result was required to have a reward, and trouble of the server's kept it from having one."""
+    """A result has no reward because of a failure of the server."""
 
     def __init__(self, message: str, *, code: str = "internal", retryable: bool = False) -> None:
-        # Defaults, for it crosses processes: unpickling makes it of its message, and sets the attributes after.
+        # Keyword defaults let pickle rebuild the exception from its message.
         super().__init__(message)
         self.code = code
         self.retryable = retryable
-        """Whether the same job may well succeed when it is submitted again."""
+        """Whether the same job may succeed when it is submitted again."""

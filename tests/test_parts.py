@@ -83,7 +83,7 @@ def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
     for name in (".made.1a2b3c4d.part", ".made.part", "made.part", ".made.kernelforge-1a2b3c4d.part.txt"):
         (tmp_path / name).write_text("of another program")
     before = beside(target)
-    with atomic_write(target, ours=lambda part: False) as part:
+    with atomic_write(target, removable=lambda part: False) as part:
         assert beside(target) == sorted([*before, part.name])
     assert beside(target) == before
     assert (away / "thesis.tex").exists()

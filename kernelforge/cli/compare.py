@@ -1,8 +1,9 @@
-"""``kernelforge compare``: two runs side by side."""
+"""``kernelforge compare`` and ``kernelforge diff``: two runs, or two attempts, side by side."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,10 +15,18 @@ from kernelforge.cli.support.output import (
     JsonOption,
     ResultsOption,
     chosen_form,
+    console,
     open_store,
+    print_json,
     write_view,
 )
-from kernelforge.cli.support.references import distinct_runs
+from kernelforge.cli.support.references import distinct_runs, resolve, the_attempt
+from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import results_option, shell_command
+
+if TYPE_CHECKING:
+    from kernelforge.records import Attempt
+    from kernelforge.store import Store
 
 
 def compare(
@@ -47,3 +56,65 @@ def compare(
         csv=lambda view: compare_table(view).to_csv(),
         terminal=compare_lines,
     )
+
+
+class Against(StrEnum):
+    """Attempt to compare with where none is named."""
+
+    PARENT = "parent"
+    BEST = "best"
+
+
+def diff(
+    attempt: Annotated[str, typer.Argument(metavar="A", help="An attempt, as for 'show': RUN/TASK/NUMBER.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[B]", help="The attempt to compare it with; its parent if left out.")
+    ] = None,
+    against: Annotated[
+        Against | None, typer.Option("--against", help="Instead of B: A's parent, or the best attempt at its task.")
+    ] = None,
+    source: Annotated[bool, typer.Option("--source", help="The source alone.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="The launch plan alone.")] = False,
+    as_json: JsonOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Show the difference from attempt B, or from A's parent, to attempt A."""
+    from kernelforge.report.views.diff import diff_view
+
+    if other is not None and against is not None:
+        raise UsageError("name another attempt or use --against, not both")
+    names = [name for name, requested in (("source", source), ("plan", plan)) if requested] or ["source", "plan"]
+    with open_store(results, read_only=True) as store:
+        after = _attempt(store, attempt)
+        before = _attempt(store, other) if other is not None else _other(store, after, against or Against.PARENT)
+    for compared in (before, after):
+        if compared.candidate is None:
+            see = shell_command("show", compared.id, options=["--messages"], results=results_option(results))
+            raise UsageError(f"the reply of attempt {compared.id} held no candidate; see it with `{see}`")
+    view = diff_view(before, after, names)
+    if as_json:
+        print_json(view)
+    else:
+        from kernelforge.report.terminal import diff_lines
+
+        console().print(diff_lines(view))
+
+
+def _attempt(store: Store, reference: str) -> Attempt:
+    named = resolve(store, reference)
+    if named.number is None:
+        raise UsageError(f"diff needs attempts: write RUN/TASK/NUMBER, '{reference}' is none")
+    return the_attempt(store, named)
+
+
+def _other(store: Store, attempt: Attempt, against: Against) -> Attempt:
+    from kernelforge.report.views.summary import best_of
+
+    if against is Against.BEST:
+        best = best_of(store.attempts(attempt.run, attempt.task))
+        if best is None:
+            raise UsageError(f"nothing is correct yet at task '{attempt.task}' of run {attempt.run}")
+        return best
+    if attempt.parent is None:
+        raise UsageError(f"attempt {attempt.id} has no parent: name another attempt, or use --against best")
+    return store.attempt(attempt.parent)

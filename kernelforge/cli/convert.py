@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, task_reference, write_text
-from kernelforge.errors import UsageError
+from kernelforge.utils.text_files import read_text
 
 if TYPE_CHECKING:
     from kernelforge.records import Candidate
@@ -35,7 +35,7 @@ def convert(
     from kernelforge.modelnew.convert import convert as convert_text
     from kernelforge.report.formatting import one_line, printable
 
-    conversion = convert_text(_read(file))
+    conversion = convert_text(read_text(file, MAX_FILE_BYTES, what="the candidate", hint="name a Python file"))
     refused = ""
     if conversion.candidate is not None and task is not None:
         refused = _compile(conversion.candidate, task, allow_unconfined)
@@ -45,7 +45,10 @@ def convert(
             "converted": good,
             "source": conversion.candidate.source if conversion.candidate else None,
             "plan": conversion.candidate.plan if conversion.candidate else None,
-            "problems": [{"line": one.line, "construct": one.construct, "why": one.why} for one in conversion.problems],
+            "problems": [
+                {"line": problem.line, "construct": problem.construct, "why": problem.why}
+                for problem in conversion.problems
+            ],
             "notes": list(conversion.notes),
             "refused": refused or None,
         }
@@ -64,14 +67,14 @@ def convert(
 
 
 def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
-    """Why the candidate does not resolve or compile at some size of the task; empty where it does at all of them."""
+    """Reason why the candidate does not resolve or compile at a size of the task; empty if it does at all."""
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    with EvaluatorPool("emulated:h100", allow_unconfined=allow_unconfined) as workshop:
-        evaluator = workshop.evaluator(loaded)
+    with EvaluatorPool("emulated:h100", allow_unconfined=allow_unconfined) as pool:
+        evaluator = pool.evaluator(loaded)
         try:
             evaluator.prepare(candidate, BuildState())
         except StageFailed as failure:
@@ -79,17 +82,3 @@ def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
         finally:
             evaluator.oracle.close()
     return ""
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read the candidate {path}: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; a candidate never is")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); a candidate is a Python file") from error

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.measuring import (
+from kernelforge.cli.support.options import (
     MeasureOption,
     ProtocolOption,
     RuntimeOption,
@@ -26,6 +26,7 @@ from kernelforge.cli.support.output import (
     task_reference,
 )
 from kernelforge.errors import UsageError
+from kernelforge.utils.text_files import read_text
 
 if TYPE_CHECKING:
     from kernelforge.evaluation.evaluator import EvaluationResult
@@ -34,8 +35,8 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES = 1 << 20
 
 
-class Lane(StrEnum):
-    """What ``--lane`` may be."""
+class CandidateKind(StrEnum):
+    """Values of ``--lane``."""
 
     PLAN = "plan"
     MODELNEW = "modelnew"
@@ -53,10 +54,10 @@ def evaluate(
         str,
         typer.Option("--task", metavar="TASK", help="NAME in suite core, SUITE/NAME, or the path of a task file."),
     ],
-    lane: Annotated[
-        Lane,
+    kind: Annotated[
+        CandidateKind,
         typer.Option("--lane", help="plan: device code and launch plan. modelnew: KernelBench's ModelNew class."),
-    ] = Lane.PLAN,
+    ] = CandidateKind.PLAN,
     choose: Annotated[
         list[str] | None,
         typer.Option("--choose", metavar="NAME=VALUE", help="Value of a '# tune:' name; repeat for more."),
@@ -73,15 +74,15 @@ def evaluate(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate one candidate against one task. Leaves with 0 where it is OK and was compared at the full size, else
-    with 1."""
-    text, choices = _read(candidate), _choices(choose or ())
+    """Evaluate one candidate against one task. Leaves with 0 if it is OK and compared at full size, else with 1."""
+    text = read_text(candidate, MAX_FILE_BYTES, what="the candidate", hint="name a file with a Markdown reply")
+    choices = _choices(choose or ())
     measuring = measure_settings(runtime, protocol, sanitizer, measure)
     if device is None:
         device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
-        if lane is Lane.MODELNEW and not device.startswith("cuda:"):
+        if kind is CandidateKind.MODELNEW and not device.startswith("cuda:"):
             device = "cpu"  # an emulated device runs no Python
-    if lane is Lane.MODELNEW:
+    if kind is CandidateKind.MODELNEW:
         if choices:
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
@@ -106,7 +107,7 @@ def evaluate(
 def _evaluate_class(
     text: str, task: str, device: str | None, measure: MeasureSettings, seed: int | None, allow_unconfined: bool
 ) -> EvaluationResult:
-    """A Python file with a class ``ModelNew``, in the jailed process of its lane."""
+    """Evaluate a Python file with a class ``ModelNew``, in a jailed process."""
     import secrets
 
     from pydantic import ValidationError
@@ -126,7 +127,7 @@ def _evaluate_class(
 
 
 def _choices(options: Sequence[str]) -> dict[str, int]:
-    """The values of ``--choose`` options."""
+    """Values of ``--choose`` options."""
     choices: dict[str, int] = {}
     for option in options:
         name, _, value = (part.strip() for part in option.partition("="))
@@ -139,24 +140,12 @@ def _choices(options: Sequence[str]) -> dict[str, int]:
     return choices
 
 
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except IsADirectoryError:
-        raise UsageError(f"{path} is a folder; name the file that holds the candidate") from None
-    except OSError as error:
-        raise UsageError(f"cannot read the candidate {path}: {error.strerror}") from error
-    if len(data) > MAX_FILE_BYTES:
-        raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB; a candidate never is")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start}); a candidate is a Markdown reply") from error
-
-
 def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = None) -> None:
-    """Print a result, and what is striking about the text of a ModelNew class."""
+    """Print a result, with findings about the text of a ModelNew class.
+
+    Args:
+        telemetry: the text; None prints no findings.
+    """
     from kernelforge.report.views.attempt import EvaluationView
 
     view = EvaluationView.of(result)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """What ``export`` writes."""
+    """Values of ``--format``."""
 
     ATTEMPTS = "attempts"
     TRANSCRIPT = "transcript"
@@ -25,7 +25,7 @@ class Format(StrEnum):
 
 def export(
     run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Id of a run, a unique beginning of one, 'latest', or 'all'.")
+        str, typer.Argument(metavar="[RUN]", help="Id of a run, a unique beginning of stored_run, 'latest', or 'all'.")
     ] = "latest",
     task: Annotated[
         list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; repeat for more.")
@@ -48,30 +48,30 @@ def export(
     from kernelforge.report import export_lines
 
     if format_ is Format.TRANSCRIPT and not written_by:
-        raise UsageError("a transcript says who wrote it: give --written-by, such as a model's full name")
+        raise UsageError("a transcript names its author: give --written-by, such as a model's full name")
     if format_ is Format.ATTEMPTS and written_by:
         raise UsageError("--written-by belongs to '--format transcript'")
 
     with open_store(results, read_only=True) as store:
         runs = store.runs() if run == "all" else [store.run(run)]
-        known = {name for one in runs for name in one.config.tasks}
-        unknown = [name for name in task or () if name not in known]
+        names = {name for stored_run in runs for name in stored_run.config.tasks}
+        unknown = [name for name in task or () if name not in names]
         if unknown:
-            raise UsageError(f"no task '{unknown[0]}' in {run}; there is: {', '.join(sorted(known)) or 'none'}")
+            raise UsageError(f"no task '{unknown[0]}' in {run}; there is: {', '.join(sorted(names)) or 'none'}")
         attempts = [
             attempt
-            for one in runs
-            for name in task or one.config.tasks
-            if name in one.config.tasks
-            for attempt in store.attempts(one.id, name)
+            for stored_run in runs
+            for name in task or stored_run.config.tasks
+            if name in stored_run.config.tasks
+            for attempt in store.attempts(stored_run.id, name)
         ]
         if format_ is Format.ATTEMPTS:
             text, what = "".join(line + "\n" for line in export_lines(attempts)), f"{len(attempts)} attempts"
         else:
             from kernelforge.llm.recording import transcript_lines
 
-            said = _task_messages(store, runs, task)
-            lines = list(transcript_lines(attempts, said, written_by=written_by))
+            task_messages = _task_messages(store, runs, task)
+            lines = list(transcript_lines(attempts, task_messages, written_by=written_by))
             text, what = "".join(lines), f"{len(lines) - 1} replies"
     write_text(text, output)
     if output is not None:
@@ -79,9 +79,9 @@ def export(
 
 
 def _task_messages(store: Store, runs: list[Run], tasks: list[str] | None) -> dict[str, list[Message]]:
-    """What was said of each task outside attempts."""
-    said: dict[str, list[Message]] = {}
+    """Messages about each task outside attempts."""
+    messages: dict[str, list[Message]] = {}
     for run in runs:
         for name in tasks or run.config.tasks:
-            said.setdefault(name, []).extend(store.task_messages(run.id, name))
-    return said
+            messages.setdefault(name, []).extend(store.task_messages(run.id, name))
+    return messages

@@ -43,12 +43,8 @@ def figure(
             "--output", metavar="FILE", help="FILE.svg or FILE.png; with --all a folder; with --json any file."
         ),
     ] = None,
-    every: Annotated[
-        bool, typer.Option("--all", help="Every figure there is, as SVG and as PNG, into a folder.")
-    ] = False,
-    listed: Annotated[
-        bool, typer.Option("--list", help="Say which figures there are, and why others are not.")
-    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="Write every figure as SVG and PNG to a folder.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="List the figures, and why others cannot be drawn.")] = False,
     width: Annotated[
         int | None,
         typer.Option(
@@ -79,17 +75,17 @@ def figure(
     if listed:
         _list(drawings, as_json=as_json)
         return
-    look = _Look(width, height, scale, bare)
+    style = _Style(width, height, scale, bare)
     if every:
-        _write_all(drawings, output, look, as_json=as_json)
+        _write_all(drawings, output, style, as_json=as_json)
         return
     if name is None:
         raise UsageError(f"say which figure; there are: {_names(drawings)}")
-    _write_one(_chosen(drawings, name), output, look, as_json=as_json)
+    _write_one(_find(drawings, name), output, style, as_json=as_json)
 
 
-class _Look:
-    """How pictures are asked to look; what is None is as :mod:`kernelforge.report.render_image` has it."""
+class _Style:
+    """Size and title of pictures; None takes the default of :mod:`kernelforge.report.render_image`."""
 
     def __init__(self, width: int | None, height: int | None, scale: float | None, bare: bool) -> None:
         from kernelforge.report import render_image
@@ -97,8 +93,8 @@ class _Look:
         self._width, self._height, self._title = width or render_image.WIDTH, height, not bare
         self._scale = scale or render_image.PNG_SCALE
 
-    def drawn(self, figure: Figure, form: str) -> bytes:
-        """The figure as a file of that form."""
+    def render(self, figure: Figure, form: str) -> bytes:
+        """The figure as the bytes of a file."""
         from kernelforge.report import render_image
 
         if form == ".svg":
@@ -107,7 +103,7 @@ class _Look:
 
 
 def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
-    """Every figure of what is named, drawn or absent."""
+    """Every figure of a reference, drawn or absent."""
     from kernelforge.report import RunRecords, attempt_view, run_view, task_view
     from kernelforge.report.figures import draw_attempt, draw_compare, draw_run, draw_task
     from kernelforge.report.views.compare import compare_view
@@ -133,31 +129,29 @@ def _board_drawings(store: Store, what: str) -> tuple[Drawing, ...]:
     boards = leaderboard(RunRecords.load(store, run, texts=False) for run in store.runs()).boards
     number = what.partition("/")[2] or "1"
     if not (number.isdecimal() and 1 <= int(number) <= len(boards)):
-        raise UsageError(
-            f"there is no board '{what}'; how many there are: {len(boards)}, from leaderboard/1, the newest, on"
-        )
+        raise UsageError(f"there is no board '{what}'; there are {len(boards)}, and leaderboard/1 is the newest")
     return draw_board(boards[int(number) - 1])
 
 
-def _chosen(drawings: tuple[Drawing, ...], name: str) -> Figure:
+def _find(drawings: tuple[Drawing, ...], name: str) -> Figure:
     from kernelforge.report.figures import Absent
 
-    found = next((one for one in drawings if one.name == name), None)
-    if found is None:
+    match = next((drawing for drawing in drawings if drawing.name == name), None)
+    if match is None:
         raise UsageError(f"there is no figure '{name}'; there are: {_names(drawings)}")
-    if isinstance(found, Absent):
-        raise UsageError(f"'{name}' cannot be drawn: {found.why}; there are: {_names(drawings)}")
-    return found
+    if isinstance(match, Absent):
+        raise UsageError(f"'{name}' cannot be drawn: {match.why}; there are: {_names(drawings)}")
+    return match
 
 
 def _names(drawings: tuple[Drawing, ...]) -> str:
-    return ", ".join(one.name for one in _there(drawings)) or "none"
+    return ", ".join(figure.name for figure in _drawn(drawings)) or "none"
 
 
-def _there(drawings: tuple[Drawing, ...]) -> list[Figure]:
+def _drawn(drawings: tuple[Drawing, ...]) -> list[Figure]:
     from kernelforge.report.figures import Figure
 
-    return [one for one in drawings if isinstance(one, Figure)]
+    return [drawing for drawing in drawings if isinstance(drawing, Figure)]
 
 
 def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
@@ -167,44 +161,48 @@ def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
     if as_json:
         import json
 
-        rows = [one.model_dump(exclude={"spec"}) for one in drawings]
+        rows = [drawing.model_dump(exclude={"spec"}) for drawing in drawings]
         typer.echo(json.dumps(rows, indent=2))
         return
     from rich.table import Table
 
     lines = Table.grid(padding=(0, 2))
-    for one in drawings:
-        lines.add_row(one.name, printable(one.title) if isinstance(one, Figure) else f"– ({printable(one.why)})")
+    for drawing in drawings:
+        lines.add_row(
+            drawing.name, printable(drawing.title) if isinstance(drawing, Figure) else f"– ({printable(drawing.why)})"
+        )
     console().print(lines)
 
 
-def _write_one(figure: Figure, output: Path | None, look: _Look, *, as_json: bool) -> None:
+def _write_one(figure: Figure, output: Path | None, style: _Style, *, as_json: bool) -> None:
     if as_json:
         write_text(_spec(figure), output)
         return
     if output is None or output.suffix.lower() not in _FORMS:
-        raise UsageError("say where the picture goes and in which form: --output FILE.svg or --output FILE.png")
-    write_bytes(look.drawn(figure, output.suffix.lower()), output)
+        raise UsageError("name the file of the picture: --output FILE.svg or --output FILE.png")
+    write_bytes(style.render(figure, output.suffix.lower()), output)
     console(stderr=True).print(f"{output}: {figure.title}")
 
 
-def _write_all(drawings: tuple[Drawing, ...], output: Path | None, look: _Look, *, as_json: bool) -> None:
+def _write_all(drawings: tuple[Drawing, ...], output: Path | None, style: _Style, *, as_json: bool) -> None:
     from kernelforge.report.figures import Absent
 
     if output is None:
         raise UsageError("--all needs a folder: --output FOLDER")
-    figures = _there(drawings)
+    figures = _drawn(drawings)
     if not figures:
         raise UsageError(
-            "; ".join(f"'{one.name}' cannot be drawn: {one.why}" for one in drawings if isinstance(one, Absent))
+            "; ".join(
+                f"'{figure.name}' cannot be drawn: {figure.why}" for figure in drawings if isinstance(figure, Absent)
+            )
         )
     output.mkdir(parents=True, exist_ok=True)
-    for one in figures:
+    for figure in figures:
         if as_json:
-            write_text(_spec(one), output / f"{one.name}.json")
+            write_text(_spec(figure), output / f"{figure.name}.json")
         else:
             for form in _FORMS:
-                write_bytes(look.drawn(one, form), output / f"{one.name}{form}")
+                write_bytes(style.render(figure, form), output / f"{figure.name}{form}")
     console(stderr=True).print(f"{output}: {len(figures)} figures")
 
 

@@ -1,4 +1,4 @@
-"""``kernelforge import``: candidates that others published, listed, written out, evaluated."""
+"""``kernelforge import``: list, write and evaluate published candidates."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ ProblemOption = Annotated[
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", metavar="FOLDER", help="Write each candidate there, and its reference beside it."),
+    typer.Option("--output", "-o", metavar="FOLDER", help="Write each candidate and its reference to this folder."),
 ]
 EvaluateOption = Annotated[
     bool,
     typer.Option("--evaluate", help="Run each candidate, jailed: on a GPU checked and timed, on the CPU checked."),
 ]
-LaneDeviceOption = Annotated[
+ModelNewDeviceOption = Annotated[
     str | None,
     typer.Option("--device", metavar="NAME", help="Where to evaluate: cpu, or a GPU; the first GPU if there is one."),
 ]
@@ -51,7 +51,7 @@ def cuda_l1(
     problem: ProblemOption = None,
     output: OutputOption = None,
     evaluate: EvaluateOption = False,
-    device: LaneDeviceOption = None,
+    device: ModelNewDeviceOption = None,
     small: SmallOption = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -59,8 +59,8 @@ def cuda_l1(
     """Import CUDA-L1's released kernels. Leaves with 1 if one that was evaluated is not OK."""
     from kernelforge.datasets import read_cuda_l1
 
-    chosen = _chosen(read_cuda_l1(file), level, problem)
-    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
+    selected = _select(read_cuda_l1(file), level, problem)
+    _output(selected, output, evaluate, device, small, allow_unconfined, as_json)
 
 
 @app.command("kernelbench")
@@ -74,7 +74,7 @@ def kernelbench(
     problem: ProblemOption = None,
     output: OutputOption = None,
     evaluate: EvaluateOption = False,
-    device: LaneDeviceOption = None,
+    device: ModelNewDeviceOption = None,
     small: SmallOption = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
@@ -82,23 +82,23 @@ def kernelbench(
     """Import the kernels of a KernelBench run. Leaves with 1 if one that was evaluated is not OK."""
     from kernelforge.datasets import read_kernelbench
 
-    chosen = _chosen(read_kernelbench(folder, references), level, problem)
-    _finish(chosen, output, evaluate, device, small, allow_unconfined, as_json)
+    selected = _select(read_kernelbench(folder, references), level, problem)
+    _output(selected, output, evaluate, device, small, allow_unconfined, as_json)
 
 
-def _chosen(found: Import, level: int | None, problems: list[str] | None) -> Import:
+def _select(imported: Import, level: int | None, problems: list[str] | None) -> Import:
     from kernelforge.datasets import Import
 
     kept = tuple(
-        one
-        for one in found.candidates
-        if (level is None or one.level == level) and (not problems or one.problem in problems)
+        item
+        for item in imported.candidates
+        if (level is None or item.level == level) and (not problems or item.problem in problems)
     )
-    return Import(kept, found.unread)
+    return Import(kept, imported.unread)
 
 
-def _finish(
-    found: Import,
+def _output(
+    imported: Import,
     output: Path | None,
     evaluate: bool,
     device: str | None,
@@ -114,7 +114,7 @@ def _finish(
     if device is not None and not evaluate:
         raise UsageError("--device says where to evaluate; add --evaluate")
     if output is not None:
-        _write(found, output)
+        _write(imported, output)
     rows: list[dict[str, Any]] = []
     bad = False
     out = console()
@@ -122,39 +122,39 @@ def _finish(
         from kernelforge.modelnew.evaluator import ModelNewEvaluators
 
         with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as bench:
-            for one in found.candidates:
-                found_out = _evaluate(bench, one, constants)
-                bad = bad or found_out["verdict"] != "OK"
-                rows.append(_row(one) | found_out)
+            for item in imported.candidates:
+                outcome = _evaluate(bench, item, constants)
+                bad = bad or outcome["verdict"] != "OK"
+                rows.append(_row(item) | outcome)
                 if not as_json:
-                    out.print(one_line(f"{one.name}: {_told(found_out)}", 2000), soft_wrap=True)
+                    out.print(one_line(f"{item.name}: {_outcome_line(outcome)}", 2000), soft_wrap=True)
     else:
-        rows = [_row(one) for one in found.candidates]
+        rows = [_row(item) for item in imported.candidates]
         if not as_json:
-            for one in found.candidates:
-                score = "no published score" if one.published_score is None else f"published {one.published_score:g}x"
-                known = "" if one.reference is not None else ", no reference"
-                out.print(one_line(f"{one.name}: {score}{known} ({one.origin})"), soft_wrap=True)
-    unread = [{"origin": one.origin, "name": one.name, "reason": one.reason} for one in found.unread]
+            for item in imported.candidates:
+                score = "no published score" if item.published_score is None else f"published {item.published_score:g}x"
+                missing = "" if item.reference is not None else ", no reference"
+                out.print(one_line(f"{item.name}: {score}{missing} ({item.origin})"), soft_wrap=True)
+    unread = [{"origin": item.origin, "name": item.name, "reason": item.reason} for item in imported.unread]
     if as_json:
         typer.echo(json.dumps({"candidates": rows, "unread": unread}, indent=2))
     else:
-        for line in found.unread:
+        for line in imported.unread:
             out.print(one_line(f"not read: {line.origin} {line.name}: {line.reason}", 1000), soft_wrap=True)
         out.print(f"{len(rows)} candidates, {len(unread)} not read")
     raise typer.Exit(1 if bad else 0)
 
 
-def _evaluate(bench: ModelNewEvaluators, one: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
-    """Verdict, reason and speed; a reference that cannot be judged is no verdict on the candidate."""
+def _evaluate(bench: ModelNewEvaluators, item: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
+    """Verdict, reason and speed; without a verdict where the reference cannot be judged."""
     from pydantic import ValidationError
 
     from kernelforge.datasets import as_task
 
     try:
-        task = as_task(one, constants)
+        task = as_task(item, constants)
         evaluation = bench.evaluate(
-            task, one.candidate, seed=_seed(), sizes=None if constants else ("full",)
+            task, item.candidate, seed=_seed(), sizes=None if constants else ("full",)
         ).evaluation
     except ValidationError as error:
         return {"verdict": "not evaluated", "reason": f"the text is no candidate: {error.errors()[0]['msg']}"}
@@ -171,15 +171,15 @@ def _evaluate(bench: ModelNewEvaluators, one: ImportedCandidate, constants: dict
     }
 
 
-def _told(row: dict[str, Any]) -> str:
-    """The outcome of one candidate, in a line."""
+def _outcome_line(row: dict[str, Any]) -> str:
+    """Outcome of one candidate, in a line."""
     if row["reason"]:
         return f"{row['verdict']}: {row['reason']}"
     if row.get("speedup") is None:
         return str(row["verdict"])
     eager = row["speedup_eager"]
-    beside = "" if eager is None else f", {eager:.3g}x eager"
-    return f"{row['verdict']}: {row['time_us']:.4g} µs, {row['speedup']:.3g}x the fastest baseline{beside}"
+    versus_eager = "" if eager is None else f", {eager:.3g}x eager"
+    return f"{row['verdict']}: {row['time_us']:.4g} µs, {row['speedup']:.3g}x the fastest baseline{versus_eager}"
 
 
 def _seed() -> int:
@@ -188,32 +188,32 @@ def _seed() -> int:
     return secrets.randbits(63)
 
 
-def _row(one: ImportedCandidate) -> dict[str, Any]:
+def _row(item: ImportedCandidate) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "level": one.level,
-        "problem": one.problem,
-        "origin": one.origin,
-        "published_score": one.published_score,
-        "published_correct": one.published_correct,
-        "has_reference": one.reference is not None,
+        "name": item.name,
+        "level": item.level,
+        "problem": item.problem,
+        "origin": item.origin,
+        "published_score": item.published_score,
+        "published_correct": item.published_correct,
+        "has_reference": item.reference is not None,
     }
 
 
-def _write(found: Import, output: Path) -> None:
+def _write(imported: Import, output: Path) -> None:
     try:
         output.mkdir(parents=True, exist_ok=True)
-        for one in found.candidates:
-            (output / f"{one.name}.py").write_text(one.source, encoding="utf-8")
-            if one.reference is not None:
-                (output / f"{one.name}_reference.py").write_text(one.reference, encoding="utf-8")
+        for item in imported.candidates:
+            (output / f"{item.name}.py").write_text(item.source, encoding="utf-8")
+            if item.reference is not None:
+                (output / f"{item.name}_reference.py").write_text(item.reference, encoding="utf-8")
     except OSError as error:
         raise UsageError(f"cannot write to {output}: {error.strerror}") from error
 
 
-def _constants(given: list[str]) -> dict[str, Scalar]:
+def _constants(options: list[str]) -> dict[str, Scalar]:
     constants: dict[str, Scalar] = {}
-    for item in given:
+    for item in options:
         name, _, text = (part.strip() for part in item.partition("="))
         try:
             constants[name] = int(text)

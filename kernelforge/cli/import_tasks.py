@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kernelforge.tasks.loaders.write_suite import SizedTask
 
 FORMATS = ("kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "flashinfer-bench", "sol-execbench")
-"""Names of the loaders, which are not imported only to be named."""
+"""Names of the loaders; importing them for this would take long."""
 
 _WIDEST = 2000
 
@@ -27,14 +27,14 @@ def import_tasks(
     source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A checkout, a folder or a file, see --format.")],
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", metavar="FOLDER", help="The suite to make: a folder that is not there yet."),
+        typer.Option("--output", "-o", metavar="FOLDER", help="The suite to make: a folder that does not exist yet."),
     ],
     format_name: Annotated[
         str | None,
         typer.Option(
             "--format",
             metavar="NAME",
-            help=f"What SOURCE is: {', '.join(FORMATS)}. Found out by its files if left out.",
+            help=f"What SOURCE is: {', '.join(FORMATS)}. Detected from its files if left out.",
         ),
     ] = None,
     level: Annotated[int | None, typer.Option("--level", min=0, help="Only this level.")] = None,
@@ -56,92 +56,92 @@ def import_tasks(
     loader = loader_for(source) if format_name is None else loader_named(format_name)
     origin = Origin(loader.name, source)
     refuse_other_folder(output, origin)
-    loaded = _chosen(loader.load(source), level, limit)
-    with SizeChooser(allow_unconfined=allow_unconfined) as shrinker:
-        tasks, missing, rows = _sized(shrinker, loaded, jobs or _jobs(shrinker.bounds.memory_bytes), quiet=as_json)
+    loaded = _select(loader.load(source), level, limit)
+    with SizeChooser(allow_unconfined=allow_unconfined) as chooser:
+        tasks, missing, rows = _sized(chooser, loaded, jobs or _jobs(chooser.bounds.memory_bytes), quiet=as_json)
     if tasks:
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
-    _tell(output, rows, missing, as_json)
+    _print(output, rows, missing, as_json)
     raise typer.Exit(0 if tasks else 1)
 
 
 def _jobs(memory_bytes: int) -> int:
-    """One per core, as far as all of them together cannot fill the memory: hostile references take what they get."""
+    """One per core, as long as all together cannot fill the memory: a hostile reference uses all it may."""
     installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)), installed // memory_bytes))
 
 
-def _chosen(loaded: Loaded, level: int | None, limit: int | None) -> Loaded:
+def _select(loaded: Loaded, level: int | None, limit: int | None) -> Loaded:
     from kernelforge.tasks.loaders import Loaded
 
-    tasks = tuple(one for one in loaded.tasks if level is None or one.level == level)
-    missing = tuple(one for one in loaded.not_loaded if level is None or one.level in (None, level))
+    tasks = tuple(task for task in loaded.tasks if level is None or task.level == level)
+    missing = tuple(task for task in loaded.not_loaded if level is None or task.level in (None, level))
     if not tasks and not missing:
         raise UsageError(f"there is no task of level {level}")
     return Loaded(tasks[:limit], missing)
 
 
 def _sized(
-    shrinker: Any, loaded: Loaded, jobs: int, *, quiet: bool
+    chooser: Any, loaded: Loaded, jobs: int, *, quiet: bool
 ) -> tuple[list[SizedTask], list[NotLoaded], list[dict[str, Any]]]:
-    """Tasks with sizes, what has none, and a row for each task, all in the loader's order; told as they come."""
+    """Tasks with sizes, tasks without, and a row for each task, in the loader's order; printed as they come."""
     from kernelforge.evaluation.size_search.chooser import choose_all
     from kernelforge.report.formatting import one_line
     from kernelforge.tasks.loaders import NotLoaded
     from kernelforge.tasks.loaders.write_suite import SizedTask
 
     out = console()
-    found: dict[str, SizeChoice] = {}
-    for task, chosen in choose_all(shrinker, loaded.tasks, jobs):
-        found[task.name] = chosen
-        if not quiet and not chosen.refused:
-            out.print(one_line(f"{task.name}: {_line(chosen)}", _WIDEST), soft_wrap=True)
+    choices: dict[str, SizeChoice] = {}
+    for task, choice in choose_all(chooser, loaded.tasks, jobs):
+        choices[task.name] = choice
+        if not quiet and not choice.refused:
+            out.print(one_line(f"{task.name}: {_line(choice)}", _WIDEST), soft_wrap=True)
     tasks, missing, rows = [], list(loaded.not_loaded), []
     for task in loaded.tasks:
-        chosen = found[task.name]
-        if chosen.refused:
-            missing.append(NotLoaded(task.origin, chosen.refused, task.level))
+        choice = choices[task.name]
+        if choice.refused:
+            missing.append(NotLoaded(task.origin, choice.refused, task.level))
             continue
-        notes = (*chosen.notes, *([f"not checked: {chosen.unchecked}"] if chosen.unchecked else []))
-        tasks.append(SizedTask(chosen.applied_to(task), chosen.sizes, notes))
-        rows.append(_row(task, chosen))
+        notes = (*choice.notes, *([f"not checked: {choice.unchecked}"] if choice.unchecked else []))
+        tasks.append(SizedTask(choice.applied_to(task), choice.sizes, notes))
+        rows.append(_row(task, choice))
     return tasks, missing, rows
 
 
-def _line(chosen: SizeChoice) -> str:
+def _line(choice: SizeChoice) -> str:
     sizes = []
-    for size in chosen.sizes:
+    for size in choice.sizes:
         if size.name != "full":
             values = " ".join(f"{name}={value}" for name, value in size.constants.items())
             sizes.append(f"{size.name.removeprefix('hidden_')} {values}".rstrip())
-    notes = [*chosen.notes, *([f"not checked: {chosen.unchecked}"] if chosen.unchecked else [])]
+    notes = [*choice.notes, *([f"not checked: {choice.unchecked}"] if choice.unchecked else [])]
     return "; ".join([" | ".join(sizes), *notes])
 
 
-def _row(task: ExternalTask, chosen: SizeChoice) -> dict[str, Any]:
+def _row(task: ExternalTask, choice: SizeChoice) -> dict[str, Any]:
     return {
         "name": task.name,
         "title": task.title,
         "level": task.level,
         "origin": task.origin,
-        "sizes": {size.name: size.constants for size in chosen.sizes if size.name != "full"},
-        "notes": list(chosen.notes),
-        "admitted": chosen.admitted,
-        "unchecked": chosen.unchecked,
+        "sizes": {size.name: size.constants for size in choice.sizes if size.name != "full"},
+        "notes": list(choice.notes),
+        "admitted": choice.admitted,
+        "unchecked": choice.unchecked,
     }
 
 
-def _tell(output: Path, rows: list[dict[str, Any]], missing: list[NotLoaded], as_json: bool) -> None:
+def _print(output: Path, rows: list[dict[str, Any]], missing: list[NotLoaded], as_json: bool) -> None:
     from kernelforge.report.formatting import one_line
 
     if as_json:
-        not_loaded = [{"origin": one.origin, "reason": one.reason} for one in missing]
+        not_loaded = [{"origin": item.origin, "reason": item.reason} for item in missing]
         suite = str(output) if rows else None
         typer.echo(json.dumps({"suite": suite, "tasks": rows, "not_loaded": not_loaded}, indent=2))
         return
     out = console()
-    for one in missing:
-        out.print(one_line(f"not loaded: {one.origin}: {one.reason}", _WIDEST), soft_wrap=True)
+    for item in missing:
+        out.print(one_line(f"not loaded: {item.origin}: {item.reason}", _WIDEST), soft_wrap=True)
     unchecked = sum(1 for row in rows if not row["admitted"])
-    said = f"{len(rows)} tasks" + (f" ({unchecked} not checked)" if unchecked else "")
-    out.print(f"{said}, {len(missing)} not loaded" + (f"; suite {output}" if rows else ""), soft_wrap=True)
+    summary = f"{len(rows)} tasks" + (f" ({unchecked} not checked)" if unchecked else "")
+    out.print(f"{summary}, {len(missing)} not loaded" + (f"; suite {output}" if rows else ""), soft_wrap=True)

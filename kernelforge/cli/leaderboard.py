@@ -52,9 +52,9 @@ def show(
 
     form = chosen_form(form, as_json=as_json, output=output)
     with open_store(results, read_only=True) as store:
-        chosen = {store.run(which).id for which in run or ()}
-        runs = [one for one in store.runs() if not chosen or one.id in chosen]
-        view = leaderboard([RunRecords.load(store, one, texts=False) for one in runs])
+        selected = {store.run(which).id for which in run or ()}
+        runs = [item for item in store.runs() if not selected or item.id in selected]
+        view = leaderboard([RunRecords.load(store, item, texts=False) for item in runs])
     write_view(view, form, output, markdown=leaderboard_markdown, csv=leaderboard_csv, terminal=leaderboard_lines)
 
 
@@ -62,8 +62,8 @@ def show(
 def entry(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run, the beginning of its id, or 'latest'.")],
     output: Annotated[Path, typer.Option("--output", metavar="FILE", help="Where to write the entry.")],
-    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Who submits it, as the board will show.")],
-    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="What to say of it, in a line.")] = "",
+    by: Annotated[str, typer.Option("--by", metavar="NAME", help="Submitter, as shown on the board.")],
+    note: Annotated[str, typer.Option("--note", metavar="TEXT", help="A one-line remark.")] = "",
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write a run as an entry that anyone can put on a board and verify."""
@@ -72,7 +72,7 @@ def entry(
     from kernelforge.report import RunRecords
 
     if not by.strip():
-        raise UsageError("--by: say who submits the entry")
+        raise UsageError("--by: name the submitter of the entry")
     with open_store(results, read_only=True) as store:
         records = RunRecords.load(store, store.run(run))
         digests = {task.name: task.digest for task in store.tasks(records.run.id)}
@@ -130,7 +130,7 @@ def build(
             from kernelforge.report.html.writer import write_folder
 
             write_folder(BoardSite(view), html)
-    out.print(f"{output}: {_counted(len(submitted.entries), 'entry')} on {_counted(len(view.boards), 'board')}")
+    out.print(f"{output}: {_count(len(submitted.entries), 'entry')} on {_count(len(view.boards), 'board')}")
 
 
 @app.command("verify")
@@ -171,24 +171,24 @@ def verify(
         raise UsageError(f"--output {output}: for several entries, give a folder that exists")
     loaded = [(path, load_entry(path)) for path in entries]
     records = []
-    for path, one in loaded:
+    for path, submitted in loaded:
         with ExitStack() as stack:
 
-            def start(one: EntryFile = one, stack: ExitStack = stack) -> EvaluatorPool:
+            def start(submitted: EntryFile = submitted, stack: ExitStack = stack) -> EvaluatorPool:
                 from kernelforge.evaluation.pool import EvaluatorPool
 
-                opened = EvaluatorPool(device or device_for(one), threads=2, measure=measure_of(one))
+                opened = EvaluatorPool(device or device_for(submitted), threads=2, measure=measure_of(submitted))
                 return stack.enter_context(opened)
 
             if not as_json:
                 console().print(f"{one_line(str(path))}: drawing {sample} of its tasks with seed {drawn_from}")
             record = verify_entry(
-                one,
-                suite_of(one, suites or ()),
+                submitted,
+                suite_of(submitted, suites or ()),
                 sample=count,
                 seed=drawn_from,
                 open_pool=start,
-                watch=_say_nothing if as_json else _tell,
+                watch=_ignore if as_json else _print_check,
             )
         records.append(record)
         if not as_json:
@@ -200,14 +200,14 @@ def verify(
     raise typer.Exit(0 if all(record.agrees for record in records) else 1)
 
 
-def _counted(count: int, what: str) -> str:
+def _count(count: int, what: str) -> str:
     """``1 entry``, ``2 entries``."""
     many = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     return f"{count} {what if count == 1 else many}"
 
 
 def _sample(text: str) -> int | None:
-    """How many tasks to draw; None for all."""
+    """Number of tasks to draw; None for all."""
     if text == "all":
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 7):
@@ -215,11 +215,11 @@ def _sample(text: str) -> int | None:
     return int(text)
 
 
-def _say_nothing(check: TaskCheck) -> None:
-    """The record is printed whole."""
+def _ignore(check: TaskCheck) -> None:
+    """With ``--json``, the complete record is printed at the end."""
 
 
-def _tell(check: TaskCheck) -> None:
+def _print_check(check: TaskCheck) -> None:
     from kernelforge.report.formatting import one_line
 
     console().print(f"  {one_line(check.task)}: {check.status}: {one_line(check.reason, 300)}")
@@ -231,12 +231,12 @@ def _summarise(record: Verification) -> None:
     for check in record.checks:
         if not check.ok:
             console().print(f"  {check.name}: differs: {one_line(check.detail, 300)}")
-    told = "nothing differs" if record.agrees else "it differs"
+    verdict = "nothing differs" if record.agrees else "it differs"
     fine = sum(check.ok for check in record.checks)
     console().print(
-        f"  {told}: {fine} of {len(record.checks)} checks of the file hold, "
+        f"  {verdict}: {fine} of {len(record.checks)} checks of the file hold, "
         f"{record.rerun} of {len(record.tasks)} tasks re-run"
     )
     if record.sample and not record.rerun and all(check.ok for check in record.checks):
-        reasons = {one.reason for one in record.tasks if one.reason not in ("not drawn", "")}
+        reasons = {task.reason for task in record.tasks if task.reason not in ("not drawn", "")}
         console().print(f"  nothing was re-run: {one_line('; '.join(sorted(reasons)), 300)}")

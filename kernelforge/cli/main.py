@@ -1,6 +1,6 @@
 """The command line: registers the commands, and turns errors into one line and an exit code.
 
-Nothing heavy is imported here or at the top of a command's module: ``kernelforge --help`` must answer at once.
+This module and the tops of command modules import no heavy package, so that ``kernelforge --help`` is fast.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import typer
 from kernelforge.cli import (
     compare,
     convert,
-    diff,
     evaluate,
     export,
     figure,
@@ -34,8 +33,6 @@ from kernelforge.cli import (
     strategies,
     submit,
     tasks,
-    token,
-    view,
 )
 from kernelforge.cli.doctor import host
 from kernelforge.errors import KernelForgeError
@@ -62,14 +59,14 @@ app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
 app.command("strategies", short_help="List the search methods and their options.")(strategies.strategies)
 app.command("resume", short_help="Go on with a run.")(run.resume)
 app.command("show", short_help="Show a run, a task's lineage, or an attempt.")(show.show)
-app.command("diff", short_help="Show what made one attempt of another.")(diff.diff)
+app.command("diff", short_help="Show what made one attempt of another.")(compare.diff)
 app.command("compare", short_help="Compare two runs, task by task.")(compare.compare)
 app.command("figure", short_help="Draw figures for papers.")(figure.figure)
 app.command("report", short_help="Write runs as web pages.")(report.report)
-app.command("view", short_help="Watch runs in a browser while they go on.")(view.view)
+app.command("view", short_help="Watch runs in a browser while they go on.")(report.view)
 app.add_typer(prompts.app, name="prompts", short_help="List and show the prompts.")
 app.command("serve", short_help="Serve rewards to RL trainers.")(serve.serve)
-app.add_typer(token.app, name="token", short_help="Manage reward-server tokens.")
+app.add_typer(serve.token_app, name="token", short_help="Manage reward-server tokens.")
 app.command("submit", short_help="Send completions to a reward server.")(submit.submit)
 app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
@@ -77,8 +74,8 @@ app.add_typer(reward.app, name="reward", short_help="List reward policies, and c
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"kernelforge {__version__}")
         raise typer.Exit
 
@@ -104,7 +101,7 @@ def main() -> NoReturn:
     except KernelForgeError as error:
         _fail(str(error), error.exit_code)
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else the exit's flush would complain again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise the flush at exit would fail again
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
@@ -122,8 +119,7 @@ def main() -> NoReturn:
 
 @contextlib.contextmanager
 def _without(package: str) -> Iterator[None]:
-    """Meanwhile, a package that nobody has imported counts as not installed: sqlite-utils would load pandas, for half a
-    second, to store types that we do not have."""
+    """Hide ``package`` from imports: sqlite-utils would load pandas, in half a second, for types not used here."""
     hidden = package not in sys.modules
     if hidden:
         sys.modules[package] = None  # type: ignore[assignment]

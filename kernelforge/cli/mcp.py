@@ -1,4 +1,4 @@
-"""``kernelforge mcp``: the evaluator as tools for any coding agent."""
+"""``kernelforge mcp``: serve the evaluator as tools for a coding agent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.support.measuring import default_device
+from kernelforge.cli.support.options import budget_of, default_device
 from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
@@ -18,7 +18,6 @@ from kernelforge.cli.support.output import (
     UnconfinedOption,
     open_store,
 )
-from kernelforge.cli.support.settings import budget_of
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import install_hint
 
@@ -46,7 +45,7 @@ def mcp(
     allow_unconfined: UnconfinedOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Serve tasks and judge to a coding agent as MCP tools, over stdio; what it submits is journalled as a run."""
+    """Serve tasks and judge to a coding agent as MCP tools, over stdio; its submissions are journalled as a run."""
     if find_spec("mcp") is None:
         raise UsageError(f"the MCP server needs a package that is not installed: {install_hint('mcp')}")
     budget = budget_of(None, evaluations, wall_minutes, None, None, None)
@@ -62,11 +61,11 @@ def mcp(
     catalogue = Catalogue(suite or (), task or ())
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
-    chosen = check_device(device)
-    typer.echo(f"kernelforge: judging on {chosen}, submissions go to {results.resolve()}", err=True)
+    name = check_device(device)
+    typer.echo(f"kernelforge: judging on {name}, submissions go to {results.resolve()}", err=True)
     with (
         open_store(results) as store,
-        EvaluatorPool(chosen, threads=cores(), allow_unconfined=allow_unconfined) as pool,
+        EvaluatorPool(name, threads=cores(), allow_unconfined=allow_unconfined) as pool,
         closing(Service(catalogue, pool, store, budget)) as service,
     ):
         if http is None:
@@ -76,7 +75,7 @@ def mcp(
         def ready(address: str) -> None:
             typer.echo(f"kernelforge: serving on {address}", err=True)
             if token is None:
-                typer.echo(f"kernelforge: clients send the header 'Authorization: Bearer {made}'", err=True)
+                typer.echo(f"kernelforge: clients send the header 'Authorization: Bearer {bearer}'", err=True)
 
-        made = token or transport.new_token()
-        transport.serve_http(service, http, made, ready)
+        bearer = token or transport.new_token()
+        transport.serve_http(service, http, bearer, ready)

@@ -1,4 +1,4 @@
-"""``kernelforge prompts``: the prompts, rendered for a real task."""
+"""``kernelforge prompts``: list the prompts, and render one for a real task."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.measuring import default_device
+from kernelforge.cli.support.options import default_device
 from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
@@ -30,7 +30,7 @@ app = typer.Typer(help="List and show the prompts.", no_args_is_help=True, rich_
 
 
 class Metrics(StrEnum):
-    """How much of a profile a prompt shows."""
+    """Values of ``--metrics``: the share of a profile in a prompt."""
 
     NONE = "none"
     SUBSET = "subset"
@@ -39,7 +39,7 @@ class Metrics(StrEnum):
 
 @app.command("list")
 def list_prompts(as_json: JsonOption = False) -> None:
-    """List the prompts: name, agent, and what is asked."""
+    """List the prompts: name, agent and purpose."""
     from pydantic import RootModel
     from rich.table import Table
 
@@ -99,8 +99,8 @@ def show(
 
     check_name(name)
     case = _case(name, task, suite, attempt, device, results, allow_unconfined=allow_unconfined)
-    sight = ProfileVisibility(metrics.value, latency)
-    prompt = render_case(name, case, Variation(technique, sample, rank, sight))
+    visibility = ProfileVisibility(metrics.value, latency)
+    prompt = render_case(name, case, Variation(technique, sample, rank, visibility))
     tokens, stable = estimate_tokens(prompt.text), estimate_tokens(prompt.text[: prompt.stable])
     if as_json:
         from pydantic import RootModel
@@ -130,7 +130,7 @@ def _case(
     *,
     allow_unconfined: bool,
 ) -> Case:
-    """What the prompt is rendered with."""
+    """Task context and attempts to render a prompt with."""
     from kernelforge.agents.prompting.examples import journalled, made_here
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.records import MeasureSettings
@@ -146,11 +146,11 @@ def _case(
         loaded, attempts, number, device = _journalled(attempt, device, results)
     if device is None:
         device = default_device(opens=True, measure=MeasureSettings(), allow_unconfined=allow_unconfined)
-    with EvaluatorPool(device, threads=2, allow_unconfined=allow_unconfined) as workshop:
-        evaluator = workshop.evaluator(loaded)
+    with EvaluatorPool(device, threads=2, allow_unconfined=allow_unconfined) as pool:
+        evaluator = pool.evaluator(loaded)
         try:
-            brief = make_task_context(evaluator)
-            return journalled(brief, attempts, number) if attempts else made_here(name, brief, evaluator)
+            context = make_task_context(evaluator)
+            return journalled(context, attempts, number) if attempts else made_here(name, context, evaluator)
         finally:
             evaluator.oracle.close()
 

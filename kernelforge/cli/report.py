@@ -1,4 +1,4 @@
-"""``kernelforge report``: runs as web pages."""
+"""``kernelforge report`` and ``kernelforge view``: runs as web pages, written or served during a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +15,11 @@ import typer
 
 from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store
 from kernelforge.errors import UsageError
+from kernelforge.utils.shell_hints import RESULTS_VARIABLE, install_hint
 
 if TYPE_CHECKING:
+    import socket
+
     from kernelforge.report import RunRecords
     from kernelforge.store import Store
 
@@ -22,15 +27,13 @@ if TYPE_CHECKING:
 def report(
     run: Annotated[
         list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Ids of runs, unique beginnings of them, or 'latest', which is it if left out."
-        ),
+        typer.Argument(metavar="[RUN]...", help="Ids of runs, unique beginnings of them, or 'latest' (if left out)."),
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every run of the results folder.")] = False,
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", metavar="FOLDER|FILE.html", help="Where it goes; 'report' in the results folder if left out."
+            "--output", metavar="FOLDER|FILE.html", help="Target; 'report' in the results folder if left out."
         ),
     ] = None,
     one_file: Annotated[bool, typer.Option("--one-file", help="One HTML file instead of a folder.")] = False,
@@ -48,12 +51,12 @@ def report(
     from kernelforge.report.html.writer import write_file, write_folder
 
     with open_store(results, read_only=True) as store:
-        chosen = store.runs() if every else [store.run(which) for which in run or ("latest",)]
-        chosen = list({one.id: one for one in chosen}.values())
-        if not chosen:
+        selected = store.runs() if every else [store.run(which) for which in run or ("latest",)]
+        selected = list({item.id: item for item in selected}.values())
+        if not selected:
             raise UsageError(f"there is no run in {results}: start one with 'kernelforge run'")
-        with _kept_from_the_collector() as loaded:
-            site = Site([RunRecords.load(store, one, texts=False) for one in chosen], full=_Reader(results))
+        with _uncollected() as loaded:
+            site = Site([RunRecords.load(store, item, texts=False) for item in selected], full=_Reader(results))
             loaded()
             if one_file:
                 size, index = write_file(site, target), target
@@ -69,9 +72,12 @@ def report(
 
 
 @contextlib.contextmanager
-def _kept_from_the_collector() -> Iterator[Callable[[], None]]:
-    """No search for cycles while records are loaded, nor, once the function that it gives was called, ever among them:
-    they hold none, there are millions of them, and each search would go through all, in every process that writes."""
+def _uncollected() -> Iterator[Callable[[], None]]:
+    """Exclude the records loaded in the block from garbage collection.
+
+    There are millions of them, without reference cycles, and every collection would visit all, in each process that
+    writes pages. Yields a function to call once they are loaded.
+    """
     others = gc.get_freeze_count()
     gc.disable()
 
@@ -82,13 +88,13 @@ def _kept_from_the_collector() -> Iterator[Callable[[], None]]:
     try:
         yield loaded
     finally:
-        if not others:  # what somebody else kept from it stays so
+        if not others:  # keep objects that other code has frozen
             gc.unfreeze()
         gc.enable()
 
 
 class _Reader:
-    """Reads the records of one task in full, by a connection of the process that asks."""
+    """Loads the complete records of one task, over a connection of the calling process."""
 
     def __init__(self, results: Path) -> None:
         self._results = results
@@ -106,3 +112,65 @@ def _open(url: str) -> None:
 
     if not webbrowser.open(url):
         typer.echo("no browser could be started: open the address above in one", err=True)
+
+
+DEFAULT_PORT = 8766
+_KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TERM", "NO_COLOR", "KERNELFORGE_DEBUG", RESULTS_VARIABLE)
+"""Environment variables that the viewer keeps; keys of providers are removed."""
+
+
+def view(
+    run: Annotated[
+        str | None,
+        typer.Argument(metavar="[RUN]", help="Only this run: its id, a unique beginning of one, or 'latest'."),
+    ] = None,
+    port: Annotated[
+        int, typer.Option("--port", metavar="PORT", min=0, max=65535, help="Where to listen; 0: any free port.")
+    ] = DEFAULT_PORT,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Serve the pages of runs to a browser on this machine, updated during a run, until Ctrl-C.
+
+    Reads the results folder and writes nothing. Only the printed address gives access.
+    """
+    missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the viewer needs packages that are not installed ({', '.join(missing)}): {install_hint('server')}"
+        )
+    with open_store(results, read_only=True) as store:
+        store.run(run or "latest")
+        from kernelforge.server.http.process import listen
+        from kernelforge.server.http.process import run as run_loop
+        from kernelforge.viewer.app import HOST
+
+        try:
+            listener = listen(HOST, port)
+        except UsageError as error:
+            raise UsageError(f"cannot listen on {HOST}:{port}, it is in use: choose another with --port") from error
+        _forget_keys()
+        with closing(listener):
+            run_loop(_serve(store, run, listener))
+
+
+def _forget_keys() -> None:
+    """Remove secrets from the environment, so that no page can show them."""
+    for name in set(os.environ) - set(_KEPT):
+        del os.environ[name]
+
+
+async def _serve(store: Store, which: str | None, listener: socket.socket) -> None:
+    from kernelforge.server.http.process import Stop, address
+    from kernelforge.viewer.app import Viewer, serve
+    from kernelforge.viewer.auth import new_token
+    from kernelforge.viewer.run_cache import RunCache
+
+    token, port = new_token(), listener.getsockname()[1]
+    viewer = Viewer(RunCache(store, which), token=token, port=port)
+
+    def ready() -> None:
+        typer.echo(f"kernelforge: open {address(listener)}/?token={token}")
+        typer.echo("The address is for your browser only. Ctrl-C ends it.", err=True)
+
+    with Stop() as stop:
+        await serve(viewer, listener, stop, ready=ready)

@@ -1,4 +1,4 @@
-"""``kernelforge reward``: the policies, and what stored attempts earn under them."""
+"""``kernelforge reward``: list reward policies, and compute rewards of stored attempts again."""
 
 from __future__ import annotations
 
@@ -33,24 +33,30 @@ class Format(StrEnum):
 
 @app.command("list")
 def list_policies(as_json: JsonOption = False) -> None:
-    """List the reward policies: what each rewards, its bounds, where it comes from and what was decided here."""
+    """List the reward policies with their bounds, components and sources."""
     from kernelforge.rewards import POLICIES
 
     if as_json:
         import json
 
-        found = [
-            {"name": one.name, "title": one.title, "bounds": one.bounds, "parts": one.parts, "source": one.source}
-            for one in POLICIES.values()
+        rows = [
+            {
+                "name": policy.name,
+                "title": policy.title,
+                "bounds": policy.bounds,
+                "parts": policy.parts,
+                "source": policy.source,
+            }
+            for policy in POLICIES.values()
         ]
-        typer.echo(json.dumps(found, indent=2))
+        typer.echo(json.dumps(rows, indent=2))
         return
     out = console()
-    for one in POLICIES.values():
-        low, high = one.bounds
-        out.print(f"{one.name}  {one.title}", style="bold", soft_wrap=True)
-        out.print(f"  from {low:g} to {high:g}; components: {', '.join(one.parts)}", soft_wrap=True)
-        out.print(f"  {one.source}\n", soft_wrap=True)
+    for policy in POLICIES.values():
+        low, high = policy.bounds
+        out.print(f"{policy.name}  {policy.title}", style="bold", soft_wrap=True)
+        out.print(f"  from {low:g} to {high:g}; components: {', '.join(policy.parts)}", soft_wrap=True)
+        out.print(f"  {policy.source}\n", soft_wrap=True)
 
 
 @app.command("recompute")
@@ -80,7 +86,7 @@ def recompute(
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Compute rewards again from stored evaluations. Needs no device, and changes nothing in the results."""
+    """Compute rewards again from stored evaluations. Needs no device, and leaves the results unchanged."""
     from kernelforge.report.tables.task import rescored_csv, rescored_table
     from kernelforge.report.views.recomputed_rewards import RescoredView
     from kernelforge.rewards import find_policy
@@ -101,40 +107,40 @@ def recompute(
 
 
 def _of_runs(results: Path, which: str, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
-    """Every attempt of one run or of all, under every policy, by task and number."""
+    """Attempts of one run or of all, under every policy, by task and number."""
     from kernelforge.report.views.recomputed_rewards import rescored_attempts
 
     rows: list[Rescored] = []
     with open_store(results, read_only=True) as store:
         runs = store.runs() if which == "all" else [store.run(which)]
-        _check_tasks({name for one in runs for name in one.config.tasks}, tasks)
-        for one in runs:
-            names = policies or [one.config.reward]
-            for task in one.config.tasks:
+        _check_tasks({name for item in runs for name in item.config.tasks}, tasks)
+        for item in runs:
+            names = policies or [item.config.reward]
+            for task in item.config.tasks:
                 if not tasks or task in tasks:
-                    rows += rescored_attempts(store.attempts(one.id, task), names)
+                    rows += rescored_attempts(store.attempts(item.id, task), names)
     return rows
 
 
 def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list[str] | None) -> list[Rescored]:
-    """Every job that has an evaluation, under every policy, in the order of submission.
+    """Jobs with an evaluation, under every policy, in the order of submission.
 
-    A job knows of no earlier one: the completions of a group come in no order.
+    Each job is scored alone: the completions of a group have no order.
     """
     from kernelforge.report.views.recomputed_rewards import rescored
     from kernelforge.server.jobs.completion import completed_jobs
 
-    found = list(completed_jobs(results, None if run_id == "all" else run_id))
-    _check_tasks({job.task for job in found}, tasks)
+    completed = list(completed_jobs(results, None if run_id == "all" else run_id))
+    _check_tasks({job.task for job in completed}, tasks)
     return [
         row
-        for job in found
+        for job in completed
         if not tasks or job.task in tasks
         for row in rescored(job.id, job.evaluation, job.source, (), (job.policy, job.reward), policies or [job.policy])
     ]
 
 
-def _check_tasks(known: set[str], asked: list[str] | None) -> None:
-    unknown = [name for name in asked or () if name not in known]
+def _check_tasks(names: set[str], requested: list[str] | None) -> None:
+    unknown = [name for name in requested or () if name not in names]
     if unknown:
-        raise UsageError(f"no task '{unknown[0]}' here; there is: {', '.join(sorted(known)) or 'none'}")
+        raise UsageError(f"no task '{unknown[0]}' here; there is: {', '.join(sorted(names)) or 'none'}")

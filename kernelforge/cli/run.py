@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.measuring import (
+from kernelforge.cli.support.options import (
     MeasureOption,
     ProtocolOption,
     RuntimeOption,
     SanitizerOption,
+    budget_of,
     default_device,
+    llm_settings,
     measure_settings,
+    strategy_settings,
 )
 from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
@@ -29,7 +32,6 @@ from kernelforge.cli.support.output import (
     console,
     open_store,
 )
-from kernelforge.cli.support.settings import budget_of, llm_settings, strategy_settings
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import results_option, shell_command
 
@@ -40,17 +42,18 @@ if TYPE_CHECKING:
     from kernelforge.store import Store
 
     Work = Callable[[Observer, StopSignal], Run]
+    from kernelforge.records import Attempt
 
 
 class Metrics(StrEnum):
-    """What ``--metrics`` may be."""
+    """Values of ``--metrics``."""
 
     SUBSET = "subset"
     FULL = "full"
 
 
 class Memory(StrEnum):
-    """What ``--memory`` may be."""
+    """Values of ``--memory``."""
 
     OFF = "off"
     RUN = "run"
@@ -58,7 +61,7 @@ class Memory(StrEnum):
 
 
 class Display(StrEnum):
-    """What ``--display`` may be."""
+    """Values of ``--display``."""
 
     AUTO = "auto"
     FULL = "full"
@@ -167,14 +170,14 @@ def run(
 
     Ctrl-C finishes the attempts in flight and stops; twice aborts them. 'kernelforge resume' goes on.
     """
-    shown = _chosen_display(display, quiet)
+    display_kind = _chosen_display(display, quiet)
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
     measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
     from kernelforge.run import configure, start_run
 
-    settle = partial(
+    make_config = partial(
         configure,
         suite=suite,
         tasks=task or (),
@@ -195,19 +198,23 @@ def run(
         keys=not dry_run,
         **({} if reward is None else {"reward": reward}),
     )
-    # All that was asked for is checked before a GPU is opened.
-    config = settle(device=device)
+    # Check all options before a GPU is opened.
+    config = make_config(device=device)
     if device is None:
         usable = default_device(opens=not dry_run, measure=measuring, allow_unconfined=allow_unconfined)
         if usable != config.device:
-            config = settle(device=usable)
+            config = make_config(device=usable)
     if dry_run:
-        from kernelforge.cli.support.estimate import print_estimate
-
         print_estimate(config, results)
         return
     with open_store(results) as store:
-        conduct(lambda observer, stop: start_run(config, store, observer, stop), config, store, results, display=shown)
+        conduct(
+            lambda observer, stop: start_run(config, store, observer, stop),
+            config,
+            store,
+            results,
+            display=display_kind,
+        )
 
 
 def resume(
@@ -222,22 +229,22 @@ def resume(
     quiet: QuietOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Go on with a run that was stopped or killed, exactly where its journal ends. A limit given replaces the run's."""
-    shown = _chosen_display(display, quiet)
+    """Go on with a run that was stopped or killed, exactly where its journal ends. A new limit replaces the run's."""
+    display_kind = _chosen_display(display, quiet)
     changed = budget_of(None, evaluations, wall_minutes, tokens, dollars, None).model_dump(exclude_none=True)
     changed.pop("per_task")
     with open_store(results, read_only=True) as reader:
-        found = reader.run(run)
+        stored = reader.run(run)
     from kernelforge.run import extend_budget, resume_run
 
     with open_store(results) as store:
-        config = extend_budget(found, changed, store)
-        work: Work = partial(resume_run, found.id, store)
-        conduct(work, config, store, results, display=shown)
+        config = extend_budget(stored, changed, store)
+        work: Work = partial(resume_run, stored.id, store)
+        conduct(work, config, store, results, display=display_kind)
 
 
 def _chosen_display(display: Display, quiet: bool) -> Display:
-    """The display that the options ask for, for where the output goes.
+    """The display to use, from the options and the kind of output.
 
     Raises:
         UsageError: they contradict each other, or the full one has no terminal.
@@ -255,7 +262,7 @@ def _chosen_display(display: Display, quiet: bool) -> Display:
 
 
 def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, display: Display) -> None:
-    """Do a run's work under progress and Ctrl-C, then sum it up.
+    """Carry out a run with progress output and Ctrl-C handling, then print its summary.
 
     Args:
         work: starts or resumes the run; blocks until it ends.
@@ -269,26 +276,26 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
     stop, out, errors = StopSignal(), console(), console(stderr=True)
     try:
         with stopping(stop), progress(config, stop, store, display=display.value, out=out, errors=errors) as observer:
-            noting = _Noting(observer)
-            done = work(noting, stop)
+            watch = _FailureWatch(observer)
+            done = work(watch, stop)
     except Exception:
-        _say_how_to_go_on(store, config, results)
+        _print_resume_hint(store, config, results)
         raise
     if stop.aborting:
         store.close()
         typer.echo(f"aborted; go on with: {_resume(done, results)}", err=True)
         sys.stdout.flush()
-        os._exit(ABORTED)  # threads of dropped attempts may still wait for children; nothing of theirs is journalled
+        os._exit(ABORTED)  # threads of dropped attempts may still wait for children; their results are discarded
     if display is Display.JSON:
         _print_summary_line(store.run(done.id), store)
     else:
-        sum_up(store.run(done.id), store, results)
-    if noting.failed and not stop.draining:
+        print_summary(store.run(done.id), store, results)
+    if watch.failed and not stop.draining:
         raise typer.Exit(1)
 
 
-class _Noting:
-    """Passes events on, and remembers whether a task was left because something that it needs failed."""
+class _FailureWatch:
+    """Passes events on, and notes whether a task ended because a component failed."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -299,15 +306,15 @@ class _Noting:
         self._observer.on_event(event)
 
 
-def _say_how_to_go_on(store: Store, config: RunConfig, results: Path) -> None:
-    """After an error: what was journalled is there, and where to go on."""
+def _print_resume_hint(store: Store, config: RunConfig, results: Path) -> None:
+    """After an error, print how to continue the run."""
     from kernelforge.records import RunState
 
     with contextlib.suppress(KernelForgeError):
         open_runs = [run for run in store.runs() if run.config == config and run.state is not RunState.FINISHED]
         if open_runs and not store.is_live(open_runs[-1].id):
-            again = _resume(open_runs[-1], results)
-            typer.echo(f"what was finished is journalled; when the cause is mended, go on with: {again}", err=True)
+            command = _resume(open_runs[-1], results)
+            typer.echo(f"finished attempts are journalled; when the cause is fixed, go on with: {command}", err=True)
 
 
 def _print_summary_line(run: Run, store: Store) -> None:
@@ -318,8 +325,8 @@ def _print_summary_line(run: Run, store: Store) -> None:
     print_json_line({"type": "summary", "run": view.model_dump(mode="json")})
 
 
-def sum_up(run: Run, store: Store, results: Path) -> None:
-    """Print how a run stands, its board, and what to do next."""
+def print_summary(run: Run, store: Store, results: Path) -> None:
+    """Print a run's results, its board, and the next commands."""
     from rich.text import Text
 
     from kernelforge.report import RunRecords, leaderboard, run_view
@@ -342,19 +349,62 @@ def sum_up(run: Run, store: Store, results: Path) -> None:
 def _next_commands(records: RunRecords) -> list[tuple[str, str]]:
     from kernelforge.report.views.summary import best_of
 
-    run, told = records.run, partial(shell_command, results=records.results)
+    run, command = records.run, partial(shell_command, results=records.results)
     commands = []
     if run.state.value != "finished":
-        commands.append((told("resume", run.id), "go on with this run"))
-    commands.append((told("show", run.id), "this run"))
+        commands.append((command("resume", run.id), "go on with this run"))
+    commands.append((command("show", run.id), "this run"))
     best = best_of(records.attempts)
     if best is not None:
-        commands.append((told("show", f"{run.id}/{best.task}"), "a task's lineage"))
-        commands.append((told("show", best.id), "an attempt, with its diff"))
-    commands.append((told("report", run.id, options=["--open"]), "all of it as web pages"))
-    commands.append((told("export", run.id, options=["--output", "attempts.jsonl"]), "every attempt as JSON lines"))
+        commands.append((command("show", f"{run.id}/{best.task}"), "a task's lineage"))
+        commands.append((command("show", best.id), "an attempt, with its diff"))
+    commands.append((command("report", run.id, options=["--open"]), "all of it as web pages"))
+    commands.append((command("export", run.id, options=["--output", "attempts.jsonl"]), "every attempt as JSON lines"))
     return commands
 
 
 def _resume(run: Run, results: Path) -> str:
     return shell_command("resume", run.id, results=results_option(results))
+
+
+def print_estimate(config: RunConfig, results: Path) -> None:
+    """Print the estimate of a run. Runs the references, but calls no agent and journals nothing."""
+    from rich.table import Table
+
+    from kernelforge.run.estimate import estimate
+    from kernelforge.run.runner import briefs
+
+    estimated = estimate(config, briefs(config), _earlier(results))
+    table = Table(box=None)
+    for name in ("agent", "model", "calls", "tokens in", "tokens out", "dollars", "tokens a reply"):
+        table.add_column(name, overflow="fold", justify="left" if name in ("agent", "model") else "right")
+    for row in estimated.agents:
+        dollars = "unknown" if row.dollars is None else f"${row.dollars:,.2f}"
+        table.add_row(
+            row.agent, row.spec, f"{row.calls:,}", f"{row.input_tokens:,}", f"{row.output_tokens:,}", dollars, row.basis
+        )
+    out = console()
+    out.print(table)
+    missing = dict.fromkeys(row.spec for row in estimated.agents if row.dollars is None)
+    total = (
+        f"unknown: no price for {', '.join(missing)} (see --prices)"
+        if estimated.dollars is None
+        else f"${estimated.dollars:,.2f}"
+    )
+    out.print(f"\nAt most, over {len(config.tasks)} tasks: {estimated.tokens:,} tokens, dollars {total}")
+    out.print(
+        f"At most {estimated.evaluations:,} evaluations (tuned children not counted), about "
+        f"{estimated.evaluation_seconds:,.0f} s of one core ({estimated.evaluation_basis})"
+    )
+    for line in estimated.binding:
+        out.print(f"A budget would end the run early. {line}")
+
+
+def _earlier(results: Path) -> list[Attempt]:
+    """All attempts of earlier runs in the folder; none if there is no database yet."""
+    from kernelforge.store import DATABASE_NAME
+
+    if not (results / DATABASE_NAME).exists():
+        return []
+    with contextlib.closing(open_store(results, read_only=True)) as store:
+        return [attempt for run in store.runs() for attempt in store.attempts(run.id)]

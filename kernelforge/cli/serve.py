@@ -1,4 +1,4 @@
-"""``kernelforge serve``: rewards for RL trainers over HTTP."""
+"""``kernelforge serve`` and ``kernelforge token``: a reward server for RL trainers, and the tokens it accepts."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.measuring import MeasureOption, default_device, measure_settings
+from kernelforge.cli.support.options import MeasureOption, default_device, measure_settings
 from kernelforge.cli.support.output import (
     DEFAULT_RESULTS,
     DeviceOption,
+    JsonOption,
     OfferedSuites,
     OfferedTasks,
     ResultsOption,
     UnconfinedOption,
+    console,
 )
-from kernelforge.cli.token import require_server_packages
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import install_hint
 
@@ -36,18 +37,107 @@ if TYPE_CHECKING:
     from kernelforge.server.sessions.service import Sessions
     from kernelforge.workers.base import Engine
 
+
+token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a reward server.")
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its user; shown in the server's log.")]
+
+
+class TokenScope(StrEnum):
+    """Values of ``--scope``."""
+
+    SUBMIT = "submit"
+    READ = "read"
+    ADMIN = "admin"
+
+
+def require_server_packages() -> None:
+    """
+    Raises:
+        UsageError: the extra is not installed.
+    """
+    missing = [name for name in ("fastapi", "uvicorn", "structlog", "prometheus_client") if find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"the reward server needs packages that are not installed ({', '.join(missing)}): {install_hint('server')}"
+        )
+
+
+@token_app.command("create")
+def create_token(
+    name: NameArgument,
+    scope: Annotated[
+        list[TokenScope] | None,
+        typer.Option("--scope", help="Permission; repeat for more. submit and read if left out."),
+    ] = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Make a token and print it once: only its hash is kept. A server on the same folder accepts it within a second."""
+    scopes = [item.value for item in scope or (TokenScope.SUBMIT, TokenScope.READ)]
+    with closing(_tokens(results)) as tokens:
+        token = tokens.create(name, scopes)
+    typer.echo(token)
+    typer.echo(f"kernelforge: token {name!r} may {', '.join(scopes)}; it is not shown again", err=True)
+
+
+@token_app.command("list")
+def list_tokens(as_json: JsonOption = False, results: ResultsOption = DEFAULT_RESULTS) -> None:
+    """List the tokens of a results folder: name, scopes, age, and whether it was revoked. Never the token."""
+    import json
+    from dataclasses import asdict
+
+    from kernelforge.server.base import DATABASE_NAME
+
+    rows = []
+    if (results / DATABASE_NAME).exists():  # listing must not create a database
+        with closing(_tokens(results)) as tokens:
+            rows = tokens.rows()
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in rows], indent=2))
+        return
+    if not rows:
+        typer.echo("no tokens; make one with: kernelforge token create NAME")
+        return
+    from datetime import UTC, datetime
+
+    from rich.table import Table
+
+    def day(at: float | None) -> str:
+        return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
+
+    table = Table("name", "scopes", "made", "revoked", box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(row.name, " ".join(row.scopes), day(row.created_at), day(row.revoked_at))
+    console().print(table)
+
+
+@token_app.command("revoke")
+def revoke_token(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -> None:
+    """Take a token back. A running server refuses it within a second."""
+    with closing(_tokens(results)) as tokens:
+        tokens.revoke(name)
+    typer.echo(f"kernelforge: token {name!r} is revoked", err=True)
+
+
+def _tokens(results: Path) -> Tokens:
+    require_server_packages()
+    from kernelforge.server.http.tokens import Tokens
+
+    return Tokens(results)
+
+
 DEFAULT_PORT = 8765
 
 
 class EngineName(StrEnum):
-    """What ``--engine`` may be."""
+    """Values of ``--engine``."""
 
     LOCAL = "local"
     RAY = "ray"
 
 
 class LogFormat(StrEnum):
-    """What ``--log-format`` may be."""
+    """Values of ``--log-format``."""
 
     JSON = "json"
     TEXT = "text"
@@ -77,7 +167,8 @@ def serve(
         int | None, typer.Option("--compilers", min=1, help="Candidates compiled at a time ahead of a slot.")
     ] = None,
     queue: Annotated[
-        int | None, typer.Option("--queue", min=1, help="Jobs that may wait or run at a time; more are told to wait.")
+        int | None,
+        typer.Option("--queue", min=1, help="Jobs that may wait or run at a time; others must wait."),
     ] = None,
     reward: Annotated[
         str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy of jobs that name none.")
@@ -119,7 +210,7 @@ def serve(
     from kernelforge.server.jobs.service import JobService
     from kernelforge.tasks.catalogue import Catalogue
 
-    settings = _gateway_settings(reward, queue, timing_max_age)
+    settings = _service_settings(reward, queue, timing_max_age)
     configure_logs((log_format or (LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)).value)
     catalogue = Catalogue(suite or (), task or ())
     with listen(host, port) as listener, closing(Tokens(results)) as tokens:
@@ -145,15 +236,15 @@ def serve(
         code = run(_serve(JobService(workers, catalogue, results, settings=settings), tokens, listener, results))
     if code:
         sys.stderr.flush()
-        os._exit(code)  # what was dropped may still hold threads; whatever was accepted is in the database
+        os._exit(code)  # dropped work may still hold threads; accepted jobs are in the database
 
 
 def _all_of(device: str) -> str:
-    """The device, and every other GPU beside one: a server has them all unless it is told otherwise."""
+    """Widen one GPU to all: a server uses every GPU unless ``--device`` names one."""
     return "cuda" if device.startswith("cuda:") else device
 
 
-def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> JobServiceSettings:
+def _service_settings(reward: str | None, queue: int | None, timing_max_age: float | None) -> JobServiceSettings:
     from kernelforge.rewards import find_policy
     from kernelforge.server.jobs.state import JobServiceSettings
 
@@ -168,20 +259,20 @@ def _gateway_settings(reward: str | None, queue: int | None, timing_max_age: flo
 
 
 def _engine(name: EngineName, address: str | None, device: str, **options: Any) -> Engine:
-    given = {option: value for option, value in options.items() if value is not None}
+    set_options = {option: value for option, value in options.items() if value is not None}
     if name is EngineName.LOCAL:
         from kernelforge.workers.local import LocalEngine
 
-        return LocalEngine(device, **given)
+        return LocalEngine(device, **set_options)
     if find_spec("ray") is None:
         raise UsageError(f"--engine ray needs a package that is not installed: {install_hint('ray')}")
     from kernelforge.workers.ray.engine import RayEngine
 
-    return RayEngine(device, address=address, **given)
+    return RayEngine(device, address=address, **set_options)
 
 
-async def _serve(gateway: JobService, tokens: Tokens, listener: socket.socket, results: Path) -> int:
-    """Start the workers, serve, and end in good order. The exit code; 0 unless a second signal cut it short."""
+async def _serve(service: JobService, tokens: Tokens, listener: socket.socket, results: Path) -> int:
+    """Start the workers, serve, and end in good order. Returns the exit code: 0 unless a second signal came."""
     from kernelforge.server import protocols
     from kernelforge.server.base import DATABASE_NAME
     from kernelforge.server.http.app import create_app
@@ -193,33 +284,33 @@ async def _serve(gateway: JobService, tokens: Tokens, listener: socket.socket, r
     limits, url = allow_connections(Limits()), address(listener)
 
     def ready() -> None:
-        devices = ", ".join(sorted(set(gateway.status().devices)))
+        devices = ", ".join(sorted(set(service.status().devices)))
         typer.echo(f"kernelforge: serving on {url}, judging on {devices}, results in {results.resolve()}", err=True)
 
     with Stop() as stop:
-        if not await stop.unless(gateway.start()):
-            await gateway.close()
+        if not await stop.unless(service.start()):
+            await service.close()
             return 0
-        sessions = Sessions(gateway, results / DATABASE_NAME)
+        sessions = Sessions(service, results / DATABASE_NAME)
         app = create_app(
-            gateway,
+            service,
             tokens=tokens,
             public=not is_loopback(listener),
             limits=limits,
-            policy=gateway.settings.policy,
-            routers=[*protocols.routers(gateway, sessions), session_routes.router(sessions)],
+            policy=service.settings.policy,
+            routers=[*protocols.routers(service, sessions), session_routes.router(sessions)],
         )
-        # What is there now stays. To look through it for garbage would hold every request up for tens of milliseconds.
+        # These objects stay. A garbage collection over them would delay requests by tens of milliseconds.
         gc.collect()
         gc.freeze()
-        # The thread that writes the journal hands the interpreter back sooner than after the usual 5 ms.
+        # The thread that writes the journal then releases the interpreter sooner than after the default 5 ms.
         sys.setswitchinterval(0.001)
-        ending = await serve(app, gateway, listener, stop, limits=limits, ready=ready)
-        if not await stop.unless(_close(sessions, gateway), at_once=True) or ending.at_once:
+        ending = await serve(app, service, listener, stop, limits=limits, ready=ready)
+        if not await stop.unless(_close(sessions, service), at_once=True) or ending.at_once:
             return 128 + stop.signal
     return 0
 
 
-async def _close(sessions: Sessions, gateway: JobService) -> None:
+async def _close(sessions: Sessions, service: JobService) -> None:
     await sessions.close()
-    await gateway.close()
+    await service.close()

@@ -32,13 +32,13 @@ def show(
     find: Annotated[
         str | None,
         typer.Option(
-            "--find", metavar="TEXT", help="Lines of prompts and replies that hold a text, whatever its case."
+            "--find", metavar="TEXT", help="Lines of prompts and replies with this text, in upper or lower case."
         ),
     ] = None,
     as_json: JsonOption = False,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Show a run, a task's lineage, or an attempt: what changed, is it right, is it fast, and why."""
+    """Show a run, a task's lineage, or an attempt: changes, correctness, speed, and reasons."""
     if find is not None and (not find or messages or candidate):
         raise UsageError("--find needs a text, and neither --messages nor --candidate")
     with open_store(results, read_only=True) as store:
@@ -114,8 +114,8 @@ def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -
     else:
         lines = []
         for task in [named.task] if named.task is not None else named.run.config.tasks:
-            attempts, said = store.attempts(named.run.id, task), store.task_messages(named.run.id, task)
-            lines += search(sought, task, attempts, said)
+            attempts, task_messages = store.attempts(named.run.id, task), store.task_messages(named.run.id, task)
+            lines += search(sought, task, attempts, task_messages)
     view = SearchResults(run=named.run.id, sought=sought, lines=tuple(lines))
     if as_json:
         print_json(view)

@@ -51,7 +51,7 @@ def submit(
         typer.Option("--token-file", metavar="FILE", help="File with the token; else KERNELFORGE_TOKEN, else none."),
     ] = None,
     timeout: Annotated[
-        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Then what has not ended is cancelled.")
+        float, typer.Option("--timeout", metavar="SECONDS", min=0.1, help="Cancel the rest after this time.")
     ] = 1_800.0,
     wait: Annotated[
         bool, typer.Option("--wait/--no-wait", help="Wait for results, or print the jobs' ids and leave.")
@@ -60,22 +60,22 @@ def submit(
 ) -> None:
     """Send completions to a reward server, and print results as they come; Ctrl-C or SIGTERM cancels the rest.
 
-    Leaves with 1 if a completion has no reward because of trouble of the server's.
+    Leaves with 1 if a completion has no reward because of a failure of the server.
     """
     from kernelforge.client import Client
 
-    given = {"task": task, "policy": policy, "run_id": run_id, "profile": profile or None}
-    requests = _requests(file, {name: value for name, value in given.items() if value is not None})
+    defaults = {"task": task, "policy": policy, "run_id": run_id, "profile": profile or None}
+    requests = _requests(file, {name: value for name, value in defaults.items() if value is not None})
     with leaving_on_sigterm(), Client(server, _token(token_file), timeout_s=timeout) as client:
         if not wait:
             for request, job in zip(requests, client.submit_many(requests), strict=True):
-                typer.echo(job.model_dump_json() if as_json else f"{job.id}  {_shown(request)}")
+                typer.echo(job.model_dump_json() if as_json else f"{job.id}  {_label(request)}")
             return
         raise typer.Exit(_wait(client, requests, as_json))
 
 
 def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
-    """Print every result once it is there. Returns the exit code."""
+    """Print every result when it arrives. Returns the exit code."""
     from kernelforge.report.formatting import UNCOMPARED_NOTE
 
     scored = 0
@@ -89,7 +89,7 @@ def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:
                 row = {"index": index, "task": request.task, "tag": request.tag, "result": result.model_dump()}
                 print(json.dumps(row), flush=True)
             elif len(requests) == 1:
-                print("\n".join(_account(result)), flush=True)
+                print("\n".join(_result_lines(result)), flush=True)
             else:
                 print(_line(index, request, result), flush=True)
     if not as_json and len(requests) > 1:
@@ -108,11 +108,11 @@ def _line(index: int, request: JobRequest, result: RewardResult) -> str:
         verdict = short_outcome(result.verdict_words or "")
         what = f"{number(result.reward):>9}  {verdict:7}  {times(result.components.speedup):>8}"
         what += "  cached" if result.cached else ""
-    return f"{index + 1:>5}  {_shown(request):24}  {what}"
+    return f"{index + 1:>5}  {_label(request):24}  {what}"
 
 
-def _account(result: RewardResult) -> Iterable[str]:
-    """All of one result."""
+def _result_lines(result: RewardResult) -> Iterable[str]:
+    """Lines about one result."""
     from kernelforge.report.formatting import number, one_line, printable
 
     if result.error is not None:
@@ -130,14 +130,14 @@ def _account(result: RewardResult) -> Iterable[str]:
         yield printable(result.feedback)
 
 
-def _shown(request: JobRequest) -> str:
-    """What a request is called in a line: its tag, or its task."""
+def _label(request: JobRequest) -> str:
+    """Label of a request: its tag, or its task."""
     from kernelforge.report.formatting import one_line
 
     return one_line(request.tag or request.task or "by its code", 40)
 
 
-def _requests(file: Path, given: dict[str, Any]) -> list[JobRequest]:
+def _requests(file: Path, defaults: dict[str, Any]) -> list[JobRequest]:
     """
     Raises:
         UsageError: a file or a line that is no request; says which.
@@ -146,9 +146,9 @@ def _requests(file: Path, given: dict[str, Any]) -> list[JobRequest]:
 
     text = _read(file)
     if file.suffix != ".jsonl" and not text.lstrip().startswith("{"):
-        if "task" not in given:
+        if "task" not in defaults:
             raise UsageError("a reply needs a task: give --task SUITE/NAME")
-        return [checked_job(given | {"completion": text})]
+        return [checked_job(defaults | {"completion": text})]
     requests = []
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -157,7 +157,7 @@ def _requests(file: Path, given: dict[str, Any]) -> list[JobRequest]:
             fields = json.loads(line)
             if not isinstance(fields, dict):
                 raise UsageError("not a JSON object")
-            requests.append(checked_job(given | fields))
+            requests.append(checked_job(defaults | fields))
         except (ValueError, RecursionError) as error:
             raise UsageError(f"{file}, line {number}: not JSON: {error}") from None
         except UsageError as error:

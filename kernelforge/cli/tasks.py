@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.audit import audit
-from kernelforge.cli.support.choosing import (
+from kernelforge.cli.support.options import (
     AllOption,
     JobsOption,
     OnlyOption,
     SuiteArgument,
     TimeoutOption,
-    chosen_tasks,
     oracle_zygote,
     print_broken,
+    select_tasks,
 )
 from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, print_json, task_reference
 
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from kernelforge.evaluation.oracle.client import AdmissionResult
     from kernelforge.records import Task
     from kernelforge.report.views.suite import AdmissionRow, TaskDetail
+
 
 app = typer.Typer(help="List, show, check and audit tasks.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -70,18 +70,18 @@ def show(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show a task: its source, sizes, weights, attributes, and what the oracle finds by running it."""
+    """Show a task: its source, sizes, weights, attributes, and facts from running it in the oracle."""
     from kernelforge.report.views.suite import task_detail
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    found = None
+    oracle_facts = None
     if facts:
         from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
-            found = oracle.facts()
-    detail = task_detail(loaded, found)
+            oracle_facts = oracle.facts()
+    detail = task_detail(loaded, oracle_facts)
     if as_json:
         print_json(detail)
     else:
@@ -98,20 +98,22 @@ def check(
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that tasks can be judged: torch itself passes, trivial answers fail. Leaves with 1 if one cannot."""
+    """Check that tasks can be judged: torch passes, trivial answers fail. Leaves with 1 if one cannot."""
     from kernelforge.evaluation.oracle.client import Oracle
     from kernelforge.evaluation.suite_checks import check_suite
     from kernelforge.report.terminal import admission_line
     from kernelforge.report.views.suite import admission_view
 
-    chosen = chosen_tasks(suite, task, every)
-    print_broken(chosen)
+    selection = select_tasks(suite, task, every)
+    print_broken(selection)
     out = console()
     findings: list[AdmissionRow] = []
-    names = [_name(one, every) for _, one in chosen.tasks]
+    names = [_name(checked, every) for _, checked in selection.tasks]
     with oracle_zygote(allow_unconfined) as zygote:
         admissions = check_suite(
-            [one for _, one in chosen.tasks], lambda one: Oracle(zygote, one, reply_s=timeout), jobs=jobs
+            [checked for _, checked in selection.tasks],
+            lambda checked: Oracle(zygote, checked, reply_s=timeout),
+            jobs=jobs,
         )
         for name, admission in zip(names, admissions, strict=True):
             rows = _rows(replace(admission, task=name))
@@ -124,14 +126,11 @@ def check(
     else:
         verdict = "all can be judged" if view.ok else f"not admitted: {', '.join(view.refused)}"
         out.print(f"{view.tasks} tasks checked, {verdict}")
-    raise typer.Exit(0 if view.ok and not chosen.broken else 1)
-
-
-app.command("audit")(audit)
+    raise typer.Exit(0 if view.ok and not selection.broken else 1)
 
 
 def _name(task: Task, every: bool) -> str:
-    """A task's name, with its suite's where several suites are checked."""
+    """Name of a task, with its suite if several suites are checked."""
     return f"{task.suite}/{task.name}" if every else task.name
 
 
@@ -172,3 +171,55 @@ def _print_detail(detail: TaskDetail) -> None:
             out.print(weight_table(full).to_rich())
         if full.attrs:
             out.print(attribute_table(full).to_rich())
+
+
+@app.command("audit")
+def audit(
+    suite: SuiteArgument = "core",
+    task: OnlyOption = None,
+    every: AllOption = False,
+    jobs: JobsOption = 1,
+    most: Annotated[
+        int, typer.Option("--most", metavar="N", min=1, help="Mutants of each task, spread over the kinds of faults.")
+    ] = 60,
+    threshold: Annotated[
+        float, typer.Option("--threshold", metavar="SHARE", min=0, max=1, help="Leave with 1 below this kill rate.")
+    ] = 0.97,
+    survivors: Annotated[
+        bool, typer.Option("--survivors", help="Print survivors, stale arguments and errors alone.")
+    ] = False,
+    timeout: TimeoutOption = 60.0,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Put faults into references, one at a time: the check must reject each. Leaves with 1 if too many pass."""
+    from kernelforge.evaluation.audit.equivalents import stale_arguments, suite_arguments
+    from kernelforge.evaluation.oracle.client import Oracle
+    from kernelforge.evaluation.suite_checks import AuditJob, audit_tasks
+    from kernelforge.report.tables.run import audit_suite_table, fault_table
+    from kernelforge.report.terminal.audit import audit_lines, audit_verdict
+    from kernelforge.report.views.audit import AuditRow, audit_row, audit_view
+
+    selection = select_tasks(suite, task, every)
+    print_broken(selection)
+    arguments = {where: suite_arguments(where) for where in selection.suites}
+    work = [AuditJob(checked, tuple(arguments[where].of(checked.name))) for where, checked in selection.tasks]
+    out = console()
+    rows: list[AuditRow] = []
+    with oracle_zygote(allow_unconfined) as zygote:
+        audits = audit_tasks(work, lambda checked: Oracle(zygote, checked, reply_s=timeout), most=most, at_once=jobs)
+        for (where, checked), audited in zip(selection.tasks, audits, strict=True):
+            suite_args = arguments[where]
+            stale = [] if audited.same_as else stale_arguments(audited, suite_args)
+            rows.append(audit_row(checked.suite, audited, suite_args.of(checked.name), stale))
+            if not as_json and not rows[-1].same_as:
+                out.print(audit_lines(rows[-1], survivors_only=survivors), soft_wrap=True)
+    view = audit_view(rows, threshold)
+    if as_json:
+        print_json(view)
+    else:
+        if not survivors:
+            out.print(fault_table(view).to_rich())
+            out.print(audit_suite_table(view).to_rich())
+        out.print(audit_verdict(view))
+    raise typer.Exit(0 if view.ok and not selection.broken else 1)

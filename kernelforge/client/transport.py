@@ -140,7 +140,7 @@ class SharedWait:
         for job_id in ids:
             for caller in self._callers.pop(job_id, ()):
                 if not caller.done():
-                    caller.set_exception(error.again())
+                    caller.set_exception(error.copy())
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Published candidates, read from their own files: CUDA-L1's JSONL, KernelBench's run folders."""
+"""Published candidates, read from CUDA-L1's JSONL and KernelBench's run folders."""
 
 from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate, as_task
 from kernelforge.datasets.cuda_l1 import read_cuda_l1

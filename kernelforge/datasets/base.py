@@ -13,26 +13,26 @@ from kernelforge.tasks.files import parse_task_file
 
 @dataclass(frozen=True)
 class ImportedCandidate:
-    """One published candidate, as its file gives it."""
+    """One published candidate."""
 
     name: str
-    """``level1_problem9``, with the variant behind it where a row has several: ``level1_problem9_cuda_graph``."""
+    """``level1_problem9``; with a suffix for a variant: ``level1_problem9_cuda_graph``."""
     level: int
     problem: str
     """The problem's id in its level."""
     reference: str | None
-    """Text of the task file; None where the data set does not carry it (KernelBench's run folders)."""
+    """Text of the task file; None if the data set lacks it (KernelBench's run folders)."""
     source: str
     """Text of the file with ``ModelNew``."""
     published_score: float | None
-    """Speedup that was published for it, by its publisher's own protocol; never comparable with ours."""
+    """Published speedup, by the publisher's own protocol; not comparable with speedups measured here."""
     published_correct: bool | None
     origin: str
     """``FILE:LINE``, or the file."""
 
     @property
     def candidate(self) -> Candidate:
-        """The candidate of lane ``modelnew``.
+        """The candidate, of kind ``modelnew``.
 
         Raises:
             pydantic.ValidationError: it is larger than a candidate may be.
@@ -42,7 +42,7 @@ class ImportedCandidate:
 
 @dataclass(frozen=True)
 class UnreadableCandidate:
-    """One thing that was there and is not among the candidates."""
+    """An item that is no usable candidate."""
 
     origin: str
     name: str
@@ -51,16 +51,16 @@ class UnreadableCandidate:
 
 @dataclass(frozen=True)
 class Import:
-    """A whole file or folder."""
+    """Content of a file or folder."""
 
     candidates: tuple[ImportedCandidate, ...]
     unread: tuple[UnreadableCandidate, ...]
 
 
 def as_task(item: ImportedCandidate, small: Mapping[str, Scalar] | None = None) -> Task:
-    """The reference as a task: ``full`` is the file as it is, ``small`` the constants that the user gives.
+    """The reference as a task: ``full`` is the unchanged file, ``small`` has the given constants.
 
-    Without any, ``small`` is the file as it is too: nothing is shrunk by guess. Evaluate such a task at ``full`` alone.
+    Without constants, ``small`` is the unchanged file too; then evaluate the task at ``full`` only.
 
     Raises:
         TaskError: there is no reference, it is no task file, or it has no such constant.
@@ -68,8 +68,8 @@ def as_task(item: ImportedCandidate, small: Mapping[str, Scalar] | None = None) 
     if item.reference is None:
         raise TaskError(f"{item.name} comes without its reference; give the folder of KernelBench's task files")
     parse_task_file(item.reference, item.name)
-    chosen = dict(small or {})
-    substitute(item.reference, chosen)
-    sizes = (Size(name="full"), Size(name="small", constants=chosen))
+    constants = dict(small or {})
+    substitute(item.reference, constants)
+    sizes = (Size(name="full"), Size(name="small", constants=constants))
     title = f"KernelBench level {item.level}, problem {item.problem}"
     return Task(name=item.name, suite="imported", title=title, level=item.level, source=item.reference, sizes=sizes)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate
-from kernelforge.errors import UsageError
+from kernelforge.utils.text_files import read_text
 
 MAX_FILE_BYTES = 256 << 20
 _ID = re.compile("[0-9A-Za-z]{1,40}")
@@ -25,53 +25,34 @@ _VARIANTS = (("custom_code", "", "score_default"), ("cuda_graph_code", "_cuda_gr
 
 
 def read_cuda_l1(path: Path) -> Import:
-    """Every candidate of a file, of either kind; rows and texts that cannot be used are listed with the reason.
+    """Candidates of a file of either kind; unusable rows and texts are listed with the reason.
 
-    ``custom_code`` that is missing is listed; the other variants are optional and are not.
+    A missing ``custom_code`` is listed; the other variants are optional.
 
     Raises:
-        UsageError: the file cannot be read, is no text, or is over 256 MiB.
+        UsageError: the file cannot be read, is not text, or is over 256 MiB.
     """
     text = read_text(path, MAX_FILE_BYTES)
     candidates: list[ImportedCandidate] = []
     unread: list[UnreadableCandidate] = []
     taken: dict[str, str] = {}
     for origin, level, row in _rows(path.name, text, unread):
-        found, missing = _row(origin, level, row)
+        row_candidates, missing = _row(origin, level, row)
         unread += missing
-        for one in found:
-            first = taken.setdefault(one.name, one.origin)
-            if first == one.origin:
-                candidates.append(one)
+        for candidate in row_candidates:
+            first = taken.setdefault(candidate.name, candidate.origin)
+            if first == candidate.origin:
+                candidates.append(candidate)
             else:
-                unread.append(UnreadableCandidate(one.origin, one.name, f"{first} has this name already"))
+                unread.append(UnreadableCandidate(candidate.origin, candidate.name, f"{first} has this name already"))
     return Import(tuple(candidates), tuple(unread))
 
 
-def read_text(path: Path, limit: int) -> str:
-    """A file's text.
-
-    Raises:
-        UsageError: it cannot be read, is no UTF-8, or is larger than ``limit`` bytes.
-    """
-    try:
-        with path.open("rb") as file:
-            data = file.read(limit + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    if len(data) > limit:
-        raise UsageError(f"{path} is larger than {limit >> 20} MiB")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text (byte {error.start})") from error
-
-
 def _rows(name: str, text: str, unread: list[UnreadableCandidate]) -> Iterator[tuple[str, Any, Mapping[str, Any]]]:
-    """(origin, level, row) of every object; what is none goes to ``unread``."""
-    whole = _object(text)
-    if isinstance(whole, dict) and whole and all(isinstance(value, list) for value in whole.values()):
-        for level, rows in whole.items():
+    """(origin, level, row) of every object; other items go to ``unread``."""
+    document = _object(text)
+    if isinstance(document, dict) and document and all(isinstance(value, list) for value in document.values()):
+        for level, rows in document.items():
             for position, row in enumerate(rows):
                 origin = f"{name}:{level}[{position}]"
                 if isinstance(row, dict):
@@ -104,17 +85,17 @@ def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[Imported
     name = f"level{number}_problem{problem}".lower()
     for key in ("ref_code", *(key for key, _, _ in _VARIANTS)):
         if isinstance(row.get(key), str) and not writable(row[key]):
-            return [], [UnreadableCandidate(origin, name, f"{key} holds half a surrogate pair: no file can")]
+            return [], [UnreadableCandidate(origin, name, f"{key} holds half a surrogate pair, which no file can")]
     reference = _text(row.get("ref_code"))
     if reference is None:
         return [], [UnreadableCandidate(origin, name, "no ref_code")]
-    found: list[ImportedCandidate] = []
+    candidates: list[ImportedCandidate] = []
     for key, suffix, score in _VARIANTS:
         source = _text(row.get(key))
         if source is None:
             continue
         published = row.get(score, row.get("score") if key == "custom_code" else None)
-        found.append(
+        candidates.append(
             ImportedCandidate(
                 name + suffix, number, str(problem), reference, source, finite(published), None, f"{origin}:{key}"
             )
@@ -124,7 +105,7 @@ def _row(origin: str, level: Any, row: Mapping[str, Any]) -> tuple[list[Imported
         if _text(row.get("custom_code"))
         else [UnreadableCandidate(origin, name, "no custom_code: it is null, empty or 'None'")]
     )
-    return found, missing
+    return candidates, missing
 
 
 def _text(value: Any) -> str | None:
@@ -132,7 +113,7 @@ def _text(value: Any) -> str | None:
 
 
 def writable(text: str) -> bool:
-    """Whether a text is Unicode that a file can hold: JSON may hold half a surrogate pair."""
+    """Whether a text can be encoded: JSON may hold half a surrogate pair."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -145,7 +126,7 @@ def _number(value: Any) -> int | None:
 
 
 def finite(value: Any) -> float | None:
-    """A number that is one; None for all else."""
+    """The value as a finite number, or None."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate
-from kernelforge.datasets.cuda_l1 import finite, read_text
+from kernelforge.datasets.cuda_l1 import finite
 from kernelforge.errors import UsageError
+from kernelforge.utils.text_files import read_text
 
 RESULTS = "eval_results.json"
 _MAX_KERNEL_BYTES = 1 << 20
@@ -50,10 +51,10 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
             continue
         name = _name(path)
         if name is None:
-            unread.append(UnreadableCandidate(path.name, "", "not called level_L_problem_P_sample_S_kernel.py"))
+            unread.append(UnreadableCandidate(path.name, "", "not named level_L_problem_P_sample_S_kernel.py"))
             continue
         try:
-            source = _own_text(path)
+            source = _plain_text(path)
         except UsageError as error:
             unread.append(UnreadableCandidate(path.name, "", str(error)))
             continue
@@ -64,12 +65,12 @@ def read_kernelbench(folder: Path, references: Path | None = None) -> Import:
             continue
         candidates.append(_candidate(path, name, source, results.get((name.problem, name.sample), {})))
     if references is not None:
-        candidates = [_with_reference(one, references, unread) for one in candidates]
+        candidates = [_with_reference(candidate, references, unread) for candidate in candidates]
     return Import(tuple(candidates), tuple(unread))
 
 
-def _own_text(path: Path) -> str:
-    """A file's text; others packed the folder, so a link out of it or a pipe is not followed.
+def _plain_text(path: Path) -> str:
+    """Text of a plain file: the folder is untrusted, so links and pipes are refused.
 
     Raises:
         UsageError: it is no plain file, or cannot be read.
@@ -113,17 +114,17 @@ def _results(path: Path, unread: list[UnreadableCandidate]) -> dict[tuple[int, i
     except (UsageError, ValueError, RecursionError) as error:
         unread.append(UnreadableCandidate(path.name, "", f"cannot be read: {error}"))
         return {}
-    found: dict[tuple[int, int], Mapping[str, Any]] = {}
+    results: dict[tuple[int, int], Mapping[str, Any]] = {}
     for problem, entry in data.items() if isinstance(data, dict) else ():
-        for one in entry if isinstance(entry, list) else [entry]:
-            sample = one.get("sample_id", 0) if isinstance(one, dict) else None
+        for result in entry if isinstance(entry, list) else [entry]:
+            sample = result.get("sample_id", 0) if isinstance(result, dict) else None
             if isinstance(sample, int) and re.fullmatch("[0-9]{1,6}", problem):
-                found[int(problem), sample] = one
+                results[int(problem), sample] = result
             else:
                 unread.append(
                     UnreadableCandidate(path.name, str(problem)[:40], "a result that is no object with a sample_id")
                 )
-    return found
+    return results
 
 
 def _with_reference(item: ImportedCandidate, references: Path, unread: list[UnreadableCandidate]) -> ImportedCandidate:
@@ -134,7 +135,7 @@ def _with_reference(item: ImportedCandidate, references: Path, unread: list[Unre
         unread.append(UnreadableCandidate(item.origin, item.name, reason))
         return item
     try:
-        return replace(item, reference=_own_text(paths[0]))
+        return replace(item, reference=_plain_text(paths[0]))
     except UsageError as error:
         unread.append(UnreadableCandidate(item.origin, item.name, str(error)))
         return item

@@ -16,7 +16,7 @@ MAX_LESSON_CHARS = 320
 
 
 class Lesson(Record):
-    """One short sentence of advice, with where it comes from."""
+    """One short sentence of advice, with its source."""
 
     family: str
     """Operator family: ``matmul``, ``softmax``..."""
@@ -26,7 +26,7 @@ class Lesson(Record):
     provider: str
     """Who wrote it."""
     gain: float | None = None
-    """By which factor that task's time fell from its first correct attempt to its best; None when it is unknown."""
+    """Factor by which that task's time fell from its first correct attempt to its best; None if unknown."""
     written: str
     """UTC, ISO 8601."""
 
@@ -75,19 +75,19 @@ class Usage(Record):
 
 
 class Operator(StrEnum):
-    """What a strategy asks a Coder to do."""
+    """Kind of request of a strategy to a Coder."""
 
     SEED = "seed"
     REPAIR = "repair"
     OPTIMISE = "optimise"
     CONTRAST = "contrast"
-    """Write anew, from scored examples (``inspirations``)."""
+    """Write a new kernel, from scored examples (``inspirations``)."""
     FSR = "fsr"
-    """Write anew, from the fastest correct kernel, or from a failed one with its errors, and the history."""
+    """Write a new kernel, from the fastest correct one, or from a failed one with its errors, and the history."""
     CROSSOVER = "crossover"
     """Join the strengths of the parent and of one inspiration."""
     TUNE = "tune"
-    """No call of an agent: the parent with other values of its ``# tune:`` names."""
+    """The parent with other values of its ``# tune:`` names; no agent is called."""
 
 
 class Finding(Record):
@@ -95,7 +95,7 @@ class Finding(Record):
 
     kind: Literal["optimise", "repair", "stop"]
     headline: str
-    """The bottleneck, or the critical issue, or why there is nothing left to do."""
+    """The bottleneck, the critical issue, or the reason to stop."""
     why: str
     """The metrics that justify it, or why the issue matters."""
     action: str
@@ -105,11 +105,11 @@ class Finding(Record):
     metrics: tuple[str, ...] = ()
     """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
     bottleneck: str | None = None
-    """What the built-in Judge calls the bottleneck, in the words of :mod:`kernelforge.agents.diagnosis.bottlenecks`."""
+    """Bottleneck found by the built-in Judge, by its name in :mod:`kernelforge.agents.diagnosis.bottlenecks`."""
 
 
 AgentName = Literal["coder", "judge", "tester", "reflexion"]
-"""Who speaks. ``reflexion`` writes lessons for later tasks."""
+"""Agents of messages. ``reflexion`` writes lessons for later tasks."""
 
 
 class Message(Record):
@@ -120,7 +120,7 @@ class Message(Record):
     provider: str
     content: str
     usage: Usage | None = None
-    """What a reply cost; None where nothing was bought."""
+    """Cost of a reply; None for a free one."""
 
     @model_validator(mode="after")
     def _replies_cost(self) -> Message:
@@ -130,13 +130,13 @@ class Message(Record):
 
 
 class TuneTrial(Record):
-    """One combination of a plan's ``# tune:`` values, as far as successive halving took it."""
+    """One combination of a plan's ``# tune:`` values in successive halving."""
 
     choices: dict[str, int]
     rung: int = Field(ge=0)
-    """The last rung that it reached; the higher, the more was spent on its time."""
+    """The last rung that it reached; higher rungs time more precisely."""
     time_us: float | None = Field(default=None, gt=0, allow_inf_nan=False)
-    """Its time at that rung; None when it has none."""
+    """Its time at that rung, or None."""
     problem: str = ""
     """Why it has no time."""
 
@@ -148,7 +148,7 @@ class TuneTrial(Record):
 
 
 class Reward(Record):
-    """A reward policy's number, with the components it is made of."""
+    """A reward policy's number, with its components."""
 
     policy: str
     """Name and version: ``kernelforge/1``."""
@@ -158,7 +158,7 @@ class Reward(Record):
 
 
 class Attempt(Record):
-    """One proposal and what became of it."""
+    """One proposal and its result."""
 
     id: str
     """``<run>/<task>/<number>``; the number is two digits or more."""
@@ -170,22 +170,22 @@ class Attempt(Record):
     inspirations: tuple[str, ...] = ()
     """Ids of the other attempts that the Coder was shown as examples."""
     coder: str = ""
-    """Specification of the Coder that wrote it; empty when none did (``tune``)."""
+    """Specification of the Coder that wrote it; empty for ``tune``."""
     technique: str = ""
-    """The optimisation feature that the Coder was asked to use; empty when none was named."""
+    """Optimisation technique that the Coder was asked to use, or empty."""
     finding: Finding | None = None
     messages: tuple[Message, ...] = ()
     candidate: Candidate | None = None
-    """None when the reply held none."""
+    """None if the reply held no candidate."""
     evaluation: Evaluation
     profile: Profile | None = None
     trials: tuple[TuneTrial, ...] = ()
-    """What became of the plan's ``# tune:`` combinations, when they were searched."""
+    """Results of the plan's ``# tune:`` combinations, if they were searched."""
     reward: Reward
     accepted: bool
     """Whether it became the task's best."""
     note: str = ""
-    """Why it was or was not accepted."""
+    """Reason why it was or was not accepted."""
     started: str
     """UTC, ISO 8601."""
     seconds: float = Field(ge=0, allow_inf_nan=False)

@@ -20,26 +20,26 @@ if TYPE_CHECKING:
 
 
 class Documented(BaseModel):
-    """Says in its JSON schema what the strings under its fields say.
+    """Model whose JSON schema describes fields by the strings under them.
 
-    ``use_attribute_docstrings`` would read them from the source when the class is made: of all classes, in each
-    process, which is a third of the time that it takes to import them.
+    ``use_attribute_docstrings`` of pydantic would read the source of every class at import, which takes a third of the
+    import time; here it is read when a schema is made.
     """
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         schema = handler(core_schema)
-        told = field_docs(cls)
-        for name, known in handler.resolve_ref_schema(schema).get("properties", {}).items():
-            if name in told:
-                known.setdefault("description", told[name])
+        docs = field_docs(cls)
+        for name, property_schema in handler.resolve_ref_schema(schema).get("properties", {}).items():
+            if name in docs:
+                property_schema.setdefault("description", docs[name])
         return schema
 
 
 @functools.cache
 def field_docs(model: type[BaseModel]) -> dict[str, str]:
     """The strings under a model's fields, and under those that it inherits, by field."""
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for base in reversed(model.__mro__):
         if not issubclass(base, Documented):
             continue
@@ -50,14 +50,14 @@ def field_docs(model: type[BaseModel]) -> dict[str, str]:
         body = read.body if isinstance(read, ast.ClassDef) else []
         for field, text in zip(body, [*body[1:], None], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                found.pop(field.target.id, None)
+                docs.pop(field.target.id, None)
                 if (
                     isinstance(text, ast.Expr)
                     and isinstance(text.value, ast.Constant)
                     and isinstance(text.value.value, str)
                 ):
-                    found[field.target.id] = inspect.cleandoc(text.value.value)
-    return found
+                    docs[field.target.id] = inspect.cleandoc(text.value.value)
+    return docs
 
 
 class Record(Documented):
@@ -66,7 +66,7 @@ class Record(Documented):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings", allow_inf_nan=True)
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with ``update`` applied and validated like any new record, which pydantic's own copy is not.
+        """A copy with ``update`` applied, validated like a new record, unlike pydantic's own copy.
 
         Raises:
             pydantic.ValidationError: the copy would be a state that this record does not allow.
@@ -75,21 +75,21 @@ class Record(Documented):
         return copy if not update else type(self).model_validate({**dict(copy), **update})
 
 
-def first_fault(error: ValidationError, *, given: bool = False) -> str:
-    """The first thing that a validation found: ``place: message``, the message alone where it is about the whole.
+def first_fault(error: ValidationError, *, show_input: bool = False) -> str:
+    """The first error of a validation: ``path: message``, or the message alone for the complete record.
 
     Args:
-        given: quote the value that was refused.
+        show_input: quote the refused value.
     """
     fault = error.errors()[0]
-    # A key that whoever is at fault made up is part of the place.
-    place = ".".join(str(part) for part in fault["loc"])[:80]
-    told = f"{place}: {fault['msg']}" if place else fault["msg"]
-    return f"{told} (given: {fault['input']!r})" if given else told
+    # The path may hold an invented key of any length.
+    path = ".".join(str(part) for part in fault["loc"])[:80]
+    message = f"{path}: {fault['msg']}" if path else fault["msg"]
+    return f"{message} (given: {fault['input']!r})" if show_input else message
 
 
 def restore_non_finite(value: Any) -> Any:
-    """Undo what JSON did to NaN and infinities where a field's type does not say that it is a number."""
+    """Convert the strings of JSON back to NaN and infinities, for fields without a numeric type."""
     if isinstance(value, str):
         return _NON_FINITE.get(value, value)
     if isinstance(value, Mapping):
@@ -103,10 +103,7 @@ _NON_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float
 
 
 def content_hash(*parts: Any) -> str:
-    """Name content by what it is: the first 16 hex digits of a SHA-256 over canonical JSON of ``parts``.
-
-    Bytes enter by their own SHA-256, so large blobs may be passed as they are.
-    """
+    """First 16 hex digits of a SHA-256 over canonical JSON of ``parts``; bytes enter by their own SHA-256."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, bytes):

@@ -18,12 +18,12 @@ class Diagnostic(Record):
     message: str
 
     def __str__(self) -> str:
-        place = self.file if self.line is None else f"{self.file}:{self.line}"
-        return f"{place}: {self.severity}: {self.message}"
+        position = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{position}: {self.severity}: {self.message}"
 
 
 class KernelFacts(Record):
-    """What ptxas reports of one entry point on the real architecture."""
+    """Report of ptxas about one entry point on the real architecture."""
 
     expression: str
     """The name the plan launches: ``softmax`` or ``softmax<float, 256>``."""
@@ -38,25 +38,24 @@ class KernelFacts(Record):
 
 
 class Build(Record):
-    """One compilation. One that is ``ok`` has no errors; any other says why: an error, a refusal or a limit."""
+    """Result of one compilation. One that is ``ok`` has no errors; any other has an error, a refusal or a limit."""
 
     key: str
     """Content address: source, options, toolchain version, architecture."""
     ok: bool
     refused: str | None = None
-    """Why the policy gate refused an otherwise good build (verdict ``POLICY``)."""
+    """Reason why the policy gate refused an otherwise good build (verdict ``POLICY``)."""
     limit: Literal["time", "memory", "output"] | None = None
-    """Which limit the compiler child hit, if one (verdict ``LIMIT`` or ``TIMEOUT``)."""
+    """Limit that the compiler process exceeded, if any (verdict ``LIMIT`` or ``TIMEOUT``)."""
     arch: str
     toolchain: str
     """For instance ``nvrtc 13.0.88``."""
     ptx_hash: str | None = None
-    """Names what the PTX does: the same for sources that differ in names, comments and layout alone. None when there is
-    no PTX."""
+    """Hash of the PTX without names: equal for sources that differ only in names and layout. None without PTX."""
     kernels: tuple[KernelFacts, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
     seconds: float = Field(ge=0, allow_inf_nan=False)
-    """Wall time of the compilation itself; 0 when it came from the cache."""
+    """Wall time of the compilation; 0 when it came from the cache."""
     cached: bool = False
 
     @model_validator(mode="after")

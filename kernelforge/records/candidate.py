@@ -9,24 +9,24 @@ from pydantic import Field, field_validator, model_validator
 from kernelforge.records.base import Record, content_hash
 
 MAX_GENERATOR_BYTES = 4096
-"""Size of one generator's text."""
+"""Largest text of one generator."""
 
 GENERATOR_NAME = r"^[a-z][a-z0-9_]{0,31}$"
 
 
 class InputGenerator(Record):
-    """One generator, and whether candidates are checked on it."""
+    """One input generator, and whether candidates are checked on its inputs."""
 
     name: str = Field(pattern=GENERATOR_NAME)
     plan: str
     """Its text, in the language of ``docs/input-generators.md``."""
     provider: str
-    """Who wrote it."""
+    """Its author's specification."""
     admitted: bool
     reason: str
-    """Why it was not admitted, or not at every size; empty where nothing was refused."""
+    """Reason why it was not admitted, or not at every size; empty if admitted at all."""
     sizes: tuple[str, ...] = ()
-    """Sizes at which it is in force; never ``full``."""
+    """Sizes at which it is used; never ``full``."""
 
     @model_validator(mode="after")
     def _consistent(self) -> InputGenerator:
@@ -46,9 +46,9 @@ MAX_PLAN_BYTES = 64 * 1024
 
 
 class Candidate(Record):
-    """CUDA C++ device source and the launch plan that goes with it, named by the hash of its content.
+    """CUDA C++ device source and its launch plan, named by the hash of both.
 
-    One of lane ``modelnew`` is a Python file instead, with a class ``ModelNew``; it has no plan.
+    A candidate of kind ``modelnew`` is a Python file with a class ``ModelNew``; it has no plan.
     """
 
     source: str = Field(min_length=1)

@@ -16,7 +16,7 @@ from kernelforge.records.timing import Timing
 
 
 class Verdict(StrEnum):
-    """The one enum of outcomes. ``INFRA`` (ours, or unsupported here) is never a score."""
+    """Outcome of an evaluation. ``INFRA`` (infrastructure failure, or unsupported) is never a score."""
 
     OK = "OK"
     WRONG = "WRONG"
@@ -29,17 +29,17 @@ class Verdict(StrEnum):
 
 
 UNCOMPARED: Final = "OK, full size not compared"
-"""What is shown in place of ``OK`` where no value was compared at the full size."""
+"""Label in place of ``OK`` when no value was compared at the full size."""
 
 
 class Comparison(Record):
-    """How a candidate's outputs compare with the oracle's, at one size with one draw of inputs."""
+    """Comparison of a candidate's outputs with the oracle's, at one size with one draw of inputs."""
 
     ok: bool
     message: str = ""
-    """What a Coder can use: which output, worst element with index, expected and got, how many differ."""
+    """Message for the Coder: output, worst element with index, expected and actual value, count of differences."""
     output: int | None = None
-    """Position of the offending output."""
+    """Position of the wrong output."""
     mismatched: int = Field(default=0, ge=0)
     total: int = Field(default=0, ge=0)
     worst_index: tuple[int, ...] | None = None
@@ -107,7 +107,7 @@ class Correctness(Record):
 
     @property
     def generality(self) -> float:
-        """Share of sizes that were not refused by the plan, but for the one that each evaluation draws for itself."""
+        """Share of the listed sizes that the plan did not refuse; the size drawn per evaluation does not count."""
         listed = [check for check in self.sizes if check.size != DRAWN_SIZE]
         return sum(check.status != "guarded" for check in listed) / max(len(listed), 1)
 
@@ -130,10 +130,9 @@ class Performance(Record):
     speedup_eager: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against eager PyTorch, as others publish it."""
     timing: Timing | None = None
-    """How a measured time came about."""
+    """Samples and baselines of a measured time."""
     quarantined: str | None = None
-    """Why a measured time is not believed, though the values are right: it then has no speedup, and is shown under
-    integrity."""
+    """Reason why a measured time of correct values is not believed: it has no speedup, and appears under integrity."""
 
     @model_validator(mode="after")
     def _honest(self) -> Performance:
@@ -160,16 +159,16 @@ class Performance(Record):
 
 
 class Fingerprint(Record):
-    """What made the numbers."""
+    """Hardware, software and jail of an evaluation."""
 
     device: str
     device_kind: Literal["cuda", "emulated", "cpu"]
-    """``cpu`` is torch on the host, where the lane of ``modelnew`` checks values and measures nothing."""
+    """``cpu`` is torch on the host, which checks values of ``modelnew`` candidates and measures nothing."""
     arch: str
     toolchain: str
     kernelforge: str
     evaluator: str
-    """Version of the evaluation protocol; changes when a verdict could."""
+    """Version of the evaluation protocol; changes whenever a verdict may change."""
     torch: str
     python: str
     host: str
@@ -180,7 +179,7 @@ class Fingerprint(Record):
     driver: str | None = None
     """Version of the GPU's driver."""
     runtime: str | None = None
-    """What talks to the driver: ``cupy 14.2.0``."""
+    """Package that calls the driver: ``cupy 14.2.0``."""
 
     @model_validator(mode="after")
     def _kind_is_in_the_name(self) -> Fingerprint:
@@ -192,7 +191,7 @@ class Fingerprint(Record):
 
 
 Stage = Literal["parse", "plan", "compile", "policy", "small", "hidden", "full", "sanitizer", "timing", "done"]
-"""Where a cascade can end, in its order."""
+"""Stages at which a cascade can end, in order."""
 
 
 class Evaluation(Record):
@@ -206,11 +205,10 @@ class Evaluation(Record):
     stage: Stage
     """Where the cascade ended."""
     reason: str = ""
-    """Empty for OK; else what happened, for a Coder and for a person."""
+    """Empty for OK; otherwise the reason, for a Coder and for people."""
     build: Build | None = None
     lane: Literal["plan", "modelnew"] = "plan"
-    """Which lane the candidate took. One of ``modelnew`` holds host code, has no build of ours, and earns no reward by
-    default."""
+    """Kind of the candidate. ``modelnew`` has host code and no build, and earns no reward by default."""
     correctness: Correctness | None = None
     performance: Performance | None = None
     seconds: dict[str, FiniteFloat] = {}
@@ -240,34 +238,39 @@ class Evaluation(Record):
 
     @property
     def uncompared(self) -> bool:
-        """Whether it is OK although no value was compared at the full size: that earns nothing and leads no board."""
+        """Whether it is OK without a compared value at the full size: it then earns no reward and leads no board."""
         return self.verdict is Verdict.OK and self.correctness is not None and not self.correctness.full_size_compared
 
     @property
     def outcome(self) -> str:
-        """The verdict in words: ``OK, full size not compared`` where that is so."""
+        """The verdict in words, such as ``OK, full size not compared``."""
         return outcome_words(self.verdict, self.uncompared)
 
     @property
     def failed_at_hidden(self) -> bool:
-        """Whether a hidden size ended it: each such answer tells something of the hidden sizes."""
+        """Whether a hidden size ended it: each such answer reveals something about the hidden sizes."""
         checks = self.correctness.sizes if self.correctness else ()
         return any(check.status == "failed" and check.size.startswith("hidden") for check in checks)
 
     @property
     def key(self) -> str:
-        """Binds the evaluation to what it depends on: candidate, task, evaluator, device, toolchain."""
+        """Hash of all that the evaluation depends on: candidate, task, evaluator, device, toolchain."""
         return evaluation_key(self.candidate, self.task, self.fingerprint)
 
 
 def outcome_words(verdict: Verdict, uncompared: bool) -> str:
-    """A verdict in words, the same wherever it is shown."""
+    """A verdict in words."""
     return UNCOMPARED if uncompared else verdict.value
 
 
 def evaluation_key(candidate: str, task: str, fingerprint: Fingerprint) -> str:
-    """Key that an evaluation has, or would have: of a candidate's hash, for a task's digest, on what the fingerprint
-    names."""
+    """Key of an evaluation.
+
+    Args:
+        candidate: hash of the candidate.
+        task: digest of the task.
+        fingerprint: names device and toolchain.
+    """
     f = fingerprint
     device = f.device if f.gpu is None else f"{f.gpu}, driver {f.driver}"
     return content_hash("evaluation", candidate, task, f.evaluator, device, f.toolchain)

@@ -32,7 +32,7 @@ class Graph(Record):
 
 
 class Origin(StrEnum):
-    """Where a number comes from. Never mixed silently."""
+    """Origin of a number."""
 
     MEASURED = "measured"
     """Read from hardware counters or clocks."""
@@ -45,7 +45,7 @@ class Origin(StrEnum):
 
 
 class Metric(Record):
-    """One number, named as Nsight Compute does where it means the same, ``ptx__*`` where it counts PTX."""
+    """One number, named as in Nsight Compute if it has the same meaning, or ``ptx__*`` if it counts PTX."""
 
     name: str
     value: float
@@ -55,7 +55,7 @@ class Metric(Record):
 
 
 class MemoryHotSpot(Record):
-    """One memory instruction, with what it cost and where it stands in the source."""
+    """One memory instruction, with its cost and source line."""
 
     source_line: int
     opcode: str
@@ -75,13 +75,13 @@ class KernelProfile(Record):
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     sampled: float = Field(gt=0, le=1)
-    """Share of blocks that were run; sums are scaled up by its inverse."""
+    """Share of executed blocks; sums are scaled up by its inverse."""
     metrics: tuple[Metric, ...]
     hot_spots: tuple[MemoryHotSpot, ...] = ()
 
 
 class Roofline(Record):
-    """Where the whole plan stands against the device's roofs."""
+    """Position of the complete plan on the device's roofline."""
 
     flops: float
     dram_bytes: float
@@ -114,7 +114,7 @@ class Profile(Record):
     """Totals over the plan."""
     roofline: Roofline
     notes: tuple[str, ...] = ()
-    """What a reader must know: metrics that the chip lacks, launches left out, why counters are not measured."""
+    """Remarks for readers: metrics that the chip lacks, omitted launches, why counters are not measured."""
 
     @model_validator(mode="after")
     def _nothing_measured_when_emulated(self) -> Profile:
@@ -122,13 +122,13 @@ class Profile(Record):
             return self
         if self.roofline.time_origin is Origin.MEASURED:
             raise ValueError("an emulated device cannot carry a measured time")
-        for metric in (*self.metrics, *(one for kernel in self.kernels for one in kernel.metrics)):
+        for metric in (*self.metrics, *(kernel_metric for kernel in self.kernels for kernel_metric in kernel.metrics)):
             if metric.origin is Origin.MEASURED:
                 raise ValueError(f"an emulated device cannot carry the measured metric {metric.name}")
         return self
 
     def metric(self, name: str) -> Metric | None:
-        """The plan-wide metric of that name, if there is one."""
+        """The plan-wide metric of that name, or None."""
         for metric in self.metrics:
             if metric.name == name:
                 return metric

@@ -12,7 +12,7 @@ from kernelforge.records.base import Record, content_hash
 
 
 class Limits(Record):
-    """What may be spent; None is no limit."""
+    """Limits on use; None is no limit."""
 
     evaluations: int | None = Field(default=None, ge=1)
     wall_seconds: float | None = Field(default=None, gt=0)
@@ -32,14 +32,14 @@ class Budget(Limits):
 
 
 class LLMSettings(Record):
-    """How models are called; holds no key."""
+    """Settings for calls of models; holds no key."""
 
     base_url: str | None = None
-    """Server of every ``openai:`` model that names none itself; such a server is spoken to by chat completions."""
+    """Server of every ``openai:`` model that names none itself; called by chat completions."""
     timeout_seconds: float = Field(default=600.0, gt=0)
     """Longest wait for the next bytes of a reply."""
     retries: int = Field(default=6, ge=0)
-    """Calls that may fail for passing reasons before a call is given up."""
+    """Most repetitions of a call that fails for a temporary reason."""
     concurrency: int = Field(default=8, ge=1)
     """Calls in flight at a time, per model."""
     requests_per_minute: int | None = Field(default=None, ge=1)
@@ -47,11 +47,11 @@ class LLMSettings(Record):
     batch: bool = False
     """Send calls through the provider's batch interface: cheaper and slower."""
     prices: dict[str, Price] = {}
-    """Prices by ``provider:model``, before those that ship with the price list."""
+    """Prices by ``provider:model``; these override the shipped price list."""
 
 
 class MeasureSettings(Record):
-    """How a device that measures is used; an emulated device has no use for it."""
+    """Settings for a device that measures; an emulated device ignores them."""
 
     runtime: Literal["cupy", "pycuda"] = "cupy"
     protocol: Literal["kernelforge", "kernelbench"] = "kernelforge"
@@ -65,11 +65,11 @@ class MeasureSettings(Record):
     sanitizer: bool = False
     """Also run the small size under compute-sanitizer; a report fails the candidate."""
     counters: Literal["default", "full"] = "default"
-    """Which metrics Nsight Compute collects: CudaForge's 24 and a roofline, or all sections."""
+    """Metrics for Nsight Compute: CudaForge's 24 and a roofline, or all sections."""
 
 
 class RunConfig(Record):
-    """Everything that decides what a run does, resolved: nothing is left to inherit."""
+    """Complete configuration of a run, without defaults left to resolve."""
 
     suite: str
     suite_digest: str
@@ -77,16 +77,16 @@ class RunConfig(Record):
     device: str
     strategy: str
     options: dict[str, bool | int | float | str] = {}
-    """The strategy's own options, all of them."""
+    """All options of the strategy."""
     coder: str
     """One specification, or several with commas between them: mixed Coders."""
     judge: str
     tester: str | None = None
-    """Who may propose further test inputs; None for nobody."""
+    """Specification of the Tester, which proposes further test inputs; None for no Tester."""
     memory: Literal["off", "run", "results"] = "run"
-    """Whose lessons are shown in prompts: nobody's, this run's, or those of all runs in the results folder."""
+    """Lessons in prompts: none, those of this run, or those of all runs in the results folder."""
     tune: bool = True
-    """Whether ``# tune:`` combinations are searched."""
+    """Whether to search ``# tune:`` combinations."""
     llm: LLMSettings = LLMSettings()
     measure: MeasureSettings = MeasureSettings()
     reward: str
@@ -96,7 +96,7 @@ class RunConfig(Record):
     stop_after: int | None = Field(default=4, ge=1)
     """End a task after this many rounds without a new best; None never does."""
     allow_unconfined: bool = False
-    """Go on where no jail works; such a run is never rewarded."""
+    """Run without a jail if none works; such a run is never rewarded."""
 
     @model_validator(mode="after")
     def _each_task_once(self) -> RunConfig:

@@ -1,4 +1,4 @@
-"""Tasks: the reference, its sizes, and how strictly candidates are judged."""
+"""Tasks: the reference, its sizes, and the rules for judging candidates."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ class TensorSpec(Record):
 
 
 DRAWN_SIZE: Final = "hidden_drawn"
-"""Name of the hidden size that each evaluation draws for itself; no task lists it."""
+"""Name of the hidden size drawn for each evaluation; no task lists it."""
 
 
 class Size(Record):
-    """One choice of the task file's module constants."""
+    """Values for the task file's module constants."""
 
     name: str = Field(pattern=r"^(full|small|hidden(_[a-z0-9_]+)?)$")
     """``full`` (the file as it is), ``small``, or ``hidden_...``."""
@@ -115,16 +115,16 @@ class Size(Record):
 
 
 class TaskPolicy(Record):
-    """How a task is judged, beyond its source."""
+    """Rules for judging a task, beyond its source."""
 
     mutates: tuple[int, ...] = ()
     """Positions of ``forward`` inputs that the reference changes in place; compared as further outputs."""
     oracle: Literal["float64", "task-precision"] = "float64"
     """``task-precision`` for tasks that themselves cast or quantise."""
     accumulator: Literal["float16", "float32", "float64"] = "float32"
-    """What a candidate may accumulate in; sets the sequential-accumulation bound."""
+    """Accumulator type allowed for candidates; sets the sequential-accumulation bound."""
     reduction_length: str | None = None
-    """Arithmetic over the module constants: how many terms one output element sums. None = found by the oracle."""
+    """Number of terms that one output element sums, as arithmetic over module constants. None: the oracle finds it."""
     library: tuple[str, ...] = ()
     """Torch operators a plan may call through ``library``; none by default."""
     ties: tuple[int, ...] = ()
@@ -142,8 +142,7 @@ class Task(Record):
     source: str
     """Python text with ``Model``, ``get_inputs`` and ``get_init_inputs``."""
     c_source: str = ""
-    """Sequential C that a Coder translates: it is shown this in place of ``source``, which stays the oracle. Empty
-    for all other tasks."""
+    """Sequential C for the Coder to translate, shown in place of ``source``, which stays the oracle; or empty."""
     sizes: tuple[Size, ...]
     policy: TaskPolicy = TaskPolicy()
 
@@ -165,7 +164,7 @@ class Task(Record):
 
     @property
     def digest(self) -> str:
-        """Names the content. A task without ``c_source`` keeps the digest it had before there was such a field."""
+        """Hash of the content. A task without ``c_source`` has the same digest as before that field existed."""
         return content_hash(self.model_dump(mode="json", exclude=None if self.c_source else {"c_source"}))
 
     def size(self, name: str) -> Size:
@@ -186,7 +185,7 @@ class WeightSpec(Record):
 
 
 class SizeFacts(Record):
-    """What the oracle found at one size, by running the reference."""
+    """Facts of one size, from running the reference in the oracle."""
 
     size: str
     inputs: tuple[TensorSpec | int | float | bool | None, ...]
@@ -197,9 +196,9 @@ class SizeFacts(Record):
     attrs: Annotated[dict[str, int | float | bool | str], BeforeValidator(restore_non_finite)]
     """Scalar attributes of modules by dotted name."""
     compulsory_bytes: int = Field(ge=0, lt=2**63)
-    """Bytes that must be read or written at least once: inputs + weights + outputs that are touched."""
+    """Bytes that must be read or written at least once: inputs, weights and outputs in use."""
     flops: int = Field(ge=0, lt=2**63)
-    """Floating point operations of the reference, a multiply-add as two (0 when it has none that are counted)."""
+    """Floating point operations of the reference, a multiply-add as two; 0 without countable ones."""
     eager_launches: int = Field(ge=0, lt=2**63)
     """Operator calls that eager PyTorch would make, views excluded: a lower bound on its kernel launches."""
 

@@ -1,4 +1,4 @@
-"""Measured times: what was timed against what, how often, and whether the numbers are plausible."""
+"""Measured times of a candidate and its baselines, with samples, intervals and plausibility."""
 
 from __future__ import annotations
 
@@ -14,29 +14,28 @@ Interval = tuple[float, float]
 
 
 UNRANKED = frozenset({"eager-synchronised"})
-"""Baselines that are timed for the reader alone: a speedup is never against one of them."""
+"""Baselines that are timed for information; no speedup is against one of them."""
 
 COMPILED = "compile"
-"""The baseline without which the fastest of the others may be far from the fastest that PyTorch has."""
+"""The baseline of ``torch.compile``, usually the fastest of PyTorch."""
 
 
 class SideTimes(Record):
     """Times of one side: the candidate, or one baseline."""
 
     name: str
-    """``candidate``, or the baseline's: ``eager``, ``eager-graph``, ``compile``, ``compile-max-autotune``, ``cublas``,
+    """``candidate``, or a baseline: ``eager``, ``eager-graph``, ``compile``, ``compile-max-autotune``, ``cublas``,
     ``cublaslt-heuristic``, ``cublaslt-autotuned``; ``eager-synchronised``, which the speedup is never against."""
     samples_us: tuple[float, ...] = Field(min_length=1)
-    """Time of one execution, one number per sample, in the order they were taken; of very many, some at even steps."""
+    """Time of one execution, per sample in order; if there are very many, at even steps."""
     median_us: float = Field(gt=0, allow_inf_nan=False)
     interval_us: Interval
     """95 % bootstrap interval of the median."""
     captured: bool
-    """Replayed from a CUDA graph. If not, launches from the host are part of the time."""
+    """Replayed from a CUDA graph. Otherwise launches from the host are part of the time."""
     node_gap_us: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Time of one execution that is an empty kernel, found in the same shape of sample: the gap between two kernels on
-    the GPU, and the least that any kernel takes. It is a part of every time, once per kernel, and is not subtracted.
-    None where it was not found."""
+    """Time of an empty kernel in the same kind of sample: the gap between two kernels on the GPU, and the least time of
+    any kernel. Every time includes it once per kernel; it is not subtracted. None if it was not measured."""
 
     @model_validator(mode="after")
     def _a_time(self) -> SideTimes:
@@ -48,16 +47,16 @@ class SideTimes(Record):
 
 
 class Ratio(Record):
-    """How much faster the candidate is than one baseline, from samples that alternated."""
+    """Speedup of the candidate over one baseline, from alternating samples."""
 
     baseline: str
     speedup: float = Field(gt=0, allow_inf_nan=False)
-    """How often the candidate runs in the time of the baseline: a mean over rounds in which the two took turns, so that
-    what disturbed both cancels. It may differ a little from the ratio of the two medians."""
+    """Time of the baseline over time of the candidate: a mean over rounds in which the two alternate, so that common
+    disturbances cancel. It may differ a little from the ratio of the two medians."""
     interval: Interval
     """95 % bootstrap interval over rounds."""
     blocks: int = Field(ge=1)
-    """Pairs of blocks that the two took turns in."""
+    """Pairs of alternating blocks."""
 
     @model_validator(mode="after")
     def _inside(self) -> Ratio:
@@ -67,7 +66,7 @@ class Ratio(Record):
 
 
 class Clocks(Record):
-    """What the GPU said of itself while it was timed. Nothing is set by us."""
+    """Clocks, temperature and power reported by the GPU during timing; they are not set."""
 
     sm_mhz: tuple[int, int]
     """Lowest and highest reading."""
@@ -75,11 +74,11 @@ class Clocks(Record):
     temperature_c: tuple[int, int]
     power_w: tuple[float, float]
     throttled: tuple[str, ...] = ()
-    """Reasons other than idleness for which clocks were held back, by NVML's names."""
+    """Reasons for reduced clocks, other than idleness, by NVML's names."""
 
 
 class HostClock(Record):
-    """The parent's own clock beside the device's events: N replays against 2N, so that fixed costs cancel."""
+    """Comparison of the parent's clock with the device's events: N replays against 2N, so that fixed costs cancel."""
 
     events_us: float
     """Time of one execution by the events of the process that ran it."""
@@ -92,25 +91,25 @@ class Timing(Record):
     """One candidate timed against its baselines at the full size, under one protocol."""
 
     protocol: str
-    """``graph/1``, ``launch/1`` or ``kernelbench/1``; with ``+server`` behind it where gaps lie between requests."""
+    """``graph/1``, ``launch/1`` or ``kernelbench/1``; with the suffix ``+server`` for gaps between requests."""
     mode: Literal["offline", "server"] = "offline"
     sets: int = Field(ge=1)
-    """Disjoint sets of inputs, weights and outputs that one sample goes through."""
+    """Disjoint sets of inputs, weights and outputs in one sample."""
     set_bytes: int = Field(ge=0)
     """Bytes of one set."""
     flush_bytes: int = Field(ge=0)
-    """Bytes read in every sample to empty the L2, in time that is subtracted; 0 where it stays warm."""
+    """Bytes read in every sample to flush the L2, whose time is subtracted; 0 for a warm L2."""
     flush_each: bool = False
-    """Before each execution, where the sets do not exceed twice the L2; else once per sample."""
+    """Whether the L2 is flushed before each execution (sets of at most twice the L2), or once per sample."""
     candidate: SideTimes
     baselines: tuple[SideTimes, ...]
     ratios: tuple[Ratio, ...]
     fastest: str | None
-    """The baseline that the speedup is against; None where there is no baseline."""
+    """The baseline of the speedup; None without baselines."""
     absent: dict[str, str] = {}
-    """Baselines that were tried and could not be had, or failed while they were timed, each with the reason."""
+    """Baselines that could not be built, or failed while they were timed, with the reason."""
     settled: bool
-    """Whether the interval of the ratio became as narrow as asked for."""
+    """Whether the interval of the ratio became as narrow as requested."""
     budget_s: float = Field(gt=0)
     host: HostClock | None = None
     clocks: Clocks | None = None
@@ -119,7 +118,7 @@ class Timing(Record):
     coverage: float | None = Field(default=None, ge=0, le=1)
     """Share of device time in the candidate's own kernels; the rest is in ``library`` calls and memsets."""
     notes: tuple[str, ...] = ()
-    """What a reader must know of the times."""
+    """Remarks for readers of the times."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Timing:
@@ -139,5 +138,5 @@ class Timing(Record):
         return any(side.name == COMPILED for side in self.baselines)
 
     def ratio(self, baseline: str) -> Ratio | None:
-        """The ratio against the baseline of that name, if it was compared."""
+        """The ratio against the baseline of that name, or None."""
         return next((ratio for ratio in self.ratios if ratio.baseline == baseline), None)

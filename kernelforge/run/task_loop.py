@@ -240,7 +240,7 @@ class TaskLoop:
             return
         run, task = self.run.id, self.task.name
         self._tests = self.store.generators(run, task)
-        if not self.store.tests_agreed(run, task):
+        if not self.store.was_tested(run, task):
             self.spending.check()
             self._stage("tester")
             try:

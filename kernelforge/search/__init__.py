@@ -68,7 +68,7 @@ def strategy_options(name: str, given: Mapping[str, Any]) -> dict[str, bool | in
     try:
         return chosen.Options.model_validate(dict(given), strict=False).model_dump()
     except ValidationError as error:
-        raise UsageError(f"strategy {name!r}, option {first_fault(error, given=True)}") from error
+        raise UsageError(f"strategy {name!r}, option {first_fault(error, show_input=True)}") from error
 
 
 def make_strategy(

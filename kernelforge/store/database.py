@@ -16,11 +16,11 @@ from kernelforge.errors import StoreError
 from kernelforge.utils.file_locks import holders
 
 OPEN_TIMEOUT_S = 10.0
-"""How long to wait for another program's lock when the file is opened: a mistake should show soon."""
+"""Wait for another program's lock when the file is opened; short, so that a mistake shows soon."""
 SCHEMA_VERSION = 1
 """``PRAGMA user_version`` of the files that this version reads and writes."""
 WRITE_TIMEOUT_S = 60.0
-"""How long a write waits later: a backup or somebody's query must not end a run of hours."""
+"""Wait of a later write; long, so that a backup or a query does not end a run of hours."""
 
 _FULL = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE}
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
@@ -41,7 +41,7 @@ class Schema(NamedTuple):
 
 
 class Database:
-    """A connection that several threads share. Every statement runs under one lock."""
+    """A connection shared by threads; a lock serialises the statements."""
 
     def __init__(
         self,
@@ -84,20 +84,20 @@ class Database:
 
     def _connect(self, busy_timeout_s: float) -> sqlite3.Connection:
         mode = "ro" if self.read_only else "rwc"
-        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._beside("-wal").exists():
-            mode = "ro&immutable=1"  # WAL needs a writable folder for its index; nobody writes here, so none is needed
+        if self.read_only and not os.access(self.path.parent, os.W_OK) and not self._sibling("-wal").exists():
+            mode = "ro&immutable=1"  # WAL needs a writable folder for its index; an immutable file needs no index
         uri = f"{self.path.absolute().as_uri()}?mode={mode}"
         return sqlite3.connect(
             uri, uri=True, timeout=busy_timeout_s, isolation_level=None, check_same_thread=False, cached_statements=256
         )
 
-    def _beside(self, suffix: str) -> Path:
+    def _sibling(self, suffix: str) -> Path:
         return self.path.with_name(self.path.name + suffix)
 
     def _prepare(self) -> None:
         execute = self._connection.execute
         execute("PRAGMA foreign_keys = ON")
-        execute("BEGIN")  # one state of the file: another process may be making its schema at this moment
+        execute("BEGIN")  # read one state of the file: another process may be creating its schema
         try:
             version = execute("PRAGMA user_version").fetchone()[0]
             owner = execute("PRAGMA application_id").fetchone()[0]
@@ -107,7 +107,7 @@ class Database:
                 execute("ROLLBACK")
         fresh = version == 0 and owner == 0 and tables <= self.schema.guests
         if owner != self.schema.application_id and not fresh:
-            raise StoreError(f"{self.path} is an SQLite file of some other program: name another folder with --results")
+            raise StoreError(f"{self.path} is an SQLite file of another program: name another folder with --results")
         if version > SCHEMA_VERSION:
             raise StoreError(
                 f"{self.path} was written by a newer KernelForge (schema {version}, this one reads up to "
@@ -115,7 +115,7 @@ class Database:
             )
         if self.read_only:
             if version < SCHEMA_VERSION:
-                raise StoreError(f"{self.path} holds no finished schema: start a run into its folder first")
+                raise StoreError(f"{self.path} has no complete schema: start a run in its folder first")
             return
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA synchronous = {self.schema.synchronous}")
@@ -133,10 +133,10 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite_utils.Database]:
-        """Write as one: all of the block, or nothing of it.
+        """One transaction: commits all of the block, or rolls it back.
 
         Raises:
-            StoreError: locked, full, corrupt or not writable; nothing was written.
+            StoreError: locked, full, corrupt or not writable; the file is unchanged.
         """
         with self._guard, self._explained("write to"):
             self._connection.execute("BEGIN IMMEDIATE")
@@ -156,13 +156,13 @@ class Database:
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def tuples(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query as they come, for queries by the thousand."""
+        """Rows of a query as tuples, which is faster."""
         with self._guard, self._explained("read"):
             return self._connection.execute(sql, parameters).fetchall()
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[None]:
-        """Queries in the block see one state of the file."""
+        """Within the block, queries see one state of the file."""
         with self._guard, self._explained("read"):
             self._connection.execute("BEGIN")
             try:
@@ -176,16 +176,16 @@ class Database:
                 self._connection.close()
 
     @contextlib.contextmanager
-    def _explained(self, doing: str) -> Iterator[None]:
+    def _explained(self, action: str) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise StoreError(self._explain(error, doing)) from error
-        except UnicodeDecodeError as error:  # of a name in the schema: values are sqlite3's to complain of
-            raise StoreError(f"cannot {doing} {self.path}: {self._not_intact(error)}") from error
+            raise StoreError(self._explain(error, action)) from error
+        except UnicodeDecodeError as error:  # of a name in the schema; sqlite3 reports values itself
+            raise StoreError(f"cannot {action} {self.path}: {self._not_intact(error)}") from error
         except OSError as error:
             hint = "; choose another folder with --results" if isinstance(error, PermissionError) else ""
-            raise StoreError(f"cannot {doing} {self.path}: {error.strerror or error}{hint}") from error
+            raise StoreError(f"cannot {action} {self.path}: {error.strerror or error}{hint}") from error
 
     def _not_intact(self, error: Exception) -> str:
         return (
@@ -193,34 +193,34 @@ class Database:
             f"'sqlite3 {self.path} .recover'"
         )
 
-    def _explain(self, error: sqlite3.Error, doing: str) -> str:
+    def _explain(self, error: sqlite3.Error, action: str) -> str:
         extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
         code = extended & 0xFF
-        where = f"cannot {doing} {self.path}"
+        where = f"cannot {action} {self.path}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            who = holders([self.path, self._beside("-wal"), self._beside("-shm")])
+            who = holders([self.path, self._sibling("-wal"), self._sibling("-shm")])
             by = f" by {', '.join(who)}" if who else " by another process"
             return f"{where}: the results database is locked{by}; wait for it, stop it, or use another --results folder"
         if code in _FULL or extended in _FULL:
-            return f"{where}: the disk is full; nothing of this write was kept. Free some space and run it again"
+            return f"{where}: the disk is full; this write was rolled back. Free some space and run it again"
         if code in _CORRUPT:
             return f"{where}: {self._not_intact(error)}"
         if code == sqlite3.SQLITE_READONLY:
             return f"{where}: it is not writable for you; check its permissions and those of its folder"
         if code == sqlite3.SQLITE_CANTOPEN:
-            return f"{where}: it cannot be opened or made there; check the folder, or choose another with --results"
+            return f"{where}: it cannot be opened or created; check the folder, or choose another with --results"
         return f"{where}: {error}"
 
 
 @contextlib.contextmanager
 def readable(path: Path, what: str = "a record") -> Iterator[None]:
-    """Have rows that do not make a record, whatever is wrong with them, end in one sentence.
+    """Turn every error of decoding rows into one sentence.
 
     Args:
-        what: which rows of the file at ``path`` are read in the block, such as ``attempt r1/softmax/3``.
+        what: the rows of the file at ``path`` that the block reads, such as ``attempt r1/softmax/3``.
 
     Raises:
-        StoreError: they cannot be read.
+        StoreError: the rows are not valid records.
     """
     try:
         yield
@@ -233,13 +233,13 @@ def readable(path: Path, what: str = "a record") -> Iterator[None]:
 
 
 def as_text(value: object) -> str:
-    """A value of a text column, which SQLite itself does not hold to its type.
+    """Check the value of a text column, whose type SQLite does not enforce.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: it is not text.
     """
     if not isinstance(value, str):
-        raise TypeError(f"{type(value).__name__} where text belongs")
+        raise TypeError(f"{type(value).__name__} in place of text")
     return value
 
 

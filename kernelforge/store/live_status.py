@@ -1,7 +1,7 @@
-"""Status of a live run for other processes: one small file beside its lock, replaced atomically.
+"""Status of a live run for other processes: one small file next to its lock, replaced atomically.
 
-The journal has everything that has happened; this file has what is going on. It is no record: it goes when its run
-ends, and what a killed run left behind counts for nothing, because nobody holds the lock beside it.
+The journal holds the past of a run, this file its present. The file is removed when its run ends; a file left by a
+killed run is ignored, because no process holds the lock.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from pathlib import Path
 from kernelforge.utils.file_locks import is_locked, lock_path
 
 MAX_BYTES = 1 << 20
-"""Longest file that is read. A view of a thousand workers has 200 kB."""
+"""Longest file to read. A view of a thousand workers has 200 kB."""
 
 
-def _live_path(folder: Path, run_id: str) -> Path:
+def _status_path(folder: Path, run_id: str) -> Path:
     return lock_path(folder, run_id).with_suffix(".live.json")
 
 
 def write_status(folder: Path, run_id: str, text: str) -> None:
-    """Replace what a run tells of itself.
+    """Replace the status of a run.
 
     Args:
-        folder: that of the database.
+        folder: folder of the database.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    path = _live_path(folder, run_id)
+    path = _status_path(folder, run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_suffix(f".{os.getpid()}.part")
     try:
@@ -41,9 +41,9 @@ def write_status(folder: Path, run_id: str, text: str) -> None:
 
 
 def read_status(folder: Path, run_id: str) -> str | None:
-    """What a live run tells of itself; None where it tells nothing, or no process is at work on it."""
+    """Status of a live run; None if there is none, or no process works on the run."""
     try:
-        with _live_path(folder, run_id).open("rb") as file:
+        with _status_path(folder, run_id).open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except OSError:
         return None
@@ -52,7 +52,7 @@ def read_status(folder: Path, run_id: str) -> str | None:
     return content.decode("utf-8", errors="replace")
 
 
-def end_live(folder: Path, run_id: str) -> None:
-    """A run is over: it tells nothing any more."""
+def remove_status(folder: Path, run_id: str) -> None:
+    """Remove the status of a run that has ended."""
     with contextlib.suppress(OSError):
-        _live_path(folder, run_id).unlink()
+        _status_path(folder, run_id).unlink()

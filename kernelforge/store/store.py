@@ -15,18 +15,18 @@ from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
 from kernelforge.store.codec import Blobs, Row, blob_names, decode_attempt, encode_attempt, message_rows, parse_attempt
 from kernelforge.store.database import Database, as_text, readable
-from kernelforge.store.live_status import end_live
+from kernelforge.store.live_status import remove_status
 from kernelforge.store.schema import RESULTS
 from kernelforge.store.task_store import TaskState, append_messages, linked, unique
 from kernelforge.utils import file_locks
 
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
-"""In an error."""
+"""Most runs named in an error."""
 
 
 class Store(TaskState):
-    """One results database. Threads may share it; processes may open it side by side."""
+    """One results database. Threads may share it; several processes may open it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -101,71 +101,72 @@ class Store(TaskState):
                 raise StoreError(f"run {run_id} is not in {self.path}")
 
     def runs(self) -> list[Run]:
-        """All runs, in the order in which they began: not that of their times, for a clock may be put back."""
+        """All runs, in the order in which they began; not by their times, since a clock may be put back."""
         return [_run(row, self.path) for row in self._database.rows("SELECT * FROM runs ORDER BY rowid")]
 
     def run_ids(self) -> list[str]:
-        """Ids of all runs, in that order."""
+        """Ids of all runs, in the order in which they began."""
         rows = self._database.rows("SELECT id FROM runs ORDER BY rowid")
         with readable(self.path, "names of runs"):
             return [as_text(row["id"]) for row in rows]
 
     def run(self, which: str) -> Run:
-        """The run with that id, that unique beginning of an id, or ``latest``.
+        """The run with that id or unique beginning of an id, or the ``latest`` run.
 
         Raises:
-            UsageError: none, or more than one.
+            UsageError: there is none, or more than one.
         """
         ids = self.run_ids()
         if not ids:
             raise UsageError(f"{self.path} holds no run yet: start one with 'kernelforge run'")
         if which == "latest":
-            found = ids[-1:]
+            matches = ids[-1:]
         elif which in ids:
-            found = [which]
+            matches = [which]
         else:
-            found = [run_id for run_id in ids if which and run_id.startswith(which)]
-        if len(found) != 1:
-            what = f"{len(found)} runs begin with '{which}'" if found else f"there is no run '{which}' in {self.path}"
-            raise UsageError(f"{what}; runs: {', '.join((found or ids)[-_RUNS_NAMED:])}, or 'latest'")
-        return _run(self._database.rows("SELECT * FROM runs WHERE id = ?", (found[0],))[0], self.path)
+            matches = [run_id for run_id in ids if which and run_id.startswith(which)]
+        if len(matches) != 1:
+            what = (
+                f"{len(matches)} runs begin with '{which}'" if matches else f"there is no run '{which}' in {self.path}"
+            )
+            raise UsageError(f"{what}; runs: {', '.join((matches or ids)[-_RUNS_NAMED:])}, or 'latest'")
+        return _run(self._database.rows("SELECT * FROM runs WHERE id = ?", (matches[0],))[0], self.path)
 
     def is_live(self, run_id: str) -> bool:
-        """Whether a process is at work on the run now; a run in state ``running`` that is not live was interrupted."""
+        """Whether a process works on the run; a run in state ``running`` that is not live was interrupted."""
         return file_locks.is_locked(file_locks.lock_path(self.path.parent, run_id))
 
-    def as_it_is(self, run: Run) -> tuple[Run, bool]:
-        """A run that was read before, as it is now, and whether a process is at work on it.
+    def refresh(self, run: Run) -> tuple[Run, bool]:
+        """Re-read a run, and report whether a process holds its lock.
 
-        Whoever works on a run holds it until it has ended. So it is first asked whether anybody does: the other way
-        round, a run that ends in between would be shown as interrupted.
+        The lock is read first. In the other order, a run that ends between the two reads would appear as interrupted.
         """
-        held = self.is_live(run.id)
+        locked = self.is_live(run.id)
         run = self.run(run.id)
-        return run, held and run.state is RunState.RUNNING
+        return run, locked and run.state is RunState.RUNNING
 
     @contextlib.contextmanager
     def lock_run(self, run_id: str) -> Iterator[None]:
-        """Hold the run for this process. The lock of a dead process is taken over.
+        """Lock the run for this process. The lock of a dead process is taken over.
 
         Raises:
-            StoreError: on entering, when a live process holds it.
+            StoreError: on entering, when a live process holds the lock.
         """
         folder = self.path.parent
         with file_locks.run_lock(file_locks.lock_path(folder, run_id), run_id):
-            end_live(folder, run_id)  # what a killed process told is not how this one stands
+            remove_status(folder, run_id)  # a status left by a killed process is out of date
             yield
 
     # Tasks
 
     def put_task(self, run_id: str, task: Task, facts: TaskFacts | None = None, graph: Graph | None = None) -> None:
-        """Journal a task of a run, or what is newly known of it. A task that cannot be worked on has no facts.
+        """Journal a task of a run, or its new facts and graph. A task that cannot be worked on has no facts.
 
         Raises:
             StoreError: the run has another task of that name, or the facts are of another task.
         """
         if facts is not None and facts.task_digest != task.digest:
-            raise StoreError(f"the facts given for task {task.name} are of another version of it")
+            raise StoreError(f"the facts for task {task.name} are of another version of it")
         row = {
             "run": run_id,
             **{name: getattr(task, name) for name in ("name", "suite", "title", "level", "digest")},
@@ -176,8 +177,8 @@ class Store(TaskState):
         if graph is not None:
             row["graph"] = graph.model_dump_json()
         with self._database.transaction() as db:
-            known = list(db.query("SELECT digest FROM tasks WHERE run = ? AND name = ?", (run_id, task.name)))
-            if known and known[0]["digest"] != task.digest:
+            stored = list(db.query("SELECT digest FROM tasks WHERE run = ? AND name = ?", (run_id, task.name)))
+            if stored and stored[0]["digest"] != task.digest:
                 raise StoreError(
                     f"task {task.name} has changed since run {run_id} began: start a new run, or restore the task"
                 )
@@ -193,13 +194,13 @@ class Store(TaskState):
             return Task.model_validate_json(self._task_row(run_id, name)["record"])
 
     def facts(self, run_id: str, name: str) -> TaskFacts | None:
-        """What the oracle found of a task, or None when the run never came to it."""
+        """The oracle's facts of a task, or None when the run has not reached it."""
         rows = self._database.rows("SELECT facts FROM tasks WHERE run = ? AND name = ?", (run_id, name))
         with readable(self.path, f"facts of task {name} of run {run_id}"):
             return TaskFacts.model_validate_json(rows[0]["facts"]) if rows and rows[0]["facts"] else None
 
     def all_facts(self, run_id: str) -> dict[str, TaskFacts]:
-        """What the oracle found of every task that the run has come to, by task."""
+        """The oracle's facts of every task that the run has reached, by task."""
         rows = self._database.rows(
             "SELECT name, facts FROM tasks WHERE run = ? AND facts IS NOT NULL ORDER BY rowid", (run_id,)
         )
@@ -207,7 +208,7 @@ class Store(TaskState):
             return {as_text(row["name"]): TaskFacts.model_validate_json(row["facts"]) for row in rows}
 
     def compulsory_bytes(self, run_id: str) -> dict[str, int]:
-        """Bytes that each task's full size must read and write, by task, without loading all facts."""
+        """Bytes that each task's full size must read and write, by task; does not load all facts."""
         rows = self._database.rows(
             "SELECT name, json_extract(size.value, '$.compulsory_bytes') AS bytes "
             "FROM tasks, json_each(tasks.facts, '$.sizes') AS size "
@@ -218,7 +219,7 @@ class Store(TaskState):
             return {as_text(row["name"]): operator.index(row["bytes"]) for row in rows}
 
     def tasks(self, run_id: str) -> list[Task]:
-        """Tasks that the run has come to, in the order of their first journal entry."""
+        """Tasks that the run has reached, in the order of their first journal entry."""
         rows = self._database.rows("SELECT record FROM tasks WHERE run = ? ORDER BY rowid", (run_id,))
         with readable(self.path, f"tasks of run {run_id}"):
             return [Task.model_validate_json(row["record"]) for row in rows]
@@ -231,12 +232,12 @@ class Store(TaskState):
         messages: Sequence[Message] = (),
         lessons: Sequence[Lesson] = (),
     ) -> None:
-        """Note that nothing is left to do at a task, why, the last words of the agents about it, and what it taught.
+        """Mark a task as finished, with the reason, the last messages of the agents, and the lessons.
 
-        Drafts that were never evaluated go: their messages belong among the last words.
+        Deletes drafts that were not evaluated: their messages are among the last messages.
 
         Raises:
-            StoreError: the run has not come to that task.
+            StoreError: the run has not reached that task.
         """
         blobs = Blobs()
         rows = message_rows(messages, blobs, run=run_id, task=name)
@@ -253,7 +254,7 @@ class Store(TaskState):
             )
 
     def finished_tasks(self, run_id: str) -> dict[str, str]:
-        """Why each finished task of a run is finished, by task."""
+        """Reasons why tasks of a run are finished, by task."""
         rows = self._database.rows(
             "SELECT name, CAST(finished AS TEXT) AS finished FROM tasks WHERE run = ? ORDER BY rowid", (run_id,)
         )
@@ -266,8 +267,8 @@ class Store(TaskState):
             if row["name"] == name:
                 return row
         with readable(self.path, f"tasks of run {run_id}"):
-            known = ", ".join(row["name"] for row in rows) or "none"
-        raise UsageError(f"run {run_id} has no task '{name}'; it has: {known}")
+            names = ", ".join(row["name"] for row in rows) or "none"
+        raise UsageError(f"run {run_id} has no task '{name}'; it has: {names}")
 
     # Attempts
 
@@ -277,12 +278,12 @@ class Store(TaskState):
         """Journal everything of one attempt in one transaction.
 
         Args:
-            step: the draft that it was made of, which goes.
-            search: where the strategy stood when it asked for it.
+            step: step of the draft that it was made from, which is deleted.
+            search: state of the strategy when it requested the attempt.
 
         Raises:
             StoreError: an attempt of that id or number is there, its task or parent is not, or the write failed;
-                then nothing of it is kept.
+                the database is then unchanged.
         """
         row, blobs = encode_attempt(attempt)
         with self._database.transaction() as db:
@@ -299,7 +300,7 @@ class Store(TaskState):
                 db.execute("UPDATE tasks SET search = ? WHERE run = ? AND name = ?", (json.dumps(search), *key))
 
     def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
-        """Where the strategy stood when it asked for the last attempt at a task; None before the first."""
+        """State of the strategy when it requested the last attempt at a task; None before the first."""
         rows = self._database.rows("SELECT search FROM tasks WHERE run = ? AND name = ?", (run_id, task))
         if not rows or not rows[0]["search"]:
             return None
@@ -312,20 +313,21 @@ class Store(TaskState):
         """Records of a run, or of one task of it, by task and then number.
 
         Args:
-            texts: in full. Else without what only an attempt's own page shows and what makes up most of a results
-                file: contents of messages are empty, kernels have no metrics and no hot spots of their own (metrics of
-                the whole plan are there), and each side of a timing has its first sample alone.
-            metrics: names of those that profiles are to have; None for all. Most of a run's records are metrics.
+            texts: load complete records. Otherwise contents of messages are empty, kernels have no metrics and no hot
+                spots (metrics of the complete plan remain), and each side of a timing has only its first sample. Only
+                the page of an attempt shows these, and they make up most of a results file.
+            metrics: names of the metrics to load; None for all. Most of a run's records are metrics.
         """
         where, values = ("run = ?", (run_id,)) if task is None else ("run = ? AND task = ?", (run_id, task))
         return self._load(where, values, texts=texts, metrics=metrics)
 
     def attempt(self, which: str) -> Attempt:
-        """The attempt ``<run>/<task>/<number>``; the run may be ``latest``, or a unique beginning that holds no slash.
-        Ids of runs and names of tasks may hold slashes: of ids that fit, the longest that has the attempt counts.
+        """The attempt ``<run>/<task>/<number>``; the run may be ``latest``, or a unique beginning without a slash.
+
+        Ids of runs and names of tasks may hold slashes: the longest id that has the attempt is used.
 
         Raises:
-            UsageError: there is no such attempt, or the reference is not one.
+            UsageError: there is no such attempt, or the reference is malformed.
         """
         path, _, number = which.rpartition("/")
         first, _, task = path.partition("/")
@@ -333,11 +335,15 @@ class Store(TaskState):
             raise UsageError(
                 f"'{which}' does not name an attempt: write <run>/<task>/<number>, for instance latest/softmax/3"
             )
-        owners = sorted((one for one in self.run_ids() if path.startswith(f"{one}/")), key=len, reverse=True)
-        *longer, last = [(one, path.removeprefix(f"{one}/")) for one in owners] or [(self.run(first).id, task)]
+        owners = sorted(
+            (owner for owner in self.run_ids() if path.startswith(f"{owner}/")),
+            key=len,
+            reverse=True,
+        )
+        *longer, last = [(owner, path.removeprefix(f"{owner}/")) for owner in owners] or [(self.run(first).id, task)]
         for run_id, task in longer:
-            if found := self._find(run_id, task, int(number)):
-                return found
+            if attempt := self._find(run_id, task, int(number)):
+                return attempt
         return self.attempt_at(*last, int(number))
 
     def attempt_at(self, run_id: str, task: str, number: int) -> Attempt:
@@ -346,8 +352,8 @@ class Store(TaskState):
         Raises:
             UsageError: there is no such attempt.
         """
-        if found := self._find(run_id, task, number):
-            return found
+        if attempt := self._find(run_id, task, number):
+            return attempt
         self._task_row(run_id, task)
         numbers = self._database.rows(
             "SELECT min(number) AS low, max(number) AS high FROM attempts WHERE run = ? AND task = ?", (run_id, task)
@@ -356,8 +362,8 @@ class Store(TaskState):
         raise UsageError(f"task {task} of run {run_id} has no attempt {number}; it has {has}")
 
     def _find(self, run_id: str, task: str, number: int) -> Attempt | None:
-        found = self._load("run = ? AND task = ? AND number = ?", (run_id, task, number))
-        return found[0] if found else None
+        attempts = self._load("run = ? AND task = ? AND number = ?", (run_id, task, number))
+        return attempts[0] if attempts else None
 
     def _load(
         self, where: str, values: tuple[Any, ...], *, texts: bool = True, metrics: Collection[str] | None = None
@@ -393,8 +399,10 @@ class Store(TaskState):
 
 @contextlib.contextmanager
 def _collector_paused() -> Iterator[None]:
-    """No search for reference cycles while records come by the hundred thousand: they hold none, and stay. It would go
-    through all of them again and again, which takes as long as loading them."""
+    """Disable the garbage collector while records are loaded.
+
+    They have no reference cycles and stay. Each collection would visit all of them, which takes as long as loading.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

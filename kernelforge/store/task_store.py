@@ -1,4 +1,4 @@
-"""Stored state of a task beside its attempts: messages, pending replies, lessons, input generators."""
+"""Stored state of a task, without its attempts: messages, drafts, lessons, input generators."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ _NAMES_PER_QUERY = 500
 
 
 class Draft(NamedTuple):
-    """A reply that was paid for and not yet evaluated."""
+    """A paid reply that is not yet evaluated."""
 
     step: int
     proposal: str
-    """What was asked for, as JSON."""
+    """The proposal, as JSON."""
     content: str
-    """What came back, as JSON."""
+    """The reply, as JSON."""
 
 
 class TaskKey(NamedTuple):
-    """What changes when something new is journalled of a task."""
+    """Key that changes with every journal entry of a task."""
 
     attempts: int
     described: bool
-    """Whether the oracle's facts are there."""
+    """Whether the oracle's facts are stored."""
     finished: bool
 
 
 class TaskState:
-    """The part of a results database that is about tasks of runs."""
+    """Tables of a results database about tasks of runs."""
 
     _database: Database
 
@@ -47,14 +47,14 @@ class TaskState:
     def path(self) -> Path:
         return self._database.path
 
-    # News
+    # Changes
 
     def revision(self) -> int:
-        """A number that changes when another connection writes to the database. Costs no read of it."""
+        """A number that changes when another connection writes to the database; reads no table."""
         return int(self._database.tuples("PRAGMA data_version")[0][0])
 
     def task_marks(self, run_id: str) -> dict[str, TaskKey]:
-        """The mark of every task that the run has come to, by task."""
+        """Key of every task that the run has reached, by task."""
         rows = self._database.tuples(
             "SELECT name, "
             "(SELECT count(*) FROM attempts WHERE attempts.run = tasks.run AND attempts.task = tasks.name), "
@@ -70,10 +70,10 @@ class TaskState:
     # Messages outside attempts
 
     def add_task_messages(self, run_id: str, name: str, messages: Sequence[Message]) -> None:
-        """Journal what agents said of a task outside any attempt.
+        """Journal messages about a task outside any attempt.
 
         Raises:
-            StoreError: the run has not come to that task.
+            StoreError: the run has not reached that task.
         """
         blobs = Blobs()
         rows = message_rows(messages, blobs, run=run_id, task=name)
@@ -81,10 +81,10 @@ class TaskState:
             append_messages(db, run_id, name, blobs, rows)
 
     def task_messages(self, run_id: str, name: str, *, texts: bool = True) -> tuple[Message, ...]:
-        """What agents said of a task outside any attempt, in order: tests proposed, last words, lessons.
+        """Messages about a task outside any attempt, in order: proposed tests, last words, lessons.
 
         Args:
-            texts: with their contents; else these are empty.
+            texts: load their contents; otherwise these are empty.
         """
         rows = self._database.rows(
             "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
@@ -96,13 +96,13 @@ class TaskState:
     # Drafts
 
     def put_draft(self, run_id: str, task: str, draft: Draft) -> None:
-        """Keep a reply until its attempt is journalled, so that a kill in between does not lose what it cost."""
+        """Keep a reply until its attempt is journalled, so that a kill in between does not lose it."""
         row = {"run": run_id, "task": task, **draft._asdict()}
         with self._database.transaction() as db, linked(f"run {run_id} has no task {task} in {self.path}"):
             db.table("drafts").upsert(row, pk=("run", "task", "step"))
 
     def drafts(self, run_id: str, task: str) -> list[Draft]:
-        """Replies that still wait for their evaluation, by step."""
+        """Replies that wait for their evaluation, by step."""
         rows = self._database.rows("SELECT * FROM drafts WHERE run = ? AND task = ? ORDER BY step", (run_id, task))
         with readable(self.path, f"drafts for task {task} of run {run_id}"):
             return [Draft(row["step"], as_text(row["proposal"]), as_text(row["content"])) for row in rows]
@@ -112,12 +112,10 @@ class TaskState:
     def put_generators(
         self, run_id: str, task: str, generators: Sequence[InputGenerator], messages: Sequence[Message] = ()
     ) -> None:
-        """Journal which further tests were agreed on for a task, refused ones included, and what was said of them.
-
-        They never change.
+        """Journal the further tests of a task, refused ones included, and the messages about them. They never change.
 
         Raises:
-            StoreError: the run has not come to that task, or has generators of these names for it.
+            StoreError: the run has not reached that task, or has generators of these names for it.
         """
         blobs = Blobs()
         rows = [
@@ -133,13 +131,13 @@ class TaskState:
             db.execute("UPDATE tasks SET tested = 1 WHERE run = ? AND name = ?", (run_id, task))
             append_messages(db, run_id, task, blobs, message_rows(messages, blobs, run=run_id, task=task))
 
-    def tests_agreed(self, run_id: str, task: str) -> bool:
-        """Whether a Tester was heard about a task, though it may have proposed nothing."""
+    def was_tested(self, run_id: str, task: str) -> bool:
+        """Whether a Tester was asked about a task, also if it proposed no test."""
         rows = self._database.rows("SELECT tested FROM tasks WHERE run = ? AND name = ?", (run_id, task))
         return bool(rows and rows[0]["tested"])
 
     def generators(self, run_id: str, task: str) -> tuple[InputGenerator, ...]:
-        """Further tests of a task, in the order of their proposal; those that were refused are among them."""
+        """Further tests of a task, refused ones included, in the order of their proposal."""
         rows = self._database.tuples(
             "SELECT record FROM generators WHERE run = ? AND task = ? ORDER BY rowid", (run_id, task)
         )
@@ -161,21 +159,21 @@ class TaskState:
             return [_lesson(row) for row in rows]
 
     def lessons_of(self, run_id: str, task: str) -> tuple[Lesson, ...]:
-        """What one task of a run taught."""
+        """Lessons of one task of a run."""
         rows = self._database.rows("SELECT * FROM lessons WHERE run = ? AND task = ? ORDER BY position", (run_id, task))
         with readable(self.path, f"lessons of task {task} of run {run_id}"):
             return tuple(_lesson(row) for row in rows)
 
     def _blobs(self, names: set[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+        texts: dict[str, str] = {}
         with readable(self.path, "names of texts"):
-            wanted = sorted(names)
-        for start in range(0, len(wanted), _NAMES_PER_QUERY):
-            part = wanted[start : start + _NAMES_PER_QUERY]
+            hashes = sorted(names)
+        for start in range(0, len(hashes), _NAMES_PER_QUERY):
+            part = hashes[start : start + _NAMES_PER_QUERY]
             marks = ", ".join("?" * len(part))
             rows = self._database.rows(f"SELECT sha256, content FROM blobs WHERE sha256 IN ({marks})", tuple(part))
-            found |= {row["sha256"]: row["content"] for row in rows}
-        return found
+            texts |= {row["sha256"]: row["content"] for row in rows}
+        return texts
 
 
 def _lesson(row: Row) -> Lesson:
@@ -183,15 +181,15 @@ def _lesson(row: Row) -> Lesson:
 
 
 def append_messages(db: sqlite_utils.Database, run_id: str, task: str, blobs: Blobs, rows: list[Row]) -> None:
-    """Put messages after those that a task has."""
-    found = list(
+    """Append messages to those of a task."""
+    stored = list(
         db.query(
             "SELECT coalesce(max(position) + 1, 0) AS next FROM task_messages WHERE run = ? AND task = ?",
             (run_id, task),
         )
     )
     db.table("blobs").insert_all(blobs.rows.values(), ignore=True)
-    db.table("task_messages").insert_all([{**row, "position": found[0]["next"] + row["position"]} for row in rows])
+    db.table("task_messages").insert_all([{**row, "position": stored[0]["next"] + row["position"]} for row in rows])
 
 
 @contextlib.contextmanager

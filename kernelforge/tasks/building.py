@@ -18,17 +18,17 @@ from kernelforge.tasks.files import lies_within, parse_task_file, read_c_source,
 from kernelforge.tasks.manifest import MANIFEST, Entry, GridEntry, Manifest, TaskEntry
 
 _MOST_TASKS = 10_000
-"""Most tasks that one grid may make."""
+"""Most tasks of one grid."""
 
 _MOST_TEXT = 256 << 20
-"""Characters of source of all tasks of one grid."""
+"""Most characters of source of all tasks of one grid."""
 
 _FORM = re.compile(r"0?[0-9]{0,2}[a-zA-Z]?")
-"""How a number may be formatted: ``{M:05d}``."""
+"""Allowed format of a number: ``{M:05d}``."""
 
 
 def entry_path(folder: Path, entry: Entry) -> Path:
-    """The task file that an entry is about.
+    """Path of an entry's task file.
 
     Raises:
         TaskError: it lies outside the suite's folder.
@@ -37,7 +37,7 @@ def entry_path(folder: Path, entry: Entry) -> Path:
 
 
 def task_of(folder: Path, manifest: Manifest, entry: TaskEntry) -> Task:
-    """The task of a ``[[task]]`` that has a file of its own.
+    """Task of a ``[[task]]`` entry.
 
     Raises:
         TaskError: the entry or its file is malformed; the message names both.
@@ -45,12 +45,12 @@ def task_of(folder: Path, manifest: Manifest, entry: TaskEntry) -> Task:
     if entry.full:
         path = entry_path(folder, entry)
         raise TaskError(f"{_where(folder, entry)}: the size full is {path.name} as it is; change its constants there")
-    made = _made(folder, manifest, entry)
-    return made.model_copy(update={"title": entry.title or made.title})
+    task = _base_task(folder, manifest, entry)
+    return task.model_copy(update={"title": entry.title or task.title})
 
 
 def tasks_of_grid(folder: Path, manifest: Manifest, entry: GridEntry) -> Iterator[Task]:
-    """A task for each combination of the values in ``full``, whose last name varies fastest.
+    """Tasks of a ``[[grid]]``: one per combination of the values in ``full``; the last name varies fastest.
 
     Raises:
         TaskError: the entry or its file is malformed, or it makes too many tasks.
@@ -59,23 +59,23 @@ def tasks_of_grid(folder: Path, manifest: Manifest, entry: GridEntry) -> Iterato
     count = math.prod(len(values) for values in entry.full.values())
     if not 0 < count <= _MOST_TASKS:
         raise TaskError(f"{where}: full makes {count:,} tasks; a grid makes 1 to {_MOST_TASKS:,}")
-    first = _made(folder, manifest, entry)
+    first = _base_task(folder, manifest, entry)
     if count * len(first.source) > _MOST_TEXT:
         raise TaskError(f"{where}: full makes {count:,} tasks of {len(first.source):,} characters, which is too much")
     template, parts = Template(first.source), {field: getattr(first, field) for field in Task.model_fields}
     for values in itertools.product(*entry.full.values()):
         constants = dict(zip(entry.full, values, strict=True))
         try:
-            name, title = _named(entry.name, constants), _named(entry.title or first.title, constants)
+            name, title = _fill_in(entry.name, constants), _fill_in(entry.title or first.title, constants)
             yield Task(**{**parts, "name": name, "title": title, "source": template.filled(constants)})
         except ValidationError as error:
-            raise TaskError(f"{where}: {first_fault(error, given=True)}") from error
+            raise TaskError(f"{where}: {first_fault(error, show_input=True)}") from error
         except TaskError as error:
             raise TaskError(f"{where}: {error}") from error
 
 
-def _made(folder: Path, manifest: Manifest, entry: Entry) -> Task:
-    """What an entry says, with its file as it is; a grid's name is not yet one."""
+def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
+    """Task of an entry, with its file unchanged; the name of a grid is a placeholder."""
     where, path = _where(folder, entry), entry_path(folder, entry)
     parsed = parse_task_file(read_task_source(path), str(path))
     c_source = "" if entry.c_source is None else read_c_source(_inside(folder, entry, entry.c_source))
@@ -103,17 +103,17 @@ def _made(folder: Path, manifest: Manifest, entry: Entry) -> Task:
         raise TaskError(f"{where}: {error}") from error
 
 
-def _named(template: str, constants: Mapping[str, Scalar]) -> str:
+def _fill_in(template: str, constants: Mapping[str, Scalar]) -> str:
     try:
         for _, field, spec, conversion in string.Formatter().parse(template):
             if field is not None and field not in constants:
                 raise LookupError(repr(field[:40]))
             if conversion or not _FORM.fullmatch(spec or ""):
-                raise ValueError(f"its form may be like {{{field}:05d}}")
+                raise ValueError(f"a format may be like {{{field}:05d}}")
         return template.format(**constants)
     except (LookupError, ValueError) as error:
         names = ", ".join(f"{{{name}}}" for name in constants)
-        raise TaskError(f"cannot fill in {template[:200]!r} ({error}); what may stand in braces: {names}") from error
+        raise TaskError(f"cannot fill in {template[:200]!r} ({error}); names for the braces: {names}") from error
 
 
 def _where(folder: Path, entry: Entry) -> str:

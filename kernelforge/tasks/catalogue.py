@@ -1,4 +1,4 @@
-"""The tasks that a server offers: shipped suites and those named at its start."""
+"""Tasks that a server offers: of shipped suites, or of suites named at its start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from kernelforge.tasks.suites import Suite, list_suites, load_suite
 
 
 class Catalogue:
-    """Suites by name, loaded once, so that no name from outside is ever looked up in the file system.
+    """Suites by name, loaded once, so that names in requests never reach the file system.
 
     Args:
-        suites: names or paths; none for every shipped suite.
-        tasks: only these tasks of the first suite, and no other suite.
+        suites: names or paths; empty for every shipped suite.
+        tasks: names of the only tasks to offer, of the first suite.
 
     Raises:
         UsageError: there is no such suite or task, or two suites have one name.
@@ -45,11 +45,11 @@ class Catalogue:
 
     @property
     def default(self) -> str:
-        """The suite that a bare name of a task is looked for in."""
+        """The suite for task names without a suite."""
         return "core" if "core" in self._suites else self.names[0]
 
     def reference(self, suite: str) -> str:
-        """How the suite was named when the server started."""
+        """Name or path of the suite, as given at the start."""
         return self._references[suite]
 
     def suite(self, name: str) -> Suite:
@@ -62,7 +62,7 @@ class Catalogue:
         return self._suites[name]
 
     def tasks(self, suite: str) -> tuple[Task, ...]:
-        """Tasks of a suite that are offered.
+        """Offered tasks of a suite.
 
         Raises:
             UsageError: the suite is not offered.
@@ -81,4 +81,4 @@ class Catalogue:
         offered = self._offered[self.default]
         if reference in offered:
             return self._suites[self.default], offered[reference]
-        raise UsageError(f"there is no task {reference[:80]!r} here; list_tasks names those that are offered")
+        raise UsageError(f"there is no task {reference[:80]!r} here; list_tasks names the offered ones")

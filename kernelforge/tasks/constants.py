@@ -14,33 +14,33 @@ from typing import NamedTuple
 from kernelforge.errors import TaskError
 
 MOST_SOURCE_BYTES = 1 << 20
-"""Of a task file."""
+"""Longest task file."""
 
 _DEEPEST = 150
-"""Nested nodes: walkers that call themselves, ``ast.unparse`` among them, stay below Python's own limit."""
+"""Deepest nesting: recursive walkers, such as ``ast.unparse``, then stay below Python's own limit."""
 
 _MOST_BITS = 1024
-"""Of a whole number: longer ones cannot be written in decimals, and cost much to compute with."""
+"""Most bits of an integer: longer ones cannot be converted to decimals, and make arithmetic slow."""
 
 _MOST_MARKS = 256
 _FOREIGN_RUN = re.compile(r"[^\x00-\x7f]{256,}")
-"""Python normalises names, in time quadratic in the combining marks that follow each other."""
+"""Python normalises names, in time quadratic in consecutive combining marks."""
 
 _LONE_RETURN = re.compile(r"\r(?!\n)")
 
 _quietly = threading.Lock()
-"""Filters of warnings are the process's."""
+"""Warning filters belong to the process, so threads take turns."""
 
 
 def parse_python(source: str, name: str) -> ast.Module:
-    """The tree of a Python text, never run.
+    """Parse a Python text; it is never run.
 
     Args:
-        source: The text; lines end with newlines.
-        name: What errors call it.
+        source: the text; lines end with newlines.
+        name: its name in errors.
 
     Raises:
-        TaskError: it is no Python, or too long or too deeply nested to be looked at; the message is one line.
+        TaskError: it is not Python, too long, or too deeply nested; the message is one line.
     """
     if len(source) > MOST_SOURCE_BYTES:
         raise TaskError(f"{name} has {len(source):,} characters; a task file has at most {MOST_SOURCE_BYTES:,}")
@@ -50,7 +50,7 @@ def parse_python(source: str, name: str) -> ast.Module:
         raise TaskError(f"{name} has carriage returns within it; lines end with newlines")
     try:
         with _quietly, warnings.catch_warnings():
-            # Of others' text, which is theirs to heed.
+            # They concern the author of the text.
             warnings.simplefilter("ignore")
             tree = ast.parse(source)
     except SyntaxError as error:
@@ -59,19 +59,19 @@ def parse_python(source: str, name: str) -> ast.Module:
         raise TaskError(f"{name} is not Python text: {error}") from error
     except (RecursionError, MemoryError) as error:
         raise TaskError(f"{name} is not Python text: it is nested too deeply") from error
-    _bounded(tree, name)
+    _check_limits(tree, name)
     return tree
 
 
 def called_name(function: ast.expr) -> str:
-    """Last part of what is called: ``randint`` of ``torch.randint(...)``; empty where it has no name."""
+    """Last part of a called name: ``randint`` of ``torch.randint(...)``; empty for an unnamed function."""
     if isinstance(function, ast.Attribute):
         return function.attr
     return function.id if isinstance(function, ast.Name) else ""
 
 
 def plain_text(text: str) -> str:
-    """Text from a data set as text of a file: newlines alone end lines, and no mark of the byte order comes first."""
+    """Normalise text from a data set: lines end with newlines, and a byte order mark is removed."""
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -79,8 +79,8 @@ def _marks(run: str) -> int:
     return sum(1 for letter in run if unicodedata.combining(letter))
 
 
-def _bounded(tree: ast.Module, name: str) -> None:
-    """Refuse what is too deep for walkers, level by level."""
+def _check_limits(tree: ast.Module, name: str) -> None:
+    """Refuse trees that are too deep for recursive walkers, and huge integers."""
     level: list[ast.AST] = [tree]
     depth = 0
     while level:
@@ -92,14 +92,14 @@ def _bounded(tree: ast.Module, name: str) -> None:
             if depth > _DEEPEST:
                 line = getattr(node, "lineno", None)
                 where = f"{name}, line {line}" if line else name
-                raise TaskError(f"{where}: nested more than {_DEEPEST} deep, which is not looked at")
+                raise TaskError(f"{where}: nested more than {_DEEPEST} deep")
         level = [child for node in level for child in ast.iter_child_nodes(node)]
 
 
 Scalar = int | float | bool
 
 _MAX_MAGNITUDE = 2**63
-"""Folding stops here, so that no task text makes us compute a huge power."""
+"""Largest folded value, so that no task text causes the computation of a huge power."""
 
 _LONGEST_EXPRESSION = 1000
 
@@ -113,22 +113,22 @@ class Binding(NamedTuple):
 
 
 def module_constants(tree: ast.Module) -> dict[str, Scalar]:
-    """Numbers bound to names at module level, with arithmetic over earlier ones folded, in file order."""
-    known: dict[str, Scalar] = {}
+    """Numbers bound to names at module level, in file order; arithmetic over earlier ones is folded."""
+    values: dict[str, Scalar] = {}
     for binding in _bindings(tree):
         try:
-            value = _fold(binding.value, known)
+            value = _fold(binding.value, values)
         except RecursionError:
             value = None
         if value is None:
-            known.pop(binding.name, None)
+            values.pop(binding.name, None)
         else:
-            known[binding.name] = value
-    return known
+            values[binding.name] = value
+    return values
 
 
 def substitute(source: str, constants: Mapping[str, Scalar]) -> str:
-    """The task's text with the values of module constants replaced; constants derived from them follow by themselves.
+    """The task's text with values of module constants replaced; derived constants follow.
 
     Raises:
         TaskError: a name is not a module constant of the file, is bound twice, or shares its value with another.
@@ -137,7 +137,7 @@ def substitute(source: str, constants: Mapping[str, Scalar]) -> str:
 
 
 class Template:
-    """A task's text and where its module constants stand in it: parsed once, here or before, and filled many times."""
+    """A task's text with the positions of its module constants: parsed once, filled many times."""
 
     def __init__(self, source: str, tree: ast.Module | None = None) -> None:
         tree = tree or parse_python(source, "the task file")
@@ -153,26 +153,26 @@ class Template:
         for name, value in constants.items():
             if not math.isfinite(value):
                 raise TaskError(f"module constant {name!r} cannot be set to {value}")
-        edits = {self._place(name, constants): repr(value).encode() for name, value in constants.items()}
+        edits = {self._span(name, constants): repr(value).encode() for name, value in constants.items()}
         text = self._text
         for (start, end), new in sorted(edits.items(), reverse=True):
             text = text[:start] + new + text[end:]
         return text.decode()
 
-    def _place(self, name: str, constants: Mapping[str, Scalar]) -> tuple[int, int]:
-        """First and last byte of the value of one constant, which ``constants`` may set."""
-        numbers, found = self._numbers, self._bindings.get(name, [])
-        if not found or name not in numbers:
+    def _span(self, name: str, constants: Mapping[str, Scalar]) -> tuple[int, int]:
+        """Byte range of the value of one constant that ``constants`` may set."""
+        numbers, bindings = self._numbers, self._bindings.get(name, [])
+        if not bindings or name not in numbers:
             raise TaskError(
                 f"there is no module constant {name!r} to set; the file has: {', '.join(numbers) or 'none'}"
             )
-        if len(found) > 1:
+        if len(bindings) > 1:
             raise TaskError(f"module constant {name!r} is assigned more than once, so a size cannot set it")
-        shared = found[0].shared
+        shared = bindings[0].shared
         if shared and any(constants.get(other, numbers[name]) != constants[name] for other in shared):
             names = ", ".join((name, *shared))
             raise TaskError(f"module constants {names} share one assignment: a size must set them all to one value")
-        node = found[0].value
+        node = bindings[0].value
         start = self._starts[node.lineno - 1] + node.col_offset
         end = self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or node.col_offset)
         return start, end
@@ -192,14 +192,14 @@ def evaluate_expression(expression: str, constants: Mapping[str, Scalar]) -> Sca
         raise TaskError(f"not an arithmetic expression: {expression[:200]!r}") from error
     if value is None:
         raise TaskError(
-            f"cannot work out {expression[:200]!r}: use numbers, + - * / // % ** and the constants "
+            f"cannot compute {expression[:200]!r}: use numbers, + - * / // % ** and the constants "
             f"{', '.join(constants) or '(none)'}"
         )
     return value
 
 
 def _bindings(tree: ast.Module) -> list[Binding]:
-    found: list[Binding] = []
+    bindings: list[Binding] = []
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and node.value is not None:
             targets: list[ast.expr] = [node.target]
@@ -211,31 +211,31 @@ def _bindings(tree: ast.Module) -> list[Binding]:
         names = [target.id for target in targets if isinstance(target, ast.Name)]
         for target in targets:
             if isinstance(target, ast.Name):
-                found.append(Binding(target.id, value, tuple(name for name in names if name != target.id)))
+                bindings.append(Binding(target.id, value, tuple(name for name in names if name != target.id)))
             elif isinstance(target, ast.Tuple | ast.List) and isinstance(value, ast.Tuple | ast.List):
                 pairs = zip(target.elts, value.elts, strict=False)
-                found += [Binding(one.id, part, ()) for one, part in pairs if isinstance(one, ast.Name)]
-    return found
+                bindings += [Binding(target.id, part, ()) for target, part in pairs if isinstance(target, ast.Name)]
+    return bindings
 
 
-def _fold(node: ast.expr, known: Mapping[str, Scalar]) -> Scalar | None:
-    """Value of constant arithmetic, or None where it is anything else."""
+def _fold(node: ast.expr, values: Mapping[str, Scalar]) -> Scalar | None:
+    """Value of constant arithmetic; None for any other expression."""
     match node:
         case ast.Constant(value=bool() | int() | float() as value):
             fits = math.isfinite(value) if isinstance(value, float) else abs(value) <= _MAX_MAGNITUDE
             return value if fits else None
         case ast.Name(id=name):
-            return known.get(name)
+            return values.get(name)
         case ast.UnaryOp(op=ast.USub(), operand=operand):
-            inner = _fold(operand, known)
+            inner = _fold(operand, values)
             return None if inner is None else -inner
         case ast.Call(func=ast.Name(id="int" | "float" as kind), args=[argument], keywords=[]):
-            inner = _fold(argument, known)
+            inner = _fold(argument, values)
             if inner is None or not math.isfinite(inner) or (kind == "int" and abs(inner) > _MAX_MAGNITUDE):
                 return None
             return int(inner) if kind == "int" else float(inner)
         case ast.BinOp(left=left, op=op, right=right):
-            a, b = _fold(left, known), _fold(right, known)
+            a, b = _fold(left, values), _fold(right, values)
             if a is None or b is None:
                 return None
             return _arithmetic(op, a, b)

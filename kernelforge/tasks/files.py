@@ -24,18 +24,16 @@ def read_plain_file(path: Path, most: int, *, within: Path | None = None) -> byt
     """Content of a plain file of at most ``most`` bytes.
 
     Args:
-        path: The file.
-        most: Bytes; a larger file is refused after as many.
-        within: A folder that the file has to lie in, links followed.
+        within: a folder that must contain the file, after links are followed.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
         TaskError: it is a folder, a pipe or a device, is too large, cannot be read, or lies outside ``within``.
     """
     if within is not None and not lies_within(path, within):
         raise TaskError(f"{path} lies outside the folder {within}")
     try:
-        # A pipe that nobody writes to would keep a plain open waiting.
+        # A plain open of a pipe without a writer would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
@@ -55,16 +53,16 @@ def read_plain_file(path: Path, most: int, *, within: Path | None = None) -> byt
 
 
 def lies_within(path: Path, folder: Path) -> bool:
-    """Whether a path, links followed, is the folder or below it; not where it is no path at all."""
+    """Whether a path, after links are followed, is the folder or below it; False for an invalid path."""
     try:
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, ValueError, RuntimeError):
-        # A name with a null byte, one that is too long, links in a circle.
+        # A null byte in the name, a name that is too long, circular links.
         return False
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """A TOML file.
+    """Parse a TOML file.
 
     Raises:
         TaskError: it cannot be read, or is not TOML; the message names it.
@@ -79,7 +77,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             raise TaskError(f"{path}: a key has more than 32 parts")
         return tomllib.loads(text)
     except RecursionError as error:
-        raise TaskError(f"{path} is not TOML that can be read: it is nested too deeply") from error
+        raise TaskError(f"{path} cannot be read as TOML: it is nested too deeply") from error
     except ValueError as error:
         raise TaskError(f"{path} is not TOML: {error}") from error
 
@@ -89,7 +87,7 @@ _MAX_C_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class TaskFile:
-    """What the text of a task file says of itself."""
+    """The parsed text of a task file."""
 
     source: str
     title: str
@@ -99,11 +97,11 @@ class TaskFile:
     parameters: tuple[str, ...]
     """Names of ``Model.forward``'s positional parameters, without ``self``."""
     tree: ast.Module = field(repr=False, compare=False)
-    """The text, parsed."""
+    """Syntax tree of the text."""
 
 
 def read_task_source(path: Path, *, within: Path | None = None) -> str:
-    """Text of a task file, which has to lie in the folder ``within`` where one is given.
+    """Text of a task file, which must lie in the folder ``within`` if given.
 
     Raises:
         TaskError: the file is missing, is not text, is over 1 MiB, or lies elsewhere.
@@ -113,7 +111,7 @@ def read_task_source(path: Path, *, within: Path | None = None) -> str:
 
 
 def read_c_source(path: Path) -> str:
-    """Text of a C function that a task has translated.
+    """Text of the C function of a translation task.
 
     Raises:
         TaskError: the file is missing, is not text, is empty, or is over 64 KiB.

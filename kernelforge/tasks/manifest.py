@@ -19,7 +19,7 @@ Plain = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f-\x9f]+$", max_length=100
 
 
 class Entry(BaseModel):
-    """What a ``[[task]]`` and a ``[[grid]]`` both say of the tasks that they make."""
+    """Common keys of ``[[task]]`` and ``[[grid]]``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -49,7 +49,7 @@ class GridEntry(Entry):
 
 
 class Manifest(BaseModel):
-    """A whole ``suite.toml``."""
+    """A complete ``suite.toml``."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -69,7 +69,7 @@ class Manifest(BaseModel):
         if self.base is not None and self.grid:
             raise ValueError("a suite with a base takes its tasks from there; it has no [[grid]] of its own")
         if self.base is not None and "level" in self.model_fields_set:
-            raise ValueError("a suite with a base has its tasks' levels from there; it sets no level")
+            raise ValueError("a suite with a base takes its tasks' levels from there; it sets no level")
         return self
 
 
@@ -77,7 +77,7 @@ def read_manifest(path: Path) -> Manifest:
     """Read a ``suite.toml``.
 
     Raises:
-        TaskError: it cannot be read, is not TOML, or says something that a manifest does not say.
+        TaskError: it cannot be read, is not TOML, or has invalid keys.
     """
     try:
         return Manifest.model_validate(read_toml(path))

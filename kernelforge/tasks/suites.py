@@ -1,4 +1,4 @@
-"""Suites: folders of task files with a manifest, those that ship with KernelForge and others."""
+"""Suites: folders of task files with a manifest, shipped with KernelForge or made by users."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kernelforge.tasks.manifest import MANIFEST, Manifest, TaskEntry, read_manif
 def data_path(name: str) -> Path:
     """Folder of shipped data: ``tasks``, ``prompts``, ``sandbox`` or ``docs``.
 
-    A wheel carries the folders as ``kernelforge/_data/<name>``; in a checkout they lie beside the package.
+    A wheel carries the folders as ``kernelforge/_data/<name>``; in a checkout they lie next to the package.
 
     Raises:
         UsageError: the installation lacks the folder.
@@ -33,19 +33,19 @@ def data_path(name: str) -> Path:
         if folder.is_dir():
             return folder
     raise UsageError(
-        f"this installation of kernelforge has no '{name}' folder (looked beside and inside {package}); "
+        f"this installation of kernelforge has no '{name}' folder (looked next to and inside {package}); "
         "reinstall it, or run from a complete checkout"
     )
 
 
 LOOSE_SUITE = "file"
-"""What ``Task.suite`` says of a task file that belongs to no suite."""
+"""``Task.suite`` of a task file that belongs to no suite."""
 
 _MOST_TASKS, _MOST_TEXT = 20_000, 256 << 20
-"""Tasks of a suite, and characters of all their sources."""
+"""Most tasks of a suite, and most characters of their sources."""
 
 _MOST_NAMES = 100
-"""Names of tasks that an error lists."""
+"""Most task names in an error."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Suite:
 
     @cached_property
     def digest(self) -> str:
-        """Names the content: every task with its source, sizes and policy, in order."""
+        """Hash of every task with its source, sizes and policy, in order."""
         return content_hash("suite", self.name, [task.digest for task in self.tasks])
 
     def task(self, name: str) -> Task:
@@ -113,7 +113,7 @@ def load_suite(name_or_path: str | Path, *, broken: list[str] | None = None) -> 
     folder = _suite_folder(name_or_path)
     manifest = read_manifest(folder / MANIFEST)
     parts = _own_tasks(folder, manifest) if manifest.base is None else [partial(_derived_tasks, folder, manifest)]
-    tasks = _bounded(folder, (task for part in parts for task in _readable(part, broken)))
+    tasks = _within_limits(folder, (task for part in parts for task in _readable(part, broken)))
     repeated = sorted(name for name, count in Counter(task.name for task in tasks).items() if count > 1)
     if repeated:
         raise TaskError(f"{folder / MANIFEST}: task names repeat: {', '.join(repeated)}")
@@ -159,15 +159,15 @@ def size_source(task: Task, size: str) -> str:
         UsageError: the task has no such size.
     """
     try:
-        chosen = task.size(size)
+        selected = task.size(size)
     except KeyError as error:
-        names = ", ".join(known.name for known in task.sizes)
+        names = ", ".join(other.name for other in task.sizes)
         raise UsageError(f"task '{task.name}' has no size '{size}'; it has: {names}") from error
-    return substitute(task.source, chosen.constants)
+    return substitute(task.source, selected.constants)
 
 
 def suite_folders(name_or_path: str | Path) -> list[Path]:
-    """A suite's folder, then that of the suite it is based on; none for a task file.
+    """A suite's folder, then the folder of its base suite; empty for a task file.
 
     Raises:
         UsageError: there is no such suite.
@@ -177,17 +177,17 @@ def suite_folders(name_or_path: str | Path) -> list[Path]:
         return []
     folder = _suite_folder(name_or_path)
     base = read_manifest(folder / MANIFEST).base
-    beside = _beside(folder, base) if base else None
-    return [folder, *([beside] if beside else [])]
+    base_folder = _sibling(folder, base) if base else None
+    return [folder, *([base_folder] if base_folder else [])]
 
 
-def _beside(folder: Path, name: str) -> Path | None:
-    """A folder in the same one as ``folder``; None where the name leads elsewhere."""
+def _sibling(folder: Path, name: str) -> Path | None:
+    """A folder next to ``folder``; None if the name leads elsewhere."""
     path = folder.parent / name
     if not lies_within(path, folder.parent):
         return None
-    found = path.resolve()
-    return found if found.parent == folder.parent.resolve() else None
+    target = path.resolve()
+    return target if target.parent == folder.parent.resolve() else None
 
 
 def _suite_folder(name_or_path: str | Path) -> Path:
@@ -206,26 +206,26 @@ def _suite_folder(name_or_path: str | Path) -> Path:
     )
 
 
-def _bounded(folder: Path, tasks: Iterable[Task]) -> tuple[Task, ...]:
-    """The tasks, as long as they do not fill the memory: a short manifest can name a long file many times.
+def _within_limits(folder: Path, tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """Load the tasks, within limits: a short manifest can name a long file many times.
 
     Raises:
         TaskError: there are too many, or they are too long.
     """
-    found: list[Task] = []
+    loaded: list[Task] = []
     text = 0
     for task in tasks:
-        found.append(task)
+        loaded.append(task)
         text += len(task.source)
-        if len(found) > _MOST_TASKS or text > _MOST_TEXT:
+        if len(loaded) > _MOST_TASKS or text > _MOST_TEXT:
             raise TaskError(
                 f"{folder / MANIFEST}: more than {_MOST_TASKS:,} tasks or {_MOST_TEXT:,} characters; split the suite"
             )
-    return tuple(found)
+    return tuple(loaded)
 
 
 def _readable(part: Callable[[], Iterable[Task]], broken: list[str] | None) -> list[Task]:
-    """Tasks of one part of a manifest; none where it is malformed and there is a list for what is."""
+    """Tasks of one part of a manifest; none if it is malformed and ``broken`` collects errors."""
     try:
         return list(part())
     except TaskError as error:
@@ -247,11 +247,11 @@ def _one_task(folder: Path, manifest: Manifest, entry: TaskEntry) -> list[Task]:
 
 
 def _derived_tasks(folder: Path, manifest: Manifest) -> Iterator[Task]:
-    """Tasks of the suite that a manifest is based on: those it names, at another size ``full``, or all of them."""
+    """Tasks of the base suite: the named ones, with another size ``full``, or all of them."""
     here = folder / MANIFEST
-    base = _beside(folder, manifest.base or "")
+    base = _sibling(folder, manifest.base or "")
     if base is None or base == folder.resolve() or not os.path.isfile(base / MANIFEST):
-        raise TaskError(f"{here}: base = '{manifest.base}' names no other suite beside this one")
+        raise TaskError(f"{here}: base = '{manifest.base}' names no other suite next to this one")
     if read_manifest(base / MANIFEST).base is not None:
         raise TaskError(f"{here}: base = '{manifest.base}' is itself based on a suite; name that one")
     suite = load_suite(base)

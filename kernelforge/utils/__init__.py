@@ -1,1 +1,1 @@
-"""Helpers that know nothing of kernels: atomic file replacement, file locks, removal of folder trees."""
+"""Helpers without knowledge of kernels: files, locks, folders and shell commands."""

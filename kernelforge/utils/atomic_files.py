@@ -20,23 +20,25 @@ _RENAME_EXCHANGE = 2
 
 
 @contextlib.contextmanager
-def atomic_write(path: Path, *, folder: bool = False, ours: Callable[[Path], bool] = lambda _: True) -> Iterator[Path]:
-    """An empty file or folder beside ``path``, hidden, of which nothing is left afterwards.
+def atomic_write(
+    path: Path, *, folder: bool = False, removable: Callable[[Path], bool] = lambda _: True
+) -> Iterator[Path]:
+    """Yield an empty hidden file or folder next to ``path``, to rename over it; removed at the end if still there.
 
     Args:
-        ours: whether a part that a dead process left may be removed; asked of those that this user owns.
+        removable: whether a part left by a dead process may be removed; called for parts of this user.
     """
-    _remove_dead(path, ours)
+    _remove_dead(path, removable)
     try:
-        part, descriptor = _make(path, folder)
+        part, descriptor = _create(path, folder)
     except OSError as error:
-        _name(error, path)
+        _set_path(error, path)
         raise
     try:
         yield part
     except OSError as error:
-        if error.filename is None or str(part) in str(error.filename):  # a full disk names no file
-            _name(error, path)
+        if error.filename is None or str(part) in str(error.filename):  # the error of a full disk names no file
+            _set_path(error, path)
         raise
     finally:
         try:
@@ -46,16 +48,17 @@ def atomic_write(path: Path, *, folder: bool = False, ours: Callable[[Path], boo
 
 
 def temporary_name(path: Path) -> Path:
-    """A name beside ``path`` that a part may have. One that can be guessed could be somebody's link."""
+    """Random name for a part next to ``path``: at a predictable name, another user could place a link."""
     return path.with_name(f".{path.name}.kernelforge-{secrets.token_hex(4)}.part")
 
 
 def locked(path: Path) -> int:
-    """A descriptor that holds the lock of what lies at a path, until it is closed here and in all forks since.
-    Without a lock where the file system has none: parts are never removed there.
+    """Open and lock a file or folder; the lock ends when the descriptor is closed here and in all later forks.
+
+    The descriptor is not locked on a file system without locks; parts are never removed there.
 
     Raises:
-        BlockingIOError: somebody else holds it.
+        BlockingIOError: another descriptor holds the lock.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -70,8 +73,7 @@ def locked(path: Path) -> int:
 
 @contextlib.contextmanager
 def exclusive(file: Path | None) -> Iterator[None]:
-    """Let one process after the other into the block, by the lock of a file that is made for it. Where it cannot be
-    made or locked, or there is none, they come in as they are."""
+    """Lock ``file``, created if missing, for one process at a time; without a lock if that fails or it is None."""
     handle: int | None = None
     with contextlib.suppress(OSError):
         if file is not None:
@@ -85,44 +87,44 @@ def exclusive(file: Path | None) -> Iterator[None]:
             os.close(handle)
 
 
-def rename_exchange(one: Path, other: Path) -> bool:
-    """Have two files or folders trade places in one step; False where the file system cannot."""
+def rename_exchange(first: Path, second: Path) -> bool:
+    """Exchange two files or folders atomically; False if the file system cannot."""
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        done = libc.renameat2(_HERE, os.fsencode(one), _HERE, os.fsencode(other), _RENAME_EXCHANGE)
+        done = libc.renameat2(_HERE, os.fsencode(first), _HERE, os.fsencode(second), _RENAME_EXCHANGE)
     except AttributeError:
         return False
     if done == 0:
         return True
     if (number := ctypes.get_errno()) in (errno.EINVAL, errno.ENOSYS):
         return False
-    raise OSError(number, os.strerror(number), str(other))
+    raise OSError(number, os.strerror(number), str(second))
 
 
 def _lock(descriptor: int) -> None:
     fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _name(error: OSError, path: Path) -> None:
-    """Have an error say what the user named."""
+def _set_path(error: OSError, path: Path) -> None:
+    """Put the path that the user named into an error."""
     error.filename, error.filename2 = str(path), None
 
 
-def _make(path: Path, folder: bool) -> tuple[Path, int]:
+def _create(path: Path, folder: bool) -> tuple[Path, int]:
     while True:
         part = temporary_name(path)
         if folder:
             part.mkdir()
         else:
             part.touch(exist_ok=False)
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # taken for a dead one before it was locked
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # another process removed it before it was locked
             descriptor = locked(part)
-            if _lies_at(part, descriptor):
+            if _is_at(part, descriptor):
                 return part, descriptor
             os.close(descriptor)
 
 
-def _lies_at(path: Path, descriptor: int) -> bool:
+def _is_at(path: Path, descriptor: int) -> bool:
     try:
         there, opened = path.lstat(), os.fstat(descriptor)
     except FileNotFoundError:
@@ -130,23 +132,23 @@ def _lies_at(path: Path, descriptor: int) -> bool:
     return (there.st_dev, there.st_ino) == (opened.st_dev, opened.st_ino)
 
 
-def _remove_dead(path: Path, ours: Callable[[Path], bool]) -> None:
-    """Remove parts of ``path`` that no living process writes. What cannot be told or removed stays."""
+def _remove_dead(path: Path, removable: Callable[[Path], bool]) -> None:
+    """Remove parts of ``path`` that no live process writes, as far as possible."""
     name = re.compile(rf"\.{re.escape(path.name)}\.kernelforge-[0-9a-f]{{8}}\.part")
     with contextlib.suppress(OSError):
-        for part in [one for one in path.parent.iterdir() if name.fullmatch(one.name)]:
+        for part in [sibling for sibling in path.parent.iterdir() if name.fullmatch(sibling.name)]:
             with contextlib.suppress(OSError):
-                _remove_if_dead(part, ours)
+                _remove_if_dead(part, removable)
 
 
-def _remove_if_dead(part: Path, ours: Callable[[Path], bool]) -> None:
+def _remove_if_dead(part: Path, removable: Callable[[Path], bool]) -> None:
     descriptor = os.open(part, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid() or stat.S_IFMT(found.st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
+        status = os.fstat(descriptor)
+        if status.st_uid != os.geteuid() or stat.S_IFMT(status.st_mode) not in (stat.S_IFDIR, stat.S_IFREG):
             return
         _lock(descriptor)
-        if _lies_at(part, descriptor) and ours(part):
+        if _is_at(part, descriptor) and removable(part):
             _remove(part)
     finally:
         os.close(descriptor)
@@ -159,6 +161,6 @@ def _remove(part: Path) -> None:
         else:
             part.unlink(missing_ok=True)
     except OSError as error:
-        if error.errno != errno.ENOENT:  # somebody else removes it, too
+        if error.errno != errno.ENOENT:  # another process removes it too
             raise
         shutil.rmtree(part, ignore_errors=True)

@@ -16,38 +16,37 @@ _OF_EXTRA = re.compile(r"\s*(.+?)\s*;\s*extra\s*==\s*['\"]([\w-]+)['\"]\s*")
 """``Requires-Dist`` of an extra (core metadata specifications): the requirement, and the extra's name."""
 
 RESULTS = Path("results")
-"""The results folder where no other is named."""
+"""Default results folder."""
 RESULTS_VARIABLE = "KERNELFORGE_RESULTS"
-"""Names another one in the environment."""
+"""Environment variable that names another one."""
 
 
 def results_option(folder: Path) -> str:
-    """What ``--results`` has to be for a command to find a folder: as whoever opened it wrote it; empty where the
-    command finds it without."""
+    """Value of ``--results`` for a command on a folder; empty where the default leads there."""
     return "" if folder == RESULTS and Path(os.environ.get(RESULTS_VARIABLE) or RESULTS) == RESULTS else str(folder)
 
 
 def shell_command(verb: str, *words: str, options: Sequence[str] = (), results: str = "") -> str:
-    """A command with its arguments, ready for a shell.
+    """A ``kernelforge`` command, quoted for a shell.
 
     Args:
-        words: what it is about; ids from elsewhere may be anything.
-        results: as :func:`named_results` has it.
+        words: positional arguments; ids in imported records may be any text.
+        results: from :func:`results_option`.
     """
     more = [*options, *(("--results", results) if results else ())]
-    # A word that begins like an option is none after "--".
-    said = [*more, "--", *words] if any(word.startswith("-") for word in words) else [*words, *more]
-    return shlex.join(["kernelforge", *verb.split(), *said])
+    # After "--", a word that starts with a dash is no option.
+    arguments = [*more, "--", *words] if any(word.startswith("-") for word in words) else [*words, *more]
+    return shlex.join(["kernelforge", *verb.split(), *arguments])
 
 
 def install_hint(*extras: str, reinstall: bool = False) -> str:
     """The command that installs this package with extras into the Python that runs.
 
-    It installs from where the package came from: the checkout that it is imported from, else what pip recorded in
-    ``direct_url.json`` (PEP 610), which is a folder, a wheel or a repository. Where that is unknown (pip records none
-    for a wheel that it found by name, in a folder or on an index) or gone, the command installs what the extras require
-    according to the installed metadata; for the package itself it is one to run in a checkout. The distribution is
-    never asked for by its name: it is not on PyPI, where anybody could take that name.
+    The source is the checkout that the package is imported from, otherwise the folder, wheel or repository that pip
+    recorded in ``direct_url.json`` (PEP 610). If that is unknown (pip records nothing for a wheel found by name) or
+    gone, the command installs the requirements of the extras from the installed metadata; for the package itself it is
+    a command to run in a checkout. The command never names the distribution alone: it is not on PyPI, where anyone
+    could register that name.
 
     Args:
         extras: Names of extras, as in ``pyproject.toml``; none for the package alone.
@@ -78,8 +77,10 @@ def _is_checkout(folder: Path) -> bool:
 
 
 def _origin() -> Path | str | None:
-    """Where pip installed the distribution from: a folder or file that is still there; else what follows the name in a
-    requirement; None where it is unknown or gone."""
+    """Source that pip installed the distribution from: an existing path, or the part after the name in a requirement.
+
+    None if it is unknown or gone.
+    """
     import json
     from importlib.metadata import PackageNotFoundError, distribution
     from urllib.parse import unquote, urlsplit
@@ -101,7 +102,7 @@ def _origin() -> Path | str | None:
 
 
 def _requirements(extras: Sequence[str]) -> list[str]:
-    """What extras require by the metadata of the installed distribution; empty where it is not installed."""
+    """Requirements of extras in the metadata of the installed distribution; empty if it is not installed."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:
@@ -109,16 +110,16 @@ def _requirements(extras: Sequence[str]) -> list[str]:
     except PackageNotFoundError:
         return []
     parsed = (_OF_EXTRA.fullmatch(line) for line in listed)
-    return [found[1] for found in parsed if found is not None and found[2] in extras]
+    return [match[1] for match in parsed if match is not None and match[2] in extras]
 
 
 def _constraints(path: Path) -> tuple[str, ...]:
-    """pip's option for the versions that the tests ran with, where the file is there."""
+    """pip's option for the tested versions, if the constraints file exists."""
     return ("-c", str(path)) if path.is_file() else ()
 
 
 def _pip_install(*words: str) -> str:
-    """A command for the Python that runs, whichever environment is active in the shell."""
+    """Install command for the running Python, independent of the shell's environment."""
     if find_spec("pip") is None:
         return shlex.join(["uv", "pip", "install", "--python", sys.executable, *words])
     return shlex.join([sys.executable, "-m", "pip", "install", *words])

@@ -154,7 +154,7 @@ class RunCache:
         marks = self._store.task_marks(run.id)
         if known is None:
             return _CachedRun(RunRecords.load(self._store, run, texts=False), marks)
-        run, live = self._store.as_it_is(run)
+        run, live = self._store.refresh(run)
         ended = run.state is not known.records.run.state
         if marks == known.marks and run == known.records.run and live == known.records.live:
             return known

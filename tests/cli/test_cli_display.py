@@ -24,8 +24,7 @@ from rich.console import Console
 
 from kernelforge.cli.run import Display, _chosen_display
 from kernelforge.cli.support.live_screen import screen
-from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietProgress, progress
-from kernelforge.cli.support.watching import Watch
+from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietProgress, Watch, progress
 from kernelforge.errors import UsageError
 from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.cli.doctor import gpu, host
+from kernelforge.cli.doctor.checks import Check, ProbeResult, probe_python
 
 
 @pytest.mark.slow
@@ -70,7 +71,7 @@ def test_keys_in_a_file_are_found_and_not_shown(tmp_path, monkeypatch):
 
 
 def test_a_missing_package_is_a_problem_with_advice(monkeypatch):
-    monkeypatch.setattr(host, "probe_python", lambda script, **_: host.Found(False, "ModuleNotFoundError: No module"))
+    monkeypatch.setattr(host, "probe_python", lambda script, **_: ProbeResult(False, "ModuleNotFoundError: No module"))
     for check in (host.check_torch(), host.check_nvrtc(), host.check_emulator()):
         assert check.status == "problem"
         assert "pip install" in check.advice
@@ -106,20 +107,20 @@ def test_another_distribution_with_our_name_is_told(tmp_path, monkeypatch, how):
 
 
 def test_a_check_that_breaks_is_a_problem_not_a_traceback(monkeypatch):
-    def check_torch() -> host.Check:
+    def check_torch() -> Check:
         raise ImportError("libtorch.so: cannot open")
 
     monkeypatch.setattr(host, "check_torch", check_torch)
     monkeypatch.setattr(host, "check_paths", list)
     monkeypatch.setattr(gpu, "check_gpus", list)
-    monkeypatch.setattr(host, "probe_python", lambda script, **_: host.Found(True, "fine"))
+    monkeypatch.setattr(host, "probe_python", lambda script, **_: ProbeResult(True, "fine"))
     found = {check.name: check for check in host.examine(Path("results"))}
     assert found["torch"].status == "problem"
     assert "libtorch" in found["torch"].detail
 
 
 def test_a_problem_makes_the_exit_code_1(cli, monkeypatch):
-    bad = host.Check("jail", "problem", "no jail works here", "allow user namespaces")
+    bad = Check("jail", "problem", "no jail works here", "allow user namespaces")
     monkeypatch.setattr(host, "examine", lambda results: [bad])
     done = cli("doctor")
     assert done.code == 1
@@ -128,18 +129,18 @@ def test_a_problem_makes_the_exit_code_1(cli, monkeypatch):
 
 
 def test_a_probe_that_hangs_or_dies_is_answered():
-    assert host.probe_python("import time; time.sleep(60)", timeout_s=0.2).text == "no answer in 0.2 s"
-    assert host.probe_python("import os; os._exit(3)").text == "it ended with code 3"
-    assert host.probe_python("raise ValueError('why')").text == "ValueError: why"
-    assert host.probe_python("print('x')") == host.Found(True, "x")
+    assert probe_python("import time; time.sleep(60)", timeout_s=0.2).text == "no answer in 0.2 s"
+    assert probe_python("import os; os._exit(3)").text == "it ended with code 3"
+    assert probe_python("raise ValueError('why')").text == "ValueError: why"
+    assert probe_python("print('x')") == ProbeResult(True, "x")
 
 
 @pytest.mark.parametrize("check", [host.check_torch, host.check_nvrtc, host.check_emulator])
 def test_what_did_not_answer_in_time_is_not_to_be_installed_again(check, monkeypatch):
-    monkeypatch.setattr(host, "probe_python", partial(host.probe_python, timeout_s=0.01))
+    monkeypatch.setattr(host, "probe_python", partial(probe_python, timeout_s=0.01))
     found = check()
     assert (found.status, found.detail) == ("problem", "no answer in 0.01 s")
-    assert "less to do" in found.advice
+    assert "less load" in found.advice
     assert "install" not in found.advice
 
 

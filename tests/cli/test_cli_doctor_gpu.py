@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli.doctor import gpu, host
+from kernelforge.cli.doctor import gpu
+from kernelforge.cli.doctor.checks import ProbeResult
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.utils.shell_hints import install_hint
@@ -59,7 +60,7 @@ def test_wsl_without_a_gpu_is_told_where_the_driver_belongs(tmp_path: Path) -> N
 
 
 def test_a_driver_that_fails_is_a_note_and_nothing_else_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = host.Found(False, "kernelforge.errors.DeviceError: CUDA cannot list the GPUs: version mismatch")
+    said = ProbeResult(False, "kernelforge.errors.DeviceError: CUDA cannot list the GPUs: version mismatch")
     monkeypatch.setattr(gpu, "probe_python", lambda script, **_: said)
     [check] = gpu.check_gpus()
     assert check.status == "note"
@@ -113,7 +114,7 @@ def test_tools_that_are_missing_are_notes_with_advice(monkeypatch: pytest.Monkey
 
 
 def test_all_parts_are_told_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    listed = host.Found(
+    listed = ProbeResult(
         True,
         '[{"ordinal": 0, "name": "NVIDIA H200", "uuid": "GPU-0a", "memory_bytes": 1, "driver": "", "cuda": "13.0", '
         '"compute_capability": [9, 0], "compute_mode": "default"}]',

@@ -85,10 +85,10 @@ def test_what_was_said_can_be_searched(cli):
     [
         (["show", "nobody"], "no run 'nobody'"),
         (["show", "sofmax"], "tasks of the latest run: softmax, matmul, argmax"),
-        (["show", "softmax/x"], "no attempt's number"),
+        (["show", "softmax/x"], "number of an attempt"),
         (["show", "newer/nothing"], "softmax, matmul, argmax"),
         (["show", "newer/softmax/99"], "0 to 3"),
-        (["show", "newer/softmax/x"], "no attempt's number: see `kernelforge show newer/softmax`"),
+        (["show", "newer/softmax/x"], "number of an attempt: see `kernelforge show newer/softmax`"),
         (["show", "newer", "--messages"], "needs an attempt"),
         (["show", "newer", "--find", ""], "--find needs a text"),
         (["show", "softmax/1", "--find", "x", "--messages"], "neither --messages"),

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.cli.run import _next_commands, sum_up
+from kernelforge.cli.run import _next_commands, print_summary
 from kernelforge.records import RunState
 from kernelforge.report import RunRecords
 from kernelforge.store import Store
@@ -142,7 +142,7 @@ def test_an_error_of_the_engine_says_what_is_kept_and_how_to_go_on(start, tmp_pa
     process = start("-c", ENGINE, "break")
     _, err = process.communicate()
     assert process.returncode == 1
-    assert "what was finished is journalled" in err
+    assert "finished attempts are journalled" in err
     assert "kernelforge resume r1" in err
     with Store.open(tmp_path / "results" / "kernelforge.db") as store:
         assert len(store.attempts("r1")) == 3
@@ -158,7 +158,7 @@ def test_next_commands_name_the_results_folder_and_come_without_a_best(tmp_path:
     ]
     with Store.open(tmp_path / "x" / "kernelforge.db") as store:
         fill(store, run)
-        sum_up(store.run("r1"), store, tmp_path / "x")
+        print_summary(store.run("r1"), store, tmp_path / "x")
     assert f"--results {tmp_path / 'x'}" in capsys.readouterr().out
 
 

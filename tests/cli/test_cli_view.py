@@ -83,7 +83,7 @@ def test_an_empty_database_says_how_to_begin(cli: Callable, tmp_path: Path) -> N
 
 
 def test_it_names_what_is_not_installed(cli: Callable, journal: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.cli.view.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("kernelforge.cli.report.find_spec", lambda name: None if name == "uvicorn" else name)
     done = cli("view")
     assert done.code == 2
     assert "(uvicorn)" in done.err
@@ -91,9 +91,12 @@ def test_it_names_what_is_not_installed(cli: Callable, journal: Path, monkeypatc
 
 
 def test_the_viewer_forgets_what_its_environment_held(start: Start) -> None:
-    code = "import json, os; from kernelforge.cli import view; view._forget_keys(); print(json.dumps(dict(os.environ)))"
+    code = (
+        "import json, os; from kernelforge.cli import report; "
+        "report._forget_keys(); print(json.dumps(dict(os.environ)))"
+    )
     secrets = {"OPENAI_API_KEY": "canary", "ANTHROPIC_API_KEY": "canary", "KERNELFORGE_TOKEN": "canary", "X": "canary"}
     out, _ = start("-c", code, env=secrets).communicate(timeout=60)
-    left = json.loads(out)
-    assert left["PATH"] == os.environ["PATH"]
-    assert "canary" not in left.values()
+    environment = json.loads(out)
+    assert environment["PATH"] == os.environ["PATH"]
+    assert "canary" not in environment.values()

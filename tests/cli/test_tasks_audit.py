@@ -52,8 +52,7 @@ def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
 @pytest.fixture
 def suite(tmp_path: Path, zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Four tasks in a folder. Its commands share one warm zygote, which takes seconds to start."""
-    for module in ("audit", "tasks"):
-        monkeypatch.setattr(f"kernelforge.cli.{module}.oracle_zygote", lambda allow_unconfined: nullcontext(zygote))
+    monkeypatch.setattr("kernelforge.cli.tasks.oracle_zygote", lambda allow_unconfined: nullcontext(zygote))
     folder = tmp_path / "mine"
     folder.mkdir()
     for name, forward in FORWARDS.items():

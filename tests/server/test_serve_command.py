@@ -73,7 +73,7 @@ def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 
 def test_it_names_what_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.cli.token.find_spec", lambda name: None if name == "uvicorn" else name)
+    monkeypatch.setattr("kernelforge.cli.serve.find_spec", lambda name: None if name == "uvicorn" else name)
     message = refusal()
     assert "uvicorn" in message
     assert install_hint("server") in message

@@ -16,7 +16,7 @@ from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.run.events import Event
 from kernelforge.store import Store
-from kernelforge.store.live_status import end_live, write_status
+from kernelforge.store.live_status import remove_status, write_status
 from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.live_page import live_context
 from kernelforge.viewer.run_cache import RunCache
@@ -108,7 +108,7 @@ def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) 
                 assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
                 page = (await one.client.get("/live.html")).text
                 assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
-                end_live(tmp_path, "r1")
+                remove_status(tmp_path, "r1")
                 store.update_run("r1", RunState.FINISHED, "2026-11-21T06:10:00+00:00")
                 while (await next_one("progress")).data["progress"]["state"] != "finished":
                     pass

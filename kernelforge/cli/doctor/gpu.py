@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kernelforge.cli.doctor.host import Check, probe_python
+from kernelforge.cli.doctor.checks import Check, probe_python
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.utils.shell_hints import install_hint
 
-_PAGE = "docs/gpus.md has the setting up, containers included"
+_PAGE = "docs/gpus.md explains the setup, containers included"
 _LIST = (
     "import dataclasses, json; from kernelforge.devices.cuda.discovery import gpus; "
     "print(json.dumps([dataclasses.asdict(gpu) for gpu in gpus()]))"
@@ -19,25 +19,25 @@ _LIST = (
 
 
 def check_gpus() -> list[Check]:
-    """One check on a machine without a GPU; on one with GPUs what using them takes, too.
+    """Check the GPUs and what using them needs; one check where there is none.
 
-    The driver is asked in another process: a broken one may hang or crash whoever loads it.
+    Another process asks the driver: a broken driver may hang or crash the process that loads it.
     """
     listed = probe_python(_LIST, timeout_s=60)
     if not listed.ok:
         return [Check("gpu", "note", f"the driver fails: {listed.text}", listed.advice(f"see nvidia-smi; {_PAGE}"))]
-    found = tuple(GpuInfo.from_wire(raw) for raw in json.loads(listed.text))
-    if not found:
+    detected = tuple(GpuInfo.from_wire(raw) for raw in json.loads(listed.text))
+    if not detected:
         return [none_found()]
     checks: list[Callable[[Sequence[GpuInfo]], Check]] = [
         check_driver, check_packages, check_profiler, check_sanitizer,
     ]  # fmt: skip
     with ThreadPoolExecutor(max_workers=len(checks)) as pool:
-        return list(pool.map(lambda check: check(found), checks))
+        return list(pool.map(lambda check: check(detected), checks))
 
 
 def none_found(root: str = "/") -> Check:
-    """No GPU answers: whether one is on the bus all the same.
+    """Check for GPUs on the PCI bus that no driver answers for.
 
     Args:
         root: Where ``/sys`` and ``/dev`` are.
@@ -64,21 +64,21 @@ def _is_nvidia_gpu(vendor: Path) -> bool:
         return False
 
 
-def check_driver(found: Sequence[GpuInfo]) -> Check:
-    """The GPUs and the driver, and why one of them cannot be used."""
+def check_driver(detected: Sequence[GpuInfo]) -> Check:
+    """Check the GPUs, the driver, and why a GPU cannot be used."""
     from kernelforge.devices.cuda.discovery import unusable
 
-    cards = "; ".join(f"cuda:{gpu.ordinal} {gpu.name}, {gpu.memory_bytes / 1e9:.0f} GB" for gpu in found)
-    first = found[0]
-    told = f"{cards}; driver {first.driver or 'of unknown release'}, CUDA {first.cuda}"
-    refused = [f"cuda:{gpu.ordinal} is not used: {why}" for gpu in found if (why := unusable(gpu))]
+    cards = "; ".join(f"cuda:{gpu.ordinal} {gpu.name}, {gpu.memory_bytes / 1e9:.0f} GB" for gpu in detected)
+    first = detected[0]
+    detail = f"{cards}; driver {first.driver or 'of unknown release'}, CUDA {first.cuda}"
+    refused = [f"cuda:{gpu.ordinal} is not used: {why}" for gpu in detected if (why := unusable(gpu))]
     if refused:
-        return Check("gpu", "note", told, f"{'; '.join(refused)}; {_PAGE}")
-    return Check("gpu", "ok", told)
+        return Check("gpu", "note", detail, f"{'; '.join(refused)}; {_PAGE}")
+    return Check("gpu", "ok", detail)
 
 
-def check_packages(found: Sequence[GpuInfo]) -> Check:
-    """cupy with cuda-bindings, which run candidates; NVML's package; pycuda, which is another way."""
+def check_packages(detected: Sequence[GpuInfo]) -> Check:
+    """Check cupy and cuda-bindings, which run candidates, NVML's package, and pycuda, the alternative runtime."""
     from importlib.metadata import PackageNotFoundError, version
 
     from kernelforge.devices.cuda.discovery import missing_packages
@@ -90,19 +90,21 @@ def check_packages(found: Sequence[GpuInfo]) -> Check:
             have.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             continue
-    other = "" if any(one.startswith("pycuda") for one in have) else " (no pycuda: only --runtime pycuda needs it)"
-    told = (", ".join(have) or "none") + other
+    other = (
+        "" if any(package.startswith("pycuda") for package in have) else " (no pycuda: only --runtime pycuda needs it)"
+    )
+    detail = (", ".join(have) or "none") + other
     missing = missing_packages("cupy")
     if not missing:
-        return Check("gpu packages", "ok", told)
-    lack = f"{told}; missing: {', '.join(missing)}"
+        return Check("gpu packages", "ok", detail)
+    lack = f"{detail}; missing: {', '.join(missing)}"
     if missing == ("nvidia-ml-py",):
         return Check("gpu packages", "note", lack, "pip install nvidia-ml-py: without it clocks are not recorded")
     return Check("gpu packages", "problem", lack, f"{install_hint('gpu')}; or run with --device emulated")
 
 
-def check_profiler(found: Sequence[GpuInfo]) -> Check:
-    """Nsight Compute, and whether the driver lets this user read counters."""
+def check_profiler(detected: Sequence[GpuInfo]) -> Check:
+    """Check Nsight Compute, and whether the driver lets this user read counters."""
     from kernelforge.devices.cuda.tools.ncu import profiler_status
 
     status = profiler_status()
@@ -112,8 +114,8 @@ def check_profiler(found: Sequence[GpuInfo]) -> Check:
     return Check("ncu", "ok", status.message)
 
 
-def check_sanitizer(found: Sequence[GpuInfo]) -> Check:
-    """compute-sanitizer, which an option makes a gate."""
+def check_sanitizer(detected: Sequence[GpuInfo]) -> Check:
+    """Check compute-sanitizer, which only ``--sanitizer`` needs."""
     from kernelforge.devices.cuda.tools.tool_process import find_tool
 
     path = find_tool("compute-sanitizer")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
+from kernelforge.cli.doctor.checks import Check, probe_python
 from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import install_hint
@@ -26,29 +25,14 @@ from kernelforge.utils.shell_hints import install_hint
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-    from kernelforge.cli.doctor.path import Stage
 
 LEAST_FREE_BYTES = 500_000_000
 _COMMAND = "kernelforge.cli.main:main"
-"""What our command ``kernelforge`` calls, whatever the distribution is called."""
-_PROBE_S = 120.0
-
-
-@dataclass(frozen=True)
-class Check:
-    """One thing that was looked at. A ``problem`` keeps the main job from running here; a ``note`` does not."""
-
-    name: str
-    status: Literal["ok", "note", "problem"]
-    detail: str
-    advice: str = ""
-    """What to do about it; empty when nothing needs doing."""
-    stages: tuple[Stage, ...] = ()
-    """Of a path: what became of each."""
+"""Entry point of this project's ``kernelforge`` command, under any distribution name."""
 
 
 def doctor(results: ResultsOption = DEFAULT_RESULTS, as_json: JsonOption = False) -> None:
-    """Check what this machine has and say what to do about each lack. Leaves with 1 if runs can't work here."""
+    """Check what this machine has, with advice for each problem. Leaves with 1 if runs can't work here."""
     checks = examine(results)
     healthy = all(check.status != "problem" for check in checks)
     if as_json:
@@ -71,12 +55,12 @@ _IMPORTED_FIRST = (
     "kernelforge.llm.spec",
     "kernelforge.profiling.model",
 )
-"""What checks import, with all that it imports. A package imports its own modules: two threads that begin at different
-ends of one would wait for each other, and Python ends that with an error."""
+"""Modules that the checks import, imported before the threads start: two threads that import parts of one package in
+different order can deadlock, which Python reports as an error."""
 
 
 def examine(results: Path) -> list[Check]:
-    """Every check, the slow ones side by side."""
+    """Run every check, in parallel."""
     from concurrent.futures import ThreadPoolExecutor
 
     probes: list[Callable[[], Check | list[Check]]] = [
@@ -84,19 +68,19 @@ def examine(results: Path) -> list[Check]:
         check_paths, check_keys, lambda: check_folder("results", results), check_cache,
     ]  # fmt: skip
     for name in _IMPORTED_FIRST:
-        with suppress(ImportError):  # the check that needs it says so
+        with suppress(ImportError):  # the check that needs it reports it
             import_module(name)
     with ThreadPoolExecutor(max_workers=len(probes)) as pool:
-        return [check for found in pool.map(_guarded, probes) for check in found]
+        return [check for outcomes in pool.map(_guarded, probes) for check in outcomes]
 
 
-def _guarded(select_tier: Callable[[], Check | list[Check]]) -> list[Check]:
-    """A check whose own tools are missing is a problem with a name, not the end of the examination."""
+def _guarded(check: Callable[[], Check | list[Check]]) -> list[Check]:
+    """Results of a check; a check that raises an error is a problem, and the others still run."""
     try:
-        found = select_tier()
-        return found if isinstance(found, list) else [found]
+        result = check()
+        return result if isinstance(result, list) else [result]
     except (KernelForgeError, ImportError, OSError) as error:
-        name = getattr(select_tier, "__name__", "check").removeprefix("check_")
+        name = getattr(check, "__name__", "check").removeprefix("check_")
         advice = f"reinstall KernelForge: {install_hint(reinstall=True)}"
         return [Check(name, "problem", f"{error}", advice)]
 
@@ -117,78 +101,78 @@ def _print(checks: list[Check], healthy: bool) -> None:
     out = console()
     out.print(body)
     out.print()
-    out.print("Ready: 'kernelforge run' works here." if healthy else "Not ready: mend the problems above.")
+    out.print("Ready: 'kernelforge run' works here." if healthy else "Not ready: fix the problems above.")
 
 
 def check_python() -> Check:
-    told = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    detail = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     if not (3, 11) <= sys.version_info[:2] <= (3, 13):
-        return Check("python", "problem", told, "use Python 3.11, 3.12 or 3.13")
+        return Check("python", "problem", detail, "use Python 3.11, 3.12 or 3.13")
     if platform.machine() != "x86_64":
         # GH200, GB200 and DGX Spark are arm64, too.
-        return Check("python", "note", told, "only x86-64 is supported: nothing was ever tried on this processor")
-    return Check("python", "ok", told)
+        return Check("python", "note", detail, "only x86-64 is supported and tested")
+    return Check("python", "ok", detail)
 
 
 def check_install() -> Check:
-    """Whether another distribution brings a package or a command of the same name: which of the two runs is chance."""
+    """Check for another distribution with a package or a command of the same name."""
     from importlib.metadata import distributions
 
-    ours, others = [], []
-    for found in distributions():
-        name = found.metadata["Name"]
-        told = f"{name} {found.version}"
-        commands = [point.value for point in found.entry_points.select(group="console_scripts", name="kernelforge")]
+    own, others = [], []
+    for installed in distributions():
+        name = installed.metadata["Name"]
+        label = f"{name} {installed.version}"
+        commands = [point.value for point in installed.entry_points.select(group="console_scripts", name="kernelforge")]
         if _COMMAND in commands:
-            ours.append(told)
-        elif commands or "kernelforge" in (found.read_text("top_level.txt") or "").split() or _brings(found):
-            others.append(told)
-    told = ", ".join(dict.fromkeys(ours)) or "not installed: run from its folder"
+            own.append(label)
+        elif commands or "kernelforge" in (installed.read_text("top_level.txt") or "").split() or _brings(installed):
+            others.append(label)
+    detail = ", ".join(dict.fromkeys(own)) or "not installed: run from its folder"
     if not others:
-        return Check("install", "ok", told)
+        return Check("install", "ok", detail)
     clash = ", ".join(dict.fromkeys(others))
     return Check(
         "install",
         "note",
-        f"{told}; {clash} has a package or a command named kernelforge too",
-        "install the two in separate environments: which of them 'kernelforge' starts or imports is chance",
+        f"{detail}; {clash} has a package or a command named kernelforge too",
+        "install the two in separate environments: 'kernelforge' may start or import either of them",
     )
 
 
-def _brings(found: Distribution) -> bool:
-    """Whether a distribution installs a module or package ``kernelforge``: it is in the list of its files."""
-    return re.search(r"^kernelforge(/|\.py,)", found.read_text("RECORD") or "", re.MULTILINE) is not None
+def _brings(installed: Distribution) -> bool:
+    """Whether a distribution's list of files has a module or package ``kernelforge``."""
+    return re.search(r"^kernelforge(/|\.py,)", installed.read_text("RECORD") or "", re.MULTILINE) is not None
 
 
 def check_torch() -> Check:
-    found = probe_python("import torch; print(torch.__version__)")
-    if found.ok:
-        return Check("torch", "ok", f"{found.text} (references run with it, in a process of their own)")
-    return Check("torch", "problem", found.text, found.advice("pip install 'torch>=2.9,<2.14'; a CPU build is enough"))
+    probe = probe_python("import torch; print(torch.__version__)")
+    if probe.ok:
+        return Check("torch", "ok", f"{probe.text} (references run with it, in a process of their own)")
+    return Check("torch", "problem", probe.text, probe.advice("pip install 'torch>=2.9,<2.14'; a CPU build is enough"))
 
 
 def check_nvrtc() -> Check:
     from kernelforge.compile import installed_toolchain
 
     try:
-        known = installed_toolchain()
+        toolchain = installed_toolchain()
     except KernelForgeError as error:
         return Check("nvrtc", "problem", "not installed", str(error))
-    found = probe_python(
+    probe = probe_python(
         "from kernelforge.compile import supported_architectures; known = supported_architectures(); "
         "print(f'sm_{known[0]} to sm_{known[-1]}')"
     )
-    if found.ok:
-        told = f"{known.name}, with CUDA's headers, builds for {found.text}; no CUDA toolkit is needed"
-        return Check("nvrtc", "ok", told)
-    return Check("nvrtc", "problem", found.text, found.advice(f"reinstall it: {known.install} --force-reinstall"))
+    if probe.ok:
+        detail = f"{toolchain.name}, with CUDA's headers, builds for {probe.text}; no CUDA toolkit is needed"
+        return Check("nvrtc", "ok", detail)
+    return Check("nvrtc", "problem", probe.text, probe.advice(f"reinstall it: {toolchain.install} --force-reinstall"))
 
 
 def check_emulator() -> Check:
-    found = probe_python("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
-    if found.ok:
-        return Check("emulator", "ok", found.text)
-    return Check("emulator", "problem", found.text, found.advice("pip install 'llvmlite>=0.46' 'numba>=0.63'"))
+    probe = probe_python("import llvmlite, numba; print(f'llvmlite {llvmlite.__version__}, numba {numba.__version__}')")
+    if probe.ok:
+        return Check("emulator", "ok", probe.text)
+    return Check("emulator", "problem", probe.text, probe.advice("pip install 'llvmlite>=0.46' 'numba>=0.63'"))
 
 
 def check_jail() -> Check:
@@ -196,14 +180,14 @@ def check_jail() -> Check:
 
     report = select_tier()
     if report.tier == "none":
-        why = "; ".join(f"{one.tier}: {one.reason}" for one in report.tried)
+        why = "; ".join(f"{attempt.tier}: {attempt.reason}" for attempt in report.tried)
         return Check("jail", "problem", f"no jail works here ({why})", report.advice)
     status: Literal["ok", "note"] = "note" if report.advice else "ok"
     return Check("jail", status, f"{report.tier}: {', '.join(report.layers)}", report.advice)
 
 
 def check_gpus() -> list[Check]:
-    """GPUs, and what using them takes."""
+    """Check GPUs and what using them needs."""
     from kernelforge.cli.doctor import gpu
 
     return gpu.check_gpus()
@@ -216,27 +200,27 @@ def check_device() -> Check:
 
 
 def check_paths() -> list[Check]:
-    """One kernel through every stage, on each GPU or on the emulated device."""
+    """Take one kernel through every stage, on each GPU or on the emulated device."""
     from kernelforge.cli.doctor import path
 
     return path.check_paths()
 
 
 def check_keys() -> Check:
-    """Whether keys are set, and where; their values are not shown."""
+    """Check whether API keys are set, and where, without their values."""
     from kernelforge.llm.spec import KEY_NAMES, key_source
 
     try:
-        found = {name: key_source(provider) for provider, name in KEY_NAMES.items()}
+        sources = {name: key_source(provider) for provider, name in KEY_NAMES.items()}
     except UsageError as error:
         return Check("keys", "note", str(error), "only models behind an API need keys")
-    said = ", ".join(f"{name} {f'set in {place}' if place else 'not set'}" for name, place in found.items())
-    if all(found.values()):
-        return Check("keys", "ok", said)
+    detail = ", ".join(f"{name} {f'set in {source}' if source else 'not set'}" for name, source in sources.items())
+    if all(sources.values()):
+        return Check("keys", "ok", detail)
     return Check(
         "keys",
         "ok",
-        f"{said}; the built-in agents need none",
+        f"{detail}; the built-in agents need none",
         "for a model, set its provider's key in the environment or in .env in the working directory",
     )
 
@@ -261,44 +245,5 @@ def check_folder(name: str, folder: Path) -> Check:
     free = shutil.disk_usage(there).free
     room = f"{folder}, {free / 1e9:.1f} GB free"
     if free < LEAST_FREE_BYTES:
-        return Check(name, "note", room, "make some room: a run keeps every prompt, source and profile")
+        return Check(name, "note", room, "free some space: a run keeps every prompt, source and profile")
     return Check(name, "ok", room)
-
-
-@dataclass(frozen=True)
-class Found:
-    """What a probe printed, or the last line of what went wrong."""
-
-    ok: bool
-    text: str
-    late: bool = False
-    """There was no answer in time: nothing is known to be wrong with what was probed."""
-
-    def advice(self, mend: str) -> str:
-        """What to do, where ``mend`` is the way out of anything but lateness."""
-        return LATE if self.late else mend
-
-
-LATE = (
-    "nothing need be missing: try again when the machine has less to do, and without libfaketime or the like, "
-    "which makes limits shorter by as much as it speeds the clock up"
-)
-
-
-def probe_python(script: str, *, timeout_s: float = _PROBE_S) -> Found:
-    """Run a line of Python in another process of this environment."""
-    try:
-        done = subprocess.run(
-            [sys.executable, "-c", script],
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            stdin=subprocess.DEVNULL,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        )
-    except subprocess.TimeoutExpired:
-        return Found(False, f"no answer in {timeout_s:g} s", late=True)
-    if done.returncode == 0:
-        return Found(True, done.stdout.strip())
-    lines = done.stderr.strip().splitlines()
-    return Found(False, lines[-1] if lines else f"it ended with code {done.returncode}")

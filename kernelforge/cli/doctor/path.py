@@ -1,8 +1,8 @@
-"""``kernelforge doctor``: one fixed kernel through every evaluation stage; names the first stage that fails.
+"""``kernelforge doctor``: take one fixed kernel through every evaluation stage, and name the first that fails.
 
-The stages are those of the evaluator, on its own parts: the jailed processes, the oracle with the installed torch, the
-compiler, the checks, on a GPU the graphs, the baselines and the profiler. A machine on which all of them work for this
-kernel can evaluate candidates; one on which a package merely can be imported may not.
+The stages use the parts of the evaluator: the jailed processes, the oracle with the installed torch, the compiler, the
+checks, and on a GPU the graphs, the baselines and the profiler. A machine where they all work for this kernel can
+evaluate candidates; a package that can be imported does not prove that.
 """
 
 from __future__ import annotations
@@ -12,13 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from kernelforge.cli.doctor.host import Check
+from kernelforge.cli.doctor.checks import Check, Stage
 from kernelforge.errors import BaselineError, KernelForgeError
 
 if TYPE_CHECKING:
@@ -63,35 +62,23 @@ PLAN = """def forward(x, y):
 """
 
 SEED = 0
-"""Of the inputs. Nobody competes for a score here."""
+"""Seed of the inputs; no score depends on it."""
 SETS = 2
-"""Sets of tensors that are timed."""
+"""Timed sets of tensors."""
 SAMPLES = 2
 AT_ONCE = 4
-"""GPUs that are tried at a time: each takes two processes with torch."""
+"""GPUs tried at a time: each needs two processes with torch."""
 
-_PAGE = "docs/gpus.md has the setting up"
+_PAGE = "docs/gpus.md explains the setup"
 _EMULATED = "--device emulated runs without a GPU"
 
 
-@dataclass(frozen=True)
-class Stage:
-    """What became of one stage. A ``note`` is one without which runs still work; after a problem nothing is tried."""
-
-    name: str
-    status: Literal["ok", "note", "problem", "not tried"]
-    detail: str = ""
-    advice: str = ""
-    """What to do about it; empty when nothing needs doing."""
-    seconds: float = 0.0
-
-
 class _Lacking(Exception):
-    """A stage ran and did not give what it is there for."""
+    """A stage ran without its expected result."""
 
 
 def check_paths() -> list[Check]:
-    """One check for each GPU that would be used, or one for the emulated device where none would be."""
+    """One check for each usable GPU, or one for the emulated device."""
     from kernelforge.devices import best_device, device_names
 
     names = [best_device()]
@@ -102,7 +89,7 @@ def check_paths() -> list[Check]:
 
 
 def try_device(name: str) -> list[Stage]:
-    """The stages on a device of this machine, with a build cache of its own, so that the compiler really runs."""
+    """Stages on a device of this machine, with an empty build cache, so that the compiler runs."""
     from kernelforge.evaluation.pool import EvaluatorPool
 
     def say(message: str) -> None:
@@ -116,8 +103,8 @@ def try_stages(open_pool: Callable[[], EvaluatorPool], *, measures: bool) -> lis
     """Take the kernel through every stage.
 
     Args:
-        open_pool: Opens the device and what belongs to it; part of the first stage.
-        measures: Whether the device is a GPU, which has stages that an emulated device lacks.
+        open_pool: Opens the device and its evaluators; part of the first stage.
+        measures: Whether the device is a GPU, which has more stages than an emulated device.
     """
     stages: list[Stage] = []
     with ExitStack() as stack:
@@ -128,7 +115,7 @@ def try_stages(open_pool: Callable[[], EvaluatorPool], *, measures: bool) -> lis
                 stages.append(Stage(name, "not tried"))
                 continue
             began = time.perf_counter()
-            why = _why_not(action)
+            why = _failure(action)
             seconds = round(time.perf_counter() - began, 3)
             if why is None:
                 stages.append(Stage(name, "ok", seconds=seconds))
@@ -138,8 +125,8 @@ def try_stages(open_pool: Callable[[], EvaluatorPool], *, measures: bool) -> lis
     return stages
 
 
-def _why_not(action: Callable[[], None]) -> str | None:
-    """Why a stage failed, in one line; None where it did not."""
+def _failure(action: Callable[[], None]) -> str | None:
+    """Reason for the failure of a stage, in one line; None if it passed."""
     from kernelforge.devices.base import RunFailed
     from kernelforge.evaluation.stages.compile_stage import StageFailed
     from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
@@ -154,13 +141,13 @@ def _why_not(action: Callable[[], None]) -> str | None:
 
 
 def _one_line(text: str) -> str:
-    """The first and the last line of a message: of a traceback, what it is about and what was raised."""
+    """First and last line of a message: of a traceback, its header and the exception."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return " ... ".join(dict.fromkeys((lines[0], lines[-1]))) if lines else ""
 
 
 def fixed_task() -> Task:
-    """The task that the kernel solves: ``2x + y``."""
+    """Task of the kernel: ``2x + y``."""
     from kernelforge.records import Size, Task
 
     sizes = (Size(name="full"), Size(name="small", constants={"ROWS": 7, "COLS": 33}))
@@ -168,12 +155,12 @@ def fixed_task() -> Task:
 
 
 class _Path:
-    """The stages of one device, in order; each leaves what the later ones need."""
+    """Stages of one device, in order; later stages use the results of earlier ones."""
 
     def __init__(self, open_pool: Callable[[], EvaluatorPool], stack: ExitStack) -> None:
-        self._open_workshop = open_pool
+        self._open_pool = open_pool
         self._stack = stack
-        self._workshop: EvaluatorPool
+        self._pool: EvaluatorPool
         self._evaluator: Evaluator
         self._work: EvaluationState
         self._runs: CandidateRuns
@@ -184,7 +171,7 @@ class _Path:
         self._profiled: Profile
 
     def stages(self, measures: bool) -> Sequence[tuple[str, Callable[[], None], bool, str]]:
-        """Name, what is done, whether runs work without it, and what to do where it fails."""
+        """Name, action, whether runs work without it, and advice for a failure."""
         from kernelforge.compile import installed_toolchain
 
         first = [
@@ -215,23 +202,23 @@ class _Path:
         return "reinstall torch: pip install --force-reinstall 'torch>=2.9,<2.14'"
 
     def runner(self) -> None:
-        """A jailed process holds the device; on a GPU, its memory holds what is written."""
+        """Start a jailed process on the device; test the memory of a GPU."""
         from kernelforge.devices.cuda.device import CudaDevice
 
-        self._workshop = self._stack.enter_context(self._open_workshop())
-        device = self._workshop.device
+        self._pool = self._stack.enter_context(self._open_pool())
+        device = self._pool.device
         device.start()
         if isinstance(device, CudaDevice):
             device.runners.recover()
 
     def oracle(self) -> None:
-        """The reference runs with the installed torch, on the device where that is a GPU."""
-        self._evaluator = self._workshop.evaluator(fixed_task())
+        """Run the reference with the installed torch, on the GPU if there is one."""
+        self._evaluator = self._pool.evaluator(fixed_task())
         self._stack.callback(self._evaluator.oracle.close)
         self._evaluator.oracle.families("full")
 
     def build(self) -> None:
-        """The kernel compiles for the device."""
+        """Compile the kernel for the device."""
         from kernelforge.evaluation.stages.candidate_runs import EvaluationState
         from kernelforge.records import Candidate
 
@@ -239,7 +226,7 @@ class _Path:
         self._evaluator.prepare(Candidate(source=KERNEL, plan=PLAN), self._work)
 
     def check(self) -> None:
-        """The kernel runs, and the oracle finds its values right; on a GPU on the emulated device beside it, too."""
+        """Run the kernel and compare its values with the oracle's; for a GPU also on the emulated device."""
         from kernelforge.evaluation.stages.correctness import CorrectnessStage
 
         self._stack.enter_context(self._evaluator.lease())
@@ -248,7 +235,7 @@ class _Path:
             CorrectnessStage(self._runs).check_size(fixed_task().size(name))
 
     def profile(self) -> None:
-        """The emulated device counts what the kernel does, and models its time."""
+        """Profile on the emulated device, which counts events and models the time."""
         from kernelforge.evaluation.stages.full_size import ModelledFullSize
 
         result = ModelledFullSize(self._runs).check(profile=True)
@@ -256,7 +243,7 @@ class _Path:
             raise _Lacking("the emulated device gave no profile")
 
     def graph(self) -> None:
-        """The plan is captured in a CUDA graph, and its replays are right and can be timed, clocks read beside them."""
+        """Capture the plan in a CUDA graph, compare and time its replays, and read the clocks."""
         from kernelforge.evaluation.stages.candidate_runs import POISONS
         from kernelforge.evaluation.timing import SamplePlan
         from kernelforge.evaluation.timing.candidate_timer import CandidateTimer
@@ -281,7 +268,7 @@ class _Path:
 
     @contextmanager
     def _armed(self) -> Iterator[bool]:
-        """The candidate's side of a timing, done with two samples and compared; whether it was captured."""
+        """Time two samples of the candidate and compare its outputs; yields whether it was captured."""
         requests = [self._stopwatch.request(draw) for draw in self._draws]
         armed = self._session.arm(requests, flush_bytes=self._shape.flush_bytes, flush_each=self._shape.flush_each)
         try:
@@ -294,7 +281,7 @@ class _Path:
             armed.close()
 
     def baseline(self, name: str) -> None:
-        """A baseline can be built, is right, and can be timed."""
+        """Build and time a baseline."""
         handles = [draw.handle for draw in self._draws]
         oracle = self._evaluator.oracle
         side = oracle.arm(name, handles, flush_bytes=self._shape.flush_bytes, flush_each=self._shape.flush_each)
@@ -307,14 +294,14 @@ class _Path:
             raise BaselineError(side.note or "it was not captured in a CUDA graph")
 
     def profile_on_gpu(self) -> None:
-        """The program that NVIDIA's tools run replays the plan: times of single kernels at least."""
+        """Replay the plan in the program that NVIDIA's tools run; gives at least times of single kernels."""
         request = self._stopwatch.request(self._draws[0])
         self._profiled = self._session.profile(request, self._stopwatch.facts)[0]
         if not self._measured():
             raise _Lacking(" ".join(self._profiled.notes[:2]))
 
     def counters(self) -> None:
-        """Nsight Compute reads hardware counters."""
+        """Read hardware counters with Nsight Compute."""
         from kernelforge.devices.cuda.tools.fallback_profile import TIME
 
         if not hasattr(self, "_profiled"):
@@ -323,7 +310,7 @@ class _Path:
             raise _Lacking(self._profiled.notes[0])
 
     def _measured(self) -> set[str]:
-        """Names of the metrics that were read from the GPU."""
+        """Names of the metrics read from the GPU."""
         from kernelforge.records import Origin
 
         kernels = (metric for kernel in self._profiled.kernels for metric in kernel.metrics)
@@ -332,7 +319,7 @@ class _Path:
 
 
 def summary(name: str, stages: Sequence[Stage]) -> Check:
-    """One check for all stages of a device."""
+    """Combine the stages of a device into one check."""
     problem = next((stage for stage in stages if stage.status == "problem"), None)
     notes = [stage for stage in stages if stage.status == "note"]
     parts = []
@@ -341,8 +328,8 @@ def summary(name: str, stages: Sequence[Stage]) -> Check:
     parts += [f"{stage.name}: {stage.detail}" for stage in notes]
     if problem is not None:
         parts.insert(0, f"{problem.name} fails: {problem.detail}")
-    if left := [stage.name for stage in stages if stage.status == "not tried"]:
-        parts.append(f"not tried: {', '.join(left)}")
+    if untried := [stage.name for stage in stages if stage.status == "not tried"]:
+        parts.append(f"not tried: {', '.join(untried)}")
     status: Literal["ok", "note", "problem"] = "problem" if problem else "note" if notes else "ok"
     advice = [problem.advice] if problem else [f"{stage.name}: {stage.advice}" for stage in notes]
     return Check(f"path {name}", status, "; ".join(parts), "; ".join(advice), stages=tuple(stages))

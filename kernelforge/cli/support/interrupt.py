@@ -1,4 +1,4 @@
-"""Ctrl-C in a run: once drains, twice aborts, three times leaves at once. SIGTERM in all else: as Ctrl-C."""
+"""Signal handling: in a run, the first Ctrl-C drains, the second aborts, the third exits at once."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kernelforge.run import StopSignal
 
 ABORTED = 130
 """Exit code after an abort: 128 + SIGINT."""
@@ -17,33 +20,19 @@ _DRAINING = "\nstopping: the attempts in flight are being finished; Ctrl-C again
 _ABORTING = "\naborting: the attempts in flight are dropped; 'kernelforge resume' makes them again\n"
 
 
-class Stop(Protocol):
-    """What :class:`kernelforge.run.StopSignal` does."""
-
-    def drain(self) -> None: ...
-
-    def abort(self) -> None: ...
-
-    @property
-    def draining(self) -> bool: ...
-
-    @property
-    def aborting(self) -> bool: ...
-
-
 @contextmanager
-def stopping(stop: Stop) -> Iterator[None]:
+def stopping(stop: StopSignal) -> Iterator[None]:
     """Within the block, SIGINT and SIGTERM stop the run in good order instead of ending the process."""
 
-    came = handled = 0
+    received = handled = 0
 
     def on_signal(number: int, frame: FrameType | None) -> None:
-        nonlocal came, handled
-        came += 1
-        if came > handled + 1:
-            return  # a signal within the handling of another: its turn comes below, where the other is handled
-        while handled < came:
-            _act(stop)
+        nonlocal received, handled
+        received += 1
+        if received > handled + 1:
+            return  # a signal during the handling of another: the loop below, in the other call, handles it
+        while handled < received:
+            _escalate(stop)
             handled += 1
 
     before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -56,8 +45,7 @@ def stopping(stop: Stop) -> Iterator[None]:
 
 @contextmanager
 def leaving_on_sigterm() -> Iterator[None]:
-    """Within the block, SIGTERM ends the process as Ctrl-C does: by an exception, so that what is pending can be
-    cancelled on the way out. The exit code is 143."""
+    """Within the block, SIGTERM raises an exception as Ctrl-C does, to cancel pending work. Exit code 143."""
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -69,18 +57,18 @@ def leaving_on_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _act(stop: Stop) -> None:
-    """The next step towards the end."""
+def _escalate(stop: StopSignal) -> None:
+    """Take the next step: drain, abort, exit."""
     if stop.aborting:
         os._exit(ABORTED)
     if stop.draining:
         stop.abort()
-        _say(_ABORTING)
+        _write_stderr(_ABORTING)
     else:
         stop.drain()
-        _say(_DRAINING)
+        _write_stderr(_DRAINING)
 
 
-def _say(text: str) -> None:
-    """Write past every buffer: a signal may come while one of them is locked."""
+def _write_stderr(text: str) -> None:
+    """Write unbuffered: a signal may come while a buffer is locked."""
     os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())

@@ -30,14 +30,14 @@ _STATES = {
     "failed": "red",
     "interrupted": "red",
 }
-_LEAST_LANES = 3
-"""Workers that are shown however low the screen is."""
-_MOST_AIR = 5
-"""Empty lines between the parts, where there is room for all of them."""
+_LEAST_WORKERS = 3
+"""Least number of workers shown on a low screen."""
+_SPACING_LINES = 5
+"""Free lines needed to put empty lines between the parts."""
 
 
 class LiveScreen:
-    """What ``rich.live.Live`` draws several times a second."""
+    """Renderable for ``rich.live.Live``, drawn several times a second."""
 
     def __init__(self, view: Callable[[], ProgressView]) -> None:
         self._view = view
@@ -47,26 +47,26 @@ class LiveScreen:
 
 
 def screen(view: ProgressView, now: datetime, height: int) -> RenderableType:
-    """How a run stands, in at most ``height - 1`` lines: on the last line a terminal would scroll.
+    """Status of a run, in at most ``height - 1`` lines: a terminal scrolls at its last line.
 
     Args:
-        now: until when clocks ran on.
+        now: the time for the clocks.
     """
     elapsed = seconds_since(view.started, now)
     bars, gains = visible_bars(view), view.gains
     room = height - 1 - 2 - len(bars) - bool(view.error)  # for workers and gains: head and funnel have a line each
-    if gains and room - 1 - len(gains) < min(len(view.lanes), _LEAST_LANES):
+    if gains and room - 1 - len(gains) < min(len(view.lanes), _LEAST_WORKERS):
         gains = ()
     room -= 1 + len(gains) if gains else 0
-    air = [""] if room - len(view.lanes) >= _MOST_AIR else []
-    parts: list[RenderableType] = [_head(view, now, elapsed), *air, _bars(bars, elapsed), *air]
+    gap = [""] if room - len(view.lanes) >= _SPACING_LINES else []
+    parts: list[RenderableType] = [_head(view, now, elapsed), *gap, _bars(bars, elapsed), *gap]
     if view.lanes:
-        parts += [_lanes(view.lanes, view.device, now, max(room, _LEAST_LANES)), *air]
+        parts += [_lanes(view.lanes, view.device, now, max(room, _LEAST_WORKERS)), *gap]
     parts.append(_funnel(view.funnel))
     if gains:
-        parts += [*air, Text("latest gains", style="bold"), _gains(gains, now)]
+        parts += [*gap, Text("latest gains", style="bold"), _gains(gains, now)]
     if view.error:
-        parts += [*air, _cut(Text(f"warning: {one_line(view.error)}", style="yellow"))]
+        parts += [*gap, _cut(Text(f"warning: {one_line(view.error)}", style="yellow"))]
     return Group(*parts)
 
 
@@ -99,40 +99,37 @@ def _bars(bars: Sequence[BudgetBar], elapsed: float) -> Table:
 
 
 def _lanes(lanes: Sequence[WorkerStatus], device: str, now: datetime, room: int) -> Table:
-    """A line per worker; where there are more than lines, those that stall come first, then those that work.
-
-    Args:
-        device: as the run names it.
-    """
+    """One line per worker; where lines are short, stalled workers first, then busy ones."""
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right", style="dim", no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis", max_width=44)
     for _ in range(4):
         table.add_column(no_wrap=True)
-    shown, rest = list(lanes), 0
+    visible, rest = list(lanes), 0
     if len(lanes) > room:
         order = sorted(
-            lanes, key=lambda lane: (lane.task is None, -(seconds_since(lane.since, now) - lane.stalled_after_s))
+            lanes,
+            key=lambda worker: (worker.task is None, -(seconds_since(worker.since, now) - worker.stalled_after_s)),
         )
-        shown = sorted(order[: room - 1], key=lanes.index)
-        rest = len(lanes) - len(shown)
-    for lane in shown:
-        if lane.task is None:
-            table.add_row(one_line(worker_label(lane, device)), Text("idle", style="dim"))
+        visible = sorted(order[: room - 1], key=lanes.index)
+        rest = len(lanes) - len(visible)
+    for worker in visible:
+        if worker.task is None:
+            table.add_row(one_line(worker_label(worker, device)), Text("idle", style="dim"))
             continue
-        spent = seconds_since(lane.since, now)
-        stalled = spent > lane.stalled_after_s
+        spent = seconds_since(worker.since, now)
+        stalled = spent > worker.stalled_after_s
         table.add_row(
-            one_line(worker_label(lane, device)),
-            Text(one_line(lane.task), style="bold"),
-            f"round {lane.round}",
-            one_line(lane.stage),
+            one_line(worker_label(worker, device)),
+            Text(one_line(worker.task), style="bold"),
+            f"round {worker.round}",
+            one_line(worker.stage),
             Text(clock(spent), style="red" if stalled else ""),
             Text("stalled", style="bold red") if stalled else "",
         )
     if rest:
-        hidden = [lane for lane in lanes if lane not in shown]
-        at_work = sum(lane.task is not None for lane in hidden)
+        hidden = [worker for worker in lanes if worker not in visible]
+        at_work = sum(worker.task is not None for worker in hidden)
         table.add_row("", Text(f"and {rest} more: {at_work} at work, {rest - at_work} idle", style="dim"))
     return table
 

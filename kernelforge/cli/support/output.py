@@ -49,14 +49,14 @@ UnconfinedOption = Annotated[
 
 
 def open_store(results: Path, *, read_only: bool = False) -> Store:
-    """The results database in a folder; made if need be, unless ``read_only``."""
+    """Results database in a folder; created if missing, unless ``read_only``."""
     from kernelforge.store import DATABASE_NAME, Store
 
     return Store.open(results / DATABASE_NAME, create=not read_only, read_only=read_only)
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A console that takes no text for markup. Colours only on a terminal, and never with NO_COLOR."""
+    """Console without markup. Colours only on a terminal, and never with NO_COLOR."""
     from rich.console import Console
 
     return Console(stderr=stderr, highlight=False, markup=False, emoji=False)
@@ -68,14 +68,14 @@ def print_json(view: BaseModel) -> None:
 
 
 def json_text(view: BaseModel) -> str:
-    """A view as indented JSON, without a character that a terminal would obey."""
+    """A view as indented JSON, without control characters."""
     from kernelforge.report.formatting import json_printable
 
     return json_printable(view.model_dump_json(indent=2)) + "\n"
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Write to a file, whole or not at all, or to stdout when ``output`` is None."""
+    """Write to a file, atomically, or to stdout when ``output`` is None."""
     if output is None:
         typer.echo(text, nl=not text.endswith("\n"))
         return
@@ -83,7 +83,7 @@ def write_text(text: str, output: Path | None) -> None:
 
 
 def write_bytes(content: bytes, output: Path) -> None:
-    """Write to a file, whole or not at all."""
+    """Write to a file, atomically."""
     from kernelforge.utils.atomic_files import atomic_write
 
     if output.is_dir():
@@ -94,7 +94,7 @@ def write_bytes(content: bytes, output: Path) -> None:
 
 
 def task_reference(name: str) -> str:
-    """A task as the loader wants it: a bare name is one of suite ``core``."""
+    """Task reference for the loader: a bare name is a task of suite ``core``."""
     return name if "/" in name or name.endswith(".py") else f"core/{name}"
 
 
@@ -102,7 +102,7 @@ V = TypeVar("V", bound="BaseModel")
 
 
 class Form(StrEnum):
-    """What ``--format`` may be."""
+    """Values of ``--format``."""
 
     TERMINAL = "terminal"
     MARKDOWN = "markdown"
@@ -117,10 +117,10 @@ DocumentOption = Annotated[
 
 
 def chosen_form(form: Form, *, as_json: bool, output: Path | None) -> Form:
-    """The form that the options ask for.
+    """Form of the output, from the options.
 
     Raises:
-        UsageError: the terminal's form is to be written to a file.
+        UsageError: the terminal form with a file.
     """
     form = Form.JSON if as_json else form
     if output is not None and form is Form.TERMINAL:
@@ -137,7 +137,7 @@ def write_view(
     csv: Callable[[V], str],
     terminal: Callable[[V], RenderableType],
 ) -> None:
-    """Write a view in a form, each made by its function."""
+    """Write a view in the form, with the function for that form."""
     if form is Form.TERMINAL:
         console().print(terminal(view))
     elif form is Form.JSON:

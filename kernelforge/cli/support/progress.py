@@ -1,40 +1,121 @@
-"""Progress output of a run: live display on a terminal, lines elsewhere, JSON, or warnings only."""
+"""Progress of a run: a live display, lines, JSON or warnings only, and the status file for viewers."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rich.console import Console
 from rich.text import Text
 
-from kernelforge.cli.support.watching import Watch, published
 from kernelforge.records import Attempt
 from kernelforge.report.formatting import one_line
-from kernelforge.report.views.progress import ProgressView, standing
+from kernelforge.report.views.progress import ProgressView, RunProgress, standing
 from kernelforge.report.views.summary import step_name
+from kernelforge.store.live_status import remove_status, write_status
 
 if TYPE_CHECKING:
-    from kernelforge.cli.support.interrupt import Stop
     from kernelforge.records import RunConfig
+    from kernelforge.run import StopSignal
     from kernelforge.run.events import Event
     from kernelforge.store import Store
 
+
+WRITE_EVERY_S = 0.25
+"""Shortest time between two writes of the file."""
+_POLL_EVERY_S = 1.0
+"""Longest delay before a Ctrl-C, which is no event, shows in the file."""
+
+
+class Watch:
+    """Status of a run, updated by its events. Thread-safe.
+
+    Args:
+        stop: tells whether the run is stopping.
+    """
+
+    def __init__(self, config: RunConfig, stop: StopSignal) -> None:
+        self._fold = RunProgress(config, pid=os.getpid())
+        self._stop = stop
+        self._lock = threading.Lock()
+        self.changed = threading.Event()
+        """Set by every event; the waiting thread clears it."""
+
+    @property
+    def run(self) -> str:
+        """Id of the run; empty before its first event."""
+        with self._lock:
+            return self._fold.run
+
+    def on_event(self, event: Event) -> None:
+        with self._lock:
+            self._fold.on_event(event, datetime.now(UTC))
+        self.changed.set()
+
+    def fail(self, message: str) -> None:
+        """Record the error that ended the run."""
+        with self._lock:
+            self._fold.fail(message)
+
+    def view(self) -> ProgressView:
+        with self._lock:
+            return self._fold.view(datetime.now(UTC), stopping=self._stop.draining)
+
+
+@contextmanager
+def published(watch: Watch, folder: Path) -> Iterator[None]:
+    """Within the block, write the status file for other processes, a few times a second at most.
+
+    Args:
+        folder: folder of the results database.
+    """
+    over = threading.Event()
+    thread = threading.Thread(target=_publish, args=(watch, folder, over), name="live", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        watch.changed.set()
+        thread.join()
+        if watch.run:
+            remove_status(folder, watch.run)
+
+
+def _publish(watch: Watch, folder: Path, over: threading.Event) -> None:
+    published_view: ProgressView | None = None
+    while not over.is_set():
+        news = watch.changed.wait(_POLL_EVERY_S)
+        watch.changed.clear()
+        view = watch.view()
+        if view.run and (news or published_view is None or published_view.state != view.state):
+            try:
+                write_status(folder, view.run, view.model_dump_json())
+                published_view = view
+            except OSError:
+                published_view = None  # the run continues without a status file: a full disk is reported by the journal
+        over.wait(WRITE_EVERY_S)
+
+
 JSON_VERSION = 1
-"""Of the lines of ``--display json``: raised when a field changes its meaning or goes; new ones may come."""
+"""Version of the lines of ``--display json``: raised when a field changes its meaning or goes."""
 
 
 class Progress(Protocol):
-    """An observer that is shown for a while."""
+    """An observer of a run's events."""
 
     def on_event(self, event: Event) -> None: ...
 
 
 class QuietProgress:
-    """Shows warnings alone."""
+    """Prints warnings only."""
 
     def __init__(self, errors: Console) -> None:
         self._errors = errors
@@ -74,41 +155,41 @@ def _attempt_line(attempt: Attempt) -> str:
 
 
 class JsonProgress(QuietProgress):
-    """A JSON object on each line of stdout: every event, and after it what it changed of the run's progress."""
+    """A JSON object per line on stdout: every event, then the fields of the progress that it changed."""
 
     def __init__(self, watch: Watch, errors: Console) -> None:
         super().__init__(errors)
         self._watch = watch
-        self._told: dict[str, Any] = {}
+        self._printed: dict[str, Any] = {}
 
     def on_event(self, event: Event) -> None:
         super().on_event(event)
         view = self._watch.view()
         print_json_line({"type": "event", "run": view.run, "at": view.updated, **_event_fields(event)})
-        self._tell(view)
+        self._print_changes(view)
 
-    def _tell(self, view: ProgressView) -> None:
-        """The fields of the view that are not as they were told. Time that only went by is no change."""
+    def _print_changes(self, view: ProgressView) -> None:
+        """Print the fields of the view that have changed. Elapsed time alone is no change."""
         now = view.model_dump(mode="json")
         changed = {name: value for name, value in now.items() if name != "updated" and self._differs(name, value)}
-        self._told = now
+        self._printed = now
         if changed:
             print_json_line({"type": "progress", "updated": view.updated, **changed})
 
     def _differs(self, name: str, value: Any) -> bool:
-        before = self._told.get(name)
+        before = self._printed.get(name)
         if name == "bars" and before is not None:
             return [bar for bar in value if bar["name"] != "seconds"] != [
                 bar for bar in before if bar["name"] != "seconds"
             ]
         if name == "lanes" and before is not None:
-            return [_occupied(lane) for lane in value] != [_occupied(lane) for lane in before]
-        return name not in self._told or bool(value != before)
+            return [_occupied(worker) for worker in value] != [_occupied(worker) for worker in before]
+        return name not in self._printed or bool(value != before)
 
 
-def _occupied(lane: dict[str, Any]) -> dict[str, Any]:
-    """A lane without the clock of an idle one."""
-    return lane if lane["task"] is not None else lane | {"since": ""}
+def _occupied(worker: dict[str, Any]) -> dict[str, Any]:
+    """A worker's fields, without the clock of an idle one."""
+    return worker if worker["task"] is not None else worker | {"since": ""}
 
 
 def _event_fields(event: Event) -> dict[str, Any]:
@@ -138,39 +219,39 @@ def _event_fields(event: Event) -> dict[str, Any]:
 
 
 def print_json_line(fields: dict[str, Any]) -> None:
-    """One object on one line, in ASCII: what others wrote reaches no terminal as it is. Written at once."""
+    """Write one object on one line and flush; ASCII, so that foreign text cannot control a terminal."""
     sys.stdout.write(json.dumps({"version": JSON_VERSION, **fields}, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 @contextmanager
 def progress(
-    config: RunConfig, stop: Stop, store: Store, *, display: str, out: Console, errors: Console
+    config: RunConfig, stop: StopSignal, store: Store, *, display: str, out: Console, errors: Console
 ) -> Iterator[Progress]:
-    """The observer of a run: shows it, and tells other processes how it stands.
+    """Observer of a run: displays it, and writes its status file.
 
     Args:
-        store: where the run is journalled.
+        store: journal of the run.
         display: ``full`` for a screen, ``plain`` for a line per attempt, ``json``, or ``none`` for warnings alone.
     """
     watch = Watch(config, stop)
-    with published(watch, store.path.parent), _shown(watch, display, out, errors) as shown:
+    with published(watch, store.path.parent), _display(watch, display, out, errors) as observer:
         try:
-            yield _Both(watch, shown)
+            yield _WatchAndDisplay(watch, observer)
         except Exception as error:
             watch.fail(str(error) or type(error).__name__)
             raise
 
 
 @contextmanager
-def _shown(watch: Watch, display: str, out: Console, errors: Console) -> Iterator[Progress]:
+def _display(watch: Watch, display: str, out: Console, errors: Console) -> Iterator[Progress]:
     if display == "full":
         from rich.live import Live
 
         from kernelforge.cli.support.live_screen import LiveScreen
 
         with Live(LiveScreen(watch.view), console=out, refresh_per_second=4, transient=True) as live:
-            # A warning on the same terminal goes above what is drawn, so by way of who draws it.
+            # A warning on the same terminal goes above the display, so print it through the display's console.
             yield QuietProgress(live.console if errors.is_terminal else errors)
     elif display == "plain":
         yield PlainProgress(out, errors)
@@ -180,13 +261,13 @@ def _shown(watch: Watch, display: str, out: Console, errors: Console) -> Iterato
         yield QuietProgress(errors)
 
 
-class _Both:
-    """First the watch, so that the display sees the event's effect."""
+class _WatchAndDisplay:
+    """Updates the watch first, so that the display shows the event's effect."""
 
-    def __init__(self, watch: Watch, shown: Progress) -> None:
+    def __init__(self, watch: Watch, display: Progress) -> None:
         self._watch = watch
-        self._shown = shown
+        self._display = display
 
     def on_event(self, event: Event) -> None:
         self._watch.on_event(event)
-        self._shown.on_event(event)
+        self._display.on_event(event)

@@ -13,52 +13,51 @@ if TYPE_CHECKING:
     from kernelforge.store import Store
 
 _NAMED = 8
-"""Tasks, in an error."""
+"""Most tasks named in an error."""
 
 
 class Reference(NamedTuple):
-    """What a reference names: a run, a task of it, or an attempt at the task."""
+    """A run, one of its tasks, or an attempt at the task."""
 
     run: Run
     task: str | None = None
     number: int | None = None
 
     def __str__(self) -> str:
-        told = f"run '{self.run.id}'"
+        text = f"run '{self.run.id}'"
         if self.task is not None:
-            told += f", task '{self.task}'"
-        return told if self.number is None else f"{told}, attempt {self.number}"
+            text += f", task '{self.task}'"
+        return text if self.number is None else f"{text}, attempt {self.number}"
 
 
 def resolve(store: Store, reference: str) -> Reference:
-    """Find what a reference names: with a run's whole id, the longest first; with a unique beginning of one; or in the
-    latest run.
+    """Resolve a reference: by a run's full id, the longest first; by a unique beginning of one; or in the latest run.
 
     Raises:
-        UsageError: nothing, or more than one.
+        UsageError: there is no match, or more than one.
     """
     latest, ids = store.run("latest"), store.run_ids()
     cuts = list(_cuts(reference, "/"))
-    if found := _by_whole_id(store, ids, cuts):
-        return found
-    begun = [(head, rest) for head, rest in cuts if head and sum(one.startswith(head) for one in ids) == 1]
-    readings = {str(found): found for head, rest in begun if (found := _within(store.run(head), rest))}
+    if reading := _by_full_id(store, ids, cuts):
+        return reading
+    begun = [(head, rest) for head, rest in cuts if head and sum(run_id.startswith(head) for run_id in ids) == 1]
+    readings = {str(reading): reading for head, rest in begun if (reading := _within(store.run(head), rest))}
     if len(readings) > 1:
         raise UsageError(f"'{reference}' may be {' or '.join(readings)}: write the run's id in full")
-    for found in readings.values():
-        return found
-    if reference and (found := _within(latest, reference)):
-        return found
+    for reading in readings.values():
+        return reading
+    if reference and (reading := _within(latest, reference)):
+        return reading
     raise _unknown(store, latest, reference)
 
 
-def _by_whole_id(store: Store, ids: list[str], cuts: list[tuple[str, str]]) -> Reference | None:
-    whole = [(head, rest) for head, rest in cuts if head in ids or head == "latest"]
-    return next((found for head, rest in whole if (found := _within(store.run(head), rest))), None)
+def _by_full_id(store: Store, ids: list[str], cuts: list[tuple[str, str]]) -> Reference | None:
+    exact = [(head, rest) for head, rest in cuts if head in ids or head == "latest"]
+    return next((match for head, rest in exact if (match := _within(store.run(head), rest))), None)
 
 
 def _within(run: Run, rest: str) -> Reference | None:
-    """A run, a task of it, or a task and a number; None where it has no such task."""
+    """Resolve the part after the run's id; None if the run has no such task."""
     if not rest:
         return Reference(run)
     if rest in run.config.tasks:
@@ -68,10 +67,10 @@ def _within(run: Run, rest: str) -> Reference | None:
 
 
 def _unknown(store: Store, latest: Run, reference: str) -> UsageError:
-    """What to say of a reference that names nothing."""
+    """Error for a reference without a match."""
     ids = store.run_ids()
     for head, rest in _cuts(reference, "/"):
-        begun = [one for one in ids if one.startswith(head)]
+        begun = [run_id for run_id in ids if run_id.startswith(head)]
         if head in ids or head == "latest" or len(begun) == 1:
             run, task = store.run(head), rest.rpartition("/")[0]
             if task in run.config.tasks:
@@ -93,7 +92,7 @@ def _unknown(store: Store, latest: Run, reference: str) -> UsageError:
 
 def _no_number(store: Store, reference: str, task: str) -> UsageError:
     see = shell_command("show", task, results=results_option(store.path.parent))
-    return UsageError(f"'{reference}' ends in no attempt's number: see `{see}`")
+    return UsageError(f"'{reference}' does not end in the number of an attempt: see `{see}`")
 
 
 def _some(names: tuple[str, ...]) -> str:
@@ -101,7 +100,7 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _cuts(text: str, mark: str) -> Iterator[tuple[str, str]]:
-    """The whole text, then what is before and after each mark, the longest beginning first."""
+    """The complete text, then the parts before and after each mark, the longest first part first."""
     yield text, ""
     end = len(text)
     while (end := text.rfind(mark, 0, end)) >= 0:
@@ -109,24 +108,24 @@ def _cuts(text: str, mark: str) -> Iterator[tuple[str, str]]:
 
 
 def resolve_pair(store: Store, text: str) -> tuple[Run, Run] | None:
-    """Two runs as ``A..B``; None where that is no pair. Ids may hold two dots: whole ids go before beginnings.
+    """Two runs as ``A..B``; None if that is no pair. Ids may hold two dots: full ids take precedence.
 
     Raises:
         UsageError: one of them is unknown, both are one, or there is more than one way to read it.
     """
     cuts = [(a, b) for a, b in _cuts(text, "..") if a and b]
     ids = store.run_ids()
-    if not cuts or _by_whole_id(store, ids, list(_cuts(text, "/"))):
+    if not cuts or _by_full_id(store, ids, list(_cuts(text, "/"))):
         return None
-    whole = [cut for cut in cuts if {*ids, "latest"}.issuperset(cut)]
-    readings = whole[:1] or [cut for cut in cuts if _known(store, *cut)]
+    exact = [cut for cut in cuts if {*ids, "latest"}.issuperset(cut)]
+    readings = exact[:1] or [cut for cut in cuts if _exist(store, *cut)]
     if len(readings) > 1:
         raise UsageError(f"'{text}' may be read in {len(readings)} ways: write the runs' ids in full")
     a, b = readings[0] if readings else cuts[-1]
     return distinct_runs(store, a, b)
 
 
-def _known(store: Store, *names: str) -> bool:
+def _exist(store: Store, *names: str) -> bool:
     try:
         return all(store.run(name) for name in names)
     except UsageError:
@@ -146,10 +145,10 @@ def distinct_runs(store: Store, a: str, b: str) -> tuple[Run, Run]:
 
 
 def the_attempt(store: Store, named: Reference) -> Attempt:
-    """The attempt that a reference with a task and a number names.
+    """The attempt of a reference with a task and a number.
 
     Raises:
-        UsageError: there is none of that number.
+        UsageError: there is no attempt of that number.
     """
     if named.task is None or named.number is None:
         raise AssertionError(f"{named} is no attempt")

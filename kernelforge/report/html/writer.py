@@ -85,7 +85,7 @@ def write_folder(site: Site, folder: Path, *, processes: int = 1) -> int:
     folder = Path(os.path.abspath(folder))  # "." has no name for a sibling
     _may_replace(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_write(folder, folder=True, ours=_is_report) as part:
+    with atomic_write(folder, folder=True, removable=_is_report) as part:
         size = _write_pages(site, part, processes)
         assets = part / "assets"
         assets.mkdir()

@@ -69,7 +69,7 @@ class RunRecords:
             texts: load all texts; without them a large run takes a fraction of the memory. See :attr:`texts` and
                 :meth:`full`.
         """
-        run, live = store.as_it_is(run)
+        run, live = store.refresh(run)
         names = run.config.tasks
         return cls(
             run,

@@ -16,7 +16,7 @@ _MODULES = {
     "robust-kbench": ("robust_kbench", "RobustKBench"),
     "ops-6k": ("ops_6k", "Ops6K"),
     "flashinfer-bench": ("flashinfer", "FlashInferBench"),
-    "sol-execbench": ("sol_execbench", "SolExecBench"),
+    "sol-execbench": ("flashinfer", "SolExecBench"),
 }
 """Format → module of this package and class in it."""
 
@@ -24,30 +24,30 @@ FORMATS = tuple(_MODULES)
 
 
 def loader_named(name: str) -> Loader:
-    """The loader of one format.
+    """Loader of a format.
 
     Raises:
         UsageError: there is no such format.
     """
     if name not in _MODULES:
-        known = "; ".join(f"{loader.name} ({loader.summary})" for loader in map(loader_named, FORMATS))
-        raise UsageError(f"there is no format '{name}'; there are: {known}")
+        choices = "; ".join(f"{loader.name} ({loader.summary})" for loader in map(loader_named, FORMATS))
+        raise UsageError(f"there is no format '{name}'; there are: {choices}")
     module, kind = _MODULES[name]
     loader: Loader = getattr(importlib.import_module(f"{__name__}.{module}"), kind)()
     return loader
 
 
 def loader_for(source: Path) -> Loader:
-    """The one loader that recognises SOURCE.
+    """The loader that recognises SOURCE.
 
     Raises:
-        UsageError: none does, or several do.
+        UsageError: no loader does, or several do.
     """
     if not source.exists():
         raise UsageError(f"there is no {source}; name a folder or file that holds the tasks")
     fitting = [loader for loader in map(loader_named, FORMATS) if loader.recognises(source)]
     if len(fitting) == 1:
         return fitting[0]
-    found = ", ".join(loader.name for loader in fitting)
-    what = f"could be any of {found}" if fitting else "has the files of no format that is known"
-    raise UsageError(f"{source} {what}; say which with --format: {', '.join(FORMATS)}")
+    names = ", ".join(loader.name for loader in fitting)
+    what = f"could be any of {names}" if fitting else "has the files of no known format"
+    raise UsageError(f"{source} {what}; choose one with --format: {', '.join(FORMATS)}")

@@ -1,11 +1,11 @@
 """Kernel definitions with workloads, the JSON format that FlashInfer-Bench and SOL-ExecBench share.
 
 A *definition* names axes (constant, variable or an expression), typed inputs and outputs over them, and the text of a
-reference ``run``. A *workload* binds the variable axes and says where each input comes from. Formats: FlashInfer Trace
+reference ``run``. A *workload* binds the variable axes and names the source of each input. Formats: FlashInfer Trace
 schema (docs of flashinfer-ai/flashinfer-bench, "Definition" and "Workload"); SOL-ExecBench adds expression axes and
-inputs made by a function of the reference (docs/definition.md of NVIDIA/SOL-ExecBench). Values that a workload calls
-random are drawn as both do: normal for floating types, normal within +-2 for 8-bit ones, the whole of int8, wider
-integers in [-1024, 1024).
+inputs made by a function of the reference (docs/definition.md of NVIDIA/SOL-ExecBench). Random
+values are drawn as by both: normal for floating types, normal within +-2 for 8-bit ones, all of int8, wider integers in
+[-1024, 1024).
 
 Everything here is read as data and text. A definition with its workloads becomes one task: its largest workload is the
 size ``full``, small ones become hidden sizes.
@@ -39,11 +39,11 @@ _MOST_AXES, _MOST_TENSORS = 256, 256
 _LARGEST_AXIS = 2**40
 _LARGEST_SCALAR = 1e300
 _MAX_EMBEDDED = 512
-"""Elements of an integer tensor from a file that are written into the task; more would drown a prompt."""
+"""Most elements of an integer tensor from a file that are written into the task; more would fill a prompt."""
 _SMALL_ELEMENTS = 1 << 18
-"""A workload with at most so many elements may become a hidden size."""
-_HELD_ELEMENTS = 1 << 20
-"""With every variable axis at 4, constant axes are left alone where all tensors together have at most so many."""
+"""Most elements of a workload that becomes a hidden size."""
+_FIXED_ELEMENTS = 1 << 20
+"""Most elements of all tensors, with every variable axis at 4, for which constant axes stay fixed."""
 _HIDDEN_WORKLOADS = 2
 
 
@@ -90,7 +90,7 @@ class Definition(_Part):
 
 
 class Source(_Part):
-    """Where one input of a workload comes from."""
+    """Source of one input of a workload."""
 
     type: Literal["random", "scalar", "safetensors", "custom"]
     value: int | float | bool | None = None
@@ -106,7 +106,7 @@ class Workload(_Part):
 
 _FLOATS = {"float64", "float32", "float16", "bfloat16"}
 _BYTES = {"float8_e4m3fn", "float8_e5m2"}
-"""Carried across the boundary as uint8, of which the reference gets a view."""
+"""Passed as uint8; the reference gets a view of it."""
 _RANGES = {"int8": (-128, 128), "int16": (-1024, 1024), "int32": (-1024, 1024), "int64": (-1024, 1024)}
 _SUPPORTED = _FLOATS | _BYTES | set(_RANGES) | {"uint8", "bool"}
 
@@ -115,7 +115,7 @@ def read_definition(text: str) -> Definition:
     """A definition from JSON.
 
     Raises:
-        TaskError: it is not JSON, or not a definition; the message says what is wrong first.
+        TaskError: it is not JSON, or not a definition; the message has the first error.
     """
     return _validated(Definition, _json(text))
 
@@ -126,7 +126,7 @@ def read_workloads(text: str, definition: str) -> list[Workload]:
     Raises:
         TaskError: a line is not a workload; the message names it.
     """
-    found = []
+    workloads = []
     lines = [line for line in text.split("\n") if line.strip()]
     if len(lines) > _MAX_WORKLOADS:
         raise TaskError(f"{len(lines)} workloads; at most {_MAX_WORKLOADS} are read")
@@ -137,14 +137,14 @@ def read_workloads(text: str, definition: str) -> list[Workload]:
                 if data.get("definition", definition) != definition:
                     continue
                 data = data["workload"]
-            found.append(_validated(Workload, data))
+            workloads.append(_validated(Workload, data))
         except TaskError as error:
             raise TaskError(f"workload line {number}: {error}") from None
-    return found
+    return workloads
 
 
 def read_text(path: Path, within: Path) -> str:
-    """Text of a JSON or JSON-lines file, which has to lie in the folder that is imported.
+    """Text of a JSON or JSON-lines file, which must lie in the imported folder.
 
     Raises:
         TaskError: it cannot be read, is no plain file, too large or not UTF-8, or lies elsewhere.
@@ -173,29 +173,28 @@ def _validated(model: type[_Model], data: Any) -> _Model:
 
 _LONGEST = 80
 _NO_NAME = re.compile(r"[^a-z0-9_\-.]")
-_UNTOLD = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
-def _told(text: str) -> str:
-    """A text of one line without what moves a cursor or cannot be written."""
-    return _UNTOLD.sub("?", text)
+def _printable(text: str) -> str:
+    """Text for one line, without control characters and surrogates."""
+    return _UNPRINTABLE.sub("?", text)
 
 
 def _quotable(text: str) -> str:
-    """The same within a docstring."""
-    return _told(text).replace("\\", "/").replace('"', "'")
+    """The same for the inside of a docstring."""
+    return _printable(text).replace("\\", "/").replace('"', "'")
 
 
 class Writer:
     """Writes one definition as a task file.
 
     Args:
-        definition: The definition.
-        benchmark: Whose it is, for the task's docstring.
-        root: Folder below which the tensors of workloads lie.
+        benchmark: its benchmark, for the task's docstring.
+        root: folder with the tensors of workloads.
 
     Raises:
-        TaskError: it needs what a task cannot have; one line.
+        TaskError: the definition needs something that a task cannot have; one line.
     """
 
     def __init__(self, definition: Definition, benchmark: str, root: Path) -> None:
@@ -224,20 +223,20 @@ class Writer:
             raise TaskError(f"{kind} '{name}' has an axis '{unknown[0][:60]}' that is not defined")
 
     def task(self, workloads: Sequence[Workload], origin: str, taken: Taken) -> ExternalTask:
-        """One task of all workloads, by a name that is not yet taken. The largest is the size ``full``.
+        """Make one task of all workloads, with an unused name. The largest workload is the size ``full``.
 
         Raises:
-            TaskError: no workload can be had.
+            TaskError: there is no usable workload.
         """
         if not workloads:
             raise TaskError("it has no workloads, so its variable axes have no values")
         by_size = sorted(workloads, key=self._elements)
         full = by_size[-1]
         source = self._source(full)
-        held = self._held(full)
+        fixed = self._fixed_names(full)
         definition = self.definition
         sizes: dict[str, Mapping[str, int | float | bool]] = {}
-        if not any(one.type == "safetensors" for one in full.inputs.values()):
+        if not any(spec.type == "safetensors" for spec in full.inputs.values()):
             for workload in by_size[:-1]:
                 axes = {axis: workload.axes[axis] for axis in self._variable()}
                 if self._elements(workload) <= _SMALL_ELEMENTS and axes not in sizes.values():
@@ -250,21 +249,21 @@ class Writer:
             source=source,
             origin=origin,
             level=2,
-            tags=tuple(_told(one)[:_LONGEST] for one in (definition.op_type or "", *(definition.tags or ())) if one)[
-                :8
-            ],
-            fixed=frozenset(held),
+            tags=tuple(
+                _printable(spec)[:_LONGEST] for spec in (definition.op_type or "", *(definition.tags or ())) if spec
+            )[:8],
+            fixed=frozenset(fixed),
             sizes=sizes,
         )
 
     def _title(self) -> str:
-        return _told((self.definition.description or self.definition.name).strip().split("\n")[0])[:100]
+        return _printable((self.definition.description or self.definition.name).strip().split("\n")[0])[:100]
 
     def _variable(self) -> list[str]:
         return [name for name, axis in self.definition.axes.items() if isinstance(axis, VarAxis)]
 
     def _values(self, axes: Mapping[str, int]) -> dict[str, Scalar]:
-        """Every axis by name, expressions worked out."""
+        """Values of all axes by name, with expressions evaluated."""
         values: dict[str, Scalar] = {}
         for name, axis in self.definition.axes.items():
             if isinstance(axis, ConstAxis):
@@ -277,7 +276,7 @@ class Writer:
             if isinstance(axis, ExprAxis):
                 values[name] = int(evaluate_expression(axis.expression, values))
                 if not 0 <= values[name] <= _LARGEST_AXIS:
-                    raise TaskError(f"the axis '{name}' comes to {values[name]}")
+                    raise TaskError(f"the axis '{name}' is {values[name]}")
         return values
 
     def _elements(self, workload: Workload) -> int:
@@ -292,23 +291,23 @@ class Writer:
             total += count
         return total
 
-    def _held(self, full: Workload) -> set[str]:
-        """Names that no size may change: the reference's own numbers, scalars, and axes that data or cost tie down."""
-        held = {self._reference.renamed.get(name, name) for name in self._reference.names}
-        held |= {name for name, one in full.inputs.items() if one.type == "scalar"}
-        for name, one in full.inputs.items():
-            if one.type == "safetensors" and self.definition.inputs[name].dtype not in _FLOATS:
-                held |= set(self.definition.inputs[name].shape or ())
+    def _fixed_names(self, full: Workload) -> set[str]:
+        """Names that no size may change: the reference's own numbers, scalars, and axes fixed by data or cost."""
+        names = {self._reference.renamed.get(name, name) for name in self._reference.names}
+        names |= {name for name, spec in full.inputs.items() if spec.type == "scalar"}
+        for name, spec in full.inputs.items():
+            if spec.type == "safetensors" and self.definition.inputs[name].dtype not in _FLOATS:
+                names |= set(self.definition.inputs[name].shape or ())
         least = self._values(dict.fromkeys(self._variable(), 4))
-        if self._elements_at(least) <= _HELD_ELEMENTS:
-            held |= {name for name, axis in self.definition.axes.items() if isinstance(axis, ConstAxis)}
-        return held
+        if self._elements_at(least) <= _FIXED_ELEMENTS:
+            names |= {name for name, axis in self.definition.axes.items() if isinstance(axis, ConstAxis)}
+        return names
 
     def _source(self, full: Workload) -> str:
         definition, reference = self.definition, self._reference
         missing = [name for name in definition.inputs if name not in full.inputs]
         if missing:
-            raise TaskError(f"workload {full.uuid[:40]} says nothing of the input '{missing[0]}'")
+            raise TaskError(f"workload {full.uuid[:40]} has no input '{missing[0]}'")
         lines = [
             f'"""{_quotable(self._title())}',
             "",
@@ -349,13 +348,13 @@ class Writer:
             if isinstance(axis, ExprAxis):
                 expression = parse_python(axis.expression.strip(), f"the axis '{name}'")
                 yield f"{name} = int({ast.unparse(expression)})"
-        for name, one in full.inputs.items():
-            if one.type == "scalar" and name in self.definition.inputs:
-                if one.value is None:
+        for name, spec in full.inputs.items():
+            if spec.type == "scalar" and name in self.definition.inputs:
+                if spec.value is None:
                     raise TaskError(f"the scalar input '{name}' has no value")
-                if not abs(one.value) <= _LARGEST_SCALAR:
+                if not abs(spec.value) <= _LARGEST_SCALAR:
                     raise TaskError(f"the scalar input '{name}' is not finite")
-                yield f"{name} = {one.value!r}"
+                yield f"{name} = {spec.value!r}"
 
     def _model(self) -> Iterable[str]:
         names = list(self.definition.inputs)
@@ -370,7 +369,7 @@ class Writer:
 
     def _inputs(self, full: Workload) -> Iterable[str]:
         yield "def get_inputs():"
-        if any(one.type == "custom" for one in full.inputs.values()):
+        if any(spec.type == "custom" for spec in full.inputs.values()):
             yield from self._custom(full)
             return
         yield "    return ["
@@ -382,11 +381,11 @@ class Writer:
         entry = self.definition.custom_inputs_entrypoint
         if entry is None or entry not in self._reference.names:
             raise TaskError("its inputs are made by a function that its reference does not define")
-        if any(one.type not in ("custom", "scalar") for one in full.inputs.values()):
+        if any(spec.type not in ("custom", "scalar") for spec in full.inputs.values()):
             raise TaskError("a workload mixes inputs made by a function with others")
-        scalars = [name for name, one in full.inputs.items() if one.type == "scalar"]
-        given = ", ".join(f'"{name}": {name}' for name in (*self.definition.axes, *scalars))
-        yield f"    made = {self._reference.renamed.get(entry, entry)}({{{given}}}, torch.device('cpu'))"
+        scalars = [name for name, spec in full.inputs.items() if spec.type == "scalar"]
+        arguments = ", ".join(f'"{name}": {name}' for name in (*self.definition.axes, *scalars))
+        yield f"    made = {self._reference.renamed.get(entry, entry)}({{{arguments}}}, torch.device('cpu'))"
         parts = []
         for name, tensor in self.definition.inputs.items():
             view = ".view(torch.uint8)" if tensor.dtype in _BYTES else ""
@@ -416,7 +415,7 @@ class Writer:
         return f"torch.randint({low}, {high}, {shape}, {dtype})"
 
     def _embedded(self, name: str, tensor: Tensor, source: Source) -> str:
-        """An integer tensor from a file, written out: indices and offsets mean something, and cannot be redrawn."""
+        """An integer tensor from a file as a literal: indices and offsets have a meaning, so they cannot be random."""
         path = self._root / (source.path or "")
         if not source.path or not lies_within(path, self._root):
             raise TaskError(f"input '{name}' comes from a file outside the folder that is imported")

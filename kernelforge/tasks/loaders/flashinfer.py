@@ -1,13 +1,32 @@
-"""FlashInfer-Bench: a trace set's ``definitions/<op_type>/<name>.json`` and ``workloads/<op_type>/<name>.jsonl``."""
+"""Loaders of FlashInfer-Bench and SOL-ExecBench, whose problems are definitions with workloads.
+
+FlashInfer-Bench: a trace set's ``definitions/<op_type>/<name>.json`` and ``workloads/<op_type>/<name>.jsonl``.
+SOL-ExecBench: folders that each hold a ``definition.json`` and a ``workload.jsonl``.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
 from kernelforge.tasks.loaders.definitions import Writer, read_definition, read_text, read_workloads
 from kernelforge.tasks.loaders.rows import Taken
+
+
+def _load_each(problems: Iterable[tuple[str, Path]], make: Callable[[Path, str, Taken], ExternalTask]) -> Loaded:
+    """Make a task of each problem, given by its origin and path; a problem with an error is not loaded."""
+    tasks: list[ExternalTask] = []
+    failed: list[NotLoaded] = []
+    taken: Taken = {}
+    for origin, path in problems:
+        try:
+            tasks.append(make(path, origin, taken))
+        except TaskError as error:
+            failed.append(NotLoaded(origin, str(error)))
+    return Loaded(tuple(tasks), tuple(failed))
 
 
 class FlashInferBench:
@@ -31,16 +50,7 @@ class FlashInferBench:
             raise UsageError(
                 f"{source} is no FlashInfer-Bench trace set: there is no JSON file below {source / 'definitions'}"
             )
-        tasks: list[ExternalTask] = []
-        failed: list[NotLoaded] = []
-        taken: Taken = {}
-        for path in paths:
-            origin = str(path.relative_to(source))
-            try:
-                tasks.append(self._task(source, path, origin, taken))
-            except TaskError as error:
-                failed.append(NotLoaded(origin, str(error)))
-        return Loaded(tuple(tasks), tuple(failed))
+        return _load_each(((str(path.relative_to(source)), path) for path in paths), partial(self._task, source))
 
     def _task(self, source: Path, path: Path, origin: str, taken: Taken) -> ExternalTask:
         definition = read_definition(read_text(path, source))
@@ -51,3 +61,31 @@ class FlashInferBench:
         return Writer(definition, "FlashInfer-Bench", source).task(
             read_workloads(read_text(listed, source), definition.name), origin, taken
         )
+
+
+class SolExecBench:
+    """Problems with expression axes and inputs that the reference makes itself."""
+
+    name = "sol-execbench"
+    summary = "SOL-ExecBench: SOURCE is a folder of problems, each a folder with definition.json and workload.jsonl"
+
+    def recognises(self, source: Path) -> bool:
+        """Whether SOURCE is a problem, or a folder of problems, or one of such folders."""
+        return any(next(source.glob(f"{above}definition.json"), None) is not None for above in ("", "*/", "*/*/"))
+
+    def load(self, source: Path) -> Loaded:
+        """Every folder with a ``definition.json``, at any depth, as a task.
+
+        Raises:
+            UsageError: there is none.
+        """
+        folders = [path.parent for path in sorted(source.rglob("definition.json"))]
+        if not folders:
+            raise UsageError(f"{source} holds no SOL-ExecBench problem: there is no definition.json in it or below")
+        named = ((path.name if path == source else str(path.relative_to(source)), path) for path in folders)
+        return _load_each(named, partial(self._task, source))
+
+    def _task(self, source: Path, folder: Path, origin: str, taken: Taken) -> ExternalTask:
+        definition = read_definition(read_text(folder / "definition.json", source))
+        workloads = read_workloads(read_text(folder / "workload.jsonl", source), definition.name)
+        return Writer(definition, "SOL-ExecBench", folder).task(workloads, origin, taken)

@@ -28,7 +28,7 @@ class KernelBenchParquet:
     summary = "KernelBench's Hugging Face data set: one .parquet file, or a folder of them"
 
     def recognises(self, source: Path) -> bool:
-        """Whether the first file has the data set's columns; one that cannot be looked into counts as it."""
+        """Whether the first file has the data set's columns; a file that cannot be read counts as such."""
         files = data_files(source, _SUFFIXES)
         return bool(files) and set(_COLUMNS) <= (columns_of(files[0]) or set(_COLUMNS))
 
@@ -95,7 +95,9 @@ class KernelBench:
         if not source.exists():
             raise UsageError(f"there is no {source}; name a checkout of KernelBench, or a folder of its files")
         try:
-            problems = sorted(_problems(source), key=lambda one: (one.level or 0, _number(one.path.stem), one.origin))
+            problems = sorted(
+                _problems(source), key=lambda problem: (problem.level or 0, _number(problem.path.stem), problem.origin)
+            )
         except OSError as error:
             raise UsageError(f"cannot read {source}: {error.strerror}") from error
         if not problems:
@@ -126,10 +128,10 @@ class KernelBench:
 
 
 def kernelbench_task(source: str, *, name: str, title: str, origin: str, level: int | None) -> ExternalTask:
-    """A task of KernelBench's text, wherever that came from.
+    """Make a task from a text in KernelBench's format.
 
     Raises:
-        TaskError: it is malformed, or needs what the oracle's jail does not have.
+        TaskError: it is malformed, or needs something that the oracle's jail lacks.
     """
     lifted = lift(source, origin)
     tree = parse_python(lifted, origin)
@@ -148,12 +150,12 @@ def kernelbench_task(source: str, *, name: str, title: str, origin: str, level: 
 
 
 def reason(error: Exception, origin: str) -> str:
-    """What an error says, without the origin that stands before it anyway."""
+    """Text of an error, without the origin that callers put before it."""
     return str(error).removeprefix(origin).lstrip(",: ")
 
 
 def fetched_models(tree: ast.Module) -> str:
-    """The package by which a file fetches a model; empty where it fetches none."""
+    """The package with which a file downloads a model, or an empty string."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             modules = [alias.name for alias in node.names]
@@ -168,7 +170,7 @@ def fetched_models(tree: ast.Module) -> str:
 
 
 def _tied_outputs(tree: ast.Module) -> tuple[int, ...]:
-    """Output 0 where ``forward`` returns an index by ``argmax`` or ``argmin``: any of equal values is right then."""
+    """Output 0 if ``forward`` returns an index by ``argmax`` or ``argmin``, where ties are equally correct."""
     for model in tree.body:
         if isinstance(model, ast.ClassDef) and model.name == "Model":
             for node in ast.walk(model):

@@ -1,7 +1,7 @@
 """CUDA-Agent-Ops-6K: rows of synthesised tasks in KernelBench's form, as parquet or JSON lines.
 
-A row has ``code`` (``Model``, ``get_inputs``, ``get_init_inputs``), ``ops`` (what was combined) and ``data_source``
-(``torch#k``: *k* operators of torch). From "CUDA Agent", 2026, arXiv:2602.24286.
+A row has ``code`` (``Model``, ``get_inputs``, ``get_init_inputs``), ``ops`` (the combined operators) and
+``data_source`` (``torch#k``: *k* operators of torch). From "CUDA Agent", 2026, arXiv:2602.24286.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, d
 
 _COLUMNS = ("code", "ops", "data_source")
 _LONGEST_OPS, _MOST_OPS = 4096, 64
-"""What is read of the list of operators, which is only named."""
+"""Limits for the list of operators, which is used for names only."""
 _SUFFIXES = (".parquet", ".jsonl")
 
 
@@ -70,7 +70,7 @@ def _task(row: Row, number: int, taken: Taken) -> ExternalTask:
 
 
 def _level(row: Row) -> int:
-    """1 for a single operator, 2 for several: the number stands behind ``torch#``."""
+    """1 for a single operator, 2 for several, by the number after ``torch#``."""
     match = re.search(r"#(\d{1,3})$", str(row.values.get("data_source", "")))
     return 1 if match and int(match[1]) == 1 else 2
 
@@ -85,4 +85,4 @@ def _operators(ops: Any) -> list[str]:
             ops = ops.strip("[] ").split(",")
     if not isinstance(ops, list):
         return []
-    return [name for one in ops[:_MOST_OPS] if isinstance(one, str) and (name := one.strip(" '\"").rpartition(".")[2])]
+    return [name for op in ops[:_MOST_OPS] if isinstance(op, str) and (name := op.strip(" '\"").rpartition(".")[2])]

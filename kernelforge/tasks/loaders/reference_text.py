@@ -19,24 +19,22 @@ _KNOWN_IMPORTS = frozenset({
 
 
 class Reference(NamedTuple):
-    """The text of a reference without assertions, with names that a task file needs for itself made free."""
+    """Text of a reference without assertions; names that a task file needs are renamed."""
 
     text: str
     future: tuple[str, ...]
     """``from __future__`` lines, which must come first in a file."""
     names: frozenset[str]
-    """What it binds at module level, by its own names."""
+    """Names that it binds at module level, before renaming."""
     renamed: Mapping[str, str]
-    """New names of those that were taken."""
+    """New names, by the old ones."""
 
 
 def read_reference(text: str, taken: Collection[str]) -> Reference:
-    """Read a reference.
-
-    Assertions go, as under ``python -O``: many look at the values of tensors, which no traced reference can.
+    """Read a reference, and remove assertions as ``python -O`` does: a traced reference has no tensor values to check.
 
     Raises:
-        TaskError: a syntax error, or an import of a package that is not there.
+        TaskError: a syntax error, or an import of a missing package.
     """
     text = plain_text(text)
     tree = parse_python(text, "its reference")
@@ -53,42 +51,42 @@ def read_reference(text: str, taken: Collection[str]) -> Reference:
         last = (node.end_lineno or node.lineno) - 1
         return starts[node.lineno - 1] + node.col_offset, starts[last] + (node.end_col_offset or 0)
 
-    gone: set[int] = set()
+    removed: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
             edits.append((*span(node), "pass"))
-            gone.update(id(part) for part in ast.walk(node))
+            removed.update(id(part) for part in ast.walk(node))
         elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future.append(ast.unparse(node))
             edits.append((*span(node), "pass"))
     raw = text.encode()
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in renamed:
-            if id(node) not in gone:
+            if id(node) not in removed:
                 edits.append((*span(node), renamed[node.id]))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in renamed:
             head = re.compile(rb"(?:def|class)[ \t]+(?=" + re.escape(node.name.encode()) + rb"\b)").match(
                 raw, span(node)[0]
             )
             if head is None:
-                raise TaskError(f"its reference, line {node.lineno}: '{node.name}' is not plainly written there")
+                raise TaskError(f"its reference, line {node.lineno}: '{node.name}' is written in an unsupported form")
             edits.append((head.end(), head.end() + len(node.name.encode()), renamed[node.name]))
     return Reference(spliced(raw, sorted(edits)), tuple(future), names, renamed)
 
 
 def foreign_imports(tree: ast.Module) -> set[str]:
     """Top-level packages that a text imports anywhere and that the oracle's process does not have."""
-    found: set[str] = set()
+    modules: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name.split(".")[0] for alias in node.names}
+            modules |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            found.add("a relative module" if node.level else (node.module or "").split(".")[0])
-    return found - _KNOWN_IMPORTS
+            modules.add("a relative module" if node.level else (node.module or "").split(".")[0])
+    return modules - _KNOWN_IMPORTS
 
 
 def _bound(tree: ast.Module) -> set[str]:
-    """Names that a module's own statements bind, imports aside."""
+    """Names that a module's statements bind, without imports."""
     names: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef):

@@ -26,7 +26,7 @@ from kernelforge.tasks.loaders.source_rewrite import edited
 _MODULE, _CONFIG = "func_forward.py", "config_forward.json"
 _BACKWARD = "func_backward.py"
 _DRAWN = "_get_inputs_of"
-"""What the benchmark's own ``get_inputs`` is called in the task."""
+"""Name of the benchmark's ``get_inputs`` in the task."""
 _MAX_CONFIG_BYTES = 1 << 20
 _DEEPEST_SETTING = 8
 _LARGEST_SETTING = 1e300
@@ -53,22 +53,22 @@ class RobustKBench:
         missing: list[NotLoaded] = []
         taken: Taken = {}
         for folder in folders:
-            place = folder.relative_to(source).as_posix() if folder != source else folder.name
+            origin = folder.relative_to(source).as_posix() if folder != source else folder.name
             if (folder / _MODULE).exists():
                 try:
-                    tasks.append(_task(folder, source, f"{place}/{_MODULE}", taken))
+                    tasks.append(_task(folder, source, f"{origin}/{_MODULE}", taken))
                 except TaskError as error:
-                    missing.append(NotLoaded(f"{place}/{_MODULE}", reason(error, f"{place}/{_MODULE}")))
+                    missing.append(NotLoaded(f"{origin}/{_MODULE}", reason(error, f"{origin}/{_MODULE}")))
             if (folder / _BACKWARD).exists():
-                why = "it compares gradients by torch's autograd, which a candidate here does not go through"
-                missing.append(NotLoaded(f"{place}/{_BACKWARD}", why))
+                why = "it compares gradients by torch's autograd, which candidates here do not use"
+                missing.append(NotLoaded(f"{origin}/{_BACKWARD}", why))
         return Loaded(tuple(tasks), tuple(missing))
 
 
 def _folders(source: Path) -> Iterator[Path]:
     if source.is_dir():
-        found = {path.parent for name in (_MODULE, _BACKWARD) for path in source.rglob(name)}
-        yield from (folder for folder in found if not any(part.startswith(".") for part in folder.parts[1:]))
+        folders = {path.parent for name in (_MODULE, _BACKWARD) for path in source.rglob(name)}
+        yield from (folder for folder in folders if not any(part.startswith(".") for part in folder.parts[1:]))
 
 
 def _task(folder: Path, within: Path, origin: str, taken: Taken) -> ExternalTask:
@@ -88,7 +88,7 @@ def as_task_file(source: str, inputs: Mapping[str, Any], init: Mapping[str, Any]
     """A module of robust-kbench as a task file: settings in module constants, and ``get_inputs`` without arguments.
 
     Raises:
-        TaskError: it lacks a part, or the configuration names what ``get_inputs`` or ``Model`` does not take.
+        TaskError: a part is missing, or the settings do not fit.
     """
     tree = parse_python(source, origin)
     functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -100,9 +100,9 @@ def as_task_file(source: str, inputs: Mapping[str, Any], init: Mapping[str, Any]
     names = {name: _constant_name(name) for name in settings}
     if len(set(names.values())) < len(names):
         raise TaskError("its settings have names that differ only in case")
-    inputs = _taken_by(functions["get_inputs"], inputs)
-    init = _taken_by(methods["__init__"], init) if "__init__" in methods else {}
-    edits = [*_renamed(source, functions["get_inputs"]), *_without_function(source, methods.get("forward"))]
+    inputs = _accepted(functions["get_inputs"], inputs)
+    init = _accepted(methods["__init__"], init) if "__init__" in methods else {}
+    edits = [*_rename_get_inputs(source, functions["get_inputs"]), *_without_function(source, methods.get("forward"))]
     head = [f"{names[name]} = {settings[name]!r}" for name in settings]
     arguments = ", ".join(f"{name}={names[name]}" for name in inputs)
     members = ", ".join(f"{name!r}: {names[name]}" for name in init)
@@ -125,16 +125,16 @@ def _constant_name(name: str) -> str:
     return re.sub(r"\W", "_", name).upper()
 
 
-def _taken_by(function: ast.FunctionDef, given: Mapping[str, Any]) -> Settings:
-    """What a function takes of its settings: shared ones are given to both sides."""
+def _accepted(function: ast.FunctionDef, values: Mapping[str, Any]) -> Settings:
+    """The settings that a function accepts; shared settings go to both functions."""
     arguments = function.args
     if arguments.kwarg is not None:
-        return dict(given)
-    known = {one.arg for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    return {name: value for name, value in given.items() if name in known}
+        return dict(values)
+    names = {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    return {name: value for name, value in values.items() if name in names}
 
 
-def _renamed(source: str, function: ast.FunctionDef) -> list[tuple[int, int, int, str]]:
+def _rename_get_inputs(source: str, function: ast.FunctionDef) -> list[tuple[int, int, int, str]]:
     line = source.split("\n")[function.lineno - 1]
     at = line.find("get_inputs", function.col_offset)
     if at < 0:
@@ -156,7 +156,7 @@ def _without_function(source: str, forward: ast.FunctionDef | None) -> list[tupl
     is_docstring = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and len(forward.body) > 1
     first = forward.body[1] if is_docstring else first
     if end.end_lineno != default.end_lineno:
-        raise TaskError("the parameters of `forward` stand on several lines, which this loader does not take apart")
+        raise TaskError("the parameters of `forward` span several lines, which this loader cannot edit")
     assert end.end_col_offset is not None
     assert default.end_col_offset is not None
     return [
@@ -169,7 +169,7 @@ def _config(path: Path, within: Path) -> Mapping[str, Any]:
     try:
         config = json.loads(read_plain_file(path, _MAX_CONFIG_BYTES, within=within))
     except FileNotFoundError:
-        raise TaskError(f"there is no {path.name} beside it") from None
+        raise TaskError(f"there is no {path.name} next to it") from None
     except (ValueError, RecursionError) as error:
         raise TaskError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(config, dict):
@@ -178,7 +178,7 @@ def _config(path: Path, within: Path) -> Mapping[str, Any]:
 
 
 def _first(config: Mapping[str, Any], key: str) -> Settings:
-    """The first of a list of settings; empty where there is none."""
+    """The first of a list of settings, or an empty one."""
     settings = config.get(key, [])
     first = settings[0] if isinstance(settings, list) and settings else {}
     if not isinstance(first, dict) or not all(isinstance(name, str) and name.isidentifier() for name in first):

@@ -16,7 +16,7 @@ from kernelforge.utils.shell_hints import install_hint
 _LONGEST = 80
 
 Taken = dict[str, int]
-"""Names that are taken, each with the last number that was put behind it."""
+"""Used names, each with its last numeric suffix."""
 
 
 def task_name(text: str) -> str:
@@ -31,25 +31,25 @@ def task_title(text: str) -> str:
 
 
 def distinct(name: str, taken: Taken) -> str:
-    """The name, with a number behind it where it is taken; adds what it gives to ``taken``."""
-    found, number = name, taken.get(name, 0) + 1
-    while found in taken:
+    """The name, with a numeric suffix if it is used; adds the result to ``taken``."""
+    candidate, number = name, taken.get(name, 0) + 1
+    while candidate in taken:
         number += 1
-        found = f"{name}_{number}"
+        candidate = f"{name}_{number}"
     taken[name] = number
-    taken.setdefault(found, 1)
-    return found
+    taken.setdefault(candidate, 1)
+    return candidate
 
 
 _MAX_LINE_BYTES = 4 << 20
 _BATCH_ROWS = 64
 _MOST_ROWS, _MOST_BYTES = 50_000, 512 << 20
-"""Of one file: the largest data set known has some thousands of rows of a few kilobytes."""
+"""Limits of one file: the largest known data set has some thousands of rows of a few kilobytes."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One row, or why there is none."""
+    """One row, or the reason why it cannot be read."""
 
     origin: str
     """File and number of the row, from 0."""
@@ -58,7 +58,7 @@ class Row:
 
 
 def data_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
-    """The file itself, or those of a folder and its sub-folders, in order of their names."""
+    """The file itself, or the files of a folder and its sub-folders, in order of their names."""
     if source.is_file():
         return [source] if source.suffix in suffixes else []
     if not source.is_dir():
@@ -69,7 +69,7 @@ def data_files(source: Path, suffixes: Sequence[str]) -> list[Path]:
 
 
 def columns_of(path: Path) -> set[str]:
-    """Names of the columns of a file; of JSON lines those of the first one. Empty where it cannot be read."""
+    """Column names of a file, in JSON lines those of the first line; empty if it cannot be read."""
     try:
         if path.suffix == ".parquet":
             return set(_parquet().read_schema(path).names)
@@ -110,7 +110,7 @@ def rows_of(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _too_much(number: int, length: int, total: int) -> str:
-    """Why a file is read no further; empty where it is."""
+    """Reason to stop reading a file, or an empty string."""
     if length > _MAX_LINE_BYTES:
         return f"the row has more than {_MAX_LINE_BYTES:,} bytes; the file is read no further"
     if number >= _MOST_ROWS or total > _MOST_BYTES:
@@ -136,25 +136,25 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             schema = file.schema_arrow
             present = [name for name in columns if name in schema.names]
             texts = [name for name in present if str(schema.field(name).type) in ("string", "large_string")]
-        # A text that stands in many rows is kept once, as it is in the file: a small file can hold much more than fits.
+        # Repeated texts are kept once, as in the file: expanded, a small file may not fit into memory.
         with parquet.ParquetFile(path, read_dictionary=texts) as file:
             for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=present):
-                for place in range(batch.num_rows):
+                for index in range(batch.num_rows):
                     origin = f"{path.name}, row {number}"
-                    lengths = [_length(column[place]) for column in batch.columns]
+                    lengths = [_length(column[index]) for column in batch.columns]
                     total += sum(lengths)
                     if fault := _too_much(number, max(lengths, default=0), total):
                         yield Row(origin, {}, fault)
                         return
-                    yield Row(origin, {name: batch.column(name)[place].as_py() for name in present})
+                    yield Row(origin, {name: batch.column(name)[index].as_py() for name in present})
                     number += 1
     except (OSError, ValueError, LookupError, OverflowError, MemoryError, pyarrow.ArrowException) as error:
-        told = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UsageError(f"cannot read {path}: {told[:200]}") from error
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"cannot read {path}: {message[:200]}") from error
 
 
 def _length(value: Any) -> int:
-    """Bytes of a text in a parquet file; 0 of anything else."""
+    """Bytes of a text in a parquet file; 0 for other values."""
     import pyarrow
 
     plain = value.value if isinstance(value, pyarrow.DictionaryScalar) else value

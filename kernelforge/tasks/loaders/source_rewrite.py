@@ -15,7 +15,7 @@ from kernelforge.tasks.constants import called_name, parse_python
 from kernelforge.tasks.files import parse_task_file
 
 SMALLEST_EXTENT = 8
-"""Smaller numbers are taken for what they mostly are: kernel sizes, strides, axes, channels of an image."""
+"""Smaller numbers are mostly kernel sizes, strides, axes or channels of an image, so they are not extents."""
 
 _LARGEST_EXTENT = 2**40
 _MOST_LIFTED = 256
@@ -29,12 +29,12 @@ _FACTORY_DEVICE = "device"
 def lift(source: str, name: str) -> str:
     """The text with its inline extents as module constants, and without ``device="cuda"``.
 
-    Lifted are whole numbers from 8 on: elements of tuples and lists at module level, and anything in ``get_inputs`` and
-    ``get_init_inputs`` that is no index. Each place gets a constant of its own, named after the variable or keyword
-    that it is for; what equals what is found out later, by running the reference.
+    Lifted are integers from 8: elements of tuples and lists at module level, and all numbers but indices in
+    ``get_inputs`` and ``get_init_inputs``. Each gets its own constant, named after its variable or keyword; running the
+    reference later shows which must be equal.
 
     Raises:
-        TaskError: the text is no task file; the message names ``name``.
+        TaskError: the text is not a task file; the message names ``name``.
     """
     parse_task_file(source, name)
     tree = parse_python(source, name)
@@ -47,7 +47,7 @@ def lift(source: str, name: str) -> str:
     for node, hint in literals:
         constant = names.new(hint[:_LONGEST_HINT])
         constants.append((constant, node.value))  # type: ignore[arg-type]
-        # A space, for what may follow at once: ``16if``.
+        # A space, since a keyword may follow directly: ``16if``.
         edits.append(_replacing(node, f"{constant} " if _touches(source, node) else constant))
     text = edited(source, edits)
     if not constants:
@@ -58,7 +58,7 @@ def lift(source: str, name: str) -> str:
 
 
 class _Names:
-    """New names for constants, none of which the file uses."""
+    """Generator of constant names that the file does not use."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._taken = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
@@ -109,7 +109,7 @@ def _bound_name(statement: ast.stmt) -> str | None:
 
 
 def _literals_in(node: ast.AST, hint: str) -> Iterator[tuple[ast.Constant, str]]:
-    """Whole numbers that may be extents, each with what its constant is to be called after."""
+    """Integers that may be extents, each with a hint for the name of its constant."""
     if isinstance(node, ast.Constant):
         if type(node.value) is int and SMALLEST_EXTENT <= node.value <= _LARGEST_EXTENT:
             yield node, hint
@@ -132,7 +132,7 @@ def _is_seeding(node: ast.AST) -> bool:
 
 
 def _devices(tree: ast.Module) -> Iterator[ast.expr]:
-    """``device="cuda"`` becomes ``device=None``: the oracle decides where a reference runs, and may have no GPU."""
+    """Literals of ``device="cuda"``, to become None: the oracle chooses the device, and may have no GPU."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.keyword)
@@ -145,7 +145,7 @@ def _devices(tree: ast.Module) -> Iterator[ast.expr]:
 
 
 def edited(source: str, edits: Iterable[tuple[int, int, int, str]]) -> str:
-    """The text with spans replaced: line from 1, first and last column in UTF-8 bytes (as in ``ast``), and new text."""
+    """Replace spans of the text, each a line from 1, first and last column in UTF-8 bytes, and new text."""
     text = source.encode()
     starts = [0, *(match.end() for match in re.finditer(b"\n", text))]
     places = sorted((starts[line - 1] + first, starts[line - 1] + last, new) for line, first, last, new in edits)
@@ -153,7 +153,7 @@ def edited(source: str, edits: Iterable[tuple[int, int, int, str]]) -> str:
 
 
 def spliced(text: bytes, places: Iterable[tuple[int, int, str]]) -> str:
-    """UTF-8 text with spans of bytes, which are in order and apart, replaced."""
+    """Replace spans of bytes in UTF-8 text; the spans are in order and do not overlap."""
     pieces, done = [], 0
     for start, end, new in places:
         pieces += [text[done:start], new.encode()]
@@ -162,25 +162,25 @@ def spliced(text: bytes, places: Iterable[tuple[int, int, str]]) -> str:
 
 
 def _touches(source: str, node: ast.expr) -> bool:
-    """Whether a letter follows a literal at once."""
+    """Whether a letter directly follows a literal."""
     line = source.split("\n", node.lineno)[node.lineno - 1].encode()
     return line[node.end_col_offset : (node.end_col_offset or 0) + 1].isalpha()
 
 
 def _replacing(node: ast.expr, new: str) -> tuple[int, int, int, str]:
-    """The edit that puts a text in place of a literal, which stands on one line."""
+    """Edit that replaces a literal on one line."""
     assert node.end_col_offset is not None
     return node.lineno, node.col_offset, node.end_col_offset, new
 
 
 def _first_line(tree: ast.Module, name: str) -> int:
-    """How many lines stand before the first statement that is neither docstring nor ``from __future__``."""
+    """Number of lines before the first statement other than the docstring and ``from __future__``."""
     line = 0
     for position, node in enumerate(tree.body):
         is_docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
         if not is_docstring and not (isinstance(node, ast.ImportFrom) and node.module == "__future__"):
             if node.lineno <= line:
-                raise TaskError(f"{name}, line {line}: a statement stands behind the docstring or a __future__ import")
+                raise TaskError(f"{name}, line {line}: a statement follows the docstring or __future__ import")
             break
         line = node.end_lineno or line
     return line

@@ -1,6 +1,6 @@
 """Write an imported suite to a folder: ``suite.toml``, one file per task, and ``import.json`` with the origins.
 
-The folder appears whole or not at all, and one that holds anything else is left alone.
+The folder is written atomically; a folder with other content is never changed.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _LONGEST_COMMENT = 1000
 _NO_COMMENT = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]+")
 
 RECORD = "import.json"
-"""Beside the manifest: where the tasks came from, what was not loaded, and what each file held when it was written."""
+"""File next to the manifest: origins of the tasks, problems that were not loaded, and hashes of the written files."""
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a folder was imported from."""
+    """Source of an import."""
 
     format: str
     source: Path
@@ -44,7 +44,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class SizedTask:
-    """A task with the sizes that were chosen for it."""
+    """A task with its sizes."""
 
     task: ExternalTask
     sizes: tuple[Size, ...]
@@ -52,10 +52,10 @@ class SizedTask:
 
 
 def refuse_other_folder(folder: Path, origin: Origin) -> None:
-    """Nothing, where ``folder`` may be written to: absent, empty, or an unchanged import from the same origin.
+    """Check that ``folder`` may be written: absent, empty, or an unchanged import from the same origin.
 
     Raises:
-        UsageError: it holds something else; the message says what, and what to do.
+        UsageError: it has other content; the message says which, and what to do.
     """
     advice = "choose another --output, or move the folder away"
     if not folder.is_dir():
@@ -80,7 +80,7 @@ def refuse_other_folder(folder: Path, origin: Origin) -> None:
         for name, digest in files.items()
         if name in present and ((folder / name).is_symlink() or _digest(folder / name) != digest)
     )
-    for names, what in ((added, "was added to it"), (changed, "was changed")):
+    for names, what in ((added, "was added"), (changed, "was changed")):
         if names:
             raise UsageError(f"{folder} is no longer as it was imported: {names[0]} {what}; {advice}")
 
@@ -88,15 +88,15 @@ def refuse_other_folder(folder: Path, origin: Origin) -> None:
 def write_suite(
     folder: Path, origin: Origin, title: str, tasks: Sequence[SizedTask], not_loaded: Sequence[NotLoaded]
 ) -> None:
-    """Write the folder; one that is there already is replaced in one step.
+    """Write the folder; an existing one is replaced atomically.
 
     Raises:
-        UsageError: see :func:`refuse_other_folder`; or the disk does not take it.
+        UsageError: see :func:`refuse_other_folder`; or the folder cannot be written.
     """
     refuse_other_folder(folder, origin)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with _beside(folder) as made:
+        with _new_sibling(folder) as made:
             files = {MANIFEST: _manifest(title, origin, tasks)}
             files |= {f"{sized.task.name}.py": sized.task.source for sized in tasks}
             for name, text in files.items():
@@ -107,7 +107,7 @@ def write_suite(
                     {"name": sized.task.name, "origin": sized.task.origin, "notes": list(sized.notes)}
                     for sized in tasks
                 ],
-                "not_loaded": [{"origin": one.origin, "reason": one.reason} for one in not_loaded],
+                "not_loaded": [{"origin": item.origin, "reason": item.reason} for item in not_loaded],
             }
             text = _writable(json.dumps(record, indent=2, ensure_ascii=False))
             (made / RECORD).write_text(f"{text}\n", encoding="utf-8")
@@ -117,8 +117,8 @@ def write_suite(
 
 
 @contextlib.contextmanager
-def _beside(folder: Path) -> Iterator[Path]:
-    """A new folder beside another, gone afterwards unless it was moved."""
+def _new_sibling(folder: Path) -> Iterator[Path]:
+    """A new folder next to another, removed at the end unless it was moved."""
     made = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     made.chmod(0o755)
     try:
@@ -131,8 +131,8 @@ def _put_in_place(made: Path, folder: Path) -> None:
     if not folder.exists():
         made.rename(folder)
         return
-    with _beside(folder) as old:
-        # A folder replaces an empty one in one step; a full one has to make room first.
+    with _new_sibling(folder) as old:
+        # A rename replaces an empty folder only; move a full one away first.
         folder.rename(old / folder.name)
         made.rename(folder)
 
@@ -167,12 +167,12 @@ def _manifest(title: str, origin: Origin, tasks: Sequence[SizedTask]) -> str:
 
 
 def _writable(text: str) -> str:
-    """A text with what UTF-8 cannot hold, such as the bytes of a strange file name, replaced."""
+    """Text with lone surrogates replaced, such as those of undecodable file names."""
     return text.encode(errors="replace").decode()
 
 
 def _comment(text: str) -> str:
-    """One line that TOML takes as a comment: what children of the oracle say may hold anything."""
+    """One line for a TOML comment, without control characters: notes of the oracle's children are untrusted."""
     return _NO_COMMENT.sub(" ", _writable(text))[:_LONGEST_COMMENT]
 
 
@@ -185,9 +185,9 @@ def _inline(values: Mapping[str, Any]) -> Any:
 
 
 def _policy(policy: TaskPolicy) -> dict[str, Any]:
-    """What differs from the default."""
-    given = policy.model_dump(mode="json", exclude_defaults=True)
-    return {name: value for name, value in given.items() if value is not None}
+    """Values that differ from the default."""
+    values = policy.model_dump(mode="json", exclude_defaults=True)
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _digest(path: Path) -> str:

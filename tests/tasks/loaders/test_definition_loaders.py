@@ -14,8 +14,7 @@ from kernelforge.records import Size, Task
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import parse_task_file
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded
-from kernelforge.tasks.loaders.flashinfer import FlashInferBench
-from kernelforge.tasks.loaders.sol_execbench import SolExecBench
+from kernelforge.tasks.loaders.flashinfer import FlashInferBench, SolExecBench
 
 NORM = """import torch
 

@@ -1,0 +1,270 @@
+"""Options shared by commands, and their conversion to configuration records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kernelforge.errors import UsageError
+
+if TYPE_CHECKING:
+    from kernelforge.records import Budget, Limits, LLMSettings, MeasureSettings, Task
+    from kernelforge.sandbox import Zygote
+
+
+class Runtime(StrEnum):
+    """Values of ``--runtime``."""
+
+    CUPY = "cupy"
+    PYCUDA = "pycuda"
+
+
+class Protocol(StrEnum):
+    """Values of ``--protocol``."""
+
+    KERNELFORGE = "kernelforge"
+    KERNELBENCH = "kernelbench"
+
+
+RuntimeOption = Annotated[Runtime | None, typer.Option("--runtime", help="What talks to the GPU's driver.")]
+ProtocolOption = Annotated[
+    Protocol | None,
+    typer.Option("--protocol", help="How a GPU is timed; kernelbench is for comparison with published numbers only."),
+]
+SanitizerOption = Annotated[
+    bool, typer.Option("--sanitizer", help="On a GPU: also run the small size under compute-sanitizer.")
+]
+MeasureOption = Annotated[
+    list[str] | None,
+    typer.Option("--measure", metavar="NAME=VALUE", help="How a GPU measures, such as qps=100 or seconds=20."),
+]
+
+
+def measure_settings(
+    runtime: Runtime | None,
+    protocol: Protocol | None,
+    sanitizer: bool,
+    measure: Sequence[str] | None,
+    *,
+    full_counters: bool = False,
+) -> MeasureSettings:
+    """Settings from the options.
+
+    Raises:
+        UsageError: an unknown name, or an invalid value.
+    """
+    from pydantic import ValidationError
+
+    from kernelforge.records import MeasureSettings, first_fault
+
+    values: dict[str, Any] = pairs("--measure", measure)
+    names = ("counters", "precision", "qps", "seconds")
+    for name in values:
+        if name not in names:
+            raise UsageError(f"--measure has no {name!r}; choose of {', '.join(names)}")
+    if full_counters:
+        values.setdefault("counters", "full")
+    for name, value in (("runtime", runtime), ("protocol", protocol)):
+        if value is not None:
+            values[name] = value.value
+    try:
+        return MeasureSettings.model_validate(values | {"sanitizer": sanitizer}, strict=False)
+    except ValidationError as error:
+        raise UsageError(f"--measure {first_fault(error)}") from error
+
+
+def default_device(*, opens: bool, measure: MeasureSettings, allow_unconfined: bool) -> str:
+    """Device to use when none was named; prints on stderr why a GPU is not used.
+
+    Args:
+        opens: open a GPU to see that it works, and take the emulated device if not.
+        measure: settings for the GPU.
+        allow_unconfined: open it without a jail if none works.
+    """
+    from kernelforge.devices import best_device, unused_gpu, usable_device
+
+    name, why = usable_device(measure, allow_unconfined=allow_unconfined) if opens else (best_device(), unused_gpu())
+    if why is not None:
+        typer.echo(f"note: {why}", err=True)
+    return name
+
+
+def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
+    """``NAME=VALUE`` texts as a mapping.
+
+    Raises:
+        UsageError: a text without ``=``, or a name given twice.
+    """
+    values: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        name = name.strip().replace("-", "_")
+        if not equals or not name:
+            raise UsageError(f"{option} {text!r}: write NAME=VALUE")
+        if name in values:
+            raise UsageError(f"{option} {name} is given twice; give it once")
+        values[name] = value.strip()
+    return values
+
+
+def strategy_settings(set_options: Sequence[str] | None, metrics: str | None, ncu: bool) -> dict[str, Any]:
+    """Options of the strategy, from ``--set``, ``--metrics`` and ``--ncu``."""
+    settings: dict[str, Any] = pairs("--set", set_options)
+    for name, value in (("metrics", metrics), ("ncu", ncu or None)):
+        if value is None:
+            continue
+        if name in settings:
+            raise UsageError(f"--{name} and --set {name}=... say the same; give one of them")
+        settings[name] = value
+    return settings
+
+
+def budget_of(
+    rounds: int | None,
+    evaluations: int | None,
+    wall_minutes: float | None,
+    tokens: int | None,
+    dollars: float | None,
+    per_task: Sequence[str] | None,
+) -> Budget:
+    """Budget from the options of ``run``.
+
+    Raises:
+        UsageError: a limit that is not a positive number, or an unknown one.
+    """
+    from kernelforge.records import Budget
+
+    for option, value, what in (("--wall-minutes", wall_minutes, "time"), ("--dollars", dollars, "money")):
+        if value is not None and not value > 0:
+            raise UsageError(f"{option} {value:g}: give the run some {what}, for instance 5")
+    return Budget(
+        rounds=rounds,
+        evaluations=evaluations,
+        wall_seconds=None if wall_minutes is None else wall_minutes * 60,
+        tokens=tokens,
+        dollars=dollars,
+        per_task=_limits(pairs("--per-task", per_task)),
+    )
+
+
+def _limits(texts: dict[str, str]) -> Limits:
+    from pydantic import ValidationError
+
+    from kernelforge.records import Limits, first_fault
+
+    names = ("evaluations", "tokens", "dollars", "wall_minutes")
+    for name in texts:
+        if name not in names:
+            raise UsageError(f"--per-task has no limit {name!r}; choose of {', '.join(names)}")
+    values: dict[str, Any] = dict(texts)
+    minutes = values.pop("wall_minutes", None)
+    if minutes is not None:
+        try:
+            values["wall_seconds"] = float(minutes) * 60
+        except ValueError as error:
+            raise UsageError(f"--per-task wall_minutes={minutes}: give a number, for instance 5") from error
+    try:
+        return Limits.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise UsageError(f"--per-task: {first_fault(error, show_input=True)}") from error
+
+
+def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path | None) -> LLMSettings:
+    """Settings for calls of models.
+
+    Raises:
+        UsageError: an unknown setting, a value that it cannot have, or a price list that cannot be read.
+    """
+    from pydantic import ValidationError
+
+    from kernelforge.records import LLMSettings, first_fault
+
+    values: dict[str, Any] = pairs("--llm", texts)
+    names = [name for name in LLMSettings.model_fields if name not in ("prices", "base_url")]
+    for name in values:
+        if name not in names:
+            raise UsageError(f"--llm has no setting {name!r}; choose of {', '.join(names)}")
+    if base_url is not None:
+        values["base_url"] = base_url
+    if prices is not None:
+        from kernelforge.llm.prices import load_prices
+
+        values["prices"] = load_prices(prices)
+    try:
+        return LLMSettings.model_validate(values, strict=False)
+    except ValidationError as error:
+        raise UsageError(f"--llm: {first_fault(error, show_input=True)}") from error
+
+
+SuiteArgument = Annotated[
+    str, typer.Argument(metavar="[SUITE]", help="Name of a shipped suite, or the path of a suite's folder.")
+]
+OnlyOption = Annotated[
+    list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task of the suite; repeat for more.")
+]
+AllOption = Annotated[bool, typer.Option("--all", help="Every suite that ships with KernelForge.")]
+TimeoutOption = Annotated[
+    float,
+    typer.Option("--timeout", metavar="SECONDS", min=1, help="Longest wait for one answer of a task's reference."),
+]
+JobsOption = Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Tasks worked on at a time.")]
+
+
+@dataclass(frozen=True)
+class TaskSelection:
+    """Tasks from the command line."""
+
+    tasks: tuple[tuple[str, Task], ...]
+    """Name or path of the suite as given, with the task."""
+    broken: tuple[str, ...] = ()
+    """Errors of suites and tasks that could not be read; the others are still used."""
+
+    @property
+    def suites(self) -> list[str]:
+        return list(dict.fromkeys(suite for suite, _ in self.tasks))
+
+
+def select_tasks(suite: str, only: list[str] | None, every: bool) -> TaskSelection:
+    """Select tasks of every shipped suite, of one suite, or some tasks of one.
+
+    Raises:
+        UsageError: there is no such suite or task, or ``--all`` was given with ``--task``.
+        TaskError: the suite that was named is malformed.
+    """
+    from kernelforge.errors import TaskError, UsageError
+    from kernelforge.tasks import list_suites, load_suite
+
+    if every and only:
+        raise UsageError("--all takes every task of every suite; leave out --task, or name the suite instead")
+    broken: list[str] = []
+    if not every:
+        loaded = load_suite(suite, broken=None if only else broken)
+        selected = [loaded.task(name) for name in only] if only else loaded
+        return TaskSelection(tuple((suite, task) for task in selected), tuple(broken))
+    tasks: list[tuple[str, Task]] = []
+    for name in list_suites():
+        try:
+            tasks += [(name, task) for task in load_suite(name, broken=broken)]
+        except TaskError as error:
+            broken.append(str(error))
+    return TaskSelection(tuple(tasks), tuple(broken))
+
+
+def print_broken(selection: TaskSelection) -> None:
+    """Print a line on stderr for each suite or task that could not be read."""
+    from kernelforge.report.formatting import one_line
+
+    for text in selection.broken:
+        typer.echo(f"error: {one_line(text)}", err=True)
+
+
+def oracle_zygote(allow_unconfined: bool) -> Zygote:
+    """Zygote for the confined children that run references."""
+    from kernelforge.sandbox import Zygote
+
+    return Zygote("oracle", allow_unconfined=allow_unconfined)
