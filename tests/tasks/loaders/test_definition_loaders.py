@@ -268,7 +268,7 @@ def without(name: str) -> dict[str, Any]:
         (norm_definition(), [], "no workloads"),
         (norm_definition(), ["{"], "workload line 1: not JSON"),
         (norm_definition(), [{"uuid": "u", "axes": {}, "inputs": {}}], "no value for the axis 'rows'"),
-        (norm_definition(), [{"uuid": "u", "axes": {"rows": 3}, "inputs": {}}], "nothing of the input 'x'"),
+        (norm_definition(), [{"uuid": "u", "axes": {"rows": 3}, "inputs": {}}], "has no input 'x'"),
         (norm_definition(), [norm_workload(3, eps={"type": "random"})], "scalar input 'eps'"),
         (norm_definition(), [norm_workload(3, eps={"type": "scalar"})], "'eps' has no value"),
         (norm_definition(), [norm_workload(3, x={"type": "custom"})], "made by a function"),

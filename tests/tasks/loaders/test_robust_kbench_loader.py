@@ -92,7 +92,7 @@ def test_what_is_malformed_or_backward_is_listed(tmp_path: Path) -> None:
     assert said["b_module/func_forward.py"].startswith("line 1: ")
     assert "no number, text, or list" in said["c_tensor/func_forward.py"]
     assert said["d_empty/func_forward.py"].startswith("it has no `class Model`")
-    assert said["e_alone/func_forward.py"] == "there is no config_forward.json beside it"
+    assert said["e_alone/func_forward.py"] == "there is no config_forward.json next to it"
     assert "gradients" in said["f_backward/func_backward.py"]
 
 
