@@ -100,9 +100,9 @@ def _pack(used: list[Storage], kept: Set[Storage], *, exact: bool) -> list[Slot]
         while busy and busy[0][0] < storage.first_use:
             _, slot = heapq.heappop(busy)
             insort(free, (slots[slot].nbytes, slot))
-        place = bisect_left(free, (storage.nbytes, -1))
-        if place < len(free) and (not exact or free[place][0] == storage.nbytes):
-            _, slot = free.pop(place)
+        position = bisect_left(free, (storage.nbytes, -1))
+        if position < len(free) and (not exact or free[position][0] == storage.nbytes):
+            _, slot = free.pop(position)
         else:
             slot = len(slots)
             slots.append(Slot(storage.nbytes))
@@ -120,14 +120,15 @@ def assemble(machine: Machine, outputs: tuple[Tensor, ...], constants: dict[str,
     groups = (machine.setup.workspaces, machine.forward.workspaces)
     prepared = {storage for storage in machine.setup.workspaces if storage.kind == "prepared"}
     slots = share(groups, prepared | {output.storage for output in outputs}, machine.limits.workspace_bytes)
-    given = [*machine.inputs, *(tensor.storage for tensor in machine.weights.values())]
-    ids = {storage: position for position, storage in enumerate(given)}
-    ids |= {storage: position for position, slot in enumerate(slots, len(given)) for storage in slot.storages}
+    provided = [*machine.inputs, *(tensor.storage for tensor in machine.weights.values())]
+    ids = {storage: position for position, storage in enumerate(provided)}
+    ids |= {storage: position for position, slot in enumerate(slots, len(provided)) for storage in slot.storages}
     buffers = [
         Buffer(position, storage.kind, storage.nbytes, storage.label or "", storage.source)
-        for position, storage in enumerate(given)
+        for position, storage in enumerate(provided)
     ]
-    buffers += [Buffer(position, slot.kind, slot.nbytes, slot.label) for position, slot in enumerate(slots, len(given))]
+    for position, slot in enumerate(slots, len(provided)):
+        buffers.append(Buffer(position, slot.kind, slot.nbytes, slot.label))
     return ResolvedPlan(
         buffers=tuple(buffers),
         steps=tuple(_step(pending, ids) for pending in machine.forward.steps),

@@ -109,10 +109,10 @@ class Plan:
             if name not in self.tunables:
                 raise Fault(f"there is no '# tune: {name} = ...' line to choose {name} by")
         for name, values in self.tunables.items():
-            chosen = choices.get(name, values[0])
-            if chosen not in values:
-                raise Fault(f"{name} = {chosen} is not one of {' | '.join(map(str, values))}")
-            machine.module[module.slots[name]] = chosen
+            choice = choices.get(name, values[0])
+            if choice not in values:
+                raise Fault(f"{name} = {choice} is not one of {' | '.join(map(str, values))}")
+            machine.module[module.slots[name]] = choice
         for line, price, execute in self._program.top_level:
             try:
                 machine.spend(price)
@@ -204,9 +204,9 @@ def reported(text: str) -> Iterator[None]:
         message = error.message
         if error.line is not None:
             lines = text.split("\n")
-            shown = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
-            shown = shown.encode(errors="replace").decode()  # a message goes where no half of a surrogate pair can
-            message = f"line {error.line}: {message}" + (f"\n    {shown}" if shown else "")
+            excerpt = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
+            excerpt = excerpt.encode(errors="replace").decode()  # a message goes where no half of a surrogate pair can
+            message = f"line {error.line}: {message}" + (f"\n    {excerpt}" if excerpt else "")
         kind = PlanGuard if isinstance(error, Refusal) else PlanError
         raise kind(message, line=error.line) from None
     except RecursionError:

@@ -20,7 +20,7 @@ from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Cand
 MAX_REPLY_CHARS = 2 << 20
 _MAX_BLOCKS = 2_000
 """Code blocks of a reply: more are no answer to anything, and take long to be read."""
-_MAX_SAID = 300
+_MAX_EXCERPT = 300
 """Characters of a reply without code that its verdict quotes."""
 
 Kind = Literal["cuda", "plan"]
@@ -63,7 +63,7 @@ def parse_reply(text: str) -> Candidate:
     source, plan = _last(blocks, "cuda"), _last(blocks, "plan")
     if source is None and plan is None:
         raise CandidateError(
-            f"the reply holds no code{_said(text)}; it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, "
+            f"the reply holds no code{_excerpt(text)}; it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, "
             "each closed by ```"
         )
     if source is None or plan is None:
@@ -171,9 +171,9 @@ def _refuse_unclosed(blocks: list[_Block]) -> None:
 
 def _last(blocks: list[_Block], kind: Kind) -> _Block | None:
     """The last complete block of a kind; when none is complete, the last one, so that its fault can be named."""
-    ours = [block for block in blocks if block.kind == kind]
-    complete = [block for block in ours if _is_complete(block)]
-    return next(reversed(complete or ours), None)
+    same_kind = [block for block in blocks if block.kind == kind]
+    complete = [block for block in same_kind if _is_complete(block)]
+    return next(reversed(complete or same_kind), None)
 
 
 def _is_complete(block: _Block) -> bool:
@@ -190,13 +190,13 @@ def _hint(missing: Kind, present: _Block) -> str:
     return ""
 
 
-def _said(text: str) -> str:
+def _excerpt(text: str) -> str:
     """What a reply without code says instead: a refusal names its cause there."""
     words = _without_thoughts(text).encode(errors="replace").decode().split(maxsplit=80)[:80]
     if not words:
         return ", it is empty"
-    said = " ".join(words)
-    return f", it says: {said[:_MAX_SAID] + '…' if len(said) > _MAX_SAID else said.rstrip('.')}"
+    excerpt = " ".join(words)
+    return f", it says: {excerpt[:_MAX_EXCERPT] + '…' if len(excerpt) > _MAX_EXCERPT else excerpt.rstrip('.')}"
 
 
 def _check(block: _Block, what: str, limit: int) -> None:

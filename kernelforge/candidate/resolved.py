@@ -25,7 +25,7 @@ class Buffer:
     """Input: position in ``forward``. Weight: its name. What the plan allocates: None."""
 
     @property
-    def given(self) -> bool:
+    def provided(self) -> bool:
         """Whether the harness fills it: an input or a weight."""
         return self.kind in ("input", "weight")
 

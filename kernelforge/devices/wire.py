@@ -26,7 +26,7 @@ def check_tensors(request: RunRequest) -> None:
         ValueError: a tensor is missing or has another size.
     """
     for buffer in request.plan.buffers:
-        if buffer.given and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+        if buffer.provided and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
 
 

@@ -205,7 +205,7 @@ def check(plan: ResolvedPlan) -> None:
     assert plan.outputs
     assert len(plan.setup) + len(plan.steps) <= LIMITS.launches
     assert [buffer.id for buffer in plan.buffers] == list(range(len(plan.buffers)))
-    assert sum(buffer.nbytes for buffer in plan.buffers if not buffer.given) <= LIMITS.workspace_bytes
+    assert sum(buffer.nbytes for buffer in plan.buffers if not buffer.provided) <= LIMITS.workspace_bytes
     for step in plan.setup:
         check_step(plan, step, {"weight", "prepared", "workspace"}, {"prepared", "workspace"})
     for step in plan.steps:

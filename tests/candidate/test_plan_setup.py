@@ -79,7 +79,7 @@ def test_setup_makes_buffers_that_forward_reads() -> None:
     assert plan.launches[0].args[1] == TensorArg(packed.id, 0, DType.FLOAT16)
     assert plan.launches[1].args[1] == TensorArg(scales.id, 0, DType.FLOAT32)
     assert [buffer.label for buffer in buffers(plan, "weight")] == ["w['weight']"]
-    assert [buffer.given for buffer in plan.buffers] == [buffer.kind in ("input", "weight") for buffer in plan.buffers]
+    assert all(buffer.provided == (buffer.kind in ("input", "weight")) for buffer in plan.buffers)
 
 
 def test_setup_and_forward_share_no_memory_but_what_was_prepared() -> None:
@@ -123,7 +123,7 @@ def forward(x):
     users = [step.line for step in plan.setup if any(arg.buffer == kept.id for arg in step.args)]
     assert users == [10]
     assert [launch.line for launch in plan.launches if any(arg.buffer == kept.id for arg in launch.args)] == [21]
-    assert sum(buffer.nbytes for buffer in plan.buffers if not buffer.given) <= limit
+    assert sum(buffer.nbytes for buffer in plan.buffers if not buffer.provided) <= limit
 
 
 def test_one_tensor_is_prepared_as_itself_and_sequences_keep_their_shape() -> None:

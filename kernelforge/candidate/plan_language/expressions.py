@@ -27,10 +27,10 @@ from kernelforge.candidate.plan_language.values import (
     Fault,
     Named,
     Tensor,
+    as_int,
     kind_of,
     sequence,
     truth,
-    whole,
 )
 
 Assign = Callable[[Frame, Any], None]
@@ -116,10 +116,10 @@ def _binary(node: ast.BinOp, scope: Scope) -> Evaluate:
     return binary(type(node.op), expression(node.left, scope), expression(node.right, scope), node.lineno)
 
 
-def binary(kind: type[ast.operator], left: Evaluate, right: Evaluate, line: int) -> Evaluate:
+def binary(kind: type[ast.operator], first: Evaluate, second: Evaluate, line: int) -> Evaluate:
     """``left op right``; also what ``op=`` uses."""
     apply = binary_operator(kind, line)
-    return lambda frame: apply(left(frame), right(frame), frame[0])
+    return lambda frame: apply(first(frame), second(frame), frame[0])
 
 
 def _unary(node: ast.UnaryOp, scope: Scope) -> Evaluate:
@@ -155,12 +155,12 @@ def _compare(node: ast.Compare, scope: Scope) -> Evaluate:
     ]
 
     def run(frame: Frame) -> bool:
-        left = first(frame)
+        value = first(frame)
         for holds, operand in rest:
             right = operand(frame)
-            if not holds(left, right, frame[0]):
+            if not holds(value, right, frame[0]):
                 return False
-            left = right
+            value = right
         return True
 
     return run
@@ -198,14 +198,14 @@ def values(nodes: list[ast.expr], scope: Scope) -> Arguments:
 
 def keyword_values(node: ast.Call, scope: Scope) -> dict[str, Evaluate]:
     """The keyword arguments of a call. Python's parser lets repeated ones through."""
-    found: dict[str, Evaluate] = {}
+    keywords: dict[str, Evaluate] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
             raise Fault("the plan language has no ** in calls", node.lineno)
-        if keyword.arg in found:
+        if keyword.arg in keywords:
             raise Fault(f"the argument {keyword.arg!r} is given twice", node.lineno)
-        found[keyword.arg] = expression(keyword.value, scope)
-    return found
+        keywords[keyword.arg] = expression(keyword.value, scope)
+    return keywords
 
 
 def _sequence(node: ast.Tuple | ast.List, scope: Scope) -> Evaluate:
@@ -224,14 +224,14 @@ def _text(node: ast.JoinedStr, scope: Scope) -> Evaluate:
             parts.append(expression(part.value, scope))
 
     def run(frame: Frame) -> str:
-        text = "".join(part if isinstance(part, str) else _shown(part(frame)) for part in parts)
+        text = "".join(part if isinstance(part, str) else _field_text(part(frame)) for part in parts)
         frame[0].check_string(len(text))
         return text
 
     return run
 
 
-def _shown(value: Any) -> str:
+def _field_text(value: Any) -> str:
     if type(value) is bool:
         return "true" if value else "false"
     if type(value) is int or type(value) is str:
@@ -263,14 +263,14 @@ def _subscript(node: ast.Subscript, scope: Scope) -> Evaluate:
 
     def run(frame: Frame) -> Any:
         value = target(frame)
-        found = tuple(key(frame) for key in keys)
+        indices = tuple(key(frame) for key in keys)
         if type(value) is Tensor:
-            return index(value, found)
+            return index(value, indices)
         if several:
-            raise Fault(f"{kind_of(value)} takes one index, not {len(found)}")
+            raise Fault(f"{kind_of(value)} takes one index, not {len(indices)}")
         if isinstance(value, Named):
-            return frame[0].look_up(value, found[0])
-        return _item(value, found[0], frame)
+            return frame[0].look_up(value, indices[0])
+        return _item(value, indices[0], frame)
 
     return run
 
@@ -281,7 +281,7 @@ def _item(value: Any, key: Any, frame: Frame) -> Any:
         part = items[key]
         frame[0].spend(len(part) // COPY_PER_STEP)
         return part
-    position = whole(key, "an index")
+    position = as_int(key, "an index")
     if not -len(items) <= position < len(items):
         raise Fault(f"index {position} is out of range: the sequence has {len(items)} items")
     return items[position]
@@ -427,14 +427,14 @@ def function_call(name: str, args: Arguments, keywords: dict[str, Evaluate], lin
         raise Fault(f"{name} has no argument {min(extra)!r}", line)
 
     def run(frame: Frame) -> Any:
-        given = args(frame)
+        positional = args(frame)
         named = {key: value(frame) for key, value in keywords.items()}
-        if not function.least <= len(given) <= function.most:
-            raise Fault(f"{name} takes {_count(function.least, function.most)}, got {len(given)}")
-        if "start" in named and len(given) > 1:
+        if not function.least <= len(positional) <= function.most:
+            raise Fault(f"{name} takes {_count(function.least, function.most)}, got {len(positional)}")
+        if "start" in named and len(positional) > 1:
             raise Fault(f"the start of {name} is given twice")
         frame[0].line = line
-        return function.call(frame[0], *given, **named)
+        return function.call(frame[0], *positional, **named)
 
     return run
 
@@ -451,12 +451,12 @@ def method_call(receiver: Evaluate, name: str, args: Arguments) -> Evaluate:
 
     def run(frame: Frame) -> Any:
         tensor = receiver(frame)
-        given = args(frame)
+        positional = args(frame)
         if type(tensor) is not Tensor:
             raise Fault(f"{kind_of(tensor)} has no method {name!r}")
-        if not least <= len(given) <= most:
-            raise Fault(f"{name} takes {_count(least, most)}, got {len(given)}")
-        return function(tensor, *given)
+        if not least <= len(positional) <= most:
+            raise Fault(f"{name} takes {_count(least, most)}, got {len(positional)}")
+        return function(tensor, *positional)
 
     return run
 

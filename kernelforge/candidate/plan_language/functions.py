@@ -20,13 +20,13 @@ from kernelforge.candidate.plan_language.values import (
     NUMERIC,
     Fault,
     Named,
+    as_int,
     equal,
     kind_of,
     number,
     sequence,
     show,
     truth,
-    whole,
 )
 from kernelforge.records.task import DType
 
@@ -187,7 +187,7 @@ def _extreme(choose: Callable[[list[int | float]], int | float], name: str, mach
 
 
 def _ceil_div(machine: Machine, a: Any, b: Any) -> int:
-    dividend, divisor = whole(a, "ceil_div"), whole(b, "ceil_div")
+    dividend, divisor = as_int(a, "ceil_div"), as_int(b, "ceil_div")
     if divisor == 0:
         raise Fault(f"division by zero: ceil_div({dividend}, 0)")
     return bounded(-(-dividend // divisor))
@@ -208,7 +208,7 @@ def _log2(machine: Machine, value: Any) -> float:
 
 
 def _next_pow2(machine: Machine, value: Any) -> int:
-    return bounded(1 << max(0, whole(value, "next_pow2") - 1).bit_length())
+    return bounded(1 << max(0, as_int(value, "next_pow2") - 1).bit_length())
 
 
 def _len(machine: Machine, value: Any) -> int:
@@ -220,7 +220,7 @@ def _abs(machine: Machine, value: Any) -> int | float:
 
 
 def _range(machine: Machine, *args: Any) -> range:
-    bounds = [whole(value, "range") for value in args]
+    bounds = [as_int(value, "range") for value in args]
     if len(bounds) == 3 and bounds[2] == 0:
         raise Fault("range with a step of 0")
     made = range(*bounds)
@@ -243,7 +243,7 @@ def _reversed(machine: Machine, value: Any) -> tuple[Any, ...]:
 def _enumerate(machine: Machine, value: Any, start: Any = 0) -> tuple[Any, ...]:
     values = sequence(value, "enumerate")
     machine.spend(len(values))
-    first = whole(start, "the start of enumerate")
+    first = as_int(start, "the start of enumerate")
     return tuple((bounded(first + i), item) for i, item in enumerate(values))
 
 

@@ -22,11 +22,11 @@ from kernelforge.candidate.plan_language.values import (
     Tensor,
     TensorMap,
     TypedScalar,
+    as_int,
     bytes_text,
     kind_of,
     number,
     show,
-    whole,
 )
 from kernelforge.candidate.resolved import ScalarArg
 
@@ -35,7 +35,7 @@ MAX_ARGUMENTS = 64
 _OPERATOR = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 
 
-def library(machine: Machine, given: list[Any], named: Mapping[str, Any], out: Any) -> None:
+def library(machine: Machine, args: list[Any], keywords: Mapping[str, Any], out: Any) -> None:
     """Check one call and append it.
 
     Args:
@@ -45,13 +45,13 @@ def library(machine: Machine, given: list[Any], named: Mapping[str, Any], out: A
         out: The tensor or tensors that its results are put into.
     """
     machine.recording("library is called")
-    operator = _operator(machine, given[0] if given else None)
-    if len(given) + len(named) > MAX_ARGUMENTS:
-        raise Fault(f"library takes at most {MAX_ARGUMENTS} arguments, got {len(given) + len(named)}")
+    operator = _operator(machine, args[0] if args else None)
+    if len(args) + len(keywords) > MAX_ARGUMENTS:
+        raise Fault(f"library takes at most {MAX_ARGUMENTS} arguments, got {len(args) + len(keywords)}")
     step = PendingLibrary(
         operator,
-        tuple(_value(value, f"argument {position} of {operator}") for position, value in enumerate(given[1:], 1)),
-        {name: _value(value, f"{name} of {operator}") for name, value in named.items()},
+        tuple(_value(value, f"argument {position} of {operator}") for position, value in enumerate(args[1:], 1)),
+        {name: _value(value, f"{name} of {operator}") for name, value in keywords.items()},
         _results(operator, out),
         machine.line,
     )
@@ -68,31 +68,31 @@ def _operator(machine: Machine, operator: Any) -> str:
         raise Fault(f"{show(operator)} is not an operator's name such as 'matmul'")
     if operator not in machine.library:
         allowed = ", ".join(sorted(machine.library)[:24])
-        told = f"it allows {allowed}" if allowed else "it allows none; write a kernel"
-        raise Fault(f"this task does not allow library({operator!r}): {told}")
+        offer = f"it allows {allowed}" if allowed else "it allows none; write a kernel"
+        raise Fault(f"this task does not allow library({operator!r}): {offer}")
     return operator
 
 
-def _value(value: Any, place: str) -> LibraryArgument:
+def _value(value: Any, name: str) -> LibraryArgument:
     if type(value) is Tensor or value is None or type(value) in (float, bool, str):
         return value  # type: ignore[no-any-return]
     if type(value) is int:
-        return _within_64_bits(value, place)
+        return _within_64_bits(value, name)
     if type(value) in (tuple, range):
         if len(value) > MAX_ARGUMENTS:
-            raise Fault(f"{place} has {len(value):,} items; the limit is {MAX_ARGUMENTS}")
+            raise Fault(f"{name} has {len(value):,} items; the limit is {MAX_ARGUMENTS}")
         if all(type(item) is int for item in value):
-            return tuple(_within_64_bits(item, place) for item in value)
-        raise Fault(f"{place} is {show(value)}; a sequence for library holds ints only")
+            return tuple(_within_64_bits(item, name) for item in value)
+        raise Fault(f"{name} is {show(value)}; a sequence for library holds ints only")
     raise Fault(
-        f"{place} is {kind_of(value)}; library takes tensors, numbers, bools, strings, None and sequences of ints"
+        f"{name} is {kind_of(value)}; library takes tensors, numbers, bools, strings, None and sequences of ints"
     )
 
 
-def _within_64_bits(value: int, place: str) -> int:
+def _within_64_bits(value: int, name: str) -> int:
     if -INT_BOUND <= value < INT_BOUND:
         return value
-    raise Fault(f"{place} does not fit 64 bits")
+    raise Fault(f"{name} does not fit 64 bits")
 
 
 def _results(operator: str, out: Any) -> tuple[Tensor, ...]:
@@ -145,7 +145,7 @@ def typed(type: ScalarType, value: Any) -> TypedScalar:
     if isinstance(value, TypedScalar):
         raise Fault(f"{type}(...) of a value that is {value.type}(...) already")
     if type in _INT_BITS:
-        integer = whole(value, f"the value of {type}(...)")
+        integer = as_int(value, f"the value of {type}(...)")
         limit = 1 << (_INT_BITS[type] - 1)
         if not -limit <= integer < limit:
             raise Fault(f"{integer} does not fit {type}: {-limit} to {limit - 1}")
@@ -180,7 +180,7 @@ def _extent3(value: Any, what: str) -> tuple[int, int, int]:
     parts = value if type(value) is tuple else (value,)
     if not 1 <= len(parts) <= 3:
         raise Fault(f"{what} has {len(parts)} dimensions; it takes 1 to 3")
-    extents = [whole(part, what) for part in parts] + [1] * (3 - len(parts))
+    extents = [as_int(part, what) for part in parts] + [1] * (3 - len(parts))
     return extents[0], extents[1], extents[2]
 
 
@@ -210,13 +210,13 @@ def _argument(value: Any, position: int, name: str) -> Tensor | TensorMap | Scal
         return value
     if type(value) is TypedScalar:
         return ScalarArg(value.type, value.value)
-    place = f"argument {position} of {name}"
+    label = f"argument {position} of {name}"
     if type(value) is float:
-        raise Fault(f"{place} is a bare float, {value!r}; say its type: f32({value!r})")
+        raise Fault(f"{label} is a bare float, {value!r}; say its type: f32({value!r})")
     if type(value) is int or type(value) is bool:
-        raise Fault(f"{place} is a bare {type(value).__name__}, {value!r}; say its type: i32({int(value)})")
+        raise Fault(f"{label} is a bare {type(value).__name__}, {value!r}; say its type: i32({int(value)})")
     raise Fault(
-        f"{place} is {kind_of(value)}; a kernel takes tensors, tensor maps and i32() i64() f32() f64() f16() bf16()"
+        f"{label} is {kind_of(value)}; a kernel takes tensors, tensor maps and i32() i64() f32() f64() f16() bf16()"
     )
 
 
@@ -259,7 +259,7 @@ def launch(
         raise Fault(
             f"the block of {name} is {block}, {math.prod(block)} threads; the limit is {limits.threads_per_block}"
         )
-    shared = whole(options[2], f"the dynamic shared memory of {name}") if len(options) == 3 else 0
+    shared = as_int(options[2], f"the dynamic shared memory of {name}") if len(options) == 3 else 0
     if not 0 <= shared <= limits.dynamic_shared_bytes:
         raise Fault(
             f"{name} asks for {shared:,} bytes of dynamic shared memory; "

@@ -127,9 +127,9 @@ def _check_characters(text: str) -> None:
         raise Fault("the plan holds half of a surrogate pair", text.count("\n", 0, error.start) + 1) from None
     if len(encoded) > MAX_PLAN_BYTES:
         raise Fault(f"the plan has {len(encoded):,} bytes; the limit is {MAX_PLAN_BYTES:,}")
-    if found := _CONTROL.search(text):
-        line = text.count("\n", 0, found.start()) + 1
-        raise Fault(f"the plan holds the control character {found.group()!r}", line)
+    if match := _CONTROL.search(text):
+        line = text.count("\n", 0, match.start()) + 1
+        raise Fault(f"the plan holds the control character {match.group()!r}", line)
     for line, content in enumerate(text.split("\n"), 1):
         if len(content) > MAX_LINE_CHARS:
             raise Fault(f"the line has {len(content):,} characters; the limit is {MAX_LINE_CHARS:,}", line)

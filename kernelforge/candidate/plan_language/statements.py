@@ -29,23 +29,23 @@ def launch_statement(node: ast.Call, target: ast.Subscript, scope: Scope) -> Exe
     name = _kernel_name(target.value, scope)
     options = values(target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice], scope)
     args = values(node.args, scope)
-    given = keyword_values(node, scope)
-    if extra := given.keys() - {"cluster", "cooperative"}:
+    keywords = keyword_values(node, scope)
+    if extra := keywords.keys() - {"cluster", "cooperative"}:
         raise Fault(
             f"a launch has no option {min(extra)!r}; kernel arguments go by position, "
             "options are cluster and cooperative",
             node.lineno,
         )
-    cluster, cooperative = given.get("cluster"), given.get("cooperative")
+    cluster, cooperative = keywords.get("cluster"), keywords.get("cooperative")
     line = node.lineno
 
     def run(frame: Frame) -> None:
         machine: Machine = frame[0]
-        called, chosen, passed = name(frame), tuple(options(frame)), args(frame)
+        launched, shape, arguments = name(frame), tuple(options(frame)), args(frame)
         extent = None if cluster is None else cluster(frame)
-        whole_grid = False if cooperative is None else cooperative(frame)
+        is_cooperative = False if cooperative is None else cooperative(frame)
         machine.line = line
-        launch(machine, called, chosen, passed, extent, whole_grid)
+        launch(machine, launched, shape, arguments, extent, is_cooperative)
 
     return run
 
@@ -60,11 +60,11 @@ def library_statement(node: ast.Call, scope: Scope) -> Execute:
 
     def run(frame: Frame) -> None:
         machine: Machine = frame[0]
-        given = args(frame)
+        positional = args(frame)
         named = {name: value(frame) for name, value in keywords.items()}
         machine.line = line
         results = named.pop("out")
-        library(machine, given, named, results)
+        library(machine, positional, named, results)
 
     return run
 
@@ -78,10 +78,10 @@ def _kernel_name(node: ast.expr, scope: Scope) -> Callable[[Frame], KernelName]:
             check_name(node.id, node.lineno)
             fixed = kernel(node.id)
             return lambda frame: fixed
-    held = expression(node, scope)
+    variable = expression(node, scope)
 
     def run(frame: Frame) -> KernelName:
-        value = held(frame)
+        value = variable(frame)
         if type(value) is not KernelName:
             hint = "; tensors are indexed, not launched" if type(value) is Tensor else ""
             raise Fault(f"only a kernel can be launched, this is {kind_of(value)}{hint}")
@@ -176,14 +176,14 @@ def _check_prepared(routines: dict[str, Routine]) -> None:
 
 def _reached(routine: Routine, routines: dict[str, Routine]) -> list[Routine]:
     """The routine and every helper that it may call, once each."""
-    found = {routine.name: routine}
+    reached = {routine.name: routine}
     waiting = [routine]
     while waiting:
         for name in sorted(waiting.pop().calls):
-            if name not in found:
-                found[name] = routines[name]
+            if name not in reached:
+                reached[name] = routines[name]
                 waiting.append(routines[name])
-    return list(found.values())
+    return list(reached.values())
 
 
 def _signature(node: ast.FunctionDef) -> Routine:
@@ -346,12 +346,12 @@ def _for(node: ast.For, scope: Scope) -> Execute:
 def _assert(node: ast.Assert, scope: Scope) -> Execute:
     test = expression(node.test, scope)
     message: Evaluate | None = None if node.msg is None else expression(node.msg, scope)
-    shown = ast.unparse(node.test)[:200]
+    condition = ast.unparse(node.test)[:200]
 
     def run(frame: Frame) -> None:
         if truth(test(frame)):
             return
-        reason = shown if message is None else message(frame)
+        reason = condition if message is None else message(frame)
         if type(reason) is not str:
             raise Fault(f"the message of assert is a string, not {kind_of(reason)}")
         raise Refusal(reason)

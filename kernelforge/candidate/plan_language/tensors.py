@@ -16,12 +16,12 @@ from kernelforge.candidate.plan_language.values import (
     Fault,
     Tensor,
     TensorMap,
+    as_int,
     bytes_text,
     kind_of,
     plural,
     sequence,
     show,
-    whole,
 )
 from kernelforge.records.task import DType
 
@@ -35,7 +35,7 @@ PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
 
 
 def _axis(tensor: Tensor, value: Any) -> int:
-    axis = whole(value, "a dimension")
+    axis = as_int(value, "a dimension")
     rank = len(tensor.shape)
     if not -rank <= axis < rank:
         raise Fault(f"dimension {axis} of a tensor with {rank} dimensions")
@@ -79,10 +79,10 @@ def _view(tensor: Tensor, *args: Any) -> Tensor:
     if shape.count(-1) > 1:
         raise Fault("a view takes at most one -1")
     if -1 in shape:
-        known = -math.prod(shape)
-        if known == 0 or numel % known:
+        rest = -math.prod(shape)
+        if rest == 0 or numel % rest:
             raise Fault(f"{numel:,} elements cannot be viewed as {show(tuple(shape))}")
-        shape[shape.index(-1)] = numel // known
+        shape[shape.index(-1)] = numel // rest
     if math.prod(shape) != numel:
         raise Fault(f"{numel:,} elements cannot be viewed as {show(tuple(shape))}")
     return _with_shape(tensor, tuple(shape), tensor.offset_bytes)
@@ -131,7 +131,7 @@ def index(tensor: Tensor, keys: tuple[Any, ...]) -> Tensor:
             shape.append(max(stop - start, 0))
             stride.append(step)
         else:
-            position = whole(key, "an index")
+            position = as_int(key, "an index")
             if not -extent <= position < extent:
                 raise Fault(f"index {position} is out of range: dimension {axis} has {extent} elements")
             offset += (position % extent) * step
@@ -147,7 +147,7 @@ def index(tensor: Tensor, keys: tuple[Any, ...]) -> Tensor:
 
 
 def _extents(values: Any, unknown: bool = False) -> tuple[int, ...]:
-    extents = tuple(whole(value, "an extent of a shape") for value in values)
+    extents = tuple(as_int(value, "an extent of a shape") for value in values)
     if len(extents) > MAX_DIMENSIONS:
         raise Fault(f"a shape has at most {MAX_DIMENSIONS} dimensions")
     for extent in extents:
@@ -203,7 +203,7 @@ def slice_of(start: Any, stop: Any, step: Any) -> slice:
     """A slice of whole numbers, or a fault."""
     for part in (start, stop, step):
         if part is not None:
-            whole(part, "a bound of a slice")
+            as_int(part, "a bound of a slice")
     if step == 0:
         raise Fault("a slice cannot have the step 0")
     return slice(start, stop, step)
@@ -238,7 +238,7 @@ def tensor_map(machine: Machine, tensor: Any, *, box: Any = None, swizzle: Any =
             f"a tile of {show(extents)} takes {bytes_text(tile)}; "
             f"a block has {bytes_text(machine.limits.dynamic_shared_bytes)} of shared memory"
         )
-    if whole(swizzle, "swizzle") not in SWIZZLES or type(swizzle) is bool:
+    if as_int(swizzle, "swizzle") not in SWIZZLES or type(swizzle) is bool:
         raise Fault(f"swizzle is 0, 32, 64 or 128 bytes, not {show(swizzle)}")
     row = extents[-1] * tensor.dtype.itemsize
     if swizzle and row > swizzle:
@@ -276,12 +276,12 @@ def _check_tensor(tensor: Tensor) -> None:
 
 
 def _box(tensor: Tensor, box: Any) -> tuple[int, ...]:
-    given = (box,) if type(box) is int else sequence(box, "box")
-    if len(given) != len(tensor.shape):
+    sizes = (box,) if type(box) is int else sequence(box, "box")
+    if len(sizes) != len(tensor.shape):
         raise Fault(
-            f"box has {plural(len(given), 'extent')}, the tensor {plural(len(tensor.shape), 'dimension')}: one for each"
+            f"box has {plural(len(sizes), 'extent')}, the tensor {plural(len(tensor.shape), 'dimension')}: one for each"
         )
-    extents = tuple(whole(extent, "an extent of box") for extent in given)
+    extents = tuple(as_int(extent, "an extent of box") for extent in sizes)
     if not all(1 <= extent <= MAX_BOX for extent in extents):
         raise Fault(f"box is {show(extents)}; each extent is 1 to {MAX_BOX}")
     row = extents[-1] * tensor.dtype.itemsize

@@ -146,8 +146,8 @@ def kind_of(value: Any) -> str:
 def show(value: Any) -> str:
     """A short text of a value for messages; bounded whatever its size."""
     if type(value) is tuple:
-        shown = [show(item) if type(item) is not tuple else "(...)" for item in value[:6]]
-        return "(" + ", ".join(shown + ["..."] * (len(value) > 6)) + ")"
+        items = [show(item) if type(item) is not tuple else "(...)" for item in value[:6]]
+        return "(" + ", ".join(items + ["..."] * (len(value) > 6)) + ")"
     if type(value) is str:
         return repr(value if len(value) <= 40 else value[:37] + "...")
     if type(value) in NUMERIC:
@@ -210,7 +210,7 @@ def sequence(value: Any, what: str) -> tuple[Any, ...] | range:
     raise Fault(f"{what} needs a sequence, got {kind_of(value)}")
 
 
-def whole(value: Any, what: str) -> int:
+def as_int(value: Any, what: str) -> int:
     """An int, or a fault. A bool counts as an int, as in Python."""
     if type(value) is int:
         return value

@@ -30,17 +30,17 @@ from kernelforge.sandbox.limits import PATIENCE
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
 GRACE_S = 15.0
-"""How long after its deadline a child may still answer: compiling kernels to native code, copying tensors."""
+"""Time after its deadline in which a child may still answer: it compiles kernels to native code and copies tensors."""
 SESSION_CPU_S = 3600.0
 
 _REPORT_IT = "write the kernel in another way, and if it is a correct one, report it with its source as a bug"
 
 
 class EmulatedDevice:
-    """A GPU stood in for by the CPU: real PTX, every access checked, events counted, time modelled.
+    """A GPU emulated on the CPU: real PTX, every access checked, events counted, time modelled.
 
     Args:
-        spec: The GPU that is stood in for.
+        spec: The GPU that is emulated.
         threads: Threads that one run may use.
         memory_bytes: Device memory of one run; more is a fault of kind ``memory``.
         allow_unconfined: Run children without a jail where none works.
@@ -70,7 +70,7 @@ class EmulatedDevice:
         self._zygote = Zygote("runner", allow_unconfined=allow_unconfined)
 
     def describe(self) -> Mapping[str, str]:
-        """Facts for a Coder: those of the GPU that is stood in for."""
+        """Facts for a Coder, of the GPU that is emulated."""
         spec = self.spec
         return {
             "device": f"{spec.title}, emulated on the CPU from its PTX ({self.name})",
@@ -93,7 +93,7 @@ class EmulatedDevice:
         }
 
     def identity(self) -> Mapping[str, str]:
-        """Nothing: there is no hardware."""
+        """Empty: there is no hardware."""
         return {}
 
     def clocks(self) -> Clocks | None:
@@ -109,7 +109,7 @@ class EmulatedDevice:
         return EmulatedSession(self, self._zygote, artifact)
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
-        """Nothing: every run checks every access."""
+        """No faults: every run checks every access anyway."""
         return ()
 
     def interrupt(self) -> None:
@@ -140,7 +140,7 @@ class EmulatedSession:
         self._lock = threading.Lock()
 
     def run(self, request: RunRequest) -> RunResult:
-        """Run a plan; what goes wrong in it is in the result.
+        """Run a plan; its faults are in the result.
 
         Raises:
             SandboxError: no child can be started, or it broke its channel's format.
@@ -162,12 +162,13 @@ class EmulatedSession:
         return RunResult(outputs, faults, executed, wire.read_seconds(reply), sectors)
 
     def run_part(self, request: RunRequest, elements: Mapping[int, Sequence[int]]) -> PartResult:
-        """Run only the blocks that some elements of the outputs need; what goes wrong is in the result.
+        """Run only the blocks that some elements of the outputs need; faults are in the result.
 
         Raises:
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        reply = self._ask("part", request, wanted={str(output): list(indices) for output, indices in elements.items()})
+        requested = {str(output): list(indices) for output, indices in elements.items()}
+        reply = self._ask("part", request, elements=requested)
         if isinstance(reply, RunFailure):
             return PartResult((), faults=(reply,))
         try:
@@ -198,7 +199,7 @@ class EmulatedSession:
         return TuningTime(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
 
     def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
-        """Refused: an emulated device models time.
+        """Always refused: an emulated device models time.
 
         Raises:
             UnsupportedError: always.
@@ -240,11 +241,11 @@ class EmulatedSession:
         op: Literal["run", "part", "profile"],
         request: RunRequest,
         effort: float = 1.0,
-        wanted: Mapping[str, Sequence[int]] | None = None,
+        elements: Mapping[str, Sequence[int]] | None = None,
     ) -> Frame | RunFailure:
-        """The child's reply, or the fault that its end stands for."""
-        there = self._device.memory_bytes
-        memory = there if request.memory_bytes is None else min(request.memory_bytes, there)
+        """The child's reply, or the fault that ended it."""
+        available = self._device.memory_bytes
+        memory = available if request.memory_bytes is None else min(request.memory_bytes, available)
         needed = sum(buffer.nbytes for buffer in request.plan.buffers)
         if needed > memory:
             return RunFailure("memory", f"the plan needs {needed} bytes of device memory, {memory} are allowed")
@@ -254,10 +255,10 @@ class EmulatedSession:
             "op": op,
             "plan": request.plan.to_wire(),
             "tensors": order,
-            # A profile leaves blocks out; what they would have written must read as something harmless.
+            # A profile leaves blocks out: memory that they would have written must read as harmless values.
             "poison": 0 if op == "profile" else request.poison,
             "effort": effort,
-            "wanted": wanted,
+            "wanted": elements,
             "mutable": sorted(request.mutable),
             "deadline_s": request.deadline_s,
             "memory_bytes": memory,
@@ -269,7 +270,7 @@ class EmulatedSession:
         tensors = [request.tensors[b] for b in order]
         failures: list[ChildDied] = []
         with self._lock:
-            # A fresh child tells a mishap of this machine from a candidate that our own code fails on.
+            # A new child shows whether this machine failed or the emulator fails on this candidate.
             while len(failures) < 2:
                 try:
                     return self._loaded().call(data, tensors, timeout_s=wait, reply_bytes=cap)
@@ -277,7 +278,7 @@ class EmulatedSession:
                     self._drop()
                     return RunFailure("timeout", f"the plan did not end within {request.deadline_s:g} s")
                 except ChildDied as error:
-                    if self._child is None:  # no child could be started: that is no run of the candidate
+                    if self._child is None:  # no child started: the candidate did not run
                         raise
                     death = self._child.death()
                     self._drop()
@@ -327,7 +328,7 @@ class EmulatedSession:
 
 
 def _fault_of(death: ExitReport | None) -> RunFailure | None:
-    """What the end of a child says about the plan that it ran; None where the runner's own code failed."""
+    """The plan's fault behind the end of a child; None where the runner's own code failed."""
     cause = None if death is None else death.cause
     if cause == "memory":
         return RunFailure("memory", "the emulated device ran out of memory on this machine")
@@ -339,5 +340,5 @@ def _fault_of(death: ExitReport | None) -> RunFailure | None:
 
 
 def _gist(error: ChildDied) -> str:
-    """The last line of what is known of a failure: of a traceback, the exception."""
+    """The last line of a failure's text: of a traceback, the exception."""
     return str(error).strip().split("\n")[-1][:200]

@@ -14,7 +14,7 @@ class OutOfDeviceMemory(EmulatorError):
 class UnsupportedInstruction(EmulatorError):
     """The kernel needs an instruction or a form of one that the emulator does not implement.
 
-    Raised when the kernel that contains it is built, so no wrong result can come of it.
+    Raised when the kernel that contains it is built, before it can give a wrong result.
     """
 
     def __init__(self, instruction: str, source_line: int = 0, ptx_line: int = 0, reason: str = "") -> None:

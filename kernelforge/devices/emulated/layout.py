@@ -7,7 +7,7 @@ from typing import Final
 LANES: Final = 32
 
 # Device address space. State-space addresses of shared, local and param memory start at 0; their generic addresses
-# start at these windows, global memory at GLOBAL_BASE in both; a run's variation has other places for all of them.
+# start at these windows, global memory at GLOBAL_BASE in both; a run's variation moves all of them.
 GLOBAL_BASE: Final = 0x7000_0000_0000
 SHARED_WINDOW: Final = 0x0001_0000_0000
 LOCAL_WINDOW: Final = 0x0002_0000_0000
@@ -64,14 +64,13 @@ CTX_BLOCKS: Final = 232
 CTX_MAX_INSTRUCTIONS: Final = 240
 CTX_BARRIERS: Final = 248
 CTX_YIELDS: Final = 256
-CTX_NEXT_OP: Final = 264
-CTX_POISON: Final = 272  # byte that memory holds whose content is not defined
+CTX_POISON: Final = 272  # byte of memory whose content is undefined
 CTX_COPIES: Final = 280  # asynchronous copies of the current warp, or 0 where the kernel has none
 CTX_STATE: Final = 288  # state of the current warp
 CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
-CTX_MET: Final = 304  # per warp 32 x 32 x u32: up to which moment each lane knows what each other one did
+CTX_MET: Final = 304  # per warp 32 x 32 x u32: the moment up to which each lane is ordered after each other one
 CTX_VARIATION: Final = 312  # i32
-CTX_UNDEFINED: Final = 316  # what a register holds whose content is not defined, i32
+CTX_UNDEFINED: Final = 316  # value of a register whose content is undefined, i32
 CTX_SHARED_WINDOW: Final = 320
 CTX_LOCAL_WINDOW: Final = 328
 CTX_PARAM_WINDOW: Final = 336
@@ -85,7 +84,7 @@ MODE_RESIDENT: Final = 4  # several CTAs side by side: the host address of share
 W_RESUME: Final = 0  # block to run next, or the number of blocks: pick a waiting one
 W_MASK: Final = 4
 W_LIVE: Final = 8
-W_WAITING: Final = 12  # lowest block with waiting lanes, or NOBODY
+W_WAITING: Final = 12  # lowest block with waiting lanes, or NO_BLOCK
 W_HELD: Final = 16  # number of barrier blocks that hold lanes
 W_BARRIER_ID: Final = 20
 W_BARRIER_THREADS: Final = 24
@@ -97,7 +96,7 @@ W_BARRIER_RED_THREADS: Final = 44
 W_TOGETHER: Final = 48  # moment of the last synchronisation of the whole warp, i64
 W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_HEADER: Final = 64
-NOBODY: Final = 0x7FFF_FFFF
+NO_BLOCK: Final = 0x7FFF_FFFF
 
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
@@ -140,7 +139,7 @@ OP_TRANSACTIONS: Final = 96
 OP_THREADS: Final = 104
 OP_IDEAL_TOTAL: Final = 112
 OP_NARROW: Final = 120  # 1: addresses are 32-bit and wrap; i32
-OP_SPECULATIVE: Final = 124  # 1: a load that no lane may need; i32
+OP_SPECULATIVE: Final = 124  # 1: a load whose value may be unused; i32
 OP_DELTAS: Final = 128  # 32 x i32, lane address minus reference address
 OP_SKETCH: Final = 128  # atomics, which have no pattern: 1024 bits, one set for each address by its hash
 SKETCH_BYTES: Final = 128

@@ -127,7 +127,7 @@ class LaunchReport:
     """The first 64, in CTA order."""
     fault_count: int = 0
     seconds: float = 0.0
-    """Wall time of the emulation, without JIT compilation. Says nothing of the time on a GPU."""
+    """Wall time of the emulation, without JIT compilation. Unrelated to the time on a GPU."""
     jit_seconds: float = 0.0
 
 

@@ -310,7 +310,7 @@ def run_request(
                 mutable.add(buffer.id)
         elif isinstance(buffer.source, str):
             tensors[buffer.id] = draw.weights.get(buffer.source, b"")
-        if buffer.given and len(tensors[buffer.id]) != buffer.nbytes:
+        if buffer.provided and len(tensors[buffer.id]) != buffer.nbytes:
             raise TaskError(
                 f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
                 "shapes of inputs and weights must not depend on the seed"

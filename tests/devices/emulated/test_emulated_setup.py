@@ -50,7 +50,7 @@ def resolve(plan: str, n: int, **options: Any) -> ResolvedPlan:
 
 
 def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> RunRequest:
-    tensors = {b.id: (x if b.kind == "input" else a).tobytes() for b in plan.buffers if b.given}
+    tensors = {b.id: (x if b.kind == "input" else a).tobytes() for b in plan.buffers if b.provided}
     return work(plan, [x], tensors=tensors, **changes)
 
 

@@ -104,7 +104,7 @@ def number(value: int) -> str:
 
 
 def gives(value: int, folder: Path) -> int:
-    code = Native(number(value), kept=CachedObject(folder, "number", number(value)))
+    code = Native(number(value), cached=CachedObject(folder, "number", number(value)))
     found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("number"))()
     return found
 

@@ -77,7 +77,7 @@ class Tensors:
         """
         for guarded in self._buffers.values():
             buffer = guarded.buffer
-            if not buffer.given:
+            if not buffer.provided:
                 continue
             content = tensors.get(buffer.id)
             if content is None or len(content) != buffer.nbytes:
@@ -146,7 +146,7 @@ class Tensors:
     def _check_contents(self, guarded: _GuardedBuffer) -> Iterator[str]:
         buffer = guarded.buffer
         size = f"{buffer.label!r} ({buffer.nbytes} bytes)"
-        if buffer.given and buffer.id not in self.mutable:
+        if buffer.provided and buffer.id not in self.mutable:
             at = first_difference(self._written[buffer.id], self._read(guarded))
             if at is not None:
                 yield f"write to a read-only buffer, {at} bytes into {size}"

@@ -49,20 +49,20 @@ class Native:
 
     Args:
         text: The module.
-        level: How much LLVM optimises.
-        kept: Where the machine code is read from, or else left for the next process; None: nowhere.
+        level: LLVM's level of optimisation.
+        cached: File that the machine code is read from, or written to for the next process.
     """
 
-    def __init__(self, text: str, level: int = 1, kept: CachedObject | None = None) -> None:
+    def __init__(self, text: str, level: int = 1, cached: CachedObject | None = None) -> None:
         with _lock:
             module = llvm.parse_assembly(text)
             machine = _target_machine(level)
-            found = None if kept is None else kept.read()
-            if found is None:
+            code = None if cached is None else cached.read()
+            if code is None:
                 _improve(module, machine)
             self._engine = llvm.create_mcjit_compiler(module, machine)
-            if kept is not None:
-                self._engine.set_object_cache(lambda _, code: kept.write(code), lambda _: found)
+            if cached is not None:
+                self._engine.set_object_cache(lambda _, compiled: cached.write(compiled), lambda _: code)
             self._engine.finalize_object()
 
     def address(self, name: str) -> int:
@@ -71,7 +71,7 @@ class Native:
 
 
 def _improve(module: Any, machine: Any) -> None:
-    """What is worth doing to a module before code is generated."""
+    """Run the passes that pay off before code is generated."""
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
@@ -83,56 +83,64 @@ def _improve(module: Any, machine: Any) -> None:
 
 
 class CachedObject:
-    """Machine code of one IR module in a file, for this processor and this LLVM. Whatever is wrong with the file, it is
-    as if there were none.
+    """Machine code of one IR module in a file, for this processor and this LLVM. An unreadable file counts as a miss.
 
     Args:
-        folder: Where the file is.
-        name: Of the module.
+        folder: The file's folder.
+        name: The module's name.
         text: The module.
     """
 
     def __init__(self, folder: Path, name: str, text: str) -> None:
         processor = PROCESSOR or llvm.get_host_cpu_name()
         self._path = folder / f"{name}-{processor}.object"
-        facts = (text, processor, sorted(host_features().items()), llvm.llvm_version_info, llvmlite.__version__, _WAY)
+        facts = (
+            text,
+            processor,
+            sorted(host_features().items()),
+            llvm.llvm_version_info,
+            llvmlite.__version__,
+            _COMPILER_VERSION,
+        )
         self._key = hashlib.sha256(repr(facts).encode()).digest()
 
     def read(self) -> bytes | None:
-        """The machine code that another process left; None where there is none, or none of this."""
+        """The machine code that another process wrote; None without a valid file."""
         try:
-            whole = self._path.read_bytes()
+            content = self._path.read_bytes()
         except OSError:
             return None
-        code = whole[_DIGEST_BYTES:]
-        return code if whole[:_DIGEST_BYTES] == self._digest(code) else None
+        code = content[_DIGEST_BYTES:]
+        return code if content[:_DIGEST_BYTES] == self._digest(code) else None
 
     def write(self, code: bytes) -> None:
-        """Leave it for other processes, which see all of it or nothing."""
-        own = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
+        """Write the file atomically."""
+        temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         with contextlib.suppress(OSError):
             try:
-                own.parent.mkdir(parents=True, exist_ok=True)
-                own.write_bytes(self._digest(code) + code)
-                own.replace(self._path)
+                temporary.parent.mkdir(parents=True, exist_ok=True)
+                temporary.write_bytes(self._digest(code) + code)
+                temporary.replace(self._path)
             finally:
-                own.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
 
     def _digest(self, code: bytes) -> bytes:
         return hashlib.sha256(self._key + code).digest()
 
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_WAY = 1
-"""To be counted up with every change of how a module becomes machine code."""
+_COMPILER_VERSION = 1
+"""Increase it with every change of how a module becomes machine code."""
 
 _libraries: list[Native] = []
 
 
 @functools.cache
 def load_runtime() -> None:
-    """Compile the libraries and register every symbol that generated code calls. Takes half a second, the first time on
-    a machine."""
+    """Compile the libraries and register every symbol that generated code calls.
+
+    Takes half a second the first time on a machine.
+    """
     from kernelforge.devices.emulated import runtime
     from kernelforge.devices.emulated.codegen.numba_intrinsics import cache_folder
 
@@ -145,7 +153,7 @@ def load_runtime() -> None:
         "math": math_ir.library(),
     }
     for title, (text, names) in libraries.items():
-        native = Native(text, kept=None if folder is None else CachedObject(folder, title, text))
+        native = Native(text, cached=None if folder is None else CachedObject(folder, title, text))
         _libraries.append(native)
         for name in names:
             llvm.add_symbol(name, native.address(name))

@@ -1,12 +1,12 @@
 """LLVM IR of functions on 32 lanes that PTX has as one instruction, compiled once per process.
 
 ``.approx`` functions are computed more accurately than PTX promises; then a run's *variation* moves each result within
-what it does promise, by a hash of the variation and the operands: a kernel whose answer hangs on the last bits of an
+the promised error, by a hash of the variation and the operands: a kernel whose result depends on the last bits of an
 approximation gives another one with another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
 and their sources. Variation 0 leaves the results as computed.
 
-Directed rounding switches the processor's rounding mode around the operation, inside a function of its own so that
-nothing can move across the switch.
+Directed rounding switches the processor's rounding mode around the operation, in a separate function so that no
+instruction can move across the switch.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _lg2(c: IRBuilder) -> str:
     shifted = c.op(f"shl {I64} {exponent}, splat (i64 52)")
     mantissa = c.op(f"sub {I64} {bits}, {shifted}")
     m = c.op(f"bitcast {I64} {mantissa} to {F64}")
-    one = float_constant(1.0, F64)
-    s = c.op(f"fdiv {F64} {c.op(f'fsub {F64} {m}, {one}')}, {c.op(f'fadd {F64} {m}, {one}')}")
+    unit = float_constant(1.0, F64)
+    s = c.op(f"fdiv {F64} {c.op(f'fsub {F64} {m}, {unit}')}, {c.op(f'fadd {F64} {m}, {unit}')}")
     z = c.op(f"fmul {F64} {s}, {s}")
     series = _poly(c, F64, z, [2 / math.log(2) / k for k in range(15, 0, -2)])
     log = c.op(f"fmul {F64} {series}, {s}")
@@ -119,9 +119,9 @@ def _tanh(c: IRBuilder) -> str:
     i = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, n))
     bits = c.op(f"shl {I64} {c.op(f'add {I64} {i}, splat (i64 1023)')}, splat (i64 52)")
     e = c.op(f"fmul {F64} {p}, {c.op(f'bitcast {I64} {bits} to {F64}')}")
-    one = float_constant(1.0, F64)
-    quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {one}')}")
-    value = c.op(f"fptrunc {F64} {c.op(f'fsub {F64} {one}, {quotient}')} to {F32}")
+    unit = float_constant(1.0, F64)
+    quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {unit}')}")
+    value = c.op(f"fptrunc {F64} {c.op(f'fsub {F64} {unit}, {quotient}')} to {F32}")
     tiny = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-13, F32)}")
     value = c.select(tiny, F32, magnitude, value)
     value = c.intrinsic("copysign", F32, value, "%x")
@@ -134,8 +134,8 @@ def _rsqrt(c: IRBuilder) -> str:
     return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, {c.intrinsic('sqrt', F32, '%x')}")
 
 
-# Where a result may lie, and what moves it there. A mover gets the operands, the computed result and a hash of
-# operands and variation as 32-bit integers; results that are not normal numbers stay.
+# Movers shift a result within its documented error. They get the operands, the computed result and a hash of operands
+# and variation as 32-bit integers; results that are not normal numbers stay.
 
 Mover = Callable[[IRBuilder, list[str], str, str], str]
 _LEAST_NORMAL = 2.0**-126
@@ -162,7 +162,7 @@ def _shift_bits(c: IRBuilder, result: str, steps: str) -> str:
 
 
 def _by_one_ulp(exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
-    """One unit up, down or not at all, from a result within half a unit or little more; ``exact`` names what stays."""
+    """One unit up, down or none, from a result within about half a unit; results of ``exact`` operands stay."""
 
     def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
         upper = c.op(f"lshr {I32} {mixed}, splat (i32 16)")
@@ -185,9 +185,9 @@ def _to_other_side(residual: Callable[[IRBuilder, str, str], str]) -> Mover:
         up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
         down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
         step = c.op(f"sub {I32} {c.op(f'zext {B} {up} to {I32}')}, {c.op(f'zext {B} {down} to {I32}')}")
-        chosen = c.op(f"and {I32} {step}, {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}")
+        steps = c.op(f"and {I32} {step}, {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}")
         good = c.op(f"and {B} {_normal(c, result)}, {_normal(c, operands[0])}")
-        return c.select(good, F32, _shift_bits(c, result, chosen), result)
+        return c.select(good, F32, _shift_bits(c, result, steps), result)
 
     return move
 
@@ -214,7 +214,7 @@ def _share(c: IRBuilder, mixed: str) -> str:
 
 
 def _by_distance(distance: Callable[[IRBuilder, str, str], str], exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
-    """Up to ``distance`` (of operand and result) either way, and never as far as zero; ``exact`` names what stays."""
+    """Up to ``distance`` (of operand and result) either way, short of zero; results of ``exact`` operands stay."""
 
     def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
         half = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(0.5, F32)}")
@@ -227,12 +227,12 @@ def _by_distance(distance: Callable[[IRBuilder, str, str], str], exact: Callable
 
 
 def _within_one(mover: Mover) -> Mover:
-    """What ``mover`` gives, but never beyond -1 and 1; results of -1 and 1 themselves stay."""
+    """Clamp the result of ``mover`` to -1 and 1; results of -1 and 1 themselves stay."""
 
     def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
         moved = mover(c, operands, result, mixed)
-        one = float_constant(1.0, F32)
-        clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, one), c.op(f"fneg {F32} {one}"))
+        unit = float_constant(1.0, F32)
+        clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, unit), c.op(f"fneg {F32} {unit}"))
         good = c.op(f"fcmp ord {F32} {result}, {result}")
         return c.select(good, F32, clipped, result)
 
@@ -270,7 +270,7 @@ def _zero(c: IRBuilder, operands: list[str]) -> str:
     return c.op(f"fcmp oeq {F32} {operands[0]}, zeroinitializer")
 
 
-def _one(c: IRBuilder, operands: list[str]) -> str:
+def _saturated(c: IRBuilder, operands: list[str]) -> str:
     """Operands of tanh whose result is 1 in f32."""
     return c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, operands[0])}, {float_constant(9.0, F32)}")
 
@@ -295,15 +295,15 @@ class Approximation:
     """An approximate function on 32 floats: ``kf_<name>`` takes its operands and the variation."""
 
     section: str
-    """Of the PTX ISA, release 8.7."""
+    """Section of the PTX ISA, release 8.7."""
     error: str
-    """The largest one that it documents."""
+    """The largest error that the section documents."""
     compute: Callable[[IRBuilder], str]
     move: Mover
     operands: int = 1
 
 
-_TANH = _by_distance(_relative(0.98 * 2.0**-11), _one)
+_TANH = _by_distance(_relative(0.98 * 2.0**-11), _saturated)
 APPROXIMATIONS = {
     "div_f32": Approximation("9.7.3.8 div", "2 ulp for |b| from 2**-126 to 2**126", _quotient_by_reciprocal,
                              _by_one_ulp(_last_is_power), 2),
@@ -322,16 +322,16 @@ APPROXIMATIONS = {
     "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _within_one(_TANH)),
     # Rounding to 16 bits takes its part of the error: half a unit of 11 bits or of 8.
     "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _tanh,
-                              _within_one(_by_distance(_relative(0.98 * 2.0**-12), _one))),
+                              _within_one(_by_distance(_relative(0.98 * 2.0**-12), _saturated))),
     "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _tanh,
-                               _within_one(_by_distance(_relative(0.98 * 2.0**-9), _one))),
+                               _within_one(_by_distance(_relative(0.98 * 2.0**-9), _saturated))),
     "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _ex2,
                              _by_distance(_relative(0.98 * 2.0**-11), _integer)),
     "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _ex2,
                               _by_distance(_relative(0.98 * 2.0**-8), _integer)),
 }  # fmt: skip
-"""What the ISA's tables of corner cases list stays exact, and so do 2**n, 1 / 2**n, log2(2**n) and x / 2**n: nodes of
-the tables that hardware interpolates (Oberman and Siu, 2005), on which kernels rely."""
+"""The corner cases of the ISA's tables stay exact, and so do 2**n, 1 / 2**n, log2(2**n) and x / 2**n: nodes of the
+tables that hardware interpolates (Oberman and Siu, 2005), on which kernels rely."""
 
 
 def _mix(c: IRBuilder, operands: list[str], salt: int) -> str:
@@ -348,14 +348,14 @@ def _mix(c: IRBuilder, operands: list[str], salt: int) -> str:
 
 def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
     """The function's IR, and the declarations that it needs."""
-    known = APPROXIMATIONS[name]
-    operands = ["%x", "%y"][: known.operands]
+    function = APPROXIMATIONS[name]
+    operands = ["%x", "%y"][: function.operands]
     c = IRBuilder()
-    result = known.compute(c)
+    result = function.compute(c)
     c.emit(
         f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:\nret {F32} {result}\nvaried:"
     )
-    result = known.move(c, operands, result, _mix(c, operands, salt))
+    result = function.move(c, operands, result, _mix(c, operands, salt))
     arguments = ", ".join(f"{F32} {x}" for x in operands)
     head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"
     return "\n".join([head, *c.lines, f"ret {F32} {result}", "}"]), c.declarations

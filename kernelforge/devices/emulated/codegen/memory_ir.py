@@ -2,7 +2,7 @@
 
 Each memory instruction owns a record (see :mod:`.layout`). When the active lanes and their distances repeat the
 record's pattern and the reference address lies in the allowed range, bounds, alignment and transaction counts are
-already known: one vector compare and a few scalar tests replace 32 checks. Anything else goes to the runtime.
+already known: one vector compare and a few scalar tests replace 32 checks. Other requests go to the runtime.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def vector(element: str, lanes: int = lay.LANES) -> str:
 
 
 def result_type(width: int, count: int) -> str:
-    """What a load of ``count`` elements of ``width`` bytes returns: a vector, or a struct of vectors."""
-    one = vector(f"i{8 * width}")
-    return one if count == 1 else "{" + ", ".join([one] * count) + "}"
+    """LLVM type of a load of ``count`` elements of ``width`` bytes: a vector, or a struct of vectors."""
+    lanes = vector(f"i{8 * width}")
+    return lanes if count == 1 else "{" + ", ".join([lanes] * count) + "}"
 
 
 def _field(name: str, offset: int, kind: str) -> str:
@@ -132,8 +132,8 @@ store <32 x i64> %sp, ptr %spill, align 64
 %m64 = zext i32 %m to i64"""
 
 
-def _areas(count: int, one: str) -> str:
-    return f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {one}], align 64"
+def _areas(count: int, lanes: str) -> str:
+    return f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {lanes}], align 64"
 
 
 def _slow(result: str) -> str:
@@ -149,14 +149,14 @@ def _spill_wide(bits: int) -> str:
 
 def _slow_load(width: int, count: int) -> list[str]:
     """Call the runtime and return the ``count`` vectors that it loaded: the end of a function."""
-    one, previous = vector(f"i{8 * width}"), "poison"
+    lanes, previous = vector(f"i{8 * width}"), "poison"
     kind = result_type(width, count)
     lines = [f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})"]
     for k in range(count):
-        lines.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}")
-        lines.append(f"%ov{k} = load {one}, ptr %op{k}, align {min(64, 32 * width)}")
+        lines.append(f"%op{k} = getelementptr {lanes}, ptr %out, i64 {k}")
+        lines.append(f"%ov{k} = load {lanes}, ptr %op{k}, align {min(64, 32 * width)}")
         if count > 1:
-            lines.append(f"%os{k} = insertvalue {kind} {previous}, {one} %ov{k}, {k}")
+            lines.append(f"%os{k} = insertvalue {kind} {previous}, {lanes} %ov{k}, {k}")
             previous = f"%os{k}"
     lines.append(f"ret {kind} " + ("%ov0" if count == 1 else previous) + "\n}")
     return lines
@@ -164,11 +164,11 @@ def _slow_load(width: int, count: int) -> list[str]:
 
 def _slow_store(width: int, count: int) -> list[str]:
     """Hand the ``count`` vectors to the runtime: the end of a function."""
-    one, align = vector(f"i{8 * width}"), min(64, 32 * width)
+    lanes, align = vector(f"i{8 * width}"), min(64, 32 * width)
     lines = []
     for k in range(count):
-        lines.append(f"%op{k} = getelementptr {one}, ptr %out, i64 {k}")
-        lines.append(f"store {one} %v{k}, ptr %op{k}, align {align}")
+        lines.append(f"%op{k} = getelementptr {lanes}, ptr %out, i64 {k}")
+        lines.append(f"store {lanes} %v{k}, ptr %op{k}, align {align}")
     lines.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
     lines.append("ret void\n}")
     return lines
@@ -177,34 +177,34 @@ def _slow_store(width: int, count: int) -> list[str]:
 def load_function(width: int, count: int, bits: int, permute: bool) -> str:
     """Load with lane-dependent addresses of ``bits`` bits. ``permute``: AVX-512 table lookups are available."""
     name = "kf_ld" if bits == 64 else "kf_lds"
-    element, one, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
+    element, lanes, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
     out = [
         f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline "
         f"{ATTRIBUTES} {{",
-        _areas(count, one),
+        _areas(count, lanes),
         _check(bits),
     ]
     out += _enter_fast_path(width, count)
     if count == 1:
-        out.append(f"%cv = load {one}, ptr %p, align {width}\nret {one} %cv")
+        out.append(f"%cv = load {lanes}, ptr %p, align {width}\nret {lanes} %cv")
     else:
         total = vector(element, 32 * count)
         out.append(f"%cv = load {total}, ptr %p, align {width}")
         previous = "poison"
         for k in range(count):
-            indices = lane_vector([lane * count + k for lane in range(32)])
+            indices = lane_vector([lane_id * count + k for lane_id in range(32)])
             out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
-            out.append(f"%ci{k} = insertvalue {kind} {previous}, {one} %cs{k}, {k}")
+            out.append(f"%ci{k} = insertvalue {kind} {previous}, {lanes} %cs{k}, {k}")
             previous = f"%ci{k}"
         out.append(f"ret {kind} {previous}")
     out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
     if count == 1:
         out.append(_MASKED.format(width=width))
         out.append(
-            f"%mld = call {one} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, "
-            f"{one} zeroinitializer)"
+            f"%mld = call {lanes} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, "
+            f"{lanes} zeroinitializer)"
         )
-        out.append(f"ret {one} %mld\nscattered:")
+        out.append(f"ret {lanes} %mld\nscattered:")
     if width >= 4:
         if permute and width == 4 and count == 1:
             out.append(_window_load())
@@ -213,11 +213,11 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
             out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
             out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
             out.append(
-                f"%g{k} = call {one} @llvm.masked.gather.v32{element}.v32p0(<32 x ptr> %gp{k}, i32 {width}, "
-                f"<32 x i1> %mv, {one} zeroinitializer)"
+                f"%g{k} = call {lanes} @llvm.masked.gather.v32{element}.v32p0(<32 x ptr> %gp{k}, i32 {width}, "
+                f"<32 x i1> %mv, {lanes} zeroinitializer)"
             )
             if count > 1:
-                out.append(f"%gi{k} = insertvalue {kind} {previous}, {one} %g{k}, {k}")
+                out.append(f"%gi{k} = insertvalue {kind} {previous}, {lanes} %g{k}, {k}")
                 previous = f"%gi{k}"
         out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
     else:
@@ -258,17 +258,17 @@ gather:"""
 def store_function(width: int, count: int, bits: int) -> str:
     """Store with lane-dependent addresses of ``bits`` bits."""
     name = "kf_st" if bits == 64 else "kf_sts"
-    element, one = f"i{8 * width}", vector(f"i{8 * width}")
-    values = ", ".join(f"{one} %v{k}" for k in range(count))
+    element, full = f"i{8 * width}", vector(f"i{8 * width}")
+    values = ", ".join(f"{full} %v{k}" for k in range(count))
     out = [
         f"define void @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m, {values}) "
         f"noinline {ATTRIBUTES} {{",
-        _areas(count, one),
+        _areas(count, full),
         _check(bits),
     ]
     out += _enter_fast_path(width, count)
     if count == 1:
-        out.append(f"store {one} %v0, ptr %p, align {width}\nret void")
+        out.append(f"store {full} %v0, ptr %p, align {width}\nret void")
     else:
         pairs = [f"%v{k}" for k in range(count)]
         lanes = 32
@@ -286,20 +286,20 @@ def store_function(width: int, count: int, bits: int) -> str:
                 merged.append(f"%j{serial}")
             pairs, lanes = merged, 2 * lanes
         total = vector(element, lanes)
-        order = lane_vector([lane + 32 * k for lane in range(32) for k in range(count)])
+        order = lane_vector([lane_id + 32 * k for lane_id in range(32) for k in range(count)])
         out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
         out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
     out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
     if count == 1:
         out.append(_MASKED.format(width=width))
-        out.append(f"call void @llvm.masked.store.v32{element}.p0({one} %v0, ptr %mp, i32 {width}, <32 x i1> %mv)")
+        out.append(f"call void @llvm.masked.store.v32{element}.p0({full} %v0, ptr %mp, i32 {width}, <32 x i1> %mv)")
         out.append("ret void\nscattered:")
     if width >= 4:
         for k in range(count):
             out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
             out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
             out.append(
-                f"call void @llvm.masked.scatter.v32{element}.v32p0({one} %v{k}, <32 x ptr> %gp{k}, i32 {width}, "
+                f"call void @llvm.masked.scatter.v32{element}.v32p0({full} %v{k}, <32 x ptr> %gp{k}, i32 {width}, "
                 f"<32 x i1> %mv)"
             )
         out.append("ret void")
@@ -349,14 +349,14 @@ def uniform_load_function(width: int, count: int) -> str:
             previous = f"%r{k}"
     out.append(f"ret {kind} " + ("%v0" if count == 1 else previous))
     out.append(_slow(f"{kind} zeroinitializer"))
-    one = vector(element)
-    out.append(f"call:\n{_areas(count, one)}\n{_SPILL_UNIFORM}")
+    lanes = vector(element)
+    out.append(f"call:\n{_areas(count, lanes)}\n{_SPILL_UNIFORM}")
     out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
     out.append("%fl = call i32 @llvm.cttz.i32(i32 %m, i1 true)")
     previous = "poison"
     for k in range(count):
         out.append(
-            f"%q{k} = getelementptr {one}, ptr %out, i64 {k}\n%e{k}_p = getelementptr {element}, ptr %q{k}, i32 %fl"
+            f"%q{k} = getelementptr {lanes}, ptr %out, i64 {k}\n%e{k}_p = getelementptr {element}, ptr %q{k}, i32 %fl"
         )
         out.append(f"%e{k} = load {element}, ptr %e{k}_p")
         if count > 1:
@@ -408,10 +408,10 @@ store i64 %it1, ptr %i_p
 def local_load_function(width: int, count: int) -> str:
     """Load from a frame offset that all lanes share; the frame is interleaved by words, so lanes are contiguous."""
     words = width * count // 4
-    one, kind = vector(f"i{8 * width}"), result_type(width, count)
+    lanes, kind = vector(f"i{8 * width}"), result_type(width, count)
     out = [
         f"define {kind} @kf_ldl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
-        _areas(count, one),
+        _areas(count, lanes),
         _local_prologue(words),
     ]
     for w in range(words):
@@ -428,9 +428,9 @@ def local_load_function(width: int, count: int) -> str:
             out.append(f"%sh{k} = shl <32 x i64> %hi{k}, splat (i64 32)\n%v{k} = or <32 x i64> %lo{k}, %sh{k}")
             value = f"%v{k}"
         if count == 1:
-            out.append(f"ret {one} {value}")
+            out.append(f"ret {lanes} {value}")
         else:
-            out.append(f"%r{k} = insertvalue {kind} {previous}, {one} {value}, {k}")
+            out.append(f"%r{k} = insertvalue {kind} {previous}, {lanes} {value}, {k}")
             previous = f"%r{k}"
     if count > 1:
         out.append(f"ret {kind} {previous}")
@@ -443,11 +443,11 @@ def local_load_function(width: int, count: int) -> str:
 def local_store_function(width: int, count: int) -> str:
     """Store to a frame offset that all lanes share."""
     words = width * count // 4
-    one = vector(f"i{8 * width}")
-    values = ", ".join(f"{one} %v{k}" for k in range(count))
+    lanes = vector(f"i{8 * width}")
+    values = ", ".join(f"{lanes} %v{k}" for k in range(count))
     out = [
         f"define void @kf_stl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m, {values}) noinline {ATTRIBUTES} {{",
-        _areas(count, one),
+        _areas(count, lanes),
         _local_prologue(words),
         "%mv = bitcast i32 %m to <32 x i1>",
     ]

@@ -77,7 +77,7 @@ def exported(signature: str) -> Callable[[F], Any]:
                 return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
             except RuntimeError:
                 return numba.cfunc(signature, **_OPTIONS)(function)
-            except Exception:  # numba unpickles whatever its cache holds: a damaged entry may raise anything
+            except Exception:  # numba unpickles its cache: a damaged entry may raise any exception
                 _forget_cached(function)
                 return numba.cfunc(signature, cache=True, **_OPTIONS)(function)
 

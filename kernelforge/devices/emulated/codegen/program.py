@@ -19,16 +19,16 @@ from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx.cfg import Block, ControlFlowGraph, analyse, is_barrier, weak_topological_order
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
-from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Pair, Reg, Sink
+from kernelforge.devices.emulated.ptx.parser import Instruction
 
 _ENTRY = "kernel"
 _AREAS = 8
 
 MANY_WARPS = 8192
-"""From here on a launch of a kernel with loops is worth optimised code. The other takes LLVM less than half the time
-and computes the same; most of a launch is spent in the runtime, so that only long loops run slower, by up to a half."""
+"""From this size on a launch of a kernel with loops is worth optimised code. Unoptimised code takes LLVM less than half
+the time and computes the same. Most of a launch is spent in the runtime: only long loops run slower, by up to half."""
 MANY_LINES = 8000
-"""Of LLVM's text; unoptimised code of more would need too much stack."""
+"""Lines of LLVM's text; unoptimised code of a longer one would need too much stack."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Program:
     points: tuple[Instruction, ...]
     state_bytes: int
     header_bytes: int
-    """Of a warp's state, what must be zero when a CTA starts."""
+    """Part of a warp's state that must be zero when a CTA starts."""
     clear_bytes: int
     """The same with registers that may be read before they are written."""
     block_costs: npt.NDArray[np.int64]
@@ -55,7 +55,7 @@ class Program:
 
 
 def level_for(flow: ControlFlowGraph, warps: int) -> int:
-    """The level that a kernel should be compiled at for a launch of so many warps."""
+    """The level at which to compile a kernel for a launch of so many warps."""
     return int(warps >= MANY_WARPS and bool(weak_topological_order(flow.blocks)[1]))
 
 
@@ -267,15 +267,15 @@ ret i32 %code
         self.e.emit("br label %dispatch")
 
     def spend(self, resume: int) -> None:
-        """Take one back edge off the budget; when it is used up, yield and go on at ``resume`` later.
+        """Subtract one back edge from the budget; when it is used up, yield and continue at ``resume`` later.
 
         Every cycle of the control flow has an edge to the same or a lower block, so no loop escapes.
         """
         e = self.e
-        left = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
-        e.store("i32", left, "%budget_p")
+        remaining = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
+        e.store("i32", remaining, "%budget_p")
         go, stop = e.label("budget"), e.label("yield")
-        e.emit(f"br i1 {e.op(f'icmp sgt i32 {left}, 0')}, label %{go}, label %{stop}\n{stop}:")
+        e.emit(f"br i1 {e.op(f'icmp sgt i32 {remaining}, 0')}, label %{go}, label %{stop}\n{stop}:")
         e.store("i32", str(resume), "%state")
         e.store("i32", e.mask, "%mask_p")
         e.emit(f"ret i32 {lay.RETURN_YIELD}\n{go}:")
@@ -316,10 +316,10 @@ ret i32 %code
         e.store("i32", str(e.point(term)), "%state", lay.W_BARRIER_SITE)
         e.store("i32", "1" if "arrive" in term.modifiers else "0", "%state", lay.W_BARRIER_ARRIVE)
         if self.diverges:
-            nobody = e.op(f"icmp eq i32 {e.op('load i32, ptr %waiting_p')}, {lay.NOBODY}")
+            nothing_waits = e.op(f"icmp eq i32 {e.op('load i32, ptr %waiting_p')}, {lay.NO_BLOCK}")
             free = e.op(f"icmp eq i32 {e.op('load i32, ptr %held_p')}, 0")
             together, apart = e.label("together"), e.label("apart")
-            e.emit(f"br i1 {e.op(f'and i1 {nobody}, {free}')}, label %{together}, label %{apart}\n{apart}:")
+            e.emit(f"br i1 {e.op(f'and i1 {nothing_waits}, {free}')}, label %{together}, label %{apart}\n{apart}:")
             at = e.held + 4 * after
             e.store("i32", e.op(f"or i32 {e.load('i32', '%state', at)}, {e.mask}"), "%state", at)
             e.store("i32", "1", "%held_p")
@@ -329,7 +329,7 @@ ret i32 %code
         e.emit(f"ret i32 {lay.RETURN_BARRIER}")
 
     def barrier_result(self, term: Instruction) -> None:
-        """Read what ``bar.red`` computed, at the start of the block after it."""
+        """Read the result of ``bar.red`` at the start of the block after it."""
         e = self.e
         total = e.load("i32", "%state", lay.W_BARRIER_RESULT)
         target = term.operands[0]
@@ -352,7 +352,7 @@ def _check_registers(kernel: FlatKernel) -> None:
 
 
 def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
-    """Compile a kernel for one CTA shape and a launch of about so many warps.
+    """Compile a kernel for one CTA shape and a launch of about ``warps`` warps.
 
     Raises:
         UnsupportedInstruction: The kernel uses something the emulator does not implement.
@@ -386,9 +386,6 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     )
 
 
-__all__ = ["Imm", "Pair", "Program", "Reg", "Sink", "build", "level_for"]
-
-
 Key = tuple[str, str, tuple[int, int, int]]
 """Digest of the PTX, kernel name, threads per axis of a CTA."""
 
@@ -404,7 +401,7 @@ def cached_program(key: Key, compile_program: Callable[[], Program], good_enough
         if program is None or not good_enough(program):
             llvm_jit.load_runtime()
             if program is not None:
-                _reported.discard(id(program))  # another may get its place in memory
+                _reported.discard(id(program))  # another object may get its address
             program = compile_program()
             _programs[key] = program
     return program

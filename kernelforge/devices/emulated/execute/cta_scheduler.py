@@ -21,10 +21,10 @@ READY = 0
 AT_BARRIER = 1
 DONE = 2
 BACK_EDGES_PER_TURN = 4096
-"""Back edges that a warp may take before it gives way."""
+"""Back edges that a warp may take before the next one runs."""
 SPIN_BACK_EDGES_PER_TURN = 64
 TURNS_PER_COUNT = 64
-"""Turns of CTAs between two counts of what was executed, which cost a pass over the basic blocks."""
+"""Turns of CTAs between two counts of executed instructions; a count is a pass over the basic blocks."""
 
 # Arguments of run_ctas: an array of i64.
 ARG_FUNCTION = 0
@@ -33,7 +33,7 @@ ARG_END = 2
 ARG_LIST = 3  # host address of linear CTA ids, or 0 for the ids themselves
 ARG_STATE = 4
 ARG_STATE_BYTES = 5  # per warp
-ARG_CLEAR_BYTES = 6  # of that, what must be written when a CTA starts: zeros, then undefined registers
+ARG_CLEAR_BYTES = 6  # part of it that is written when a CTA starts: zeros, then undefined registers
 ARG_BLOCKS = 7
 ARG_SHARED = 8
 ARG_SHARED_STRIDE = 9
@@ -50,15 +50,14 @@ ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
 ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
 ARG_COPIES_STRIDE = 22  # per warp
-ARG_HEADER_BYTES = 23  # per warp, what must be zero when a CTA starts
-ARG_UNDEFINED = 24  # byte that registers hold which nothing was written to
+ARG_HEADER_BYTES = 23  # per warp, the part that is zero when a CTA starts
+ARG_UNDEFINED = 24  # byte of registers that were never written
 ARG_COUNT = 32
 
 SLOT_BYTES = 32
 
 END_COMPLETE = 0
 END_TIMEOUT = 1
-END_STOPPED = 2
 
 
 @native
@@ -91,7 +90,7 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         mask = (1 << lanes) - 1
         store_u32(state + lay.W_MASK, mask)
         store_u32(state + lay.W_LIVE, mask)
-        store_u32(state + lay.W_WAITING, lay.NOBODY)
+        store_u32(state + lay.W_WAITING, lay.NO_BLOCK)
         store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), READY)
         copies = _arg(args, ARG_COPIES)
         if copies:
@@ -122,7 +121,7 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
 
 @native
 def leave_cta(ctx: int, args: int, slot: int) -> None:
-    """Keep what the CTA needs to go on later."""
+    """Save the state with which the CTA continues later."""
     entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
     store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH))
     store_i64(entry + 24, load_i64(ctx + lay.CTX_CLOCK))
@@ -130,11 +129,11 @@ def leave_cta(ctx: int, args: int, slot: int) -> None:
 
 @native
 def rotate_lanes(state: int, blocks: int, turn: int) -> None:
-    """Let the next group of waiting lanes of the warp run, so that lanes which wait for them can go on.
+    """Let the next group of waiting lanes of the warp run, so that lanes that wait for them can continue.
 
     ``turn`` chooses where the search starts when no group was running.
     """
-    if load_i32(state + lay.W_WAITING) == lay.NOBODY:
+    if load_i32(state + lay.W_WAITING) == lay.NO_BLOCK:
         return
     current = load_i32(state + lay.W_RESUME)
     waiting = state + lay.W_HEADER
@@ -142,16 +141,16 @@ def rotate_lanes(state: int, blocks: int, turn: int) -> None:
         store_u32(waiting + 4 * current, load_u32(waiting + 4 * current) | load_u32(state + lay.W_MASK))
     else:
         current = turn
-    chosen = (current + 1) % blocks
-    while load_u32(waiting + 4 * chosen) == 0:
-        chosen = (chosen + 1) % blocks
-    store_u32(state + lay.W_RESUME, chosen)
-    store_u32(state + lay.W_MASK, load_u32(waiting + 4 * chosen))
-    store_u32(waiting + 4 * chosen, 0)
+    block = (current + 1) % blocks
+    while load_u32(waiting + 4 * block) == 0:
+        block = (block + 1) % blocks
+    store_u32(state + lay.W_RESUME, block)
+    store_u32(state + lay.W_MASK, load_u32(waiting + 4 * block))
+    store_u32(waiting + 4 * block, 0)
     lowest = 0
     while lowest < blocks and load_u32(waiting + 4 * lowest) == 0:
         lowest += 1
-    store_u32(state + lay.W_WAITING, lowest if lowest < blocks else lay.NOBODY)
+    store_u32(state + lay.W_WAITING, lowest if lowest < blocks else lay.NO_BLOCK)
 
 
 @native
@@ -167,7 +166,7 @@ def executed(ctx: int) -> int:
 
 @native
 def must_end(ctx: int, count: bool) -> int:
-    """END_COMPLETE while the launch may go on. ``count``: compare what was executed with the instruction budget."""
+    """END_COMPLETE while the launch may continue. ``count``: compare executed instructions with the budget."""
     stopped = load_i64(load_i64(ctx + lay.CTX_STOP))
     if stopped != 0:
         return stopped
@@ -179,15 +178,15 @@ def must_end(ctx: int, count: bool) -> int:
 
 @native
 def end_launch(ctx: int, args: int, state: int, code: int) -> int:
-    """Record why a launch ends early, at the place where the warp ``state`` stands; returns ``code``."""
+    """Record the reason for a launch's early end, at the position of the warp ``state``; returns ``code``."""
     if code != END_TIMEOUT:
         return code
     block = load_i32(state + lay.W_RESUME)
     if block >= _arg(args, ARG_BLOCKS):
         block = load_i32(state + lay.W_WAITING)
     mask = load_u32(state + lay.W_MASK)
-    lane = trailing_zeros(mask) if mask != 0 else 0
-    record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane, 0, 0, lay.GENERIC)
+    lane_id = trailing_zeros(mask) if mask != 0 else 0
+    record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane_id, 0, 0, lay.GENERIC)
     return code
 
 
@@ -195,18 +194,18 @@ def end_launch(ctx: int, args: int, state: int, code: int) -> int:
 def unfinished_warp(ctx: int, args: int, slot: int) -> int:
     """State of the CTA's first warp that has not ended (the first warp if all have); makes it the current one."""
     warps = _arg(args, ARG_WARPS)
-    chosen = 0
+    unfinished = 0
     for warp in range(warps):
         if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) != DONE:
-            chosen = warp
+            unfinished = warp
             break
-    store_u32(ctx + lay.CTX_WARP, chosen)
-    return _arg(args, ARG_STATE) + (slot * warps + chosen) * _arg(args, ARG_STATE_BYTES)
+    store_u32(ctx + lay.CTX_WARP, unfinished)
+    return _arg(args, ARG_STATE) + (slot * warps + unfinished) * _arg(args, ARG_STATE_BYTES)
 
 
 @native
 def release_barriers(ctx: int, args: int, slot: int) -> bool:
-    """Let the warps of every complete barrier go on; True when some did.
+    """Release the warps of every complete barrier; True when there were some.
 
     A barrier counts the warps that wait at it by its number, wherever in the code each of them is.
     """
@@ -252,13 +251,13 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
 
 @native
 def pending_arrivals(args: int, slot: int, name: int) -> int:
-    """Warps that announced themselves with ``bar.arrive`` and did not wait."""
+    """Warps that executed ``bar.arrive`` and did not wait."""
     return load_i32(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name)
 
 
 @native
 def clear_arrivals(args: int, slot: int, name: int) -> None:
-    """Forget the announced arrivals of one barrier."""
+    """Clear the arrivals of one barrier."""
     store_u32(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name, 0)
 
 
@@ -312,9 +311,9 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
                 store_u32(ctx + lay.CTX_WARP, warp)
                 mask = load_u32(state + lay.W_LIVE)
-                lane = trailing_zeros(mask) if mask != 0 else 0
+                lane_id = trailing_zeros(mask) if mask != 0 else 0
                 site = load_i32(state + lay.W_BARRIER_SITE)
-                record_fault(ctx, lay.FAULT_DEADLOCK, -1 - site, lane, 0, 0, lay.GENERIC)
+                record_fault(ctx, lay.FAULT_DEADLOCK, -1 - site, lane_id, 0, 0, lay.GENERIC)
                 break
         store_i64(entry + 8, 0)
     return END_COMPLETE
@@ -322,7 +321,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
 
 @exported("int64(int64, int64)")
 def run_ctas(ctx: int, args: int) -> int:
-    """Run a range of CTAs to their end; returns END_COMPLETE, END_TIMEOUT or END_STOPPED."""
+    """Run a range of CTAs to their end; returns END_COMPLETE or END_TIMEOUT."""
     resident = _arg(args, ARG_RESIDENT)
     following = _arg(args, ARG_FIRST)
     end = _arg(args, ARG_END)

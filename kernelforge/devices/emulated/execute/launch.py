@@ -27,7 +27,7 @@ RESIDENT_CTAS = 1056
 
 @dataclass
 class Launch:
-    """What every thread of one launch shares; sizes are bytes."""
+    """State shared by every thread of one launch; sizes are bytes."""
 
     program: Program
     grid: tuple[int, int, int]
@@ -47,7 +47,7 @@ class Launch:
     racecheck: bool
     poison: int
     variation: int
-    """Chooses among what hardware may do."""
+    """Selects one of the behaviours that hardware may have."""
     stop: npt.NDArray[np.int64] = field(init=False)
     """One word: not 0 ends every thread at its next back edge."""
     table: npt.NDArray[np.int64] = field(init=False)
@@ -85,7 +85,7 @@ class Launch:
 
     @property
     def copies_stride(self) -> int:
-        """Size of what one warp keeps of its asynchronous copies."""
+        """Size of one warp's record of asynchronous copies."""
         return lay.COPIES_BYTES if self.program.copies else 0
 
     @property
@@ -94,7 +94,7 @@ class Launch:
         return shadow_bytes(self.shared) if self.racecheck else 0
 
     def resident(self, count: int) -> int:
-        """How many of ``count`` CTAs run side by side."""
+        """Number of ``count`` CTAs that run side by side."""
         if not self.program.flow.spins or self.racecheck:
             return 1
         per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
@@ -190,7 +190,7 @@ class Run:
 
     def __init__(self, launch: Launch, first: int, end: int) -> None:
         resident = launch.resident(end - first)
-        # Compiled code knows the buffers by address only: the run keeps them, and the launch, alive.
+        # Compiled code has only the addresses of the buffers: the run keeps them, and the launch, alive.
         self._launch = launch
         self._buffers = _Buffers(launch, resident)
         self.counts = self._buffers.counts
@@ -242,7 +242,7 @@ _WINDOWS = (
 
 
 def windows(variation: int) -> dict[int, int]:
-    """Where the generic addresses of shared, local and param memory start, by their places in the context."""
+    """Start of the generic addresses of shared, local and param memory, by their offset in the context."""
     if not variation:
         return dict(_WINDOWS)
     # 8 GiB apart at multiples of 16 MiB, below global memory.
@@ -254,7 +254,7 @@ def windows(variation: int) -> dict[int, int]:
 
 
 def undefined_word(variation: int) -> int:
-    """Bits of what is not defined: as a float NaN, so that who uses it learns of it."""
+    """Bits of an undefined value: a float NaN, which shows in the result of a kernel that uses it."""
     return 0xFFFFFFFF - vary(variation, "undefined") % (1 << 22)
 
 

@@ -21,7 +21,7 @@ _SLACK = 1 << 22
 
 
 def vary(variation: int, what: str) -> int:
-    """A number of 31 bits that a variation chooses for one purpose; 0 for variation 0."""
+    """A variation's number of 31 bits for one purpose; 0 for variation 0."""
     return zlib.crc32(f"{what} {variation}".encode()) >> 1 if variation else 0
 
 
@@ -43,7 +43,7 @@ class Allocation:
 class Memory:
     """The device's global memory: a virtual address space with unmapped red zones around every allocation.
 
-    Device addresses start at ``base`` and have nothing to do with host addresses.
+    Device addresses start at ``base`` and are independent of host addresses.
 
     Args:
         capacity_bytes: Address space to reserve. Host pages are touched only when used.
@@ -62,12 +62,12 @@ class Memory:
         self._allocations: dict[int, Allocation] = {}
 
     def arrange(self, variation: int) -> int:
-        """Move everything, content and all, to where a variation has it; answers by how many bytes.
+        """Move everything, content included, to the addresses of a variation; returns the distance in bytes.
 
-        Later allocations leave gaps of the variation's choice. 0 is the first address, and no gaps.
+        Later allocations leave gaps that the variation selects. Variation 0 is the first address, without gaps.
         """
-        place = vary(variation, "base") % (1 << 22) * (1 << 21) + vary(variation, "first") % (1 << 12) * _GRANULE
-        distance = lay.GLOBAL_BASE + place - self.base
+        offset = vary(variation, "base") % (1 << 22) * (1 << 21) + vary(variation, "first") % (1 << 12) * _GRANULE
+        distance = lay.GLOBAL_BASE + offset - self.base
         self.base += distance
         self._variation, self._gaps = variation, 0
         moved = [replace(a, base=a.base + distance) for a in self.allocations]
@@ -119,8 +119,8 @@ class Memory:
         Raises:
             KeyError: No allocation starts there.
         """
-        found = self._allocations[address]
-        self._allocations[address] = replace(found, flags=found.flags | lay.FLAG_READ_ONLY)
+        allocation = self._allocations[address]
+        self._allocations[address] = replace(allocation, flags=allocation.flags | lay.FLAG_READ_ONLY)
 
     def free(self, address: int) -> None:
         """Release the allocation that starts at ``address``.
@@ -180,7 +180,7 @@ class Memory:
         return np.array(rows or [(0, 0, 0)], dtype=np.int64)
 
     def nearest(self, address: int) -> str:
-        """Say where ``address`` lies in relation to the closest allocation."""
+        """The position of ``address`` relative to the closest allocation, as text."""
         if not self._bases:
             return ""
         index = bisect.bisect_right(self._bases, address) - 1

@@ -1,7 +1,7 @@
 """Partial execution: run only the blocks that given elements of a plan's outputs depend on.
 
-From the last launch back to the first: which blocks write the requested elements (:mod:`..ptx.store_slice` tells
-exactly), which values of earlier launches those blocks read, and so on. Then the selected blocks run in the plan's
+From the last launch back to the first: which blocks write the requested elements (:mod:`..ptx.store_slice` gives
+them exactly), which values of earlier launches those blocks read, and so on. Then the selected blocks run in the plan's
 order, on the real inputs. An element counts as final only where the block that writes it last was run.
 """
 
@@ -325,7 +325,7 @@ class PartialRun:
                 status[elements[status[elements] == _NOT_RUN]] = _FINAL
 
     def _complete_launch(self, step: Launch, demand: _Demand, earlier: set[int], reason: str) -> _Step:
-        """All blocks of a launch whose blocks cannot be told apart; it needs everything that it may read."""
+        """All blocks of a launch with unknown writers; it needs everything that it may read."""
         count = math.prod(step.grid)
         if self._execution.waits(step):
             raise NotPartial(f"blocks of {step.expression!r} wait for one another, so that none can be run alone")

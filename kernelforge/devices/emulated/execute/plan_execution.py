@@ -148,10 +148,10 @@ class Execution:
     def _allocate(self, buffer: Buffer) -> None:
         label = f"{buffer.label} (prepared by setup)" if buffer.kind == "prepared" else buffer.label
         address = self._memory.allocate(
-            buffer.nbytes, label, read_only=buffer.given and buffer.id not in self.request.mutable
+            buffer.nbytes, label, read_only=buffer.provided and buffer.id not in self.request.mutable
         )
         self._address[buffer.id] = address
-        if not buffer.given:
+        if not buffer.provided:
             self._memory.fill(address, buffer.nbytes, bytes([self.request.poison]))
             return
         content = self.request.tensors.get(buffer.id)

@@ -1,7 +1,7 @@
 """Choice of the launches of a plan, and the blocks of a grid, that a profile runs.
 
-Where they lie is drawn from a seed that no candidate knows: a kernel that works, or idles, just where it is looked at
-would have other counters than the plan.
+Their positions are drawn from a seed that no candidate knows, so a kernel cannot behave differently where it is
+profiled.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import random
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
-"""Thread instructions that one profile runs through the cache model, shared by the launches of a plan: a fraction of
-a second, for the model looks at every access."""
+"""Thread instructions that one profile runs through the cache model, shared by the launches of a plan. They take a
+fraction of a second, because the model follows every access."""
 SETUP_BUDGET = 400_000_000
-"""Thread instructions that a plan's ``setup`` may take before a profile: about a second, for no model looks on."""
+"""Thread instructions that a plan's ``setup`` may take before a profile: about a second, without the cache model."""
 LAUNCH_FLOOR = 100_000
-"""What one launch may always run, however many a plan has."""
+"""Thread instructions that every launch may run, even in a plan of many."""
 CHUNKS = 4
 LEAST_BLOCKS = 4
 """Blocks of a sampled launch that run unless one alone is over its share: two chunks of two."""
 SAMPLES_PER_SHAPE = 16
-"""Sampled launches of one kernel and shape; each other one is taken to be like one of them."""
+"""Sampled launches of one kernel and shape; one of them stands for each other launch."""
 
 
 @dataclass(frozen=True)
@@ -40,22 +40,22 @@ class Chunk:
 
 
 def choose_launches(launches: int, draws: random.Random) -> frozenset[int]:
-    """Which of the launches of one kernel and shape are sampled: the first, and others by chance."""
+    """Launches of one kernel and shape that are sampled: the first, and a random choice of the others."""
     if launches <= SAMPLES_PER_SHAPE:
         return frozenset(range(launches))
     return frozenset([0, *draws.sample(range(1, launches), SAMPLES_PER_SHAPE - 1)])
 
 
 def choose_chunks(grid_blocks: int, affordable: int, draws: random.Random) -> tuple[Chunk, ...]:
-    """Chunks of equal length, one in each equal part of the grid, at a place in it that is drawn.
+    """Chunks of equal length, one in each equal part of the grid, at a random offset in it.
 
-    It is the same place from the part's begin in the first half of the grid, and from its end in the second: so chance
-    has little part in what chunks have in common, and none in the mean of what grows steadily along the grid.
+    The offset is the same from the part's begin in the first half of the grid, and from its end in the second: chance
+    then has little influence on what chunks share, and none on the mean of a quantity that grows along the grid.
 
     The last block is left out because it often is a remnant, which would then stand for many. Consecutive blocks run
-    side by side on hardware and share what they touch; distant ones show what the whole grid touches. ``affordable``
-    is how many blocks may run; at least :data:`LEAST_BLOCKS` do, of a grid that has them, or two single ones where not
-    even one is affordable (how a footprint grows is then not known).
+    side by side on hardware and share their footprint; distant ones show that of the complete grid. ``affordable`` is
+    the number of blocks that may run; at least :data:`LEAST_BLOCKS` do, of a grid that has them, or two single ones
+    where not even one is affordable (the growth of a footprint is then unknown).
     """
     if not affordable and grid_blocks > LEAST_BLOCKS:
         return _one_in_each_part(grid_blocks - 1, 2, 1, draws)
@@ -74,7 +74,7 @@ def _one_in_each_part(blocks: int, count: int, length: int, draws: random.Random
 
 
 class Budget:
-    """Shares a plan's budget among its launches: what one leaves, the next may use."""
+    """Shares a plan's budget among its launches; the unused rest of one is available to the next."""
 
     def __init__(self, launches: int, total: int = PLAN_BUDGET, floor: int = LAUNCH_FLOOR) -> None:
         self._left = total
@@ -88,7 +88,7 @@ class Budget:
 
     @classmethod
     def of_setup(cls, launches: int, effort: float = 1.0) -> Budget:
-        """A share of what ``setup`` may take."""
+        """A share of the budget of ``setup``."""
         return cls(launches, round(SETUP_BUDGET * effort), round(LAUNCH_FLOOR * effort))
 
     @property
@@ -100,7 +100,7 @@ class Budget:
         return thread_instructions > self._share
 
     def affordable_blocks(self, thread_instructions: int) -> int:
-        """How many blocks of that cost a sample of the next launch may run; 0 where one is far too dear."""
+        """Number of blocks of that cost in a sample of the next launch; 0 where one is far too expensive."""
         sample = self._share // 2
         return sample // thread_instructions or int(thread_instructions <= 4 * sample)
 

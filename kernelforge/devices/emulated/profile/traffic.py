@@ -21,12 +21,12 @@ def distinct(sketch: int) -> float:
 
 
 def distinct_in_grid(sketches: Sequence[int], scale: float) -> float:
-    """Words that a whole grid updates, from sketches of some of its blocks.
+    """Words that a complete grid updates, from sketches of some of its blocks.
 
     Args:
         sketches: one for each part of the grid that ran.
-        scale: blocks of the grid over blocks that ran. Where parts meet different words, the rest of the grid is taken
-            to meet others still; where all meet the same, it adds none.
+        scale: blocks of the grid over blocks that ran. Where parts update different words, the rest of the grid is
+            assumed to update further ones; where all update the same, it adds none.
     """
     parts = [distinct(sketch) for sketch in sketches if sketch]
     if not parts:
@@ -46,7 +46,7 @@ class ChunkFootprint:
     blocks: int
     first_blocks: int
     first: Footprint
-    whole: Footprint
+    complete: Footprint
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Extent:
 
 @dataclass(frozen=True)
 class LaunchTraffic:
-    """Bytes by buffer that one launch touches, and reads besides because the L2 did not keep them."""
+    """Bytes by buffer that one launch touches, and bytes that it reads again because the L2 did not keep them."""
 
     read: Mapping[int, float]
     written: Mapping[int, float]
@@ -69,14 +69,14 @@ class LaunchTraffic:
 
 def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, int]:
     """Bytes of the sectors that lie in each buffer; at most the buffer's own size."""
-    found: dict[int, int] = {}
+    nbytes: dict[int, int] = {}
     for extent in extents:
         first = extent.address // SECTOR_BYTES
         last = -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
         count = int(np.searchsorted(sectors, last) - np.searchsorted(sectors, first))
         if count:
-            found[extent.buffer] = min(count * SECTOR_BYTES, extent.nbytes)
-    return found
+            nbytes[extent.buffer] = min(count * SECTOR_BYTES, extent.nbytes)
+    return nbytes
 
 
 def _union(parts: Sequence[Sectors]) -> Sectors:
@@ -91,7 +91,7 @@ def extrapolate(
     wave_blocks: int,
     l2_bytes: int,
 ) -> LaunchTraffic:
-    """Traffic of the whole grid from chunks of it.
+    """Traffic of the complete grid from chunks of it.
 
     Args:
         chunks: Footprints of chunks of equal length, spread over the grid.
@@ -104,10 +104,10 @@ def extrapolate(
     read, wave = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "read")
     written, _ = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "written")
     waves = max(grid_blocks / wave_blocks, 1.0)
-    again = sum(max(wave[buffer] * waves - read[buffer], 0.0) for buffer in read)
+    repeated = sum(max(wave[buffer] * waves - read[buffer], 0.0) for buffer in read)
     touched = sum(max(read.get(b, 0.0), written.get(b, 0.0)) for b in read.keys() | written.keys())
     kept = min(l2_bytes / touched, 1.0) if touched else 1.0
-    return LaunchTraffic(read, written, again * (1.0 - kept))
+    return LaunchTraffic(read, written, repeated * (1.0 - kept))
 
 
 def _side(
@@ -118,77 +118,77 @@ def _side(
     wave_blocks: int,
     side: str,
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """Bytes by buffer of the whole grid, and of one wave of blocks."""
+    """Bytes by buffer of the complete grid, and of one wave of blocks."""
     blocks = sum(chunk.blocks for chunk in chunks)
-    together = bytes_by_buffer(_union([getattr(chunk.whole, side) for chunk in chunks]), extents)
-    wholes = [bytes_by_buffer(getattr(chunk.whole, side), extents) for chunk in chunks]
+    together = bytes_by_buffer(_union([getattr(chunk.complete, side) for chunk in chunks]), extents)
+    completes = [bytes_by_buffer(getattr(chunk.complete, side), extents) for chunk in chunks]
     firsts = [bytes_by_buffer(getattr(chunk.first, side), extents) for chunk in chunks]
     length = blocks / len(chunks)
     rest = sum(chunk.blocks - chunk.first_blocks for chunk in chunks) / len(chunks)
     grid: dict[int, float] = {}
     wave: dict[int, float] = {}
     for buffer, union in together.items():
-        whole = sum(part.get(buffer, 0) for part in wholes) / len(chunks)
+        complete = sum(part.get(buffer, 0) for part in completes) / len(chunks)
         first = sum(part.get(buffer, 0) for part in firsts) / len(chunks)
         # 1 where distant chunks touch different bytes, 0 where all touch the same.
-        apart = (union / whole - 1) / (len(chunks) - 1) if len(chunks) > 1 else 1.0
-        estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * whole / length
+        apart = (union / complete - 1) / (len(chunks) - 1) if len(chunks) > 1 else 1.0
+        estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * complete / length
         grid[buffer] = min(estimate, float(sizes[buffer]))
-        growth = (whole - first) / rest if rest else whole / length
-        wave[buffer] = min(max(whole + (wave_blocks - length) * growth, 0.0), grid[buffer])
+        growth = (complete - first) / rest if rest else complete / length
+        wave[buffer] = min(max(complete + (wave_blocks - length) * growth, 0.0), grid[buffer])
     return grid, wave
 
 
 class Residency:
-    """What the L2 holds between launches, by buffer: bytes, and how many of them are not yet written back."""
+    """Content of the L2 between launches, by buffer: bytes, and the part that is not yet written back."""
 
     def __init__(self, l2_bytes: int) -> None:
         self.l2_bytes = l2_bytes
-        self._held: dict[int, tuple[float, float]] = {}  # least recently used first
+        self._cached: dict[int, tuple[float, float]] = {}  # least recently used first
 
     def hold(self, buffer: int, nbytes: float, dirty: float) -> None:
-        """Put bytes of a buffer there, most recently used."""
-        self._held.pop(buffer, None)
+        """Add bytes of a buffer, most recently used."""
+        self._cached.pop(buffer, None)
         if nbytes > 0:
-            self._held[buffer] = (nbytes, min(dirty, nbytes))
+            self._cached[buffer] = (nbytes, min(dirty, nbytes))
 
     def launch(self, traffic: LaunchTraffic) -> tuple[float, float]:
-        """Bytes that a launch reads from DRAM and writes to it, given what earlier ones left."""
+        """Bytes that a launch reads from DRAM and writes to it, after the earlier launches."""
         touched = {
             buffer: max(traffic.read.get(buffer, 0.0), traffic.written.get(buffer, 0.0))
             for buffer in (*traffic.read, *(b for b in traffic.written if b not in traffic.read))
         }
-        # A launch that touches more than the L2 holds pushes out what it would have found.
+        # A launch that touches more than the L2 holds evicts bytes that it would have found.
         over = max(sum(touched.values()) - self.l2_bytes, 0.0)
-        found = max(1.0 - over / self.l2_bytes, 0.0)
+        kept = max(1.0 - over / self.l2_bytes, 0.0)
         fetched = traffic.refetched
         for buffer, nbytes in traffic.read.items():
-            held, _ = self._held.get(buffer, (0.0, 0.0))
-            fetched += nbytes - min(held, nbytes) * found
+            cached, _ = self._cached.get(buffer, (0.0, 0.0))
+            fetched += nbytes - min(cached, nbytes) * kept
         for buffer, nbytes in touched.items():
-            held, dirty = self._held.get(buffer, (0.0, 0.0))
-            self.hold(buffer, max(held, nbytes), max(dirty, traffic.written.get(buffer, 0.0)))
+            cached, dirty = self._cached.get(buffer, (0.0, 0.0))
+            self.hold(buffer, max(cached, nbytes), max(dirty, traffic.written.get(buffer, 0.0)))
         return fetched, self._evict()
 
     def flush(self) -> float:
-        """Bytes that are written back when all is done; clean data stays."""
-        dirty = sum(dirty for _, dirty in self._held.values())
-        self._held = {buffer: (nbytes, 0.0) for buffer, (nbytes, _) in self._held.items()}
+        """Bytes that are written back at the end; clean data stays."""
+        dirty = sum(dirty for _, dirty in self._cached.values())
+        self._cached = {buffer: (nbytes, 0.0) for buffer, (nbytes, _) in self._cached.items()}
         return dirty
 
     def _evict(self) -> float:
         """Drop the least recently used until the rest fits; returns the bytes written back."""
-        over = sum(nbytes for nbytes, _ in self._held.values()) - self.l2_bytes
+        over = sum(nbytes for nbytes, _ in self._cached.values()) - self.l2_bytes
         written = 0.0
-        for buffer in list(self._held):
+        for buffer in list(self._cached):
             if over <= 0:
                 break
-            nbytes, dirty = self._held[buffer]
+            nbytes, dirty = self._cached[buffer]
             gone = min(over, nbytes)
             written += dirty * gone / nbytes
             over -= gone
             if gone == nbytes:
-                del self._held[buffer]
+                del self._cached[buffer]
             else:
-                self._held[buffer] = (nbytes - gone, dirty * (1 - gone / nbytes))
+                self._cached[buffer] = (nbytes - gone, dirty * (1 - gone / nbytes))
         return written

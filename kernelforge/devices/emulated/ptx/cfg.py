@@ -233,11 +233,11 @@ def weak_topological_order(blocks: list[Block]) -> tuple[list[int], list[set[int
 
 
 def _reorder(blocks: list[Block], order: list[int]) -> list[Block]:
-    place = {old: new for new, old in enumerate(order)}
+    position = {old: new for new, old in enumerate(order)}
     result = [blocks[old] for old in order]
     for new, block in enumerate(result):
         block.index = new
-        block.successors = [place[s] for s in block.successors]
+        block.successors = [position[s] for s in block.successors]
     return result
 
 
@@ -365,7 +365,7 @@ class _Uniformity:
         self.divergent: set[int] = set()
 
     def varies(self, i: Instruction) -> bool:
-        """True when the instruction gives lanes different values although its register sources may not."""
+        """True when the instruction gives lanes different values even from equal register sources."""
         if i.opcode in ("atom", "shfl", "mma", "ldmatrix", "elect", "wmma", "movmatrix"):
             return True
         if i.opcode in ("addc", "subc", "madc") or "cc" in i.modifiers:
@@ -450,7 +450,7 @@ class _Uniformity:
 
     def diverge(self, post: list[int]) -> set[str]:
         """Add the branches that became divergent; return registers that differ because of them."""
-        found = 0
+        registers = 0
         for block in self.blocks:
             term = block.terminator
             if block.index in self.divergent or term is None or len(set(block.successors)) < 2:
@@ -477,8 +477,8 @@ class _Uniformity:
                 for other, other_side in enumerate(sides):
                     if other != k:
                         live |= self.union(self.live_in, other_side)
-                found |= defined[k] & live
-        return {self.names[b] for b in _bits(found)} - self.varying
+                registers |= defined[k] & live
+        return {self.names[b] for b in _bits(registers)} - self.varying
 
     def union(self, sets: list[int], nodes: int) -> int:
         result = 0
@@ -534,11 +534,11 @@ _NEEDS_ITS_SOURCES = {
 
 
 def speculative_loads(flow: ControlFlowGraph) -> set[int]:
-    """Plain loads, by ``id``, whose value goes through arithmetic of their block into nothing but choices of ``selp``.
+    """Plain loads, by ``id``, whose value only reaches choices of ``selp``, through arithmetic of their block.
 
-    A compiler that turns a branch into a choice lets all lanes load what one side of the branch would have loaded.
+    A compiler that turns a branch into a choice lets all lanes execute the loads of one side of the branch.
     """
-    found: set[int] = set()
+    loads: set[int] = set()
     for block in flow.blocks:
         if not any(i.opcode == "selp" for i in block.instructions):
             continue
@@ -552,12 +552,12 @@ def speculative_loads(flow: ControlFlowGraph) -> set[int]:
         for i in reversed(block.instructions):
             written = list(registers_of(i.operands[0])) if has_destination(i) else []
             read = [r for op in (i.operands[1:] if written else i.operands) for r in registers_of(op)]
-            wanted = any(needed >> flow.ids[r] & 1 for r in written)
-            if i.opcode == "ld" and i.predicate is None and "volatile" not in i.modifiers and not wanted:
-                found.add(id(i))
-            if not written or i.opcode in _NEEDS_ITS_SOURCES or i.predicate is not None or wanted:
+            is_needed = any(needed >> flow.ids[r] & 1 for r in written)
+            if i.opcode == "ld" and i.predicate is None and "volatile" not in i.modifiers and not is_needed:
+                loads.add(id(i))
+            if not written or i.opcode in _NEEDS_ITS_SOURCES or i.predicate is not None or is_needed:
                 if i.opcode == "selp":
                     read = [r for op in i.operands[3:] for r in registers_of(op)]
                 for r in read + ([] if i.predicate is None else [i.predicate.name]):
                     needed |= 1 << flow.ids[r]
-    return found
+    return loads

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx.parser import (
     Addr,
@@ -51,6 +52,18 @@ class FlatKernel:
 def unsupported(instruction: Instruction, reason: str = "") -> UnsupportedInstruction:
     """Return the error for an instruction that cannot be built."""
     return UnsupportedInstruction(instruction.text, instruction.location.line, instruction.ptx_line, reason)
+
+
+_SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
+
+
+def state_space(i: Instruction) -> int:
+    """The instruction's state space; none written means generic."""
+    for m in i.modifiers:
+        stem = m.split("::")[0]
+        if stem in _SPACES:
+            return _SPACES[stem]
+    return lay.GENERIC
 
 
 def _align(value: int, alignment: int) -> int:

@@ -98,7 +98,7 @@ Operand = Reg | NotReg | Special | Imm | Sym | Addr | Vec | Pair | Sink
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place in the CUDA source, from ``.loc``; line 0 when the PTX carries no line information."""
+    """A location in the CUDA source, from ``.loc``; line 0 when the PTX carries no line information."""
 
     file: str = ""
     line: int = 0
@@ -180,7 +180,7 @@ MAX_REGISTERS = 1 << 20
 
 _IDENTIFIER = r"[A-Za-z_$%][\w$]*"
 _SPACE = re.compile(r"\s*")
-# ptxas does not care where lines end: what stands behind a directive on its line is the next statement.
+# ptxas ignores line ends: the next statement may follow a directive on its line.
 _HEADER = re.compile(r"\.(version|target|address_size)\s+([\w.]+(?:\s*,\s*\w+)*)(?![\w.])")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s*,\s*\d+\s*,\s*\d+)?(?!\w)')
 _FUNCTION = re.compile(r"(?:\.(?:visible|extern|weak)\s+)*\.(entry|func)\b")
@@ -376,8 +376,8 @@ class _Parser:
         for directive in _DIRECTIVE.finditer(header):
             values = tuple(int(v) for v in directive[2].split(",")) if directive[2] else ()
             function.directives[directive[1]] = values
-        known = self.module.functions.get(name)
-        if known is None or not known.defined:
+        previous = self.module.functions.get(name)
+        if previous is None or not previous.defined:
             self.module.functions[name] = function
         if not declaration:
             self.body(function)
@@ -447,20 +447,20 @@ class _Parser:
             function.branch_targets[label] = [where.resolve(item) for item in function.branch_targets[label]]
 
     def location(self, match: re.Match[str]) -> Location:
-        """Return the innermost place outside the toolkit's headers, following ``inlined_at``."""
-        place = (int(match[1]), int(match[2]), int(match[3]))
+        """Return the innermost location outside the toolkit's headers, following ``inlined_at``."""
+        position = (int(match[1]), int(match[2]), int(match[3]))
         inlined = _INLINED.search(match[4])
         if inlined is not None:
-            self.inlined[place] = (int(inlined[1]), int(inlined[2]), int(inlined[3]))
+            self.inlined[position] = (int(inlined[1]), int(inlined[2]), int(inlined[3]))
         else:
-            self.inlined.pop(place, None)
-        here = place
+            self.inlined.pop(position, None)
+        here = position
         for _ in range(16):
             file = self.module.files.get(here[0], "")
             if not file.endswith((".h", ".hpp", ".cuh")) or here not in self.inlined:
                 return Location(file, here[1])
             here = self.inlined[here]
-        return Location(self.module.files.get(place[0], ""), place[1])
+        return Location(self.module.files.get(position[0], ""), position[1])
 
     def declaration(self, function: Function, statement: str, scope: _Scope, depth: int) -> None:
         if statement.startswith(".reg"):

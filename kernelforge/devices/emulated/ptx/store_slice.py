@@ -1,8 +1,9 @@
 """Program slice of a kernel's store addresses: which block writes which byte, without running the kernel.
 
-A program slice (Weiser 1981) of the kernel keeps what the addresses of global stores, and the branches that lead to
-them, depend on. Each store then writes the number of its block in place of its value. A matrix product's slice has no
-loop over K left, so the whole grid of one takes a fraction of what one hundredth of its blocks takes.
+A program slice (Weiser 1981) of the kernel keeps the instructions that the addresses of global stores, and the
+branches that lead to them, depend on. Each store then writes the number of its block in place of its value. The slice
+of a matrix product has no loop over K left, so its complete grid takes a fraction of the time of one hundredth of the
+product's blocks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.memory import state_space
 from kernelforge.devices.emulated.ptx.cfg import Block, build_blocks, has_destination, post_dominators, registers_of
-from kernelforge.devices.emulated.ptx.inline import FlatKernel
+from kernelforge.devices.emulated.ptx.inline import FlatKernel, state_space
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BYTES,
     Addr,
@@ -30,11 +30,11 @@ from kernelforge.devices.emulated.ptx.parser import (
 _ID, _ID16 = "%block_number", "%block_number16"
 _STORES = ("st", "red", "atom")
 _DEPEND_ON_OTHERS = frozenset({"atom", "mma", "wmma", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"})
-"""Instructions whose results a slice cannot have: they depend on what other threads computed."""
+"""Instructions whose results a slice cannot compute: they depend on other threads."""
 
 
 class NotSliceable(Exception):
-    """The addresses of a kernel's stores depend on values that it computes; the message says on which."""
+    """The addresses of a kernel's stores depend on values that it computes; the message names them."""
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class WriterKernel:
     reads_through: frozenset[int]
     """Offsets of the parameters through which the whole kernel may load from global memory."""
     answers: bool
-    """Some atomic's result is used: a block may tell by it which others ran before."""
+    """The result of an atomic is used: it may show a block which others ran before."""
 
     @property
     def planes(self) -> int:
-        """Runs that it takes to know a block's whole number."""
+        """Runs that give a block's complete number."""
         return 4 // self.granule
 
 
@@ -75,7 +75,7 @@ def writer_kernel(kernel: FlatKernel, plane: int = 0) -> WriterKernel:
 
 
 class _Definitions:
-    """Which instructions may have given a register the value that another instruction reads (reaching definitions)."""
+    """Reaching definitions: the instructions that may have written the value of a register that another one reads."""
 
     def __init__(self, blocks: list[Block]) -> None:
         self._blocks = blocks
@@ -84,11 +84,11 @@ class _Definitions:
         """Bitset of definitions by register."""
         local: list[list[tuple[int, str, bool]]] = [[] for _ in blocks]
         for block in blocks:
-            for place, instruction in enumerate(block.all()):
+            for position, instruction in enumerate(block.all()):
                 if has_destination(instruction):
                     for register in registers_of(instruction.operands[0]):
                         number = len(self._sites)
-                        self._sites.append((block.index, place))
+                        self._sites.append((block.index, position))
                         self._of[register] = self._of.get(register, 0) | 1 << number
                         local[block.index].append((number, register, instruction.predicate is None))
         self._entering = self._solve(local)
@@ -100,8 +100,8 @@ class _Definitions:
         while work:
             index = work.pop()
             out = entering[index]
-            for number, register, whole in local[index]:
-                out = (out & ~self._of[register] if whole else out) | 1 << number
+            for number, register, unconditional in local[index]:
+                out = (out & ~self._of[register] if unconditional else out) | 1 << number
             if out == leaving[index] and seen[index]:
                 continue
             leaving[index], seen[index] = out, True
@@ -111,10 +111,10 @@ class _Definitions:
                     work.append(successor)
         return entering
 
-    def before(self, register: str, index: int, place: int) -> Iterator[tuple[int, int]]:
-        """Block and place of each definition of a register that reaches an instruction."""
+    def before(self, register: str, index: int, position: int) -> Iterator[tuple[int, int]]:
+        """Block and position of each definition of a register that reaches an instruction."""
         instructions = self._blocks[index].all()
-        for at in range(place - 1, -1, -1):
+        for at in range(position - 1, -1, -1):
             instruction = instructions[at]
             if has_destination(instruction) and register in registers_of(instruction.operands[0]):
                 yield index, at
@@ -127,7 +127,7 @@ class _Definitions:
 
 
 class _Slicer:
-    """One kernel's basic blocks, and which of their instructions are needed: by block and place in it."""
+    """One kernel's basic blocks and their needed instructions, by block and position."""
 
     def __init__(self, kernel: FlatKernel) -> None:
         self._kernel = kernel
@@ -141,12 +141,12 @@ class _Slicer:
         self._needed: set[tuple[int, int]] = set()
         self._work: list[tuple[int, int]] = []
         for index, code in enumerate(self._code):
-            for place, i in enumerate(code):
+            for position, i in enumerate(code):
                 if i.opcode == "st" and (slot := self._slot(i.operands[0])) is not None:
-                    self._slots.setdefault(slot, []).append((index, place))
+                    self._slots.setdefault(slot, []).append((index, position))
 
     def _drop_traps(self) -> None:
-        """Take asserts as held: a branch to a trap is never taken."""
+        """Assume that asserts hold: a branch to a trap is never taken."""
         ends = {b.index for b in self._blocks if b.terminator is not None and b.terminator.opcode == "trap"}
         for block in self._blocks:
             if block.terminator is not None and block.terminator.opcode in ("bra", "ret", "exit"):
@@ -154,16 +154,16 @@ class _Slicer:
 
     def _control_dependences(self) -> list[set[int]]:
         """For each block, the blocks whose branch decides whether it runs."""
-        found: list[set[int]] = [set() for _ in self._blocks]
+        deciders: list[set[int]] = [set() for _ in self._blocks]
         for block in self._blocks:
             if len(block.successors) < 2:
                 continue
             for successor in block.successors:
                 at = successor
                 while at != self._after[block.index] and at < len(self._blocks):
-                    found[at].add(block.index)
+                    deciders[at].add(block.index)
                     at = self._after[at]
-        return found
+        return deciders
 
     def _slot(self, operand: Operand) -> str | None:
         """The variable of the thread's frame that an address names as a whole."""
@@ -174,20 +174,20 @@ class _Slicer:
     def slice(self, plane: int) -> WriterKernel:
         roots: list[tuple[int, int]] = []
         for index, code in enumerate(self._code):
-            for place, i in enumerate(code):
+            for position, i in enumerate(code):
                 if i.opcode in _STORES and state_space(i) in (lay.GLOBAL, lay.GENERIC):
-                    roots.append((index, place))
+                    roots.append((index, position))
                 whole_tile = i.opcode == "wmma" and "store" in i.modifiers
                 if whole_tile or i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
                     raise NotSliceable(f"{i.name} may write global memory")
-        stores = [self._code[index][place] for index, place in roots]
+        stores = [self._code[index][position] for index, position in roots]
         granule = min([4, *(_width(i) for i in stores)])
         atomic = any(i.opcode != "st" for i in stores)
         if atomic and granule < 4:
             raise NotSliceable("it has atomics on elements of less than four bytes")
-        for index, place in roots:
-            self._need_condition(index, place)
-            self._need_registers(registers_of(_address(self._code[index][place])), index, place)
+        for index, position in roots:
+            self._need_condition(index, position)
+            self._need_registers(registers_of(_address(self._code[index][position])), index, position)
         targets = set(roots)
         while self._work:
             at = self._work.pop()
@@ -202,20 +202,20 @@ class _Slicer:
         name = f"{self._kernel.name}@writers{plane}"
         tables = self._kernel.branch_targets | tables
         sliced = replace(self._kernel, name=name, registers=registers, body=body, branch_targets=tables)
-        everything = {(index, place) for index, code in enumerate(self._code) for place in range(len(code))}
+        everything = {(index, position) for index, code in enumerate(self._code) for position in range(len(code))}
         return WriterKernel(
             sliced, granule, atomic, self._loads_through(self._needed), self._loads_through(everything), self._answers()
         )
 
-    def _need_registers(self, names: Iterator[str], index: int, place: int) -> None:
+    def _need_registers(self, names: Iterator[str], index: int, position: int) -> None:
         for name in names:
-            self._work += self._definitions.before(name, index, place)
+            self._work += self._definitions.before(name, index, position)
 
-    def _need_condition(self, index: int, place: int) -> None:
-        """What decides whether an instruction is executed."""
-        predicate = self._code[index][place].predicate
+    def _need_condition(self, index: int, position: int) -> None:
+        """Add the predicate and the branches that decide whether an instruction is executed."""
+        predicate = self._code[index][position].predicate
         if predicate is not None:
-            self._need_registers(iter([predicate.name]), index, place)
+            self._need_registers(iter([predicate.name]), index, position)
         for decider in self._deciders[index]:
             at = (decider, len(self._code[decider]) - 1)
             if at not in self._needed:
@@ -225,10 +225,10 @@ class _Slicer:
                 if branch.opcode == "brx":
                     self._need_registers(registers_of(branch.operands[0]), *at)
 
-    def _need(self, index: int, place: int) -> None:
-        """What an instruction whose result is needed needs itself."""
-        i = self._code[index][place]
-        self._need_condition(index, place)
+    def _need(self, index: int, position: int) -> None:
+        """Add everything that a needed instruction depends on."""
+        i = self._code[index][position]
+        self._need_condition(index, position)
         space = state_space(i) if i.opcode in ("ld", "ldu") else None
         slot = self._slot(i.operands[1]) if space is not None else None
         if slot is not None:
@@ -237,10 +237,10 @@ class _Slicer:
             raise NotSliceable(f"an address depends on the result of {i.name}")
         operands = i.operands[1:] if has_destination(i) else i.operands
         for operand in operands:
-            self._need_registers(registers_of(operand), index, place)
+            self._need_registers(registers_of(operand), index, position)
         if i.predicate is not None and has_destination(i):
             # Lanes that it leaves out keep what the register held before.
-            self._need_registers(registers_of(i.operands[0]), index, place)
+            self._need_registers(registers_of(i.operands[0]), index, position)
 
     def _answers(self) -> bool:
         """Whether any instruction uses the result of an atomic on global memory."""
@@ -263,15 +263,15 @@ class _Slicer:
     def _loads_through(self, instructions: set[tuple[int, int]]) -> frozenset[int]:
         """Offsets of parameters that addresses of the global loads among some instructions come from."""
         work: list[tuple[int, int]] = []
-        for index, place in instructions:
-            i = self._code[index][place]
+        for index, position in instructions:
+            i = self._code[index][position]
             plain = i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC)
             copied = i.opcode == "cp" and "async" in i.modifiers and len(i.operands) > 1
             if plain or copied or (i.opcode == "wmma" and "load" in i.modifiers):
                 for name in registers_of(i.operands[1]):
-                    work += self._definitions.before(name, index, place)
+                    work += self._definitions.before(name, index, position)
         seen: set[tuple[int, int]] = set()
-        found: set[int] = set()
+        offsets: set[int] = set()
         while work:
             at = work.pop()
             if at in seen:
@@ -283,8 +283,8 @@ class _Slicer:
                 if isinstance(operand, Addr) and isinstance(operand.base, Sym):
                     parameter = self._kernel.params.get(operand.base.name)
                     if parameter is not None:
-                        found.add(parameter[1] + operand.base.offset + operand.offset)
-        return frozenset(found)
+                        offsets.add(parameter[1] + operand.base.offset + operand.offset)
+        return frozenset(offsets)
 
     def _emit(
         self, roots: set[tuple[int, int]], granule: int, plane: int
@@ -295,10 +295,10 @@ class _Slicer:
         end = len(self._blocks)
         for block in self._blocks:
             body.append(Label(_label(block.index)))
-            for place, i in enumerate(block.instructions):
-                if (block.index, place) in roots:
+            for position, i in enumerate(block.instructions):
+                if (block.index, position) in roots:
                     body.append(_numbered(i))
-                elif (block.index, place) in self._needed:
+                elif (block.index, position) in self._needed:
                     body.append(i)
             branch, last = block.terminator, (block.index, len(block.instructions))
             if not block.successors:
@@ -359,7 +359,7 @@ def _numbered(i: Instruction) -> Instruction:
 
 
 def _block_number(granule: int, plane: int) -> list[Instruction | Label]:
-    """Instructions that put the part of the block's number that a store writes into every unit of a register."""
+    """Instructions that put the plane's part of the block's number into every unit of a register."""
 
     def of(name: str, *operands: Operand) -> Instruction:
         opcode, *modifiers = name.split(".")

@@ -93,8 +93,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
 
     ``addresses`` holds each lane's base address (the record's offset is added here). For allowed lanes the host
     address and the distance between consecutive words are left in scratch. A new pattern is remembered when every
-    lane is in one buffer and no mode needs to see each access. A store gives its ``values``, elements of ``width``
-    bytes element-major, and others 0.
+    lane is in one buffer and no mode needs each access. A store passes its ``values``, elements of ``width`` bytes
+    element-major, other accesses 0.
     """
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     effective = scratch + EFFECTIVE
@@ -122,10 +122,10 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     delta = 0
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        bit = 1 << lane
-        address = load_i64(addresses + 8 * lane) + offset
+        bit = 1 << lane_id
+        address = load_i64(addresses + 8 * lane_id) + offset
         if narrow != 0:
             address &= 0xFFFFFFFF
         space = declared
@@ -140,9 +140,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
             elif address >= param_window and address < param_window + lay.WINDOW_BYTES:
                 space = lay.PARAM
                 address -= param_window
-        store_i64(effective + 8 * lane, address)
+        store_i64(effective + 8 * lane_id, address)
         if address & (align - 1) != 0:
-            record_fault(ctx, lay.FAULT_MISALIGNED, site, lane, address, size, space)
+            record_fault(ctx, lay.FAULT_MISALIGNED, site, lane_id, address, size, space)
             continue
         lane_base = 0
         lane_limit = 0
@@ -164,17 +164,17 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
                 flags = load_i64(row + lay.ALLOC_FLAGS)
                 if access != lay.LOAD and flags != 0:
                     kind = lay.FAULT_MODULE_WRITE if flags & lay.FLAG_MODULE else lay.FAULT_READ_ONLY_WRITE
-                    record_fault(ctx, kind, site, lane, address, size, space)
+                    record_fault(ctx, kind, site, lane_id, address, size, space)
                     continue
                 lane_base = load_i64(row + lay.ALLOC_BASE)
                 lane_limit = lane_base + load_i64(row + lay.ALLOC_SIZE)
                 lane_delta = load_i64(ctx + lay.CTX_ARENA_DELTA)
         if address < lane_base or address > lane_limit - size:
-            record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane, address, size, space)
+            record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, address, size, space)
             continue
         if space == lay.LOCAL:
             step = 4 * lay.LANES
-            where = load_i64(ctx + lay.CTX_LOCAL) + (address >> 2) * step + 4 * lane + (address & 3)
+            where = load_i64(ctx + lay.CTX_LOCAL) + (address >> 2) * step + 4 * lane_id + (address & 3)
             in_local |= bit
         else:
             where = address + lane_delta
@@ -189,8 +189,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         base = lane_base
         limit = lane_limit
         delta = lane_delta
-        store_i64(host + 8 * lane, where)
-        store_i64(stride + 8 * lane, step)
+        store_i64(host + 8 * lane_id, where)
+        store_i64(stride + 8 * lane_id, step)
         good |= bit
     if mask == 0:
         return 0
@@ -228,15 +228,15 @@ def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int
     good = resolve(ctx, op, addresses, mask, 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     elements = load_i32(op + lay.OP_BYTES) // width
-    for lane in range(lay.LANES):
-        ok = good >> lane & 1
-        address = load_i64(scratch + HOST + 8 * lane)
-        step = load_i64(scratch + STRIDE + 8 * lane)
+    for lane_id in range(lay.LANES):
+        ok = good >> lane_id & 1
+        address = load_i64(scratch + HOST + 8 * lane_id)
+        step = load_i64(scratch + STRIDE + 8 * lane_id)
         for k in range(elements):
             value = 0
             if ok:
                 value = read_element(address, step, k * width, width)
-            write_element(out, 4, (k * lay.LANES + lane) * width, width, value)
+            write_element(out, 4, (k * lay.LANES + lane_id) * width, width, value)
 
 
 @exported("void(int64, int64, int64, int64, int64, int64)")
@@ -246,10 +246,10 @@ def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width:
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     elements = load_i32(op + lay.OP_BYTES) // width
     while good != 0:
-        lane = trailing_zeros(good)
+        lane_id = trailing_zeros(good)
         good &= good - 1
-        address = load_i64(scratch + HOST + 8 * lane)
-        step = load_i64(scratch + STRIDE + 8 * lane)
+        address = load_i64(scratch + HOST + 8 * lane_id)
+        step = load_i64(scratch + STRIDE + 8 * lane_id)
         for k in range(elements):
-            value = read_element(values, 4, (k * lay.LANES + lane) * width, width)
+            value = read_element(values, 4, (k * lay.LANES + lane_id) * width, width)
             write_element(address, step, k * width, width, value)

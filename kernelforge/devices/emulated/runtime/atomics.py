@@ -77,8 +77,8 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
 
 @native
 def mark_address(op: int, address: int) -> None:
-    """Set the bit of a word's address in the sketch that tells how many different ones an atomic has met."""
-    # Mixed twice: one multiplication spreads neighbours more evenly than chance, and the estimate counts on chance.
+    """Set the bit of a word's address in the sketch that counts the different addresses of an atomic."""
+    # Mixed twice: one multiplication spreads neighbours more evenly than the random hash that the estimate assumes.
     mixed = (address >> 2) * 0x1E3779B97F4A7C15
     mixed = (mixed ^ ((mixed >> 31) & 0xFFFFFFFF)) * 0x3F58476D1CE4E5B9
     bit = ((mixed ^ ((mixed >> 29) & 0x7FFFFFFF)) >> 40) & 0x3FF
@@ -96,14 +96,14 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
     width = load_i32(op + lay.OP_BYTES)
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        at = lane * width
+        at = lane_id * width
         old = 0
-        if good >> lane & 1:
-            mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane))
-            address = load_i64(scratch + HOST + 8 * lane)
-            step = load_i64(scratch + STRIDE + 8 * lane)
+        if good >> lane_id & 1:
+            mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane_id))
+            address = load_i64(scratch + HOST + 8 * lane_id)
+            step = load_i64(scratch + STRIDE + 8 * lane_id)
             old = read_element(address, step, 0, width)
             first = read_element(b, 4, at, width)
             second = read_element(c, 4, at, width)

@@ -1,7 +1,7 @@
-"""Asynchronous copies (``cp.async``): what they read arrives in shared memory when the thread waits for it.
+"""Asynchronous copies (``cp.async``): their data arrives in shared memory when the thread waits for it.
 
 Until then the target holds the run's poison, for the copy may arrive at any time between its issue and the wait that
-covers its group. Copies that nobody waits for never arrive (PTX ISA, section on cp.async.wait_group: writes become
+covers its group. Copies that no thread waits for never arrive (PTX ISA, section on cp.async.wait_group: writes become
 visible to the executing thread only after such a wait).
 """
 
@@ -45,17 +45,17 @@ def entry_of(copies: int, position: int) -> int:
 
 @native
 def arrive(ctx: int, entry: int, lanes: int) -> None:
-    """Write what some lanes of a copy read; to the race check that is a write of now."""
+    """Write the data of some lanes of a copy; the race check counts it as a write at this moment."""
     size = load_i32(entry + lay.COPY_SIZE)
     addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     base = load_i64(ctx + lay.CTX_SHARED)
     rest = lanes
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        target = load_i64(entry + lay.COPY_TARGETS + 8 * lane)
-        move(target, entry + lay.COPY_DATA + 16 * lane, size)
-        store_i64(addresses + 8 * lane, target - base)
+        target = load_i64(entry + lay.COPY_TARGETS + 8 * lane_id)
+        move(target, entry + lay.COPY_DATA + 16 * lane_id, size)
+        store_i64(addresses + 8 * lane_id, target - base)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
         op = load_i64(entry + lay.COPY_OP)
         site = (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD
@@ -65,7 +65,7 @@ def arrive(ctx: int, entry: int, lanes: int) -> None:
 
 @native
 def drop_arrived(copies: int) -> None:
-    """Forget the oldest copies that have arrived in every lane."""
+    """Drop the oldest copies that have arrived in every lane."""
     first = load_i32(copies + lay.COPIES_FIRST)
     end = load_i32(copies + lay.COPIES_END)
     while first < end and load_u32(entry_of(copies, first) + lay.COPY_MASK) == 0:
@@ -83,30 +83,30 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     copies = load_i64(ctx + lay.CTX_COPIES)
     if load_i32(copies + lay.COPIES_END) - load_i32(copies + lay.COPIES_FIRST) == lay.COPIES_CAPACITY:
-        # A copy may arrive before anybody waits for it.
+        # A copy may arrive before a thread waits for it.
         oldest = entry_of(copies, load_i32(copies + lay.COPIES_FIRST))
         arrive(ctx, oldest, load_u32(oldest + lay.COPY_MASK))
         drop_arrived(copies)
     entry = entry_of(copies, load_i32(copies + lay.COPIES_END))
     size = load_i32(write + lay.OP_BYTES)
-    wanted = 0
+    reading = 0
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        data = entry + lay.COPY_DATA + 16 * lane
+        data = entry + lay.COPY_DATA + 16 * lane_id
         store_i64(data, 0)
         store_i64(data + 8, 0)
-        if load_i32(source_bytes + 4 * lane) > 0:
-            wanted |= 1 << lane
+        if load_i32(source_bytes + 4 * lane_id) > 0:
+            reading |= 1 << lane_id
     store_u32(read + lay.OP_BYTES, size)
-    rest = resolve(ctx, read, source, wanted, 0, 4)
+    rest = resolve(ctx, read, source, reading, 0, 4)
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        data = entry + lay.COPY_DATA + 16 * lane
-        host = load_i64(scratch + HOST + 8 * lane)
-        limit = load_i32(source_bytes + 4 * lane)
+        data = entry + lay.COPY_DATA + 16 * lane_id
+        host = load_i64(scratch + HOST + 8 * lane_id)
+        limit = load_i32(source_bytes + 4 * lane_id)
         if limit >= size:
             move(data, host, size)
         else:
@@ -118,12 +118,12 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
     poison = load_i64(ctx + lay.CTX_POISON)
     rest = good
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        host = load_i64(scratch + HOST + 8 * lane)
+        host = load_i64(scratch + HOST + 8 * lane_id)
         fill_bytes(host, poison, size)
-        store_i64(entry + lay.COPY_TARGETS + 8 * lane, host)
-        store_u32(entry + lay.COPY_GROUPS + 4 * lane, load_i32(copies + lay.COPIES_GROUPS + 4 * lane))
+        store_i64(entry + lay.COPY_TARGETS + 8 * lane_id, host)
+        store_u32(entry + lay.COPY_GROUPS + 4 * lane_id, load_i32(copies + lay.COPIES_GROUPS + 4 * lane_id))
     store_u32(entry + lay.COPY_MASK, good)
     store_u32(entry + lay.COPY_SIZE, size)
     store_i64(entry + lay.COPY_OP, write)
@@ -132,12 +132,12 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
 
 @exported("void(int64, int64)")
 def copy_commit(ctx: int, mask: int) -> None:
-    """``cp.async.commit_group``: the copies that each lane has issued since its last one become a group."""
+    """``cp.async.commit_group``: make a group of the copies that each lane has issued since its last group."""
     copies = load_i64(ctx + lay.CTX_COPIES)
     while copies != 0 and mask != 0:
-        lane = trailing_zeros(mask)
+        lane_id = trailing_zeros(mask)
         mask &= mask - 1
-        groups = copies + lay.COPIES_GROUPS + 4 * lane
+        groups = copies + lay.COPIES_GROUPS + 4 * lane_id
         store_u32(groups, load_i32(groups) + 1)
 
 
@@ -152,11 +152,11 @@ def copy_wait(ctx: int, mask: int, pending: int) -> None:
         rest = load_u32(entry + lay.COPY_MASK) & mask
         due = 0
         while rest != 0:
-            lane = trailing_zeros(rest)
+            lane_id = trailing_zeros(rest)
             rest &= rest - 1
-            committed = load_i32(copies + lay.COPIES_GROUPS + 4 * lane)
-            if load_i32(entry + lay.COPY_GROUPS + 4 * lane) < committed - pending:
-                due |= 1 << lane
+            committed = load_i32(copies + lay.COPIES_GROUPS + 4 * lane_id)
+            if load_i32(entry + lay.COPY_GROUPS + 4 * lane_id) < committed - pending:
+                due |= 1 << lane_id
         if due != 0:
             arrive(ctx, entry, due)
     drop_arrived(copies)

@@ -40,7 +40,7 @@ _SAME_SITE_FAULTS = 8
 
 
 @native
-def record_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: int, space: int) -> None:
+def record_fault(ctx: int, kind: int, site: int, lane_id: int, address: int, size: int, space: int) -> None:
     """Count a fault; store it while there is room, at most eight per kind and instruction."""
     count = load_i64(ctx + lay.CTX_FAULT_COUNT)
     base = load_i64(ctx + lay.CTX_FAULTS)
@@ -58,7 +58,7 @@ def record_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: 
     f = base + 8 + stored * lay.FAULT_RECORD
     store_u32(f + lay.FAULT_KIND, kind)
     store_u32(f + lay.FAULT_SITE, site)
-    store_u32(f + lay.FAULT_LANE, lane)
+    store_u32(f + lay.FAULT_LANE, lane_id)
     store_u32(f + lay.FAULT_WARP, load_i32(ctx + lay.CTX_WARP))
     store_i64(f + lay.FAULT_CTA, load_i64(ctx + lay.CTX_CTA))
     store_i64(f + lay.FAULT_ADDRESS, address)
@@ -70,8 +70,8 @@ def record_fault(ctx: int, kind: int, site: int, lane: int, address: int, size: 
 @exported("void(int64, int64, int64, int64)")
 def fault_here(ctx: int, kind: int, site: int, mask: int) -> None:
     """Record a fault that is not a memory access, for the lowest lane of ``mask``."""
-    lane = trailing_zeros(mask) if mask != 0 else 0
-    record_fault(ctx, kind, -1 - site, lane, 0, 0, lay.GENERIC)
+    lane_id = trailing_zeros(mask) if mask != 0 else 0
+    record_fault(ctx, kind, -1 - site, lane_id, 0, 0, lay.GENERIC)
 
 
 CELL_BYTES = 32
@@ -86,9 +86,9 @@ _WARP = 0x3F
 _ATOMIC_MARK = 0x40
 _MANY_READERS = 0x80
 _MANY_WRITERS = _WARP
-"""In place of a warp: several have stored one value, and none may go on with it before a barrier."""
+"""In place of a warp: several have stored one value, and none may read it before a barrier."""
 _SPLIT = 0x80
-"""In place of a writer: the cells of the word's bytes hold in this epoch."""
+"""In place of a writer: the cells of the word's bytes are valid in this epoch."""
 
 _BETWEEN_WARPS = 1
 _WITHIN_WARP = 2
@@ -103,9 +103,9 @@ def shadow_bytes(shared_bytes: int) -> int:
 def check_race(
     ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int, values: int, width: int
 ) -> None:
-    """Compare a shared access with what other threads did to the same bytes, then record it.
+    """Compare a shared access with other threads' accesses to the same bytes, then record it.
 
-    ``values`` holds what a store will write, elements of ``width`` bytes element-major; 0 where it is not known yet.
+    ``values`` holds the values of a store, elements of ``width`` bytes element-major; 0 where they are unknown.
     """
     if load_i32(op + lay.OP_SPECULATIVE):
         return
@@ -113,7 +113,7 @@ def check_race(
     if access == lay.LOAD:
         visit(ctx, site, addresses, mask, size, access, 0, 1, True, True)
     else:
-        # All lanes first: one that writes hides what was there from the next.
+        # Compare all lanes first: a lane that writes overwrites the record that the next one needs.
         visit(ctx, site, addresses, mask, size, access, values, width, True, False)
         visit(ctx, site, addresses, mask, size, access, values, width, False, True)
 
@@ -137,9 +137,9 @@ def visit(
     split = (load_i64(ctx + lay.CTX_EPOCH) << 8) | _SPLIT
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        address = load_i64(addresses + 8 * lane)
+        address = load_i64(addresses + 8 * lane_id)
         end = address + size
         word = address >> 2
         race = 0
@@ -148,11 +148,11 @@ def visit(
             first = max(address, 4 * word)
             last = min(end, 4 * word + 4)
             if last - first == 4 and load_i64(cell) != split:
-                same = stores_the_same(ctx, cell, lane, address, first, last, values, width)
+                same = stores_the_same(ctx, cell, lane_id, address, first, last, values, width)
                 if compare:
-                    race |= racing(ctx, cell, lane, access, same)
+                    race |= racing(ctx, cell, lane_id, access, same)
                 if record:
-                    record_access(ctx, cell, lane, access, same)
+                    record_access(ctx, cell, lane_id, access, same)
             else:
                 if load_i64(cell) != split:
                     for byte in range(4 * word, 4 * word + 4):
@@ -161,38 +161,40 @@ def visit(
                     store_i64(cell, split)
                 for byte in range(first, last):
                     part_cell = byte_cells + CELL_BYTES * byte
-                    same = stores_the_same(ctx, part_cell, lane, address, byte, byte + 1, values, width)
+                    same = stores_the_same(ctx, part_cell, lane_id, address, byte, byte + 1, values, width)
                     if compare:
-                        race |= racing(ctx, part_cell, lane, access, same)
+                        race |= racing(ctx, part_cell, lane_id, access, same)
                     if record:
-                        record_access(ctx, part_cell, lane, access, same)
+                        record_access(ctx, part_cell, lane_id, access, same)
             word += 1
         if race & _BETWEEN_WARPS:
-            record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane, address, size, lay.SHARED)
+            record_fault(ctx, lay.FAULT_SHARED_RACE, site, lane_id, address, size, lay.SHARED)
         elif race:
-            record_fault(ctx, lay.FAULT_WARP_RACE, site, lane, address, size, lay.SHARED)
+            record_fault(ctx, lay.FAULT_WARP_RACE, site, lane_id, address, size, lay.SHARED)
 
 
 @native
 def stores_the_same(
-    ctx: int, cell: int, lane: int, address: int, first: int, last: int, values: int, width: int
+    ctx: int, cell: int, lane_id: int, address: int, first: int, last: int, values: int, width: int
 ) -> bool:
-    """Whether a lane's store at ``address`` writes the bytes from ``first`` to ``last`` with the value that a store of
-    this epoch has left there; False where ``cell`` has no such store, or ``values`` are not known."""
+    """Whether a lane's store at ``address`` repeats the value of a store of this epoch in bytes ``first`` to ``last``.
+
+    False where ``cell`` has no such store, or ``values`` are unknown.
+    """
     if values == 0 or load_i64(cell + _WRITER) >> 8 != load_i64(ctx + lay.CTX_EPOCH):
         return False
     shared = load_i64(ctx + lay.CTX_SHARED)
     for byte in range(first, last):
         k = byte - address
-        value = values + (k // width * lay.LANES + lane) * width + k % width
+        value = values + (k // width * lay.LANES + lane_id) * width + k % width
         if load_u8(shared + byte) != load_u8(value):
             return False
     return True
 
 
 @native
-def racing(ctx: int, cell: int, lane: int, access: int, same: bool) -> int:
-    """With whom an access to a cell races, if with anybody; ``same``: a store of the value that is there."""
+def racing(ctx: int, cell: int, lane_id: int, access: int, same: bool) -> int:
+    """The races of an access to a cell, as flags; ``same``: it stores the value that is there."""
     epoch = load_i64(ctx + lay.CTX_EPOCH)
     warp = load_i32(ctx + lay.CTX_WARP)
     writer = load_i64(cell + _WRITER)
@@ -203,29 +205,29 @@ def racing(ctx: int, cell: int, lane: int, access: int, same: bool) -> int:
             race = _BETWEEN_WARPS
         else:
             lanes = load_u32(cell + _WRITER_LANES)
-            if lanes >> lane & 1:
-                # Of lanes that stored at once, each may go on with what it stored itself; atomics of others matter.
-                lanes = lanes & ~(1 << lane) if writer & _ATOMIC_MARK else 0
-            if not ordered(ctx, lanes, load_u32(cell + _WRITER_MOMENT), lane):
+            if lanes >> lane_id & 1:
+                # Of lanes that stored at once, each may read its own value again; atomics of others matter.
+                lanes = lanes & ~(1 << lane_id) if writer & _ATOMIC_MARK else 0
+            if not ordered(ctx, lanes, load_u32(cell + _WRITER_MOMENT), lane_id):
                 race = _WITHIN_WARP
     reader = load_i64(cell + _READER)
     if access != lay.LOAD and reader >> 8 == epoch:
         if reader != (epoch << 8) | warp:
             race |= _BETWEEN_WARPS
         else:
-            lanes = load_u32(cell + _READER_LANES) & ~(1 << lane)
-            if not ordered(ctx, lanes, load_u32(cell + _READER_MOMENT), lane):
+            lanes = load_u32(cell + _READER_LANES) & ~(1 << lane_id)
+            if not ordered(ctx, lanes, load_u32(cell + _READER_MOMENT), lane_id):
                 race |= _WITHIN_WARP
     return race
 
 
 @native
-def record_access(ctx: int, cell: int, lane: int, access: int, same: bool) -> None:
-    """Write an access into a cell; ``same``: a store of the value that is there."""
+def record_access(ctx: int, cell: int, lane_id: int, access: int, same: bool) -> None:
+    """Write an access into a cell; ``same``: it stores the value that is there."""
     epoch = load_i64(ctx + lay.CTX_EPOCH)
     moment = load_i64(ctx + lay.CTX_MOMENT)
     me = (epoch << 8) | load_i32(ctx + lay.CTX_WARP)
-    bit = 1 << lane
+    bit = 1 << lane_id
     if access != lay.LOAD:
         if access == lay.ATOMIC:
             me |= _ATOMIC_MARK
@@ -242,7 +244,7 @@ def record_access(ctx: int, cell: int, lane: int, access: int, same: bool) -> No
     if reader >> 8 == epoch and reader != me:
         store_i64(cell + _READER, me | _MANY_READERS)
         return
-    # Lanes that read since the warp's last synchronisation stay known, the earlier ones need not.
+    # Lanes that read since the warp's last synchronisation stay recorded; earlier ones are not needed.
     if reader == me and load_u32(cell + _READER_MOMENT) > load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_MET):
         bit |= load_u32(cell + _READER_LANES)
     store_i64(cell + _READER, me)
@@ -251,11 +253,11 @@ def record_access(ctx: int, cell: int, lane: int, access: int, same: bool) -> No
 
 
 @native
-def ordered(ctx: int, lanes: int, then: int, lane: int) -> bool:
-    """Whether what ``lanes`` of the warp did at moment ``then`` comes before what ``lane`` does now, always."""
+def ordered(ctx: int, lanes: int, then: int, lane_id: int) -> bool:
+    """Whether the accesses of ``lanes`` at moment ``then`` always come before those of ``lane_id`` now."""
     if lanes == 0 or then < load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_TOGETHER):
         return True
-    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP) + 4 * lay.LANES * lane
+    met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP) + 4 * lay.LANES * lane_id
     while lanes != 0:
         other = trailing_zeros(lanes)
         lanes &= lanes - 1
@@ -266,7 +268,7 @@ def ordered(ctx: int, lanes: int, then: int, lane: int) -> bool:
 
 @native
 def meet(ctx: int, state: int, members: int) -> None:
-    """From now on the lanes of ``members`` know what each of them did, and what each of them knew."""
+    """Order the lanes of ``members`` after each other's accesses, and after those that each of them came after."""
     moment = load_i64(ctx + lay.CTX_MOMENT) + 1
     store_i64(ctx + lay.CTX_MOMENT, moment)
     store_i64(state + lay.W_MET, moment)
@@ -274,29 +276,29 @@ def meet(ctx: int, state: int, members: int) -> None:
         store_i64(state + lay.W_TOGETHER, moment)
         return
     met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP)
-    for lane in range(lay.LANES):
-        known = 0
+    for lane_id in range(lay.LANES):
+        latest = 0
         rest = members
         while rest != 0:
             member = trailing_zeros(rest)
             rest &= rest - 1
-            known = max(known, load_u32(met + 4 * (lay.LANES * member + lane)))
-        if members >> lane & 1:
-            known = moment
+            latest = max(latest, load_u32(met + 4 * (lay.LANES * member + lane_id)))
+        if members >> lane_id & 1:
+            latest = moment
         rest = members
         while rest != 0:
             member = trailing_zeros(rest)
             rest &= rest - 1
-            store_u32(met + 4 * (lay.LANES * member + lane), known)
+            store_u32(met + 4 * (lay.LANES * member + lane_id), latest)
 
 
 @exported("void(int64, int64, int64, int64)")
 def sync_lanes(ctx: int, state: int, masks: int, mask: int) -> None:
-    """Lanes of ``mask`` synchronise, each with those that its own word at ``masks`` names."""
+    """Synchronise the lanes of ``mask``, each with the lanes of its own word at ``masks``."""
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK == 0:
         return
     while mask != 0:
-        lane = trailing_zeros(mask)
-        members = (load_u32(masks + 4 * lane) & mask) | (1 << lane)
+        lane_id = trailing_zeros(mask)
+        members = (load_u32(masks + 4 * lane_id) & mask) | (1 << lane_id)
         meet(ctx, state, members)
         mask &= ~members

@@ -33,9 +33,9 @@ def distinct_units(ctx: int, addresses: int, mask: int, size: int, shift: int) -
     last = -1
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        address = load_i64(addresses + 8 * lane)
+        address = load_i64(addresses + 8 * lane_id)
         first = address >> shift
         final = (address + size - 1) >> shift
         unit = first
@@ -43,10 +43,10 @@ def distinct_units(ctx: int, addresses: int, mask: int, size: int, shift: int) -
             if unit != last:
                 slot = (unit * 40503 + (unit >> 7)) & 127
                 while True:
-                    held = load_i64(table + 8 * slot)
-                    if held == unit:
+                    stored = load_i64(table + 8 * slot)
+                    if stored == unit:
                         break
-                    if held == -1:
+                    if stored == -1:
                         store_i64(table + 8 * slot, unit)
                         store_i64(units + 8 * count, unit)
                         count += 1
@@ -63,10 +63,10 @@ def distinct_addresses(addresses: int, mask: int) -> int:
     count = 0
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        address = load_i64(addresses + 8 * lane)
-        before = mask & ((1 << lane) - 1)
+        address = load_i64(addresses + 8 * lane_id)
+        before = mask & ((1 << lane_id) - 1)
         seen = False
         while before != 0:
             other = trailing_zeros(before)
@@ -143,10 +143,10 @@ def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
     while word < size or word == 0:
         rest = mask
         while rest != 0:
-            lane = trailing_zeros(rest)
+            lane_id = trailing_zeros(rest)
             rest &= rest - 1
-            row = (load_i64(addresses + 8 * lane) + word) >> 2
-            store_i64(keys + 8 * lane, row * 4 + (lane >> 3))
+            row = (load_i64(addresses + 8 * lane_id) + word) >> 2
+            store_i64(keys + 8 * lane_id, row * 4 + (lane_id >> 3))
         total += distinct_addresses(keys, mask)
         word += 4
     return total
@@ -154,13 +154,13 @@ def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
 
 @native
 def fold_hits(op: int) -> None:
-    """Turn the per-alignment hit counts of the pattern into totals, and forget the pattern."""
-    known = load_u32(op + lay.OP_KNOWN)
+    """Turn the per-alignment hit counts of the pattern into totals, and clear the pattern."""
+    counted = load_u32(op + lay.OP_KNOWN)
     lanes = popcount(load_u32(op + lay.OP_MASK))
     ideal = load_i32(op + lay.OP_IDEAL)
-    while known != 0:
-        k = trailing_zeros(known)
-        known &= known - 1
+    while counted != 0:
+        k = trailing_zeros(counted)
+        counted &= counted - 1
         hits = load_u32(op + lay.OP_HITS + 4 * k)
         if hits != 0:
             cost = load_u16(op + lay.OP_COUNTS + 2 * k)
@@ -195,41 +195,41 @@ def remember(
     rest = mask
     same = load_u32(op + lay.OP_MASK) == mask and load_i64(op + lay.OP_DELTA) == delta
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        d = load_i64(effective + 8 * lane) - reference
+        d = load_i64(effective + 8 * lane_id) - reference
         low = min(low, d)
         high = max(high, d)
-        if same and load_i32(op + lay.OP_DELTAS + 4 * lane) != d:
+        if same and load_i32(op + lay.OP_DELTAS + 4 * lane_id) != d:
             same = False
     if low < -0x40000000 or high > 0x40000000:
         return False
     slot = reference & 31
     if same:
-        known = load_u32(op + lay.OP_KNOWN)
-        if known >> slot & 1 and load_u16(op + lay.OP_COUNTS + 2 * slot) != cost:
+        counted = load_u32(op + lay.OP_KNOWN)
+        if counted >> slot & 1 and load_u16(op + lay.OP_COUNTS + 2 * slot) != cost:
             same = False
     if not same:
         fold_hits(op)
         contiguous = True
         words = True
-        for lane in range(lay.LANES):
+        for lane_id in range(lay.LANES):
             d = 0
-            if mask >> lane & 1:
-                d = load_i64(effective + 8 * lane) - reference
-                if d != (lane - first) * size:
+            if mask >> lane_id & 1:
+                d = load_i64(effective + 8 * lane_id) - reference
+                if d != (lane_id - first) * size:
                     contiguous = False
                 if (d - low) & 3:
                     words = False
-            store_u32(op + lay.OP_DELTAS + 4 * lane, d)
+            store_u32(op + lay.OP_DELTAS + 4 * lane_id, d)
         kind = lay.KIND_SCATTERED
         if contiguous:
             kind = lay.KIND_CONTIGUOUS
         elif words and size == 4 and high + 4 - low <= 128:
             kind = lay.KIND_WINDOW
-            for lane in range(lay.LANES):
-                if not mask >> lane & 1:
-                    store_u32(op + lay.OP_DELTAS + 4 * lane, low)
+            for lane_id in range(lay.LANES):
+                if not mask >> lane_id & 1:
+                    store_u32(op + lay.OP_DELTAS + 4 * lane_id, low)
         store_u32(op + lay.OP_KIND, kind)
         store_u32(op + lay.OP_FIRST, first)
         store_u32(op + lay.OP_WINDOW, low)

@@ -38,7 +38,7 @@ def half_to_f32(bits: int, brain: bool) -> float:
     if exponent == 31:
         return bits_to_f32(sign | 0x7F800000 | (mantissa << 13))
     if exponent == 0:
-        # 2**-14 in front of the mantissa, and off again.
+        # Adds 2**-14 in front of the mantissa, then subtracts it.
         return bits_to_f32(sign | f32_to_bits(bits_to_f32(0x38800000 | (mantissa << 13)) - bits_to_f32(0x38800000)))
     return bits_to_f32(sign | ((exponent + 112) << 23) | (mantissa << 13))
 
@@ -64,29 +64,30 @@ def f32_to_half(bits: int, brain: bool) -> int:
 @exported("void(int64, int64, int64, int64, int64, int64, int64)")
 def mma(ctx: int, a: int, b: int, c: int, out: int, depth: int, brain: int) -> None:
     """``mma.m16n8k{depth}``: registers as rows of 32 lanes (PTX ISA, fragments of mma.m16n8k8 and m16n8k16)."""
-    left = load_i64(ctx + lay.CTX_SCRATCH)  # 16 x depth f32
-    right = left + 2 * lay.SCRATCH_AREA  # depth x 8 f32
-    for lane in range(lay.LANES):
-        group = lane >> 2
-        pair = 2 * (lane & 3)
+    left_matrix = load_i64(ctx + lay.CTX_SCRATCH)  # 16 x depth f32
+    right_matrix = left_matrix + 2 * lay.SCRATCH_AREA  # depth x 8 f32
+    for lane_id in range(lay.LANES):
+        group = lane_id >> 2
+        pair = 2 * (lane_id & 3)
         for k in range(depth // 4):
-            bits = load_u32(a + 128 * k + 4 * lane)
-            at = left + 4 * ((group + 8 * (k & 1)) * depth + pair + 8 * (k >> 1))
+            bits = load_u32(a + 128 * k + 4 * lane_id)
+            at = left_matrix + 4 * ((group + 8 * (k & 1)) * depth + pair + 8 * (k >> 1))
             store_f32(at, half_to_f32(bits & 0xFFFF, brain != 0))
             store_f32(at + 4, half_to_f32(bits >> 16, brain != 0))
         for k in range(depth // 8):
-            bits = load_u32(b + 128 * k + 4 * lane)
-            at = right + 4 * ((pair + 8 * k) * 8 + group)
+            bits = load_u32(b + 128 * k + 4 * lane_id)
+            at = right_matrix + 4 * ((pair + 8 * k) * 8 + group)
             store_f32(at, half_to_f32(bits & 0xFFFF, brain != 0))
             store_f32(at + 32, half_to_f32(bits >> 16, brain != 0))
-    for lane in range(lay.LANES):
+    for lane_id in range(lay.LANES):
         for k in range(4):
-            row = (lane >> 2) + 8 * (k >> 1)
-            column = 2 * (lane & 3) + (k & 1)
-            total = float(load_f32(c + 128 * k + 4 * lane))
+            row = (lane_id >> 2) + 8 * (k >> 1)
+            column = 2 * (lane_id & 3) + (k & 1)
+            total = float(load_f32(c + 128 * k + 4 * lane_id))
             for m in range(depth):
-                total += float(load_f32(left + 4 * (row * depth + m))) * float(load_f32(right + 4 * (m * 8 + column)))
-            store_f32(out + 128 * k + 4 * lane, total)
+                factor = float(load_f32(left_matrix + 4 * (row * depth + m)))
+                total += factor * float(load_f32(right_matrix + 4 * (m * 8 + column)))
+            store_f32(out + 128 * k + 4 * lane_id, total)
 
 
 @exported("void(int64, int64, int64, int64, int64, int64, int64)")
@@ -95,11 +96,11 @@ def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int,
     good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     for k in range(count):
-        for lane in range(lay.LANES):
+        for lane_id in range(lay.LANES):
             value = 0
             for half in range(2):
-                row = lane >> 2
-                column = 2 * (lane & 3) + half
+                row = lane_id >> 2
+                column = 2 * (lane_id & 3) + half
                 if transposed:
                     row, column = column, row
                 source = 8 * k + row
@@ -107,7 +108,7 @@ def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int,
                     where = load_i64(scratch + HOST + 8 * source)
                     step = load_i64(scratch + STRIDE + 8 * source)
                     value |= read_element(where, step, 2 * column, 2) << 16 * half
-            store_u32(out + 128 * k + 4 * lane, value)
+            store_u32(out + 128 * k + 4 * lane_id, value)
 
 
 @exported("int64(int64, int64, int64, int64)")
@@ -117,35 +118,35 @@ def shuffle(ctx: int, values: int, mask: int, mode: int) -> int:
     c = values + 2 * lay.SCRATCH_AREA
     out = values + 3 * lay.SCRATCH_AREA
     valid = 0
-    for lane in range(lay.LANES):
-        bv = load_u32(b + 4 * lane)
-        cv = load_u32(c + 4 * lane)
+    for lane_id in range(lay.LANES):
+        bv = load_u32(b + 4 * lane_id)
+        cv = load_u32(c + 4 * lane_id)
         segment = cv >> 8 & 31
         clamp = cv & 31
-        bound = (lane & segment) | (clamp & ~segment)
-        first = lane & segment
+        bound = (lane_id & segment) | (clamp & ~segment)
+        first = lane_id & segment
         delta = bv & 31
-        source = lane
+        source = lane_id
         ok = False
         if mode == 0:
-            source = lane - delta
+            source = lane_id - delta
             ok = source >= bound
         elif mode == 1:
-            source = lane + delta
+            source = lane_id + delta
             ok = source <= bound
         elif mode == 2:
-            source = lane ^ delta
+            source = lane_id ^ delta
             ok = source <= bound
         else:
             source = first | (delta & ~segment)
             ok = source <= bound
         if not ok:
-            source = lane
+            source = lane_id
         else:
-            valid |= 1 << lane
-        store_u32(out + 4 * lane, load_u32(values + 4 * (source & 31)))
-    for lane in range(lay.LANES):
-        store_u32(values + 4 * lane, load_u32(out + 4 * lane))
+            valid |= 1 << lane_id
+        store_u32(out + 4 * lane_id, load_u32(values + 4 * (source & 31)))
+    for lane_id in range(lay.LANES):
+        store_u32(values + 4 * lane_id, load_u32(out + 4 * lane_id))
     return valid
 
 
@@ -158,10 +159,10 @@ def match(values: int, members: int, out: int, mask: int, code: int) -> None:
     width = code & 15
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        value = read_element(values, 4, lane * width, width)
-        group = load_u32(members + 4 * lane) & mask
+        value = read_element(values, 4, lane_id * width, width)
+        group = load_u32(members + 4 * lane_id) & mask
         peers = 0
         others = group
         while others != 0:
@@ -171,7 +172,7 @@ def match(values: int, members: int, out: int, mask: int, code: int) -> None:
                 peers |= 1 << other
         if code & 16 and peers != group:
             peers = 0
-        store_u32(out + 4 * lane, peers)
+        store_u32(out + 4 * lane_id, peers)
 
 
 # Reductions over the lanes that a lane's member mask names, as generated code encodes them.
@@ -183,9 +184,9 @@ def group_reduce(values: int, members: int, out: int, mask: int, operation: int)
     """``redux.sync`` and ``vote.sync`` (values 0 or 1) where member masks differ between lanes."""
     rest = mask
     while rest != 0:
-        lane = trailing_zeros(rest)
+        lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        others = load_u32(members + 4 * lane) & mask
+        others = load_u32(members + 4 * lane_id) & mask
         count = popcount(others)
         result = 0
         first = True
@@ -220,37 +221,37 @@ def group_reduce(values: int, members: int, out: int, mask: int, operation: int)
             result = 1 if result != 0 else 0
         elif operation == 11:
             result = 1 if result == 0 or result == count else 0
-        store_u32(out + 4 * lane, result)
+        store_u32(out + 4 * lane_id, result)
 
 
 @exported("int64(int64, int64, int64, int64)")
-def pick(ctx: int, state: int, blocks: int, held: int) -> int:
+def pick(ctx: int, state: int, blocks: int, held_offset: int) -> int:
     """Take the lowest block with waiting lanes: its index, -1 when the warp is done, -2 when it waits at a barrier.
 
-    Lanes held at barriers become waiting lanes of the blocks after them once no lane can run.
+    When no lane can run, lanes held at barriers become waiting lanes of the blocks after those.
     """
     block = load_i32(state + lay.W_WAITING)
     waiting = state + lay.W_HEADER
-    if block != lay.NOBODY:
+    if block != lay.NO_BLOCK:
         store_u32(state + lay.W_MASK, load_u32(waiting + 4 * block))
         store_u32(waiting + 4 * block, 0)
         block_after = block + 1
         while block_after < blocks and load_u32(waiting + 4 * block_after) == 0:
             block_after += 1
-        store_u32(state + lay.W_WAITING, block_after if block_after < blocks else lay.NOBODY)
+        store_u32(state + lay.W_WAITING, block_after if block_after < blocks else lay.NO_BLOCK)
         return block
     if load_i32(state + lay.W_HELD) == 0:
         return -1
     store_u32(state + lay.W_HELD, 0)
-    lowest = lay.NOBODY
+    lowest = lay.NO_BLOCK
     distinct = 0
     for k in range(blocks):
-        mask = load_u32(state + held + 4 * k)
+        mask = load_u32(state + held_offset + 4 * k)
         if mask != 0:
             distinct += 1
             lowest = min(lowest, k)
             store_u32(waiting + 4 * k, mask)
-            store_u32(state + held + 4 * k, 0)
+            store_u32(state + held_offset + 4 * k, 0)
     store_u32(state + lay.W_WAITING, lowest)
     store_u32(state + lay.W_RESUME, blocks)
     if distinct > 1:

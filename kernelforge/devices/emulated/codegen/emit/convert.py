@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit import half
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, saturate
 from kernelforge.devices.emulated.codegen.emit.integer import constant
 from kernelforge.devices.emulated.codegen.ir_builder import float_type, int_type
+from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction
 
 _INTEGERS = ("u8", "s8", "u16", "s16", "u32", "s32", "u64", "s64", "b8", "b16", "b32", "b64")
@@ -68,9 +69,9 @@ def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> N
     rounded = e.intrinsic(_TO_INTEGRAL[mode], kind, text) if mode != "rzi" else text
     size = TYPE_BITS[target]
     verb = "fptosi" if target[0] == "s" else "fptoui"
-    whole = int_type(size, vec)
+    integer = int_type(size, vec)
     shape = "v32" if vec else ""
-    result = e.call(f"llvm.{verb}.sat.{shape}i{size}.{shape}f{bits}", whole, (kind, rounded))
+    result = e.call(f"llvm.{verb}.sat.{shape}i{size}.{shape}f{bits}", integer, (kind, rounded))
     e.write(i, i.operands[0], Value(result, vec), size, signed=target[0] == "s")
 
 
@@ -187,7 +188,7 @@ _WINDOWS = {"shared": lay.CTX_SHARED_WINDOW, "local": lay.CTX_LOCAL_WINDOW, "par
 
 
 def _window(e: Emitter, space: str, vec: bool) -> str:
-    """Where the generic addresses of a state space start."""
+    """Start of the generic addresses of a state space."""
     key = ("window", space)
     if key not in e.memo:
         e.memo[key] = Value(e.load("i64", "%ctx", _WINDOWS[space]), False)

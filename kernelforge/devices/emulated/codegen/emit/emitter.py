@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import FLOAT_TYPES, IRBuilder, float_type, int_type, lane_vector
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
-    Addr,
     Imm,
     Instruction,
     NotReg,
     Operand,
-    Pair,
     Reg,
     Sink,
     Special,
@@ -38,7 +36,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class MemorySite:
-    """What a memory record is initialised with, and how its counters are reported."""
+    """Initial values of a memory record, and how its counters are reported."""
 
     instruction: Instruction
     space: int
@@ -48,9 +46,9 @@ class MemorySite:
     offset: int
     narrow: bool
     hidden: bool = False
-    """Not reported: call parameters that a real compiler keeps in registers."""
+    """Not reported: a call parameter, which a real compiler keeps in registers."""
     speculative: bool = False
-    """A load that the compiler may have taken out of a branch: see ``speculative_loads``."""
+    """A load that the compiler may have moved out of a branch: see ``speculative_loads``."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +121,7 @@ class Emitter(IRBuilder):
         self.state_bytes = (at + 127) // 64 * 64
 
     def begin_block(self, mask: str) -> None:
-        """Forget what was known of registers and specials; ``mask`` is the block's active mask."""
+        """Drop the known values of registers and specials; ``mask`` is the block's active mask."""
         self.mask = mask
         self.values: dict[str, Value] = {}
         self.dirty: set[str] = set()
@@ -131,7 +129,6 @@ class Emitter(IRBuilder):
         self.integers: dict[str, tuple[str, bool]] = {}
         self.flushed: set[str] = set()
         self.memo: dict[object, Value] = {}
-        self.lane_mask: str | None = None
         self.carry: Value | None = None
 
     # Registers
@@ -273,9 +270,9 @@ class Emitter(IRBuilder):
     def first_lane(self, text: str, bits: int) -> str:
         """The value in the lowest active lane."""
         self.emit(f"store {int_type(bits, True)} {text}, ptr %area0, align 64")
-        lane = self.op(f"call i32 @llvm.cttz.i32(i32 {self.mask}, i1 true)")
-        lane = self.op(f"and i32 {lane}, 31")
-        pointer = self.op(f"getelementptr i{bits}, ptr %area0, i32 {lane}")
+        lane_id = self.op(f"call i32 @llvm.cttz.i32(i32 {self.mask}, i1 true)")
+        lane_id = self.op(f"and i32 {lane_id}, 31")
+        pointer = self.op(f"getelementptr i{bits}, ptr %area0, i32 {lane_id}")
         return self.op(f"load i{bits}, ptr {pointer}")
 
     # Operands
@@ -333,12 +330,12 @@ class Emitter(IRBuilder):
         if axis > 0 and (x % 32 == 0 or (axis == 2 and x * y % 32 == 0)):
             row = self.op(f"udiv i32 {base}, {x if axis == 1 else x * y}")
             return Value(self.op(f"urem i32 {row}, {y}") if axis == 1 else row, False)
-        lane = self.op(f"add <32 x i32> {self.splat(base, 'i32')}, {_IOTA}")
+        lane_id = self.op(f"add <32 x i32> {self.splat(base, 'i32')}, {_IOTA}")
         if axis == 0:
             if y == z == 1:
-                return Value(lane, True)
-            return Value(self.op(f"urem <32 x i32> {lane}, splat (i32 {x})"), True)
-        row = self.op(f"udiv <32 x i32> {lane}, splat (i32 {x if axis == 1 else x * y})")
+                return Value(lane_id, True)
+            return Value(self.op(f"urem <32 x i32> {lane_id}, splat (i32 {x})"), True)
+        row = self.op(f"udiv <32 x i32> {lane_id}, splat (i32 {x if axis == 1 else x * y})")
         if axis == 1 and z > 1:
             row = self.op(f"urem <32 x i32> {row}, splat (i32 {y})")
         return Value(row, True)
@@ -505,6 +502,3 @@ class Emitter(IRBuilder):
 def vector_items(operand: Operand) -> tuple[Operand, ...]:
     """The elements of a brace list, or the operand alone."""
     return operand.items if isinstance(operand, Vec) else (operand,)
-
-
-__all__ = ["FLOAT_TYPES", "Addr", "Emitter", "MemorySite", "Pair", "Shape", "Value", "unsupported", "vector_items"]

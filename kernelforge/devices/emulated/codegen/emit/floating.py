@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.integer import constant
 from kernelforge.devices.emulated.codegen.ir_builder import bool_type, float_constant, float_type, int_type
-from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction, Operand, Pair, Reg, Sink
+from kernelforge.devices.emulated.ptx.inline import unsupported
+from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction, Operand, Pair, Sink
 
 _ROUNDING = ("rz", "rm", "rp")
 _LEAST_NORMAL = {32: 2.0**-126, 64: 2.0**-1022}
@@ -42,11 +43,11 @@ def flush(e: Emitter, text: str, kind: str, bits: int) -> str:
 
 def saturate(e: Emitter, text: str, kind: str) -> str:
     """Clamp to [0, 1]; NaN becomes +0."""
-    zero, one = ("zeroinitializer" if kind[0] == "<" else "0.0"), float_constant(1.0, kind)
+    zero, limit = ("zeroinitializer" if kind[0] == "<" else "0.0"), float_constant(1.0, kind)
     positive = e.op(f"fcmp ogt {kind} {text}, {zero}")
     clipped = e.select(positive, kind, text, zero)
-    large = e.op(f"fcmp ogt {kind} {clipped}, {one}")
-    return e.select(large, kind, one, clipped)
+    large = e.op(f"fcmp ogt {kind} {clipped}, {limit}")
+    return e.select(large, kind, limit, clipped)
 
 
 def operands(e: Emitter, i: Instruction, ops: tuple[Operand, ...], bits: int) -> tuple[list[str], bool, str]:
@@ -121,14 +122,14 @@ def _divide(e: Emitter, i: Instruction) -> None:
 def _reciprocal(e: Emitter, i: Instruction) -> None:
     bits = _bits(i)
     (a,), vec, kind = operands(e, i, i.operands[1:2], bits)
-    one = float_constant(1.0, kind)
+    unit = float_constant(1.0, kind)
     mode = next((m for m in i.modifiers if m in _ROUNDING), None)
     if bits == 32 and "approx" in i.modifiers:
         result = approximate(e, "rcp", [a], vec)
     elif mode:
-        result = library_call(e, f"kf_div_{mode}_f{bits}", [one, a], vec, bits)
+        result = library_call(e, f"kf_div_{mode}_f{bits}", [unit, a], vec, bits)
     else:
-        result = e.op(f"fdiv {kind} {one}, {a}")
+        result = e.op(f"fdiv {kind} {unit}, {a}")
     if bits == 64 and "approx" in i.modifiers:
         result = _coarse(e, result, vec)
     finish(e, i, result, vec, bits)
@@ -202,9 +203,9 @@ def extremum(e: Emitter, name: str, kind: str, a: str, b: str, nan: bool, sign: 
     if sign:
         element = kind[1:-1].split(" x ")[1] if kind[0] == "<" else kind
         bits = {"float": 32, "half": 16, "double": 64}[element]
-        whole = int_type(bits, kind[0] == "<")
-        x, y = (e.op(f"bitcast {kind} {v} to {whole}") for v in (a, b))
-        signed = e.op(f"bitcast {whole} {e.op(f'xor {whole} {x}, {y}')} to {kind}")
+        integer = int_type(bits, kind[0] == "<")
+        x, y = (e.op(f"bitcast {kind} {v} to {integer}") for v in (a, b))
+        signed = e.op(f"bitcast {integer} {e.op(f'xor {integer} {x}, {y}')} to {kind}")
         a, b = e.intrinsic("fabs", kind, a), e.intrinsic("fabs", kind, b)
     result = e.intrinsic(f"{name}imum" if nan else f"{name}imumnum", kind, a, b)
     return e.intrinsic("copysign", kind, result, signed) if sign else result
@@ -337,5 +338,3 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "set": _set,
     "testp": _testp,
 }
-
-__all__ = ["HANDLERS", "Reg", "combine", "compare", "extremum", "finish", "flush", "is_float", "saturate"]

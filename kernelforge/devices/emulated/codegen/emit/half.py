@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.floating import extremum, float_condition, write_predicates
 from kernelforge.devices.emulated.codegen.ir_builder import float_constant
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
+from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand, Pair
 
 _TYPES = ("f16", "f16x2", "bf16", "bf16x2")
@@ -225,8 +226,8 @@ def _set(e: Emitter, i: Instruction) -> None:
         raise unsupported(i)
     flags = _compare(e, i)
     if target in ("f16", "f16x2", "bf16", "bf16x2"):
-        one = 0x3F80 if target.startswith("bf") else 0x3C00
-        _write(e, i, [e.select(f, I16, f"splat (i16 {one})", "zeroinitializer") for f in flags])
+        true_bits = 0x3F80 if target.startswith("bf") else 0x3C00
+        _write(e, i, [e.select(f, I16, f"splat (i16 {true_bits})", "zeroinitializer") for f in flags])
     elif target in ("u16", "s16") and len(flags) == 1:
         e.write(i, i.operands[0], Value(e.op(f"sext <32 x i1> {flags[0]} to {I16}"), True), 16)
     elif target in ("u32", "s32"):

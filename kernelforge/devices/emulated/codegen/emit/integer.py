@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value, unsupported
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
-from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Imm, Instruction, Operand, Pair, Reg, Vec
+from kernelforge.devices.emulated.ptx.inline import unsupported
+from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Imm, Instruction, Operand, Pair, Vec
 
 
 def _bits(i: Instruction) -> int:
@@ -350,8 +351,8 @@ def _shifted(e: Emitter, verb: str, value: str, count: str, bits: int, vec: bool
 def _low_mask(e: Emitter, length: str, bits: int, vec: bool) -> str:
     """``length`` ones, all ones from ``bits`` up."""
     kind = int_type(bits, vec)
-    one = _shifted(e, "shl", constant(1, bits, vec), length, bits, vec)
-    return e.op(f"sub {kind} {one}, {constant(1, bits, vec)}")
+    power = _shifted(e, "shl", constant(1, bits, vec), length, bits, vec)
+    return e.op(f"sub {kind} {power}, {constant(1, bits, vec)}")
 
 
 def _bfe(e: Emitter, i: Instruction) -> None:
@@ -370,9 +371,9 @@ def _bfe(e: Emitter, i: Instruction) -> None:
         fill = e.op(f"sub {kind} {constant(0, bits, vec)}, {sign}")
         above = e.op(f"xor {kind} {_low_mask(e, length, bits, vec)}, {constant(-1, bits, vec)}")
         # Bits beyond the top of ``a`` are sign bits too.
-        left = e.op(f"sub {kind} {constant(bits, bits, vec)}, {position}")
+        rest = e.op(f"sub {kind} {constant(bits, bits, vec)}, {position}")
         small = e.op(f"icmp ult {kind} {position}, {constant(bits, bits, vec)}")
-        room = e.select(small, kind, left, constant(0, bits, vec))
+        room = e.select(small, kind, rest, constant(0, bits, vec))
         beyond = e.op(f"xor {kind} {_low_mask(e, room, bits, vec)}, {constant(-1, bits, vec)}")
         extra = e.op(f"and {kind} {fill}, {e.op(f'or {kind} {above}, {beyond}')}")
         full = e.op(f"or {kind} {part}, {extra}")
@@ -448,8 +449,8 @@ def _prmt(e: Emitter, i: Instruction) -> None:
         negative = e.op(f"lshr {kind} {byte}, {constant(7, 32, vec)}")
         signs = e.op(f"mul {kind} {negative}, {constant(255, 32, vec)}")
         replicate = e.op(f"and {kind} {nibble}, {constant(8, 32, vec)}")
-        chosen = e.op(f"icmp ne {kind} {replicate}, {constant(0, 32, vec)}")
-        byte = e.select(chosen, kind, signs, byte)
+        replicated = e.op(f"icmp ne {kind} {replicate}, {constant(0, 32, vec)}")
+        byte = e.select(replicated, kind, signs, byte)
         result = e.op(f"or {kind} {result}, {e.op(f'shl {kind} {byte}, {constant(8 * k, 32, vec)}')}")
     e.write(i, i.operands[0], Value(result, vec), 32)
 
@@ -580,5 +581,3 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "selp": _selp,
     "slct": _slct,
 }
-
-__all__ = ["HANDLERS", "Reg", "bool_kind", "constant", "select"]

@@ -5,24 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, unsupported, vector_items
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
+from kernelforge.devices.emulated.ptx.inline import state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
-
-_SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
-
-
-def state_space(i: Instruction) -> int:
-    """The instruction's state space; none written means generic."""
-    for m in i.modifiers:
-        stem = m.split("::")[0]
-        if stem in _SPACES:
-            if m in ("shared::cluster",) and i.opcode != "cp":
-                return lay.SHARED
-            return _SPACES[stem]
-    return lay.GENERIC
 
 
 class _Target:

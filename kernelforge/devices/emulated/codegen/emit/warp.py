@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, unsupported, vector_items
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
 from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
+from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Pair
 from kernelforge.devices.emulated.runtime import GROUP_OPERATIONS
 
@@ -29,7 +30,7 @@ def _shuffle(e: Emitter, i: Instruction) -> None:
     e.check_members(i, i.operands[4])
     target, flag = _pair(i.operands[0])
     value = e.spread(e.source(i, i.operands[1], 32), 32)
-    # What a lane that is not here would give is undefined.
+    # The value of an inactive lane is undefined.
     undefined = e.spread(Value(e.load("i32", "%ctx", lay.CTX_UNDEFINED), False), 32)
     value = e.select(e.lanes(e.mask), "<32 x i32>", value, undefined)
     b, c = e.constant(i.operands[2]), e.constant(i.operands[3])
@@ -56,16 +57,15 @@ def shuffle_indices(mode: str, b: int, c: int) -> tuple[list[int], int]:
     indices, valid = [], 0
     segment, clamp = c >> 8 & 31, c & 31
     delta = b & 31
-    for lane in range(32):
-        bound = (lane & segment) | (clamp & ~segment)
-        first = lane & segment
-        source = {"up": lane - delta, "down": lane + delta, "bfly": lane ^ delta, "idx": first | (delta & ~segment)}[
-            mode
-        ]
+    for lane_id in range(32):
+        bound = (lane_id & segment) | (clamp & ~segment)
+        first = lane_id & segment
+        index = first | (delta & ~segment)
+        source = {"up": lane_id - delta, "down": lane_id + delta, "bfly": lane_id ^ delta, "idx": index}[mode]
         if (source >= bound) if mode == "up" else (source <= bound):
-            valid |= 1 << lane
+            valid |= 1 << lane_id
         else:
-            source = lane
+            source = lane_id
         indices.append(source)
     return indices, valid
 
@@ -135,8 +135,8 @@ def _redux(e: Emitter, i: Instruction) -> None:
         e.write(i, i.operands[0], _by_group(e, name, value, members.text), 32)
         return
     among = e.lanes(e.op(f"and i32 {members.text}, {e.mask}"))
-    chosen = e.select(among, "<32 x i32>", value, f"splat (i32 {neutral})")
-    result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", chosen))
+    values = e.select(among, "<32 x i32>", value, f"splat (i32 {neutral})")
+    result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", values))
     e.write(i, i.operands[0], Value(result, False), 32)
 
 
@@ -224,7 +224,7 @@ def _ldmatrix(e: Emitter, i: Instruction) -> None:
         "kf_ldmatrix", "void", ("ptr", "%ctx"), ("ptr", e.new_site(site)), ("ptr", "%area0"), ("i64", mask),
         ("ptr", "%area1"), ("i64", str(count)), ("i64", str(int("trans" in i.modifiers))),
     )  # fmt: skip
-    # Every lane has what the others pointed at once any of them goes on.
+    # Every lane has its elements before any of them continues.
     e.synchronise()
     _get_registers(e, i, 1)
 
