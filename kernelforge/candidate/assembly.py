@@ -64,9 +64,9 @@ def share(groups: Sequence[Iterable[Storage]], kept: Set[Storage], limit_bytes: 
     """Give every used storage that the plan allocated a slot.
 
     Args:
-        groups: Storages with their first and last use, of ``setup`` and of ``forward``; a slot serves one group. Those
-            that nothing uses get none.
-        kept: Those that ``setup`` or ``forward`` returns; each has a slot of its own.
+        groups: Storages with their first and last use, of ``setup`` and of ``forward``; a slot serves one group.
+            Unused ones get none.
+        kept: Storages that ``setup`` or ``forward`` returns; each has its own slot.
         limit_bytes: Bound on the sum of all slots.
 
     Raises:
@@ -112,7 +112,7 @@ def _pack(used: list[Storage], kept: Set[Storage], *, exact: bool) -> list[Slot]
 
 
 def assemble(machine: Machine, outputs: tuple[Tensor, ...], constants: dict[str, int]) -> ResolvedPlan:
-    """The plan that a machine recorded, with every storage in a buffer.
+    """The plan that a machine recorded, every storage in a buffer.
 
     Raises:
         Fault: the buffers do not fit the limit.

@@ -50,7 +50,7 @@ class Plan:
 
     @property
     def combinations(self) -> tuple[dict[str, int], ...]:
-        """Every choice of the tunables, first values first; one empty choice when there are none."""
+        """Every combination of the tunables, first values first; one empty combination without tunables."""
         names = tuple(self.tunables)
         return tuple(dict(zip(names, values, strict=True)) for values in itertools.product(*self.tunables.values()))
 
@@ -60,7 +60,7 @@ class Plan:
         return self.constants_at({})
 
     def constants_at(self, choices: Mapping[str, int]) -> dict[str, int]:
-        """What the source sees as ``constexpr int``: the tunables as chosen, then the top-level integers.
+        """The ``constexpr int`` values of the source: the tunables as chosen, then the top-level integers.
 
         Raises:
             PlanError: a choice that the plan does not offer, or a constant beyond 32 bits.
@@ -80,20 +80,20 @@ class Plan:
         """Run the plan at one size.
 
         Args:
-            inputs: Arguments of ``forward``: tensors by spec, everything else by value.
+            inputs: Arguments of ``forward``: tensors by spec, others by value.
             weights: Tensors that ``w["name"]`` reaches; those used become buffers.
             attrs: Scalars that ``attrs["name"]`` reaches.
             choices: Values of the tunables; those left out take their first value.
-            limits: How much the plan may ask for, ``setup`` included.
+            limits: Limits of the plan, ``setup`` included.
             library: Torch operators that ``library`` may name, by the task's policy.
 
         Returns:
-            Buffers (inputs, then weights in order of first use, then what the plan allocates), steps and outputs. The
+            Buffers (inputs, then weights in order of first use, then the plan's own), steps and outputs. The
             buffer of a strided tensor spans from its first element to its last.
 
         Raises:
             PlanGuard: an ``assert`` of the plan refused this size.
-            PlanError: anything else that is wrong, with the line.
+            PlanError: any other error, with its line.
         """
         with self._reported():
             machine = Machine(limits or PlanLimits(), weights, attrs, frozenset(library))
@@ -167,7 +167,7 @@ def parse_plan(text: str) -> Plan:
     """Read a launch plan.
 
     Raises:
-        PlanError: the text is not Python, uses what the language lacks, or is too large; with the line.
+        PlanError: the text is not Python, uses an unsupported construct, or is too large; with the line.
     """
     text = normalise(text)
     with reported(text):
@@ -197,7 +197,7 @@ def _kind_of_argument(arg: TensorArg | ScalarArg | TensorMapArg) -> str:
 
 @contextmanager
 def reported(text: str) -> Iterator[None]:
-    """Turn faults of the language into errors that show the line."""
+    """Turn faults of the language into errors that quote the line."""
     try:
         yield
     except Fault as error:
@@ -205,7 +205,7 @@ def reported(text: str) -> Iterator[None]:
         if error.line is not None:
             lines = text.split("\n")
             excerpt = lines[error.line - 1].strip()[:160] if 0 < error.line <= len(lines) else ""
-            excerpt = excerpt.encode(errors="replace").decode()  # a message goes where no half of a surrogate pair can
+            excerpt = excerpt.encode(errors="replace").decode()  # a message cannot hold half of a surrogate pair
             message = f"line {error.line}: {message}" + (f"\n    {excerpt}" if excerpt else "")
         kind = PlanGuard if isinstance(error, Refusal) else PlanError
         raise kind(message, line=error.line) from None
@@ -214,7 +214,7 @@ def reported(text: str) -> Iterator[None]:
 
 
 def _keep(machine: Machine, returned: Any) -> None:
-    """Make what ``setup`` returned the plan's prepared tensors."""
+    """Make the return value of ``setup`` the plan's prepared tensors."""
     if returned is None:
         raise Fault("setup returned nothing; end it with return and the tensors that forward finds in prepared")
     leaves = flatten(returned, machine.spend)
@@ -260,12 +260,12 @@ def _outputs(machine: Machine, returned: Any) -> tuple[Tensor, ...]:
 def chosen_values(candidate: Candidate) -> dict[str, int]:
     """The value of every ``# tune:`` name, the first one where the candidate chooses none.
 
-    Of a plan that cannot be read, what the candidate chooses.
+    Of a plan that cannot be read, only the choices of the candidate.
     """
     return {**_first_values(candidate.plan), **candidate.choices}
 
 
-@lru_cache(maxsize=256)  # reports ask of every attempt as itself, as a parent and as the best
+@lru_cache(maxsize=256)  # reports need it of every attempt several times
 def _first_values(plan: str) -> dict[str, int]:
     """The first value of every ``# tune:`` name; none of a plan that cannot be read."""
     try:
@@ -275,8 +275,8 @@ def _first_values(plan: str) -> dict[str, int]:
 
 
 def plan_as_chosen(candidate: Candidate) -> str:
-    """The plan with the chosen value first on each ``# tune:`` line: without any choice it does the same.
+    """The plan with the chosen value first on each ``# tune:`` line, so that it needs no choices.
 
-    Where all first values are chosen, and where the plan cannot be read, it is the plan as it is.
+    A plan whose first values are chosen, or that cannot be read, stays unchanged.
     """
     return chosen_first(normalise(candidate.plan), candidate.choices) if candidate.choices else candidate.plan

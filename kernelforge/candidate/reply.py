@@ -2,7 +2,7 @@
 
 Tolerated: prose anywhere, several drafts (the last complete block of each kind counts, so a later correction of one
 of the two is enough), labels in any case or none at all, fences of backticks or tildes, indented fences, thinking
-between ``<think>`` tags that start a line. Everything missing is named, with the line of the reply where that helps.
+between ``<think>`` tags that start a line. Errors name everything that is missing, with the line of the reply.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Cand
 
 MAX_REPLY_CHARS = 2 << 20
 _MAX_BLOCKS = 2_000
-"""Code blocks of a reply: more are no answer to anything, and take long to be read."""
+"""Code blocks of a reply: more are no answer, and take long to parse."""
 _MAX_EXCERPT = 300
-"""Characters of a reply without code that its verdict quotes."""
+"""Characters that the verdict quotes of a reply without code."""
 
 Kind = Literal["cuda", "plan"]
 
@@ -52,7 +52,7 @@ def parse_reply(text: str) -> Candidate:
     """Read the candidate out of a reply.
 
     Raises:
-        CandidateError: nothing usable; the message tells the Coder what is missing and where.
+        CandidateError: nothing usable; the message names the missing part and its line.
     """
     if len(text) > MAX_REPLY_CHARS:
         raise CandidateError(f"the reply has {len(text):,} characters; the limit is {MAX_REPLY_CHARS:,}")
@@ -85,8 +85,8 @@ def parse_reply(text: str) -> Candidate:
 def format_reply(candidate: Candidate, prose: str = "") -> str:
     """Write a candidate as a reply that :func:`parse_reply` reads back: same source, same plan.
 
-    A reply holds no choices of tunables, so the plan gets the chosen values first on its ``# tune:`` lines: what is
-    read back has another hash then, and does the same. ``prose`` goes first and should hold no fence of its own.
+    A reply holds no choices of tunables, so the plan gets the chosen values first on its ``# tune:`` lines: the
+    candidate that is read back has another hash then, and the same behaviour. ``prose`` goes first, without fences.
     """
     parts = [prose.strip()] if prose.strip() else []
     for label, code in (("cuda", candidate.source), ("python", plan_as_chosen(candidate))):
@@ -170,7 +170,7 @@ def _refuse_unclosed(blocks: list[_Block]) -> None:
 
 
 def _last(blocks: list[_Block], kind: Kind) -> _Block | None:
-    """The last complete block of a kind; when none is complete, the last one, so that its fault can be named."""
+    """The last complete block of a kind, or else the last one, so that its fault can be named."""
     same_kind = [block for block in blocks if block.kind == kind]
     complete = [block for block in same_kind if _is_complete(block)]
     return next(reversed(complete or same_kind), None)
@@ -191,7 +191,7 @@ def _hint(missing: Kind, present: _Block) -> str:
 
 
 def _excerpt(text: str) -> str:
-    """What a reply without code says instead: a refusal names its cause there."""
+    """The text of a reply without code, shortened: a refusal states its reason there."""
     words = _without_thoughts(text).encode(errors="replace").decode().split(maxsplit=80)[:80]
     if not words:
         return ", it is empty"

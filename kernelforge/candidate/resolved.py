@@ -17,12 +17,12 @@ class Buffer:
 
     id: int
     kind: Literal["input", "weight", "prepared", "workspace"]
-    """``prepared``: what ``setup`` returned. Filled once, kept between executions, never written by ``forward``."""
+    """``prepared``: returned by ``setup``. Filled once, kept between executions, never written by ``forward``."""
     nbytes: int
     label: str
-    """What errors call it: ``x`` (the parameter's name), ``w['fc.weight']``, ``out`` (its first variable)."""
+    """Name in errors: ``x`` (the parameter's name), ``w['fc.weight']``, ``out`` (its first variable)."""
     source: int | str | None = None
-    """Input: position in ``forward``. Weight: its name. What the plan allocates: None."""
+    """Input: position in ``forward``. Weight: its name. Others: None."""
 
     @property
     def provided(self) -> bool:
@@ -80,7 +80,7 @@ LibraryValue = TensorView | int | float | bool | str | None | tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """One call of a torch operator by the harness, inside what is timed. Its result is put into ``out``."""
+    """One timed call of a torch operator by the harness. Its result is put into ``out``."""
 
     operator: str
     """``torch`` or ``torch.nn.functional`` function by its name: ``matmul``, ``conv2d``."""
@@ -144,9 +144,9 @@ class ResolvedPlan:
     steps: tuple[Step, ...]
     outputs: tuple[Output, ...]
     constants: dict[str, int] = field(default_factory=dict)
-    """Names that the source sees as ``constexpr int``: tune choices and the plan's top-level integers."""
+    """``constexpr int`` values of the source: tune choices and the plan's top-level integers."""
     setup: tuple[Step, ...] = ()
-    """What ``setup`` does: run once for given weights, timed apart. It writes ``prepared`` buffers and workspace."""
+    """Steps of ``setup``: run once per set of weights, timed separately. They write ``prepared`` and workspace."""
 
     @property
     def launches(self) -> tuple[Launch, ...]:

@@ -54,7 +54,7 @@ def expression(node: ast.expr, scope: Scope) -> Evaluate:
     """Compile one expression.
 
     Raises:
-        Fault: with its line, when the language lacks what the expression uses.
+        Fault: with its line, when the expression uses an unsupported construct.
     """
     compiler = _COMPILERS.get(type(node))
     if compiler is None:
@@ -117,7 +117,7 @@ def _binary(node: ast.BinOp, scope: Scope) -> Evaluate:
 
 
 def binary(kind: type[ast.operator], first: Evaluate, second: Evaluate, line: int) -> Evaluate:
-    """``left op right``; also what ``op=`` uses."""
+    """``first op second``, also for ``op=``."""
     apply = binary_operator(kind, line)
     return lambda frame: apply(first(frame), second(frame), frame[0])
 
@@ -172,7 +172,7 @@ def _conditional(node: ast.IfExp, scope: Scope) -> Evaluate:
 
 
 def values(nodes: list[ast.expr], scope: Scope) -> Arguments:
-    """Several expressions, starred ones spread, as one closure that gives a list."""
+    """Several expressions, starred ones spread, as one closure that returns a list."""
     if not any(isinstance(node, ast.Starred) for node in nodes):
         plain = [expression(node, scope) for node in nodes]
         return lambda frame: [evaluate(frame) for evaluate in plain]
@@ -197,7 +197,7 @@ def values(nodes: list[ast.expr], scope: Scope) -> Arguments:
 
 
 def keyword_values(node: ast.Call, scope: Scope) -> dict[str, Evaluate]:
-    """The keyword arguments of a call. Python's parser lets repeated ones through."""
+    """The keyword arguments of a call. Python's parser accepts repeated ones."""
     keywords: dict[str, Evaluate] = {}
     for keyword in node.keywords:
         if keyword.arg is None:
@@ -446,7 +446,7 @@ def _count(least: int, most: int) -> str:
 
 
 def method_call(receiver: Evaluate, name: str, args: Arguments) -> Evaluate:
-    """``tensor.name(...)``, of a method that there is."""
+    """``tensor.name(...)`` of an existing method."""
     function, least, most = METHODS[name]
 
     def run(frame: Frame) -> Any:

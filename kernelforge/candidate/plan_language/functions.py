@@ -316,7 +316,7 @@ FUNCTIONS: dict[str, Function] = {
 CONSTANTS: dict[str, Any] = {"inf": math.inf, **{dtype.value: dtype for dtype in DType}}
 """Names that stand for a value; ``bool`` is a dtype, and a function where it is called."""
 
-GIVEN = frozenset({"w", "attrs", "prepared"})
-"""Names of what a plan is given; a parameter may take one of them."""
+PROVIDED = frozenset({"w", "attrs", "prepared"})
+"""Names that a plan is provided with; a parameter may shadow one of them."""
 
-RESERVED = frozenset(FUNCTIONS) | frozenset(CONSTANTS) | GIVEN | {"library"}
+RESERVED = frozenset(FUNCTIONS) | frozenset(CONSTANTS) | PROVIDED | {"library"}

@@ -36,7 +36,7 @@ class PlanLimits:
     launches: int = 20_000
     """Kernel launches, memsets and library calls together, of ``setup`` and ``forward``."""
     workspace_bytes: int = 16 << 30
-    """All buffers that the plan allocates together, after reuse: workspace, outputs, what ``setup`` returns."""
+    """All buffers that the plan allocates together, after reuse: workspace, outputs, prepared tensors."""
     sequence_length: int = 65_536
     """Elements of one tuple, list or range."""
     string_length: int = 1_000
@@ -46,7 +46,7 @@ class PlanLimits:
     threads_per_block: int = 1_024
     dynamic_shared_bytes: int = 232_448
     cluster_blocks: int = 8
-    """The portable cluster size; 16 needs an opt-in that not every device of the architecture can meet."""
+    """The portable cluster size; 16 needs an opt-in that not every device of the architecture supports."""
     parameter_bytes: int = 32_764
     """Size of one kernel's arguments."""
 
@@ -92,7 +92,7 @@ PendingStep = PendingLaunch | PendingFill | PendingLibrary
 
 @dataclass
 class Recording:
-    """What ``setup`` or ``forward`` did: its steps in order, and what it allocated."""
+    """The steps of ``setup`` or ``forward`` in order, and its allocations."""
 
     steps: list[PendingStep] = field(default_factory=list)
     workspaces: list[Storage] = field(default_factory=list)
@@ -102,11 +102,11 @@ class Machine:
     """One resolution of a plan.
 
     Attributes:
-        steps: What was spent so far; :attr:`max_steps` bounds it.
+        steps: Cost so far; :attr:`max_steps` bounds it.
         module: Values of the plan's top level, by slot.
-        setup: What ``setup`` did; nothing where the plan has none.
-        forward: What ``forward`` did.
-        prepared: What ``setup`` returned.
+        setup: Steps of ``setup``; empty without one.
+        forward: Steps of ``forward``.
+        prepared: Return value of ``setup``.
         library: Torch operators that the task allows.
     """
 
@@ -151,17 +151,17 @@ class Machine:
             raise Fault(f"a string of {length:,} characters is too long; the limit is {self.limits.string_length:,}")
 
     def begin(self, routine: Literal["setup", "forward"]) -> None:
-        """From here on steps and allocations are those of ``routine``. The top level has neither."""
+        """Record steps and allocations as those of ``routine`` from now on. The top level has neither."""
         self._recording = self.setup if routine == "setup" else self.forward
 
     def recording(self, what: str) -> Recording:
-        """Where steps and allocations go now."""
+        """The recording of the routine that runs now."""
         if self._recording is None:
             raise Fault(f"{what} inside setup and forward only")
         return self._recording
 
     def add(self, step: PendingStep) -> None:
-        """Append a step and note which storages it touches."""
+        """Append a step and mark the storages that it touches."""
         steps = self.recording("steps are taken").steps
         if len(self.setup.steps) + len(self.forward.steps) >= self.limits.launches:
             raise Fault(f"the plan makes more than {self.limits.launches:,} launches, memsets and library calls")
@@ -180,7 +180,7 @@ class Machine:
                     arg.storage.touch(index)
 
     def take_input(self, value: TensorSpec | int | float | bool | None, name: str, position: int) -> Any:
-        """The value a parameter of ``forward`` starts with."""
+        """The initial value of a parameter of ``forward``."""
         if isinstance(value, TensorSpec):
             storage = Storage("input", span_bytes(value), label=name, source=position)
             self.inputs.append(storage)
@@ -217,7 +217,7 @@ class Machine:
         return ", ".join(repr(name) for name in names[:12]) + (f" and {len(names) - 12} more" if names[12:] else "")
 
     def allocate(self, shape: tuple[int, ...], dtype: DType) -> Tensor:
-        """A new contiguous tensor in a storage of its own."""
+        """A new contiguous tensor in a new storage."""
         workspaces = self.recording("tensors are allocated").workspaces
         nbytes = math.prod(shape) * dtype.itemsize
         if nbytes > self.limits.workspace_bytes:

@@ -55,7 +55,7 @@ def library(machine: Machine, args: list[Any], keywords: Mapping[str, Any], out:
         _results(operator, out),
         machine.line,
     )
-    # A tuple of results costs one step to name, and each of them is held against every other tensor.
+    # A tuple of results costs one step to name, and each of them is compared with every other tensor.
     machine.spend(len(step.out) * (len(step.out) + len(step.read)))
     _refuse_overlap(step)
     machine.add(step)
@@ -111,7 +111,7 @@ def _results(operator: str, out: Any) -> tuple[Tensor, ...]:
 
 
 def _refuse_overlap(step: PendingLibrary) -> None:
-    """Results that lie where another result or an argument lies. Only workspace can, and that is contiguous."""
+    """Refuse results that overlap another result or an argument. Only workspace can, and it is contiguous."""
     for index, result in enumerate(step.out):
         for other in (*step.read, *step.out[:index]):
             if _overlap(result, other):
@@ -138,7 +138,7 @@ _AXES = "xyz"
 
 
 def typed(type: ScalarType, value: Any) -> TypedScalar:
-    """``i32(n)`` and its kin: a number that a kernel takes by value.
+    """``i32(n)``, ``f32(x)`` and so on: a number that a kernel takes by value.
 
     Integers must fit; a finite float must not become infinite.
     """

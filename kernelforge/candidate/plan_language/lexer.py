@@ -1,8 +1,8 @@
 """Parse plan text to a bounded syntax tree and its ``# tune:`` lines.
 
 Python's tokenizer and parser may fail, crash or take very long on hostile text (f-strings above all), so a small
-lexer of ours goes first. It lets through only tokens that the language has, in bounded statements of bounded depth.
-Nothing here compiles or runs the text.
+lexer checks the text first. It accepts only tokens of the language, in bounded statements of bounded depth. The text is
+never compiled or run here.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def read(text: str) -> tuple[ast.Module, dict[str, tuple[int, ...]]]:
 
 
 def chosen_first(text: str, choices: Mapping[str, int]) -> str:
-    """Normalised text with the chosen value first on each ``# tune:`` line; one that cannot be read stays as it is."""
+    """Normalised text with the chosen value first on each ``# tune:`` line; an unreadable text stays unchanged."""
     parts: list[str] = []
     position = 0
     while position < len(text):
@@ -136,7 +136,7 @@ def _check_characters(text: str) -> None:
 
 
 class _Lexer:
-    """Walks the tokens of a text and refuses the first one that is out of bounds."""
+    """Checks the tokens of a text and refuses the first one that is out of bounds."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -200,7 +200,7 @@ class _Lexer:
             raise Fault(f"strings have no prefix but f, not {prefix[:20]!r}", self.line)
         if not prefix:
             return
-        # Fields of f-strings are code: they count as such, and stay on one line, without braces of their own.
+        # Fields of f-strings are code: they count as such, and stay on one line, without inner braces.
         body = content[len(prefix) + 1 : -1]
         if "\n" in content or content.endswith(('"""', "'''")) or not _FIELDS.fullmatch(body):
             raise Fault("an f-string is one line; its {fields} hold no braces and not its own quote", self.line)
@@ -241,6 +241,6 @@ def _check_depth(tree: ast.Module) -> None:
         if depth > MAX_TREE_DEPTH:
             raise Fault("the expression is nested too deeply; split it into statements", line)
         for child in ast.iter_child_nodes(node):
-            # An elif is an if inside else: a long chain is flat to its reader, and to us.
+            # An elif is an if inside else: a long chain counts as flat.
             flat = isinstance(node, ast.If) and node.orelse == [child] and isinstance(child, ast.If)
             stack.append((child, depth if flat else depth + 1, line))

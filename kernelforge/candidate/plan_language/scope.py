@@ -1,4 +1,4 @@
-"""Name resolution of a plan: the frame slot of each name, and what may be called."""
+"""Name resolution of a plan: the frame slot of each name, and the routines that may be called."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Frame = list[Any]
 """Values of one call by slot; slot 0 is the machine."""
 
 Evaluate = Callable[[Frame], Any]
-"""An expression as a closure over nothing but our own functions."""
+"""An expression as a closure over this package's functions."""
 
 Execute = Callable[[Frame], "Returned | None"]
-"""A statement as a closure; it answers what ``return`` gave, or None to go on."""
+"""A statement as a closure; it returns the value of ``return``, or None to continue."""
 
 
 class Unbound:
-    """What a slot holds before its name is assigned."""
+    """Content of a slot before its name is assigned."""
 
 
 UNBOUND = Unbound()
@@ -49,10 +49,10 @@ class Routine:
     body: Execute | None = None
     calls: set[str] = field(default_factory=set)
     prepared_line: int | None = None
-    """Where it first reads ``prepared``."""
+    """Line of the first use of ``prepared``."""
 
     def call(self, machine: Machine, args: list[Any], keywords: dict[str, Any]) -> Any:
-        """Bind arguments as Python does, run the body, answer what it returned (None without ``return``)."""
+        """Bind arguments as Python does, run the body, give its return value (None without ``return``)."""
         if len(args) > len(self.parameters):
             raise Fault(f"{self.name} takes {len(self.parameters)} arguments, got {len(args)}")
         frame: Frame = [UNBOUND] * self.size
@@ -91,7 +91,7 @@ class Scope:
         return self.slots.get(name)
 
     def enter(self, names: Iterable[str]) -> None:
-        """Open the scope of a comprehension, with slots of its own."""
+        """Open the scope of a comprehension, with its own slots."""
         fresh: dict[str, int] = {}
         for name in names:
             if name not in fresh:
@@ -104,7 +104,7 @@ class Scope:
 
 
 def check_name(name: str, line: int) -> str:
-    """A name that a plan may give to something of its own."""
+    """Check a name that a plan defines, and return it."""
     if name in RESERVED:
         raise Fault(f"{name!r} is a name of the plan language; choose another", line)
     if name.startswith("__") or not name.isascii():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelforge.candidate.plan_language.expressions import assign, binary, cost, expression, keyword_values, values
-from kernelforge.candidate.plan_language.functions import FUNCTIONS, GIVEN, RESERVED
+from kernelforge.candidate.plan_language.functions import FUNCTIONS, PROVIDED, RESERVED
 from kernelforge.candidate.plan_language.interpreter import Machine
 from kernelforge.candidate.plan_language.launches import kernel, launch, library
 from kernelforge.candidate.plan_language.scope import (
@@ -70,7 +70,7 @@ def library_statement(node: ast.Call, scope: Scope) -> Execute:
 
 
 def _kernel_name(node: ast.expr, scope: Scope) -> Callable[[Frame], KernelName]:
-    """The kernel before ``[...]``: a name that the source defines, ``kernel("...")``, or a variable that holds one."""
+    """The kernel before ``[...]``: a name that the source defines, ``kernel("...")``, or a variable."""
     if isinstance(node, ast.Name) and scope.find(node.id) is None:
         if node.id in FUNCTIONS or node.id in RESERVED or node.id in scope.routines:
             raise Fault(f"{node.id!r} is not a kernel", node.lineno)
@@ -119,7 +119,7 @@ def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
     """Compile a parsed plan.
 
     Raises:
-        Fault: with its line, when the plan uses something the language lacks.
+        Fault: with its line, when the plan uses an unsupported construct.
     """
     for name in tunables:
         check_name(name, 1)
@@ -160,7 +160,7 @@ def _check_signatures(routines: dict[str, Routine]) -> None:
 
 
 def _check_prepared(routines: dict[str, Routine]) -> None:
-    """``prepared`` is read by ``forward`` or its helpers where there is a ``setup``, and nowhere else."""
+    """Check that ``forward`` or its helpers read ``prepared`` exactly where the plan has a ``setup``."""
     setup = routines.get("setup")
     if setup is None:
         for routine in routines.values():
@@ -197,7 +197,7 @@ def _signature(node: ast.FunctionDef) -> Routine:
         raise Fault("the plan language has no type annotations", line)
     if getattr(node, "type_params", None):
         raise Fault("the plan language has no type parameters", line)
-    parameters = tuple(arg.arg if arg.arg in GIVEN else check_name(arg.arg, line) for arg in spec.args)
+    parameters = tuple(arg.arg if arg.arg in PROVIDED else check_name(arg.arg, line) for arg in spec.args)
     if repeated := [name for name in parameters if parameters.count(name) > 1]:
         raise Fault(f"{node.name} has two parameters {repeated[0]!r}", line)
     defaulted = parameters[len(parameters) - len(spec.defaults) :] if spec.defaults else ()
@@ -242,7 +242,7 @@ def _refuse_recursion(routines: dict[str, Routine]) -> None:
 
 
 def block(body: list[ast.stmt], scope: Scope) -> Execute:
-    """Statements in order; each is paid for before it runs, and lends its line to its faults."""
+    """Statements in order; each is charged before it runs, and adds its line to its faults."""
     statements = [(node.lineno, *_located(node, scope)) for node in body]
 
     def run(frame: Frame) -> Returned | None:
@@ -364,7 +364,7 @@ def _pass(node: ast.Pass, scope: Scope) -> Execute:
 
 
 def _bare(node: ast.Expr, scope: Scope) -> Execute:
-    """A line of its own: a launch, a library call, a call of a helper, or a docstring."""
+    """A bare expression: a launch, a library call, a call of a helper, or a docstring."""
     value = node.value
     if _is_docstring(node):
         return lambda frame: None

@@ -200,7 +200,7 @@ def _zeroed(machine: Machine, tensor: Tensor) -> Tensor:
 
 
 def slice_of(start: Any, stop: Any, step: Any) -> slice:
-    """A slice of whole numbers, or a fault."""
+    """A slice of ints, or a fault."""
     for part in (start, stop, step):
         if part is not None:
             as_int(part, "a bound of a slice")
@@ -218,13 +218,13 @@ SWIZZLES = (0, 32, 64, 128)
 
 
 def tensor_map(machine: Machine, tensor: Any, *, box: Any = None, swizzle: Any = 0) -> TensorMap:
-    """A tensor as a kernel copies it by tiles.
+    """A tensor that a kernel copies by tiles: ``tensor_map(x, box=..., swizzle=...)``.
 
     Args:
         machine: The resolution it belongs to.
         tensor: Contiguous, of 1 to 5 dimensions.
         box: Extents of a tile, outermost first, one per dimension.
-        swizzle: Bytes that chunks of 16 are exchanged within, 0 for none.
+        swizzle: Bytes within which chunks of 16 are exchanged, 0 for none.
     """
     if type(tensor) is not Tensor:
         raise Fault(f"tensor_map takes a tensor, not {kind_of(tensor)}")

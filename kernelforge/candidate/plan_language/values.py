@@ -1,6 +1,6 @@
 """Values of the plan language and their common operations: type, truth, equality.
 
-Beside the classes here a value is an ``int`` within 64 bits, a ``float``, a ``bool``, a ``str``, ``None``, a
+Besides the classes here a value is an ``int`` within 64 bits, a ``float``, a ``bool``, a ``str``, ``None``, a
 ``DType``, a ``tuple`` (lists are tuples too: sequences never change) or a ``range``.
 """
 
@@ -21,7 +21,7 @@ Spend = Callable[[int], None]
 
 
 class Fault(Exception):
-    """A plan did something wrong. The statement that was running adds its line; the public API makes it an error."""
+    """An error of a plan. The statement that was running adds its line; the public API makes a PlanError of it."""
 
     def __init__(self, message: str, line: int | None = None) -> None:
         super().__init__(message)
@@ -89,7 +89,7 @@ class Tensor:
 
 
 class TensorMap:
-    """A tensor as a kernel copies it by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension."""
+    """A tensor that a kernel copies by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension."""
 
     __slots__ = ("box", "swizzle_bytes", "tensor")
 
@@ -100,7 +100,7 @@ class TensorMap:
 
 
 class TypedScalar:
-    """A number with the type that a kernel takes it by, made by ``i32(...)`` and its kin."""
+    """A number with its kernel parameter type, made by ``i32(...)``, ``f32(...)`` and so on."""
 
     __slots__ = ("type", "value")
 
@@ -132,7 +132,7 @@ ATTRS = Named("attrs")
 
 
 def kind_of(value: Any) -> str:
-    """What messages call a value, with its article."""
+    """Name of a value's kind for messages, with its article."""
     kinds: dict[type, str] = {
         int: "an int", float: "a float", bool: "a bool", str: "a string", type(None): "None", tuple: "a sequence",
         range: "a range", DType: "a dtype", Tensor: "a tensor", KernelName: "a kernel", TypedScalar: "a typed scalar",
@@ -144,7 +144,7 @@ def kind_of(value: Any) -> str:
 
 
 def show(value: Any) -> str:
-    """A short text of a value for messages; bounded whatever its size."""
+    """A short text of a value for messages, of bounded length."""
     if type(value) is tuple:
         items = [show(item) if type(item) is not tuple else "(...)" for item in value[:6]]
         return "(" + ", ".join(items + ["..."] * (len(value) > 6)) + ")"
@@ -158,14 +158,14 @@ def show(value: Any) -> str:
 
 
 def truth(value: Any) -> bool:
-    """What ``if`` makes of a value."""
+    """Truth of a value in ``if``."""
     if value is None or type(value) in NUMERIC or type(value) in (tuple, range, str):
         return bool(value)
     raise Fault(f"{kind_of(value)} is neither true nor false here; compare something of it, such as its shape")
 
 
 def equal(a: Any, b: Any, spend: Spend, depth: int = 0) -> bool:
-    """``==``: by value for numbers, strings, dtypes and sequences, item by item and at a price."""
+    """``==``: by value for numbers, strings, dtypes and sequences; every item costs a step."""
     if depth > MAX_NESTING:
         raise Fault(f"sequences nested more than {MAX_NESTING} deep cannot be compared")
     if type(a) in NUMERIC and type(b) in NUMERIC:
@@ -202,7 +202,7 @@ def flatten(value: Any, spend: Spend, depth: int = 0) -> list[Any]:
 
 
 def sequence(value: Any, what: str) -> tuple[Any, ...] | range:
-    """A value that can be walked, or a fault that says what to do instead."""
+    """A sequence, or a fault that names the alternative."""
     if type(value) is tuple or type(value) is range:
         return value
     if type(value) is Tensor:
