@@ -1,4 +1,4 @@
-"""What the plan language means: each construct, by what it launches."""
+"""Meaning of the plan language: each construct, by its launches."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ def value(expression: str, before: str = "", **options: Any) -> int | float:
 
 def views(expression: str, spec: TensorSpec = X) -> TensorArg:
     plan = f"def forward(x):\n    out = empty_like(x)\n    k[1, 1](out, {expression})\n    return out\n"
-    found = resolve(plan, spec).launches[0].args[1]
-    assert isinstance(found, TensorArg)
-    return found
+    argument = resolve(plan, spec).launches[0].args[1]
+    assert isinstance(argument, TensorArg)
+    return argument
 
 
 def test_a_plan_resolves_to_buffers_launches_and_outputs() -> None:

@@ -1,4 +1,4 @@
-"""Whatever the text, a plan resolves or is refused with a message, within its steps and little memory."""
+"""Every text resolves or is refused with a message, within its steps and little memory."""
 
 from __future__ import annotations
 
@@ -109,23 +109,23 @@ atoms = st.one_of(
 
 def wider(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     # In a tuple: the branches of a bare ``inner.map`` would each count as a form of their own, hundreds in all.
-    one, two = st.tuples(inner), st.tuples(inner, inner)
+    single, pair = st.tuples(inner), st.tuples(inner, inner)
     return st.one_of(
         st.tuples(inner, st.sampled_from(OPERATORS), inner).map(" ".join),
-        two.map(lambda t: f"({t[0]}, {t[1]})"),
-        two.map(lambda t: f"{t[0]}[{t[1]}]"),
-        two.map(lambda t: f"{t[0]}[{t[1]}:]"),
-        two.map(lambda t: f"[{t[0]} for i in range({t[1]})]"),
-        two.map(lambda t: f"({t[0]} if {t[1]} else 1)"),
-        two.map(lambda t: f"(*({t[0]},), {t[1]})"),
+        pair.map(lambda t: f"({t[0]}, {t[1]})"),
+        pair.map(lambda t: f"{t[0]}[{t[1]}]"),
+        pair.map(lambda t: f"{t[0]}[{t[1]}:]"),
+        pair.map(lambda t: f"[{t[0]} for i in range({t[1]})]"),
+        pair.map(lambda t: f"({t[0]} if {t[1]} else 1)"),
+        pair.map(lambda t: f"(*({t[0]},), {t[1]})"),
         st.tuples(
             st.sampled_from(CALLEES),
             st.lists(inner, max_size=3),
         ).map(lambda t: f"{t[0]}({', '.join(t[1])})"),
-        one.map(lambda t: f"({t[0]}).shape"),
-        one.map(lambda t: f"f'{{{t[0]}}}'" if "'" not in t[0] else f"({t[0]})"),
-        one.map(lambda t: f"(-{t[0]})"),
-        one.map(lambda t: f"(not {t[0]})"),
+        single.map(lambda t: f"({t[0]}).shape"),
+        single.map(lambda t: f"f'{{{t[0]}}}'" if "'" not in t[0] else f"({t[0]})"),
+        single.map(lambda t: f"(-{t[0]})"),
+        single.map(lambda t: f"(not {t[0]})"),
         st.tuples(inner, inner, st.sampled_from(["0", "32", "128", "a"])).map(
             lambda t: f"tensor_map({t[0]}, box={t[1]}, swizzle={t[2]})"
         ),
@@ -164,7 +164,7 @@ statements = st.recursive(
 
 @contextmanager
 def guarded() -> Iterator[None]:
-    """Refuse what a plan must never reach, whichever way it would get there.
+    """Fail where a plan reaches a function that it must never reach, by any route.
 
     ``compile`` itself is what :func:`ast.parse` uses, with a flag that stops at the syntax tree.
     """
@@ -200,7 +200,7 @@ def outcome(text: str) -> ResolvedPlan | CandidateError:
 
 
 def check(plan: ResolvedPlan) -> None:
-    """What every device may rely on."""
+    """Check the properties that every device relies on."""
     assert plan.launches
     assert plan.outputs
     assert len(plan.setup) + len(plan.steps) <= LIMITS.launches
@@ -220,24 +220,24 @@ def check(plan: ResolvedPlan) -> None:
         assert output.offset_bytes >= 0
         assert output.offset_bytes + output.nbytes <= buffer.nbytes
     assert ResolvedPlan.from_wire(plan.to_wire()) == plan
-    again = ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire())))
-    assert repr(again) == repr(plan)
+    restored = ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire())))
+    assert repr(restored) == repr(plan)
 
 
 def buffers_of(steps: Iterable[Step]) -> set[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     for step in steps:
         if isinstance(step, Fill):
-            found.add(step.buffer)
+            ids.add(step.buffer)
         elif isinstance(step, Library):
-            found |= {v.buffer for v in (*step.args, *step.kwargs.values(), *step.out) if isinstance(v, TensorView)}
+            ids |= {v.buffer for v in (*step.args, *step.kwargs.values(), *step.out) if isinstance(v, TensorView)}
         else:
-            found |= {arg.buffer for arg in step.args if not isinstance(arg, ScalarArg)}
-    return found
+            ids |= {arg.buffer for arg in step.args if not isinstance(arg, ScalarArg)}
+    return ids
 
 
 def check_step(plan: ResolvedPlan, step: Step, touched: set[str], written: set[str]) -> None:
-    """That a step lies within its buffers, touches only buffers of some kinds, and knowingly writes only of others."""
+    """Check that a step stays within its buffers, touches only buffers of some kinds, and writes only to others."""
     assert {plan.buffers[buffer].kind for buffer in buffers_of([step])} <= touched
     if isinstance(step, Fill):
         assert plan.buffers[step.buffer].kind in written

@@ -1,4 +1,4 @@
-"""What a plan may not do: hostile texts, mistakes, and limits. Each is an error with a line, never a traceback."""
+"""Refused plans: hostile texts, mistakes, and limits. Each is an error with a line, never a traceback."""
 
 from __future__ import annotations
 

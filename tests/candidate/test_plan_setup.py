@@ -59,13 +59,13 @@ def buffers(plan: ResolvedPlan, kind: str) -> list[Buffer]:
 
 
 def touched(plan: ResolvedPlan, *, setup: bool) -> set[int]:
-    found: set[int] = set()
+    ids: set[int] = set()
     for step in plan.setup if setup else plan.steps:
         if isinstance(step, Fill):
-            found.add(step.buffer)
+            ids.add(step.buffer)
         elif isinstance(step, Launch):
-            found |= {arg.buffer for arg in step.args if isinstance(arg, TensorArg)}
-    return found
+            ids |= {arg.buffer for arg in step.args if isinstance(arg, TensorArg)}
+    return ids
 
 
 def test_setup_makes_buffers_that_forward_reads() -> None:

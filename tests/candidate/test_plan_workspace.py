@@ -1,4 +1,4 @@
-"""Which buffers share memory, and when they must not."""
+"""Buffers that share memory, and buffers that must not."""
 
 from __future__ import annotations
 

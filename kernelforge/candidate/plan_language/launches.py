@@ -40,9 +40,9 @@ def library(machine: Machine, args: list[Any], keywords: Mapping[str, Any], out:
 
     Args:
         machine: The resolution it belongs to.
-        given: The operator's name, then its arguments.
-        named: Its keyword arguments.
-        out: The tensor or tensors that its results are put into.
+        args: The operator's name, then its arguments.
+        keywords: Its keyword arguments.
+        out: The tensor or tensors that receive its results.
     """
     machine.recording("library is called")
     operator = _operator(machine, args[0] if args else None)

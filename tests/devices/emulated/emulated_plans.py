@@ -30,7 +30,7 @@ def resolve(plan: str, arrays: Sequence[Array]) -> ResolvedPlan:
     return parse_plan(plan).resolve(specs(arrays), {}, {})
 
 
-def given(plan: ResolvedPlan, arrays: Sequence[Array]) -> dict[int, bytes]:
+def input_bytes(plan: ResolvedPlan, arrays: Sequence[Array]) -> dict[int, bytes]:
     """Bytes of the plan's input buffers."""
     return {b.id: arrays[int(b.source)].tobytes() for b in plan.buffers if b.kind == "input" and b.source is not None}
 
@@ -47,7 +47,7 @@ def runner(
 def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> RunRequest:
     fields: dict[str, Any] = {
         "plan": plan,
-        "tensors": given(plan, arrays),
+        "tensors": input_bytes(plan, arrays),
         "poison": 0xA5,
         "mutable": frozenset(),
         "deadline_s": 20.0,

@@ -77,7 +77,7 @@ def bank_conflicts(report: LaunchReport) -> int:
 
 @contextmanager
 def compiled_at(level: int) -> Iterator[None]:
-    """Launches meanwhile run code of this level of optimisation, which their size chooses otherwise."""
+    """Run code of this level of optimisation in this context; otherwise a launch's size selects the level."""
     with pytest.MonkeyPatch.context() as patch:
         for module in ("execute.loaded_module", "codegen.program"):
             patch.setattr(f"kernelforge.devices.emulated.{module}.level_for", lambda flow, warps: level)

@@ -1,4 +1,4 @@
-"""What ``cp.async`` reads arrives in shared memory when the thread waits for it, and not before."""
+"""``cp.async``: its data arrives in shared memory when the thread waits for it, and not before."""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ def test_local_memory_is_interleaved() -> None:
     report = cuda(source).run(1, 32, x, y)
     assert np.array_equal(y, (np.arange(32) & 7) + np.arange(32))
     stores = [op for op in report.memory if (op.space, op.access) == ("local", "store")]
-    assert sum(op.transactions for op in stores) == 4 * 8  # 32 lanes x 32 bytes: 32 sectors, whatever the vector width
+    assert sum(op.transactions for op in stores) == 4 * 8  # 32 lanes x 32 bytes: 32 sectors at every vector width
     assert all(op.transactions == op.ideal_transactions for op in stores)
 
 

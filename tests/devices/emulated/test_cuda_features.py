@@ -1,4 +1,4 @@
-"""What CUDA offers beyond plain C, as NVRTC compiles it: cooperative groups, CUB, half types, big launches."""
+"""CUDA features beyond plain C, as NVRTC compiles them: cooperative groups, CUB, half types, big launches."""
 
 from __future__ import annotations
 

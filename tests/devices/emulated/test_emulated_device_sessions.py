@@ -1,4 +1,4 @@
-"""The emulated device through its jail: real builds, confined runs, and what becomes of a child that misbehaves."""
+"""The emulated device through its jail: real builds, confined runs, and children that misbehave."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.records import Origin
 from kernelforge.sandbox import Child, Frame, select_tier
-from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, given, randoms, resolve
+from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
@@ -37,7 +37,7 @@ def build(compiler: Compiler, source: str, plan: ResolvedPlan, arch: str = "sm_9
 
 
 def request(plan: ResolvedPlan, *arrays: Array, **changes: Any) -> RunRequest:
-    return RunRequest(plan, given(plan, arrays), **changes)
+    return RunRequest(plan, input_bytes(plan, arrays), **changes)
 
 
 def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device: EmulatedDevice) -> None:
@@ -92,14 +92,14 @@ def test_a_rating_spends_a_share_and_the_full_one_is_the_profiles_time(
     a, b = randoms(n), randoms(n, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
     with device.open(build(compiler, ADD, plan)) as session:
-        whole = session.rate(request(plan, a, b), 1.0)
+        full = session.rate(request(plan, a, b), 1.0)
         _, performance = session.profile(request(plan, a, b), facts(plan, [a, b], 12 * n))
-        assert whole.time_us == performance.time_us
-        assert whole.settled
-        assert session.rate(request(plan, a, b), 0.75) == whole
+        assert full.time_us == performance.time_us
+        assert full.settled
+        assert session.rate(request(plan, a, b), 0.75) == full
         cheap = session.rate(request(plan, a, b), 0.125)
         assert not cheap.settled
-        assert cheap.time_us == pytest.approx(whole.time_us, rel=0.2)
+        assert cheap.time_us == pytest.approx(full.time_us, rel=0.2)
 
 
 def test_a_rating_of_a_kernel_that_faults_has_no_time(compiler: Compiler, device: EmulatedDevice) -> None:
@@ -175,16 +175,16 @@ def test_an_endless_kernel_is_a_timeout(compiler: Compiler, device: EmulatedDevi
 def test_a_child_that_was_killed_is_replaced_once(
     compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
-    """Once somebody else may have killed it; what ends two children is the candidate."""
+    """The machine may have killed the first child; the candidate is what ends two of them."""
     a, b = randoms(100), randoms(100)
     plan = resolve(ADD_PLAN, [a, b])
     loaded = EmulatedSession._loaded
-    left = [kills]
+    remaining = [kills]
 
     def loaded_and_killed(session: EmulatedSession) -> Child:
         child = loaded(session)
-        if left[0]:
-            left[0] -= 1
+        if remaining[0]:
+            remaining[0] -= 1
             assert child.pid is not None
             os.kill(child.pid, signal.SIGKILL)
         return child

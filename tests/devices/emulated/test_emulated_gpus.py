@@ -17,7 +17,7 @@ from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.sandbox import select_tier
-from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, facts, given, randoms, resolve, runner, work
+from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, facts, input_bytes, randoms, resolve, runner, work
 
 BUILT = [SPECS[name.removeprefix("emulated:")] for name in device_names() if name.startswith("emulated:")]
 ONE_OF_EACH = {spec.arch: spec for spec in reversed(BUILT)}
@@ -54,14 +54,14 @@ def test_a_kernel_is_built_for_the_architecture_and_runs(
         built = compiler.build(SHUFFLED, plan.expressions, signatures=signatures(plan), arch=device.arch)
         assert isinstance(built, Artifact), built
         assert f".target {spec.arch}" in built.ptx.decode()
-        asked = RunRequest(plan, given(plan, [x]))
+        request = RunRequest(plan, input_bytes(plan, [x]))
         with device.open(built) as session:
-            ran = session.run(asked)
-            profile, performance = session.profile(asked, facts(plan, [x], 8192))
+            ran = session.run(request)
+            profile, performance = session.profile(request, facts(plan, [x], 8192))
     assert ran.faults == ()
     warps = x.reshape(-1, 256)[:, ::-1].reshape(-1, 32)
-    found = np.frombuffer(ran.outputs[0], np.float32).reshape(-1, 32)
-    np.testing.assert_allclose(found, np.repeat(warps.sum(axis=1, keepdims=True), 32, axis=1), atol=1e-4)
+    values = np.frombuffer(ran.outputs[0], np.float32).reshape(-1, 32)
+    np.testing.assert_allclose(values, np.repeat(warps.sum(axis=1, keepdims=True), 32, axis=1), atol=1e-4)
     assert profile.device == f"emulated:{spec.key}"
     assert profile.value("sm__maximum_warps_per_active_cycle_pct") == 100.0
     assert 0 < performance.time_us < 100

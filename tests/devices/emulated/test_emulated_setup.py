@@ -49,7 +49,7 @@ def resolve(plan: str, n: int, **options: Any) -> ResolvedPlan:
     return parse_plan(plan).resolve([spec], {"a": spec}, {}, **options)
 
 
-def given(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> RunRequest:
+def run_request(plan: ResolvedPlan, x: Array, a: Array, **changes: Any) -> RunRequest:
     tensors = {b.id: (x if b.kind == "input" else a).tobytes() for b in plan.buffers if b.provided}
     return work(plan, [x], tensors=tensors, **changes)
 
@@ -59,7 +59,7 @@ def test_forward_reads_what_setup_wrote(poison: int) -> None:
     x, a = randoms(300), randoms(300, seed=1)
     runs = runner(SOURCE)
     for _ in range(2):
-        ran = runs.run(given(resolve(PLAN, 300), x, a, poison=poison))
+        ran = runs.run(run_request(resolve(PLAN, 300), x, a, poison=poison))
         assert ran.faults == ()
         np.testing.assert_array_equal(np.frombuffer(ran.outputs[0], np.float32), x + 4 * a)
     assert runs.build.memory.used_bytes == 0
@@ -67,7 +67,7 @@ def test_forward_reads_what_setup_wrote(poison: int) -> None:
 
 def test_forward_cannot_write_what_setup_prepared() -> None:
     plan = PLAN.replace("add[", "spoil[1, 32](prepared, out)\n    add[")
-    ran = runner(SOURCE).run(given(resolve(plan, 64), randoms(64), randoms(64)))
+    ran = runner(SOURCE).run(run_request(resolve(plan, 64), randoms(64), randoms(64)))
     assert ran.outputs == ()
     assert ran.faults[0].kind == "sanitizer"
     assert "read-only buffer" in ran.faults[0].message
@@ -78,7 +78,7 @@ def test_forward_cannot_write_what_setup_prepared() -> None:
 
 def test_setup_cannot_write_a_weight() -> None:
     plan = PLAN.replace("(scratch, packed,", '(scratch, w["a"],').replace("return packed", "return scratch")
-    fault = runner(SOURCE).run(given(resolve(plan, 64), randoms(64), randoms(64))).faults[0]
+    fault = runner(SOURCE).run(run_request(resolve(plan, 64), randoms(64), randoms(64))).faults[0]
     assert fault.kind == "sanitizer"
     assert "read-only buffer" in fault.message
     assert "plan line 7, in setup" in fault.message
@@ -86,17 +86,17 @@ def test_setup_cannot_write_a_weight() -> None:
 
 def test_a_fault_in_setup_says_so() -> None:
     plan = PLAN.replace('(w["a"], scratch, i32(n))', '(w["a"], scratch, i32(n + 1))')
-    ran = runner(SOURCE).run(given(resolve(plan, 63), randoms(63), randoms(63)))
+    ran = runner(SOURCE).run(run_request(resolve(plan, 63), randoms(63), randoms(63)))
     assert ran.faults[0].kind == "sanitizer"
     assert "out-of-bounds" in ran.faults[0].message
     assert "'twice' is launched in plan line 5, in setup" in ran.faults[0].message
     with pytest.raises(LaunchFailed, match="plan line 5, in setup"):
-        runner(SOURCE).profile(given(resolve(plan, 63), randoms(63), randoms(63)))
+        runner(SOURCE).profile(run_request(resolve(plan, 63), randoms(63), randoms(63)))
 
 
 def test_a_missing_argument_in_setup_says_so() -> None:
     plan = PLAN.replace("(scratch, packed, i32(n))", "(scratch, packed)")
-    fault = runner(SOURCE).run(given(resolve(plan, 64), randoms(64), randoms(64))).faults[0]
+    fault = runner(SOURCE).run(run_request(resolve(plan, 64), randoms(64), randoms(64))).faults[0]
     assert fault.kind == "crash"
     assert "takes 3 arguments, plan line 7, in setup gives 2" in fault.message
 
@@ -106,11 +106,11 @@ def test_a_profile_counts_forward_alone() -> None:
     plan = resolve(PLAN, n)
     x, a = randoms(n), randoms(n, seed=1)
     runs = runner(SOURCE)
-    counts = runs.profile(given(plan, x, a, poison=0))
+    counts = runs.profile(run_request(plan, x, a, poison=0))
     assert [(kernel.expression, kernel.launches, kernel.blocks_run) for kernel in counts.kernels] == [("add", 1, 50)]
     # The same forward on a weight in place of what was prepared: setup leaves nothing in the counters.
     plain = resolve(PLAN[PLAN.index("def forward") :].replace("prepared", 'w["a"]'), n)
-    assert counts == runs.profile(given(plain, x, a, poison=0))
+    assert counts == runs.profile(run_request(plain, x, a, poison=0))
     profile, performance = build_profile(H100, "emulated:h100", counts, {"add": 32}, facts(plan, [x], 12 * n))
     assert [kernel.kernel for kernel in profile.kernels] == ["add"]
     assert performance is not None
@@ -131,10 +131,10 @@ def test_a_profile_runs_some_blocks_of_a_long_setup(monkeypatch: pytest.MonkeyPa
         return machine_launch(name, *rest, ctas=ctas, **options)
 
     monkeypatch.setattr(runs.build.machine, "launch", counted)
-    runs.profile(given(plan, x, a, poison=0))
+    runs.profile(run_request(plan, x, a, poison=0))
     assert sum(blocks) == 8000
     blocks.clear()
-    runs.profile(given(plan, x, a, poison=0), effort=0.001)
+    runs.profile(run_request(plan, x, a, poison=0), effort=0.001)
     assert 8 <= sum(blocks) < 1000
 
 
@@ -153,7 +153,7 @@ extern "C" __global__ void pick(const float* x, const float* packed, float* out,
     n = 128 * 4000
     one_block = "pick[1, 128](x, prepared[128 * 1001 :], out, i32(n))"
     plan = resolve(PLAN.replace("add[ceil_div(n, 128), 128](x, prepared, out, i32(n))", one_block), n)
-    work = given(plan, randoms(n), np.ones(n, np.float32), poison=0)
+    work = run_request(plan, randoms(n), np.ones(n, np.float32), poison=0)
     assert runner(source).run(work).faults == ()
     assert runner(source).profile(work, effort=0.001).kernels
 
@@ -170,11 +170,11 @@ LACKS = [
 
 
 @pytest.mark.parametrize(("line", "message"), LACKS)
-@pytest.mark.parametrize("place", ["setup", "forward"])
-def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, message: str, place: str) -> None:
+@pytest.mark.parametrize("where", ["setup", "forward"])
+def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, message: str, where: str) -> None:
     plan = PLAN.replace("    return out\n", f"    {line}\n    return out\n")
     number = 14
-    if place == "setup":
+    if where == "setup":
         line = (
             line.replace("x", 'w["a"]').replace("out)", "packed)").replace("out,", "packed,").replace('bow["a"]', "box")
         )
@@ -182,13 +182,13 @@ def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, messag
         number = 8
     resolved = resolve(plan, 64, library=("add",))
     runs = runner(SOURCE)
-    ran = runs.run(given(resolved, randoms(64), randoms(64)))
+    ran = runs.run(run_request(resolved, randoms(64), randoms(64)))
     assert [fault.kind for fault in ran.faults] == ["unsupported"]
     assert message in ran.faults[0].message
-    assert ran.faults[0].message.endswith(f"plan line {number}" + (", in setup" if place == "setup" else ""))
+    assert ran.faults[0].message.endswith(f"plan line {number}" + (", in setup" if where == "setup" else ""))
     assert ran.thread_instructions == 0
     with pytest.raises(LaunchFailed, match="plan line"):
-        runs.profile(given(resolved, randoms(64), randoms(64)))
+        runs.profile(run_request(resolved, randoms(64), randoms(64)))
 
 
 def test_a_kernel_that_takes_a_tensor_map_loads_beside_others() -> None:
@@ -204,5 +204,5 @@ extern "C" __global__ void tiles(const __grid_constant__ Map map, float* out) {
     )
     plan = resolve(PLAN, 64)
     assert isinstance(plan.steps[0], Launch)
-    ran = runner(source).run(given(plan, randoms(64), randoms(64)))
+    ran = runner(source).run(run_request(plan, randoms(64), randoms(64)))
     assert ran.faults == ()

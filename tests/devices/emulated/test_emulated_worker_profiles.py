@@ -25,39 +25,39 @@ def profile(
     return build_profile(H100, "emulated:h100", counts, registers, facts(resolved, arrays, compulsory, flops))
 
 
-def excess(found: Profile) -> float:
-    return found.roofline.dram_bytes / found.roofline.compulsory_bytes
+def excess(profiled: Profile) -> float:
+    return profiled.roofline.dram_bytes / profiled.roofline.compulsory_bytes
 
 
 def test_vector_add_moves_twelve_bytes_per_element() -> None:
     n = 1 << 18
-    found, performance = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n)
-    assert found.value("dram__bytes_read.sum") == 8 * n
-    assert found.value("dram__bytes_write.sum") == 4 * n
-    assert found.kernels[0].sampled == 1
-    assert found.value(COALESCED_LD) == 4
-    assert found.value("kernelforge__global_bytes_requested") == 12 * n
-    assert found.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == n / 32
-    assert found.value("ptx__branch_uniform.pct") == 100
+    profiled, performance = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n)
+    assert profiled.value("dram__bytes_read.sum") == 8 * n
+    assert profiled.value("dram__bytes_write.sum") == 4 * n
+    assert profiled.kernels[0].sampled == 1
+    assert profiled.value(COALESCED_LD) == 4
+    assert profiled.value("kernelforge__global_bytes_requested") == 12 * n
+    assert profiled.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == n / 32
+    assert profiled.value("ptx__branch_uniform.pct") == 100
     assert performance.time_us > 0
 
 
 def test_sampled_vector_add_moves_twelve_bytes_per_element() -> None:
     n = (1 << 20) + 77
-    found, _ = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n, sampled=True)
-    assert found.kernels[0].sampled < 0.1
-    assert excess(found) == pytest.approx(1, rel=0.01)
-    assert found.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == pytest.approx(n / 32, rel=0.01)
+    profiled, _ = profile(ADD, ADD_PLAN, randoms(n), randoms(n), compulsory=12 * n, sampled=True)
+    assert profiled.kernels[0].sampled < 0.1
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
+    assert profiled.value("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum") == pytest.approx(n / 32, rel=0.01)
 
 
 def test_sampled_and_whole_counts_agree() -> None:
     n = 1 << 18
     arrays = randoms(n), randoms(n)
     sampled, _ = profile(ADD, ADD_PLAN, *arrays, compulsory=12 * n, sampled=True)
-    whole, _ = profile(ADD, ADD_PLAN, *arrays, compulsory=12 * n)
+    complete, _ = profile(ADD, ADD_PLAN, *arrays, compulsory=12 * n)
     assert sampled.kernels[0].sampled < 1
-    assert whole.kernels[0].sampled == 1
-    for metric in whole.metrics:
+    assert complete.kernels[0].sampled == 1
+    for metric in complete.metrics:
         assert sampled.value(metric.name) == pytest.approx(metric.value, rel=0.02), metric.name
 
 
@@ -95,18 +95,18 @@ def forward(x):
 
 
 def test_three_passes_over_a_row_read_it_once_from_dram() -> None:
-    found, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(128, 1024), compulsory=8 * 128 * 1024)
-    assert excess(found) == pytest.approx(1, rel=0.001)
+    profiled, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(128, 1024), compulsory=8 * 128 * 1024)
+    assert excess(profiled) == pytest.approx(1, rel=0.001)
     # The second and the third pass hit the L1.
-    assert found.value("l1tex__t_sector_hit_rate.pct") == pytest.approx(200 / 3, rel=0.01)
-    assert found.value("ptx__inst_barrier.sum") > 0
-    assert found.value("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum") == 0
+    assert profiled.value("l1tex__t_sector_hit_rate.pct") == pytest.approx(200 / 3, rel=0.01)
+    assert profiled.value("ptx__inst_barrier.sum") > 0
+    assert profiled.value("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum") == 0
 
 
 def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
-    found, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(1024, 1024), compulsory=8 << 20, sampled=True)
-    assert found.kernels[0].sampled < 0.1
-    assert excess(found) == pytest.approx(1, rel=0.01)
+    profiled, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(1024, 1024), compulsory=8 << 20, sampled=True)
+    assert profiled.kernels[0].sampled < 0.1
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
 MATMUL = """
@@ -128,22 +128,22 @@ def forward(a, b):
 
 def test_a_naive_matmul_reuses_its_operands_in_the_caches() -> None:
     n = 128
-    found, _ = profile(MATMUL, MATMUL_PLAN, randoms(n, n), randoms(n, n), compulsory=12 * n * n, flops=2 * n**3)
-    assert excess(found) == pytest.approx(1, rel=0.001)
-    asked = found.value("kernelforge__global_bytes_requested")
-    assert asked == 4 * (2 * n**3 + n * n)
-    hit_rate = found.value("lts__t_sector_hit_rate.pct")
+    profiled, _ = profile(MATMUL, MATMUL_PLAN, randoms(n, n), randoms(n, n), compulsory=12 * n * n, flops=2 * n**3)
+    assert excess(profiled) == pytest.approx(1, rel=0.001)
+    requested = profiled.value("kernelforge__global_bytes_requested")
+    assert requested == 4 * (2 * n**3 + n * n)
+    hit_rate = profiled.value("lts__t_sector_hit_rate.pct")
     assert hit_rate is not None
     assert hit_rate > 70
 
 
 def test_a_sampled_matmul_is_not_charged_for_shared_operands_once_per_block() -> None:
     n = 512
-    found, _ = profile(
+    profiled, _ = profile(
         MATMUL, MATMUL_PLAN, randoms(n, n), randoms(n, n), compulsory=12 * n * n, flops=2 * n**3, sampled=True
     )
-    assert found.kernels[0].sampled < 0.05
-    assert excess(found) == pytest.approx(1, rel=0.05)
+    assert profiled.kernels[0].sampled < 0.05
+    assert excess(profiled) == pytest.approx(1, rel=0.05)
 
 
 UNFUSED = """
@@ -167,26 +167,26 @@ def forward(x):
 
 def test_intermediates_are_written_to_dram_and_read_from_the_l2() -> None:
     n = 1 << 16
-    found, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n)
-    assert found.value("dram__bytes_read.sum") == 4 * n
-    assert found.value("dram__bytes_write.sum") == 12 * n
-    assert found.value("kernelforge__launches") == 3
-    assert len(found.kernels) == 1
-    assert found.kernels[0].launches == 3
+    profiled, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n)
+    assert profiled.value("dram__bytes_read.sum") == 4 * n
+    assert profiled.value("dram__bytes_write.sum") == 12 * n
+    assert profiled.value("kernelforge__launches") == 3
+    assert len(profiled.kernels) == 1
+    assert profiled.kernels[0].launches == 3
 
 
 def test_sampled_intermediates_are_accounted_for_alike() -> None:
     n = 1 << 20
-    found, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n, sampled=True)
-    assert found.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
-    assert found.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
+    profiled, _ = profile(UNFUSED, UNFUSED_PLAN, randoms(n), compulsory=8 * n, sampled=True)
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+    assert profiled.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
 def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
     n = 1 << 25  # 128 MiB
-    found, _ = profile(UNFUSED, UNFUSED_PLAN, np.zeros(n, np.float32), compulsory=8 * n, sampled=True)
-    assert found.value("dram__bytes_read.sum") == pytest.approx(12 * n, rel=0.01)
-    assert found.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
+    profiled, _ = profile(UNFUSED, UNFUSED_PLAN, np.zeros(n, np.float32), compulsory=8 * n, sampled=True)
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(12 * n, rel=0.01)
+    assert profiled.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -203,13 +203,13 @@ def forward(x):
     return out
 """
     n = 1 << 15
-    found, _ = profile(UNFUSED, plan, randoms(n), compulsory=8 * n, sampled=sampled)
-    assert found.kernels[0].launches == 11
-    assert (found.kernels[0].sampled < 1) == sampled
+    profiled, _ = profile(UNFUSED, plan, randoms(n), compulsory=8 * n, sampled=sampled)
+    assert profiled.kernels[0].launches == 11
+    assert (profiled.kernels[0].sampled < 1) == sampled
     # Both buffers stay in the L2 and are written back once.
-    assert found.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
-    assert found.value("dram__bytes_write.sum") == pytest.approx(8 * n, rel=0.01)
-    assert found.value("kernelforge__global_bytes_requested") == pytest.approx(11 * 8 * n, rel=0.01)
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+    assert profiled.value("dram__bytes_write.sum") == pytest.approx(8 * n, rel=0.01)
+    assert profiled.value("kernelforge__global_bytes_requested") == pytest.approx(11 * 8 * n, rel=0.01)
 
 
 @pytest.mark.parametrize("sampled", [False, True])
@@ -231,8 +231,8 @@ def forward(x):
     return out
 """
     n = 1024
-    found, _ = profile(source, plan, randoms(n, n), compulsory=2 * n * n + 4 * n, sampled=sampled)
-    assert excess(found) == pytest.approx(1, rel=0.05)
+    profiled, _ = profile(source, plan, randoms(n, n), compulsory=2 * n * n + 4 * n, sampled=sampled)
+    assert excess(profiled) == pytest.approx(1, rel=0.05)
 
 
 def test_a_grid_whose_blocks_wait_for_one_another_runs_whole() -> None:
@@ -252,9 +252,9 @@ def forward(x):
     chain[x.numel() // 256, 256](x, out, turn)
     return out
 """
-    found, _ = profile(source, plan, randoms(256 * 100), compulsory=8 * 256 * 100, sampled=True)
-    assert found.kernels[0].sampled == 1
-    assert excess(found) == pytest.approx(1, rel=0.01)
+    profiled, _ = profile(source, plan, randoms(256 * 100), compulsory=8 * 256 * 100, sampled=True)
+    assert profiled.kernels[0].sampled == 1
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
 STRIDED = """
@@ -277,10 +277,10 @@ def forward(x):
 
 def test_strided_access_shows_in_sectors_and_not_in_dram() -> None:
     n, d = 1024, 256
-    found, _ = profile(STRIDED, STRIDED_PLAN, randoms(n, d), compulsory=4 * n * d + 4 * n)
-    assert found.value(COALESCED_LD) == 32
-    assert excess(found) == pytest.approx(1, rel=0.01)
-    worst = found.kernels[0].hot_spots[0]
+    profiled, _ = profile(STRIDED, STRIDED_PLAN, randoms(n, d), compulsory=4 * n * d + 4 * n)
+    assert profiled.value(COALESCED_LD) == 32
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
+    worst = profiled.kernels[0].hot_spots[0]
     assert worst.source_line == 6
     assert worst.transactions == 8 * worst.ideal_transactions
 
@@ -300,9 +300,9 @@ def forward(x):
     return out
 """
     n = 1 << 15
-    found, _ = profile(source, plan, randoms(8 * n), compulsory=8 * n)
-    assert found.value("dram__bytes_read.sum") == 32 * n
-    assert excess(found) == pytest.approx(4.5, rel=0.001)
+    profiled, _ = profile(source, plan, randoms(8 * n), compulsory=8 * n)
+    assert profiled.value("dram__bytes_read.sum") == 32 * n
+    assert excess(profiled) == pytest.approx(4.5, rel=0.001)
 
 
 def test_bank_conflicts_are_counted() -> None:
@@ -332,8 +332,8 @@ def forward(x):
     return out
 """
     n = 1 << 14
-    found, _ = profile(source, plan, randoms(n), compulsory=4 * n)
+    profiled, _ = profile(source, plan, randoms(n), compulsory=4 * n)
     # The memset's bytes, then the kernel's.
-    assert found.value("dram__bytes_read.sum") == 4 * n
-    assert found.value("dram__bytes_write.sum") == 8 * n
-    assert found.value("kernelforge__memsets") == 1
+    assert profiled.value("dram__bytes_read.sum") == 4 * n
+    assert profiled.value("dram__bytes_write.sum") == 8 * n
+    assert profiled.value("kernelforge__memsets") == 1

@@ -1,4 +1,4 @@
-"""Running resolved plans without a jail: results, faults, and what a Coder is told."""
+"""Running resolved plans without a jail: results, faults, and messages for a Coder."""
 
 from dataclasses import replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""A kernel that never ends is stopped by the launch's budgets, whatever its loop is made of."""
+"""A kernel that never ends is stopped by the launch's budgets, for every kind of loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOPS = {
         TAIL: bra HEAD;
     """,
     "barrier": "LOOP: bar.sync 0; bra LOOP;",
-    "arrival that nobody waits for": "LOOP: bar.arrive 1, 64; bra LOOP;",
+    "arrival that no warp waits for": "LOOP: bar.arrive 1, 64; bra LOOP;",
     "barrier reduction": "LOOP: setp.eq.u32 %p2, %r1, %r1; bar.red.popc.u32 %r2, 0, %p2; bra LOOP;",
     "branch table": """
         mov.u32 %r1, %tid.x;

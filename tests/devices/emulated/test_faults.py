@@ -276,9 +276,9 @@ def test_stores_of_one_value_by_several_warps_are_no_race(kind: str, make: str) 
         (-1, 1, 5),  # warp 1 reads what warps 0 and 1 have stored
         (-1, 2, 6),  # warp 1 stores another value behind what warp 0 may store later
     ]
-    for other, again, line in racing if kind == "unsigned char" else [*racing, (-1, 3, 7)]:
-        report = device.run(1, 128, y, other, again, clean=False, racecheck=True)
-        assert line in {f.source_line - 1 for f in report.faults}, (other, again)  # one line for `make`
+    for other, second, line in racing if kind == "unsigned char" else [*racing, (-1, 3, 7)]:
+        report = device.run(1, 128, y, other, second, clean=False, racecheck=True)
+        assert line in {f.source_line - 1 for f in report.faults}, (other, second)  # one line for `make`
         assert {f.kind for f in report.faults} == {"shared_race"}
 
 
@@ -340,8 +340,8 @@ def test_integer_division_by_zero_is_found_where_a_lane_does_it(kind: str, opera
     x, y, z = np.arange(32).astype(dtype), (np.arange(32) % 5).astype(dtype), np.full(32, 77, dtype)
     device = cuda(source)
     device.run(1, 32, x, y, z, 1)
-    whole = np.where(y, y, 1)
-    assert np.array_equal(z, np.where(y, x // whole if operator == "/" else x % whole, 77))
+    divisors = np.where(y, y, 1)
+    assert np.array_equal(z, np.where(y, x // divisors if operator == "/" else x % divisors, 77))
     report = device.run(1, 32, x, y, z, 0, clean=False)
     line = 0 if kind == "long long" else 3  # the compiler splits this one in two and forgets where it was
     assert [(f.kind, f.source_line, f.thread[0]) for f in report.faults] == [("division_by_zero", line, 0)]

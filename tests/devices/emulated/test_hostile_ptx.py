@@ -206,11 +206,11 @@ def test_impossible_launches_are_refused() -> None:
 
 def seen(body: str) -> list[str]:
     """Opcodes that the parser sees in a kernel's body."""
-    return [one.opcode for one in parse(ptx_module(body)).functions["k"].body if isinstance(one, Instruction)]
+    return [item.opcode for item in parse(ptx_module(body)).functions["k"].body if isinstance(item, Instruction)]
 
 
 @pytest.mark.parametrize(
-    "place",
+    "location",
     [
         ".loc 1 5 3 ",
         ".loc 1 5\n3 ",
@@ -218,9 +218,9 @@ def seen(body: str) -> list[str]:
         ".loc 1 5 3 , function_name $L__info0 + 4 , inlined_at 1 2 3\t",
     ],
 )
-def test_code_behind_a_place_in_the_source_is_code(place: str) -> None:
+def test_code_behind_a_place_in_the_source_is_code(location: str) -> None:
     """ptxas 13 assembles the trap: a line's end does not end ``.loc``."""
-    assert "trap" in seen(f"{place}trap;")
+    assert "trap" in seen(f"{location}trap;")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What numba and LLVM keep on disk may be damaged: it is then made again."""
+"""Caches of numba and LLVM on disk: a damaged one is made again."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ for line in sys.stdin:
 
 @pytest.fixture
 def answer(tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """What the module says in a new process."""
+    """Output of the module in a new process."""
     environment = os.environ | {
         "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
@@ -59,11 +59,11 @@ def answer(tmp_path: Path) -> Iterator[Callable[[], str]]:
     ) as forking:
         assert forking.stdin is not None
         assert forking.stdout is not None
-        wanted, said = forking.stdin, forking.stdout
+        requests, answers = forking.stdin, forking.stdout
 
         def ask() -> str:
-            print(module, file=wanted, flush=True)
-            return "".join(iter(said.readline, "ended\n"))
+            print(module, file=requests, flush=True)
+            return "".join(iter(answers.readline, "ended\n"))
 
         yield ask
 
@@ -105,8 +105,8 @@ def number(value: int) -> str:
 
 def gives(value: int, folder: Path) -> int:
     code = Native(number(value), cached=CachedObject(folder, "number", number(value)))
-    found: int = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("number"))()
-    return found
+    result: int = ctypes.CFUNCTYPE(ctypes.c_int32)(code.address("number"))()
+    return result
 
 
 def object_in(folder: Path) -> Path:
@@ -128,19 +128,19 @@ def test_machine_code_that_a_process_left_is_run_by_the_next(tmp_path: Path) -> 
 def test_damaged_machine_code_is_made_again(tmp_path: Path, damage: str) -> None:
     assert gives(1, tmp_path / "here") == 1
     path = object_in(tmp_path / "here")
-    whole = path.read_bytes()
+    content = path.read_bytes()
     gives(2, tmp_path / "there")
     path.write_bytes(
         {
             "empty": b"",
-            "cut": whole[:-8],
-            "flipped": whole[:-200] + bytes([whole[-200] ^ 1]) + whole[-199:],
+            "cut": content[:-8],
+            "flipped": content[:-200] + bytes([content[-200] ^ 1]) + content[-199:],
             "garbage": b"garbage" * 100,
             "of another module": object_in(tmp_path / "there").read_bytes(),
         }[damage]
     )
     assert gives(1, tmp_path / "here") == 1
-    assert object_in(tmp_path / "here").read_bytes() == whole
+    assert object_in(tmp_path / "here").read_bytes() == content
 
 
 def test_machine_code_is_made_where_none_can_be_kept(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ PROCESSORS = ("x86-64-v2", "x86-64-v3")
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """What the probe prints of all processors."""
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The probe's output on all processors."""
     ptx = tmp_path_factory.mktemp("probe") / "probe.ptx"
     ptx.write_text(compile_ptx(processor_probe.SOURCE))
     root = str(Path(__file__).parents[3])
@@ -31,6 +31,6 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="names x86-64 processors")
 @pytest.mark.parametrize("processor", PROCESSORS)
-def test_code_for_older_processors_gives_the_same_bits(processor: str, said: str) -> None:
-    found = [line.removeprefix(f"{processor} ") for line in said.splitlines() if line.startswith(f"{processor} ")]
-    assert found == processor_probe.digests(compile_ptx(processor_probe.SOURCE))
+def test_code_for_older_processors_gives_the_same_bits(processor: str, output: str) -> None:
+    digests = [line.removeprefix(f"{processor} ") for line in output.splitlines() if line.startswith(f"{processor} ")]
+    assert digests == processor_probe.digests(compile_ptx(processor_probe.SOURCE))

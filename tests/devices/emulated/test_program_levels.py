@@ -42,10 +42,10 @@ def test_a_kernel_with_loops_is_optimised_when_many_warps_run_it() -> None:
     assert level(device) == 0, "blocks that are left out do not count"
     run(device, CTAS)
     assert level(device) == 1
-    again = run(device, 2)
+    second = run(device, 2)
     assert level(device) == 1, "what is optimised stays so"
-    assert np.array_equal(few[0], again[0])
-    assert few[1] == again[1]
+    assert np.array_equal(few[0], second[0])
+    assert few[1] == second[1]
     assert np.array_equal(few[0][0], expected(0))
 
 

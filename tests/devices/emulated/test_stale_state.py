@@ -1,4 +1,4 @@
-"""What one access, block or launch left behind never decides what a later one may do or sees."""
+"""State of one access, block or launch never decides the result or the checks of a later one."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def test_a_pattern_is_rechecked_under_other_masks_offsets_and_wraparound(width: 
     want = np.zeros_like(out)
     refused = 0
     for step in range(steps):
-        for lane in range(32):
-            if not int(masks[step]) >> lane & 1:
+        for lane_id in range(32):
+            if not int(masks[step]) >> lane_id & 1:
                 continue
-            at = (int(offsets[step]) + lane * int(strides[step])) % 2**64
+            at = (int(offsets[step]) + lane_id * int(strides[step])) % 2**64
             if at + width <= size and at % width == 0:
-                want[step, lane] = int.from_bytes(data[at : at + width].tobytes(), "little")
+                want[step, lane_id] = int.from_bytes(data[at : at + width].tobytes(), "little")
             else:
                 refused += 1
     assert np.array_equal(out, want)
@@ -103,7 +103,7 @@ def test_a_pattern_is_rechecked_under_other_masks_offsets_and_wraparound(width: 
 
 
 def test_a_lane_that_does_not_take_part_gives_a_shuffle_nothing_of_the_past() -> None:
-    """Its value is undefined on a GPU; here it is all ones, whatever ran before and on however many threads."""
+    """Its value is undefined on a GPU; here it is all ones, after any other launch and at any number of threads."""
     source = """
     extern "C" __global__ void k(const int* x, int* old, int* y, int bias) {
       int v = x[blockIdx.x * 32 + threadIdx.x] + bias;

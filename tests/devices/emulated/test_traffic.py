@@ -49,63 +49,63 @@ def sampled(touch, write=None):  # type: ignore[no-untyped-def]
 
 def test_a_streaming_kernel_reads_its_buffer_once() -> None:
     nbytes = GRID * 1024
-    found = extrapolate(
+    traffic = extrapolate(
         sampled(lambda b: sectors(b * 1024, 1024)),
         [Extent(7, BASE, nbytes)],
         grid_blocks=GRID,
         wave_blocks=1056,
         l2_bytes=50 * MIB,
     )
-    assert found.read == {7: nbytes}
-    assert found.refetched == 0
+    assert traffic.read == {7: nbytes}
+    assert traffic.refetched == 0
 
 
 def test_a_streaming_kernel_larger_than_the_l2_is_not_refetched() -> None:
     nbytes = GRID * 65536
-    found = extrapolate(
+    traffic = extrapolate(
         sampled(lambda b: sectors(b * 65536, 65536)),
         [Extent(7, BASE, nbytes)],
         grid_blocks=GRID,
         wave_blocks=1056,
         l2_bytes=50 * MIB,
     )
-    assert found.read == {7: nbytes}
-    assert found.refetched == pytest.approx(0, abs=1)
+    assert traffic.read == {7: nbytes}
+    assert traffic.refetched == pytest.approx(0, abs=1)
 
 
 def test_half_a_buffer_counts_half() -> None:
-    found = extrapolate(
+    traffic = extrapolate(
         sampled(lambda b: sectors(b * 1024, 512)),
         [Extent(7, BASE, GRID * 1024)],
         grid_blocks=GRID,
         wave_blocks=1056,
         l2_bytes=50 * MIB,
     )
-    assert found.read[7] == pytest.approx(GRID * 512)
+    assert traffic.read[7] == pytest.approx(GRID * 512)
 
 
 def test_what_all_blocks_share_is_read_once() -> None:
-    found = extrapolate(
+    traffic = extrapolate(
         sampled(lambda b: sectors(0, 4096)),
         [Extent(7, BASE, MIB)],
         grid_blocks=GRID,
         wave_blocks=1056,
         l2_bytes=50 * MIB,
     )
-    assert found.read == {7: 4096}
+    assert traffic.read == {7: 4096}
 
 
 def test_a_halo_is_not_counted_twice() -> None:
     # Each block reads its own kilobyte and the next one.
     nbytes = (GRID + 1) * 1024
-    found = extrapolate(
+    traffic = extrapolate(
         sampled(lambda b: sectors(b * 1024, 2048)),
         [Extent(7, BASE, nbytes)],
         grid_blocks=GRID,
         wave_blocks=1056,
         l2_bytes=50 * MIB,
     )
-    assert found.read == {7: nbytes}
+    assert traffic.read == {7: nbytes}
 
 
 def matmul(n: int, l2_bytes: int) -> tuple[LaunchTraffic, int]:
@@ -117,21 +117,21 @@ def matmul(n: int, l2_bytes: int) -> tuple[LaunchTraffic, int]:
         return np.concatenate([sectors(row * strip, strip), sectors(n * n * 4 + column * strip, strip)])
 
     extents = [Extent(0, BASE, n * n * 4), Extent(1, BASE + n * n * 4, n * n * 4)]
-    found = extrapolate(sampled(touch), extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=l2_bytes)
-    return found, n * n * 8
+    traffic = extrapolate(sampled(touch), extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=l2_bytes)
+    return traffic, n * n * 8
 
 
 def test_a_matmul_that_fits_the_l2_reads_each_operand_once() -> None:
-    found, compulsory = matmul(1024, 50 * MIB)
-    assert sum(found.read.values()) == compulsory
-    assert found.refetched == 0
+    traffic, compulsory = matmul(1024, 50 * MIB)
+    assert sum(traffic.read.values()) == compulsory
+    assert traffic.refetched == 0
 
 
 def test_a_matmul_larger_than_the_l2_is_refetched_by_every_wave() -> None:
-    found, compulsory = matmul(1024, MIB)
-    assert sum(found.read.values()) == compulsory
+    traffic, compulsory = matmul(1024, MIB)
+    assert sum(traffic.read.values()) == compulsory
     # Four waves, each needing all of B: three times B again, less what the small L2 keeps.
-    assert 0.5 * compulsory < found.refetched < 2 * compulsory
+    assert 0.5 * compulsory < traffic.refetched < 2 * compulsory
 
 
 def test_bytes_of_a_buffer_never_exceed_its_size() -> None:
@@ -150,8 +150,8 @@ def test_an_intermediate_larger_than_the_l2_is_written_and_read_back() -> None:
     residency = Residency(50 * MIB)
     big = 200 * MIB
     read, written = residency.launch(LaunchTraffic({0: big}, {1: big}, 0))
-    again, more = residency.launch(LaunchTraffic({1: big}, {2: big}, 0))
-    assert (read, again) == (big, big)
+    second_read, more = residency.launch(LaunchTraffic({1: big}, {2: big}, 0))
+    assert (read, second_read) == (big, big)
     assert written + more + residency.flush() == pytest.approx(2 * big)
 
 
@@ -188,9 +188,9 @@ def test_no_block_of_a_grid_is_always_sampled_or_never() -> None:
 
 def test_launches_of_one_shape_are_sampled_by_chance() -> None:
     assert choose_launches(16, random.Random(0)) == frozenset(range(16))
-    chosen = [choose_launches(100, random.Random(seed)) for seed in range(300)]
-    assert all(0 in one and len(one) == 16 for one in chosen)
-    assert frozenset().union(*chosen) == frozenset(range(100))
+    samples = [choose_launches(100, random.Random(seed)) for seed in range(300)]
+    assert all(0 in sample and len(sample) == 16 for sample in samples)
+    assert frozenset().union(*samples) == frozenset(range(100))
 
 
 def test_a_grid_that_is_affordable_is_one_chunk() -> None:

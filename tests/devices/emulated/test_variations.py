@@ -1,4 +1,4 @@
-"""What hardware leaves open differs between variations of a run, and honest kernels do not notice."""
+"""Variations of a run differ where hardware leaves the behaviour open; honest kernels give the same results."""
 
 from __future__ import annotations
 

@@ -12,22 +12,22 @@ from tests.devices.emulated.harness import Device, cuda, ptx_module
 def shuffle_reference(mode: str, values: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The PTX ISA's pseudo-code for ``shfl.sync``."""
     out, flags = values.copy(), np.zeros(32, np.uint32)
-    for lane in range(32):
-        bval, cval = int(b[lane]) & 31, int(c[lane]) & 31
-        mask = int(c[lane]) >> 8 & 31
-        max_lane = (lane & mask) | (cval & ~mask)
-        min_lane = lane & mask
+    for lane_id in range(32):
+        bval, cval = int(b[lane_id]) & 31, int(c[lane_id]) & 31
+        mask = int(c[lane_id]) >> 8 & 31
+        max_lane = (lane_id & mask) | (cval & ~mask)
+        min_lane = lane_id & mask
         if mode == "up":
-            j, ok = lane - bval, lane - bval >= max_lane
+            j, ok = lane_id - bval, lane_id - bval >= max_lane
         elif mode == "down":
-            j, ok = lane + bval, lane + bval <= max_lane
+            j, ok = lane_id + bval, lane_id + bval <= max_lane
         elif mode == "bfly":
-            j, ok = lane ^ bval, (lane ^ bval) <= max_lane
+            j, ok = lane_id ^ bval, (lane_id ^ bval) <= max_lane
         else:
             j = min_lane | (bval & ~mask)
             ok = j <= max_lane
-        out[lane] = values[j if ok else lane]
-        flags[lane] = ok
+        out[lane_id] = values[j if ok else lane_id]
+        flags[lane_id] = ok
     return out, flags
 
 

@@ -1,4 +1,4 @@
-"""Which block writes which byte, and runs of just the blocks behind some elements."""
+"""Store slices, which name the block that writes each byte, and runs of only the blocks behind some elements."""
 
 from __future__ import annotations
 
@@ -116,24 +116,24 @@ def owners(ptx: str, kernel: str, grid: Sequence[int], block: int, out: np.ndarr
 
 def test_tiles_of_a_product_belong_to_their_blocks(ptx: str) -> None:
     a, b, c = (np.ones((n, m), np.float32) for n, m in ((70, 50), (50, 90), (70, 90)))
-    found = owners(ptx, "gemm", (3, 3), TILE * TILE, c.reshape(-1), a, b, c.reshape(-1), 70, 90, 50).reshape(70, 90)
+    owner = owners(ptx, "gemm", (3, 3), TILE * TILE, c.reshape(-1), a, b, c.reshape(-1), 70, 90, 50).reshape(70, 90)
     rows, columns = np.arange(70)[:, None] // TILE, np.arange(90)[None] // TILE
-    assert (found == rows * 3 + columns).all()
+    assert (owner == rows * 3 + columns).all()
 
 
 def test_a_slice_leaves_out_what_values_cost(ptx: str) -> None:
     device = Device(ptx)
     a, b, c = np.ones((64, 2048), np.float32), np.ones((2048, 64), np.float32), np.ones((64, 64), np.float32)
     device.machine.writers("gemm")
-    whole = device.run((2, 2), TILE * TILE, a, b, c, 64, 64, 2048, kernel="gemm")
+    complete = device.run((2, 2), TILE * TILE, a, b, c, 64, 64, 2048, kernel="gemm")
     slices = device.run((2, 2), TILE * TILE, a, b, c, 64, 64, 2048, kernel=writer_entry("gemm", 0))
-    assert slices.thread_instructions * 100 < whole.thread_instructions
+    assert slices.thread_instructions * 100 < complete.thread_instructions
 
 
 def test_elements_of_two_bytes_and_of_one_tell_their_blocks(ptx: str) -> None:
     halves = np.zeros(200_000, np.uint16)
-    found = owners(ptx, "stride", (700,), 64, halves, halves.copy(), halves, halves.size)
-    assert (found == np.arange(halves.size) // 64 % 700).all()
+    owner = owners(ptx, "stride", (700,), 64, halves, halves.copy(), halves, halves.size)
+    assert (owner == np.arange(halves.size) // 64 % 700).all()
     single = np.zeros(70_000 * 4, np.uint8)
     assert (owners(ptx, "bytes", (70_000,), 4, single, single.copy(), single) == np.arange(single.size) // 4).all()
 
@@ -149,11 +149,11 @@ def test_an_address_may_be_read_from_memory(ptx: str) -> None:
 
 def test_asserts_are_taken_as_held_and_loops_of_values_left_out(ptx: str) -> None:
     x, y = np.full(192, 2e30, np.float32), np.zeros(192, np.float32)
-    found = owners(ptx, "asserted", (3,), 64, y, x, y, 192)
-    assert (found == np.where(np.arange(192) % 3, np.arange(192) // 64, -1)).all()
+    owner = owners(ptx, "asserted", (3,), 64, y, x, y, 192)
+    assert (owner == np.where(np.arange(192) % 3, np.arange(192) // 64, -1)).all()
     wide = np.zeros(2 * 4 * 32 * 4, np.float32)
-    found = owners(ptx, "looped", (2,), 32, wide, np.full(4, np.inf, np.float32), wide, 4)
-    assert (found.reshape(2, 4, 128) == np.array([[[0], [-1], [0], [-1]], [[1], [-1], [1], [-1]]])).all()
+    owner = owners(ptx, "looped", (2,), 32, wide, np.full(4, np.inf, np.float32), wide, 4)
+    assert (owner.reshape(2, 4, 128) == np.array([[[0], [-1], [0], [-1]], [[1], [-1], [1], [-1]]])).all()
 
 
 def test_a_kernel_without_stores_writes_nothing(ptx: str) -> None:
@@ -196,12 +196,12 @@ ADD = step("add_rows", (M, 1, 1), 32, "b2", "b3", N)
 C, S = Output(2, 0, (M, N), FLOAT), Output(3, 0, (M,), FLOAT)
 
 
-def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, wanted: Sequence[int]) -> PartResult:
+def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, indices: Sequence[int]) -> PartResult:
     names = {s.expression for s in steps if isinstance(s, Launch)}
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
     plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
     tensors = {0: A.tobytes(), 1: B.tobytes()}
-    return runner.run_part(RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: wanted})
+    return runner.run_part(RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: indices})
 
 
 def values(ran: PartResult) -> tuple[np.ndarray, np.ndarray, int]:
@@ -212,75 +212,75 @@ def values(ran: PartResult) -> tuple[np.ndarray, np.ndarray, int]:
 
 
 def test_the_tiles_behind_two_elements_are_run_and_no_others(ptx: str) -> None:
-    elements, found, unwritten = values(run_part(ptx, [GEMM], C, [M * N - 1, 3]))
+    elements, data, unwritten = values(run_part(ptx, [GEMM], C, [M * N - 1, 3]))
     rows, columns = elements // N, elements % N
     assert len(elements) == 2 * TILE * TILE
     assert set(zip(rows // TILE, columns // TILE, strict=True)) == {(0, 0), (2, 4)}
-    np.testing.assert_allclose(found, PRODUCT[rows, columns], atol=1e-4)
+    np.testing.assert_allclose(data, PRODUCT[rows, columns], atol=1e-4)
     assert unwritten == 0
 
 
 def test_blocks_of_earlier_launches_run_where_later_ones_read(ptx: str) -> None:
-    elements, found, _ = values(run_part(ptx, [GEMM, SUMS], S, [40, 95]))
+    elements, data, _ = values(run_part(ptx, [GEMM, SUMS], S, [40, 95]))
     assert elements.tolist() == [40, 95]
-    np.testing.assert_allclose(found, PRODUCT.sum(1)[elements], atol=1e-3)
+    np.testing.assert_allclose(data, PRODUCT.sum(1)[elements], atol=1e-3)
 
 
 def test_a_launch_that_adds_to_a_result_has_it_first(ptx: str) -> None:
-    elements, found, _ = values(run_part(ptx, [GEMM, SUMS, ADD], C, [50 * N + 7]))
+    elements, data, _ = values(run_part(ptx, [GEMM, SUMS, ADD], C, [50 * N + 7]))
     assert set(elements // N) == {50}
     right = PRODUCT[50] + PRODUCT[50].sum()
-    np.testing.assert_allclose(found, right[elements % N], atol=1e-3)
+    np.testing.assert_allclose(data, right[elements % N], atol=1e-3)
 
 
 def test_what_nothing_writes_is_counted(ptx: str) -> None:
     short = step("gemm", (5, 2, 1), TILE * TILE, "b0", "b1", "b2", M, N, K)
     assert values(run_part(ptx, [short], C, [5]))[2] == TILE * N
-    elements, found, unwritten = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), short], C, [M * N - 1, 5]))
+    elements, data, unwritten = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), short], C, [M * N - 1, 5]))
     assert unwritten == 0
-    assert found[elements == M * N - 1] == 0
+    assert data[elements == M * N - 1] == 0
 
 
 def test_all_blocks_that_add_to_an_element_are_run(ptx: str) -> None:
     split = step("split", (M // 32, 4, 1), 32, "b0", "b3", K)
-    elements, found, _ = values(run_part(ptx, [Fill(3, 0, 4 * M, 1), split], S, [70]))
-    np.testing.assert_allclose(found[elements == 70], A.reshape(-1)[:K].sum() * 71, rtol=1e-4)
+    elements, data, _ = values(run_part(ptx, [Fill(3, 0, 4 * M, 1), split], S, [70]))
+    np.testing.assert_allclose(data[elements == 70], A.reshape(-1)[:K].sum() * 71, rtol=1e-4)
 
 
 def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = step("counter", (3, 1, 1), 32, "b2", "b3")
-    elements, found, _ = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]))
-    assert (found == 1).all()
+    elements, data, _ = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]))
+    assert (data == 1).all()
     assert 70 in elements
     monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 100)
     assert "takes too long to be run whole" in run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]).reason
 
 
 @pytest.mark.parametrize(
-    ("kernel", "told"), [("counts", "which others ran before"), ("neighbours", "read what other blocks of it write")]
+    ("kernel", "reason"), [("counts", "which others ran before"), ("neighbours", "read what other blocks of it write")]
 )
 def test_a_block_that_can_tell_how_many_others_run_is_not_run_alone(
-    ptx: str, monkeypatch: pytest.MonkeyPatch, kernel: str, told: str
+    ptx: str, monkeypatch: pytest.MonkeyPatch, kernel: str, reason: str
 ) -> None:
     """Else a kernel could work only where few blocks run."""
     arguments = ("b0", "b2", "b3") if kernel == "counts" else ("b0", "b2")
     steps = [Fill(3, 0, 4 * M, 1), step(kernel, (M * N // 32, 1, 1), 32, *arguments)]
     monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 5000)
-    assert told in run_part(ptx, steps, C, [70, M * N - 1]).reason
+    assert reason in run_part(ptx, steps, C, [70, M * N - 1]).reason
 
 
 def test_a_block_may_read_what_it_wrote_itself(ptx: str) -> None:
-    elements, found, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))
+    elements, data, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))
     assert len(elements) == 64
-    np.testing.assert_array_equal(found, 2 * A.reshape(-1)[elements % 32 ^ 1])
+    np.testing.assert_array_equal(data, 2 * A.reshape(-1)[elements % 32 ^ 1])
 
 
 def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elements, _, _ = values(run_part(ptx, [GEMM], C, [0]))
-    one = len(elements)
+    smallest = len(elements)
     cost = run_part(ptx, [GEMM], C, [0]).thread_instructions
     monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", cost)
     elements, _, _ = values(run_part(ptx, [GEMM], C, list(range(0, M * N, 97))))
-    assert one <= len(elements) < 15 * one
+    assert smallest <= len(elements) < 15 * smallest
     monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.RUN_INSTRUCTIONS", 10)
     assert "one element of the output" in run_part(ptx, [GEMM], C, [0]).reason

@@ -1,1 +1,0 @@
-"""Make the helpers of this folder importable, whatever pytest's import mode."""
