@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
-
-from pydantic import TypeAdapter
 
 from kernelforge.records.task import DType
 
@@ -166,15 +163,78 @@ class ResolvedPlan:
 
     def to_wire(self) -> dict[str, Any]:
         """Plain JSON for the runner's channel."""
-        wire: dict[str, Any] = _wire_format().dump_python(self, mode="json")
-        return wire
+        return {
+            "buffers": [asdict(buffer) for buffer in self.buffers],
+            "steps": [_step_to_wire(step) for step in self.steps],
+            "outputs": [asdict(output) for output in self.outputs],
+            "constants": self.constants,
+            "setup": [_step_to_wire(step) for step in self.setup],
+        }
 
     @classmethod
     def from_wire(cls, wire: dict[str, Any]) -> ResolvedPlan:
         """Inverse of :meth:`to_wire`."""
-        return _wire_format().validate_python(wire)
+        return cls(
+            buffers=tuple(Buffer(**raw) for raw in wire["buffers"]),
+            steps=tuple(_step_from_wire(raw) for raw in wire["steps"]),
+            outputs=tuple(
+                Output(raw["buffer"], raw["offset_bytes"], tuple(raw["shape"]), DType(raw["dtype"]))
+                for raw in wire["outputs"]
+            ),
+            constants=dict(wire["constants"]),
+            setup=tuple(_step_from_wire(raw) for raw in wire["setup"]),
+        )
 
 
-@cache
-def _wire_format() -> TypeAdapter[ResolvedPlan]:
-    return TypeAdapter(ResolvedPlan)
+def _step_to_wire(step: Step) -> dict[str, Any]:
+    return {"step": type(step).__name__, **asdict(step)}
+
+
+def _step_from_wire(raw: dict[str, Any]) -> Step:
+    if raw["step"] == "Fill":
+        return Fill(raw["buffer"], raw["offset_bytes"], raw["nbytes"], raw["line"])
+    if raw["step"] == "Library":
+        return Library(
+            raw["operator"],
+            tuple(_value_from_wire(value) for value in raw["args"]),
+            {name: _value_from_wire(value) for name, value in raw["kwargs"].items()},
+            tuple(_view_from_wire(view) for view in raw["out"]),
+            raw["line"],
+        )
+    return Launch(
+        expression=raw["expression"],
+        grid=tuple(raw["grid"]),
+        block=tuple(raw["block"]),
+        dynamic_shared_bytes=raw["dynamic_shared_bytes"],
+        args=tuple(_argument_from_wire(arg) for arg in raw["args"]),
+        line=raw["line"],
+        cluster=None if raw["cluster"] is None else tuple(raw["cluster"]),
+        cooperative=raw["cooperative"],
+    )
+
+
+def _argument_from_wire(raw: dict[str, Any]) -> TensorArg | ScalarArg | TensorMapArg:
+    if "box" in raw:
+        return TensorMapArg(
+            raw["buffer"],
+            raw["offset_bytes"],
+            DType(raw["dtype"]),
+            tuple(raw["shape"]),
+            tuple(raw["box"]),
+            raw["swizzle_bytes"],
+        )
+    if "buffer" in raw:
+        return TensorArg(raw["buffer"], raw["offset_bytes"], DType(raw["dtype"]))
+    return ScalarArg(raw["type"], raw["value"])
+
+
+def _value_from_wire(raw: Any) -> LibraryValue:
+    if isinstance(raw, dict):
+        return _view_from_wire(raw)
+    return tuple(raw) if isinstance(raw, list | tuple) else raw
+
+
+def _view_from_wire(raw: dict[str, Any]) -> TensorView:
+    return TensorView(
+        raw["buffer"], raw["offset_bytes"], tuple(raw["shape"]), tuple(raw["stride"]), DType(raw["dtype"])
+    )

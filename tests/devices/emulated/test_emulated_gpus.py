@@ -17,7 +17,17 @@ from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.sandbox import select_tier
-from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, facts, input_bytes, randoms, resolve, runner, work
+from tests.devices.emulated.emulated_plans import (
+    ADD,
+    ADD_PLAN,
+    REGISTERS,
+    facts,
+    input_bytes,
+    randoms,
+    resolve,
+    runner,
+    work,
+)
 
 BUILT = [SPECS[name.removeprefix("emulated:")] for name in device_names() if name.startswith("emulated:")]
 ONE_OF_EACH = {spec.arch: spec for spec in reversed(BUILT)}
