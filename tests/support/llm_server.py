@@ -20,7 +20,7 @@ from email import message_from_bytes
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 
-from tests.support import llm_protocols as fake_wire
+from tests.support import llm_protocols
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Call:
     @property
     def turns(self) -> list[tuple[str, str]]:
         """Role and text of each turn."""
-        return fake_wire.turns(self.body)
+        return llm_protocols.turns(self.body)
 
     @property
     def prompt(self) -> str:
@@ -249,7 +249,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.fake.batches[name].cancelled = True
                 self._json(200, self._batch_state(self.fake.batches[name]))
             case ["v1", "responses"] | ["v1", "chat", "completions"] | ["v1", "messages"]:
-                self._answer(fake_wire.PROTOCOLS[parts[1]], json.loads(raw))
+                self._answer(llm_protocols.PROTOCOLS[parts[1]], json.loads(raw))
             case _:
                 self._json(404, {"error": {"message": f"no such path: {self.path}", "type": "not_found_error"}})
 
@@ -260,7 +260,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._send(200, {"content-type": "application/octet-stream"}, self.fake.files[name])
             case ["v1", "batches", name] | ["v1", "messages", "batches", name]:
                 if self.fake.failing_looks:
-                    self._json(self.fake.failing_looks.pop(0), fake_wire.anthropic_failure("not now", "api_error"))
+                    self._json(self.fake.failing_looks.pop(0), llm_protocols.anthropic_failure("not now", "api_error"))
                     return
                 self.fake.batches[name].polls += 1
                 self._json(200, self._batch_state(self.fake.batches[name]))
@@ -270,7 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
             case _:
                 self._json(404, {"error": {"message": f"no such path: {self.path}", "type": "not_found_error"}})
 
-    def _answer(self, protocol: fake_wire.Protocol, body: dict[str, Any]) -> None:
+    def _answer(self, protocol: llm_protocols.Protocol, body: dict[str, Any]) -> None:
         self.fake.entered()
         try:
             action = self.fake.decide(protocol.name, self.known, body, in_batch=False)
@@ -289,7 +289,7 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json(200, protocol.whole(action, body))
 
-    def _fail(self, protocol: fake_wire.Protocol, action: Fail, stream: bool) -> None:
+    def _fail(self, protocol: llm_protocols.Protocol, action: Fail, stream: bool) -> None:
         key = self.known.get("x-api-key") or self.known.get("authorization", "").removeprefix("Bearer ")
         message = f"{action.message}: {key}" if action.echo_key else action.message
         if action.in_stream and stream:
@@ -356,7 +356,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.fake.accepting.wait(60)
 
     def _openai_batch(self, order: dict[str, Any]) -> None:
-        protocol = fake_wire.PROTOCOLS[order["endpoint"].split("/")[2]]
+        protocol = llm_protocols.PROTOCOLS[order["endpoint"].split("/")[2]]
         results = []
         for line in self.fake.files[order["input_file_id"]].splitlines():
             item = json.loads(line)
@@ -376,7 +376,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._json(200, self._batch_state(batch))
 
     def _anthropic_batch(self, order: dict[str, Any]) -> None:
-        protocol = fake_wire.PROTOCOLS["messages"]
+        protocol = llm_protocols.PROTOCOLS["messages"]
         results = []
         for item in order["requests"]:
             action = self.fake.decide(protocol.name, self.known, item["params"], in_batch=True)
@@ -392,9 +392,11 @@ class _Handler(BaseHTTPRequestHandler):
     def _batch_state(self, batch: Batch) -> dict[str, Any]:
         over = batch.over(self.fake)
         if batch.endpoint == "messages":
-            return fake_wire.anthropic_batch(batch.id, over, f"{self.fake.url}/v1/messages/batches/{batch.id}/results")
+            return llm_protocols.anthropic_batch(
+                batch.id, over, f"{self.fake.url}/v1/messages/batches/{batch.id}/results"
+            )
         ends = "cancelled" if batch.cancelled else self.fake.batch_ends
-        state = fake_wire.openai_batch(batch.id, batch.endpoint, batch.input_file, ends if over else "in_progress")
+        state = llm_protocols.openai_batch(batch.id, batch.endpoint, batch.input_file, ends if over else "in_progress")
         if over and ends == "completed":
             for kind, wanted in (("output_file_id", True), ("error_file_id", False)):
                 lines = [result for result in batch.results if _succeeded(result) is wanted]

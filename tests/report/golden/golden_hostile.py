@@ -22,7 +22,7 @@ from kernelforge.records import (
     Verdict,
 )
 from tests.report.golden.golden_parts import Golden, make_candidate, make_task, make_usage
-from tests.support import recorded_run as golden_run
+from tests.support import recorded_run
 
 SCRIPT = "</script><script>window.canary='script'</script>"
 IMAGE = "<img src=x onerror=\"window.canary='image'\">"
@@ -90,7 +90,7 @@ def escaping() -> Golden:
 
 
 def _run(run_id: str, tasks: tuple[str, ...] = (*TASKS, *NEVER_COME_TO)) -> Run:
-    return golden_run.make_run(
+    return recorded_run.make_run(
         run_id, tasks=tasks, strategy=SCRIPT, coder=f"{IMAGE},{QUOTES}", judge=CLOSE, tester=TEMPLATE, reward=URL,
         suite=f"suite {SCRIPT}", suite_digest=QUOTES, state=RunState.STOPPED, started="2026-11-20T13:00:00+00:00",
     )  # fmt: skip

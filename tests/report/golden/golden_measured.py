@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelforge.records import RunState, Task, Timing, Verdict
 from tests.report.golden.golden_parts import BASELINES, Golden, make_task, make_timing
-from tests.support import recorded_run as golden_run
+from tests.support import recorded_run
 
 SHARED = ("softmax", "matmul", "argmax", "layer_norm", "gelu", "conv2d", "attention", "cumsum", "rope", "unstable")
 """Tasks that both runs have. Of ``measured-b`` against ``measured-a``: win, loss, tie, win (a failed), loss (b failed),
@@ -74,7 +74,7 @@ def measured_c() -> Golden:
 
 def _run(run_id: str, names: tuple[str, ...], strategy: str, column: int, dollars: float | None = 0.03) -> Golden:
     hour = 10 + column
-    run = golden_run.make_run(
+    run = recorded_run.make_run(
         run_id, device="cuda:0", tasks=names, strategy=strategy, coder="openai:model-x", state=RunState.FINISHED,
         started=f"2026-11-20T{hour}:00:00+00:00",
     ).model_copy(update={"ended": f"2026-11-20T{hour}:30:00+00:00"})  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelforge.records import InputGenerator, Lesson, Message, Operator, Reward, RunState, Task, TuneTrial, Verdict
 from tests.report.golden.golden_parts import Golden, make_candidate, make_task, make_usage
-from tests.support import recorded_run as golden_run
+from tests.support import recorded_run
 
 TASKS = ("softmax", "matmul", "level1/argmax", "layer_norm", "gelu", "cumsum")
 """``gelu`` is unfinished; the run never came to ``cumsum``."""
@@ -12,7 +12,7 @@ TASKS = ("softmax", "matmul", "level1/argmax", "layer_norm", "gelu", "cumsum")
 
 def modelled() -> Golden:
     """Constructed, with figures as the emulator might have counted them."""
-    run = golden_run.make_run(
+    run = recorded_run.make_run(
         "20261120-090000-mode", tasks=TASKS, coder="openai:model-x", tester="openai:model-x", state=RunState.STOPPED,
         started="2026-11-20T09:00:00+00:00",
     ).model_copy(update={"ended": "2026-11-20T09:10:00+00:00"})  # fmt: skip
