@@ -67,7 +67,7 @@ def test_a_survivor_is_listed_and_a_broken_task_is_one_line(cli, suite):
     assert done.code == 1  # two tasks could not be audited
     assert "mine/broken" in done.out
     assert "no_such_method" in done.out
-    assert "survived: removed@relu (the reference's very bits)" in done.out
+    assert "survived: removed@relu (bitwise equal to the reference)" in done.out
     assert "4 tasks (1 the same as another)" in done.out
     assert "2 tasks FAILED" in done.out
 
