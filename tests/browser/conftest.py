@@ -71,11 +71,11 @@ def tab(chrome: Browser) -> Iterator[Callable[..., Tab]]:
         return opened[-1].open(page)
 
     yield new
-    for one in opened:
-        one.context.close()
-    for one in opened:
-        assert one.heard.faults == []
-        assert one.strangers == []
+    for page in opened:
+        page.context.close()
+    for page in opened:
+        assert page.heard.faults == []
+        assert page.strangers == []
 
 
 @pytest.fixture(scope="session")
@@ -85,7 +85,7 @@ def visited(chrome: Browser, report: Path) -> Callable[[str, str], Visit]:
 
     def look(page: str, theme: str) -> Visit:
         if (page, theme) not in seen:
-            seen[page, theme] = visit(chrome, report, page, theme, again=any(page == one for one, _ in seen))
+            seen[page, theme] = visit(chrome, report, page, theme, second=any(page == other for other, _ in seen))
         return seen[page, theme]
 
     return look

@@ -65,9 +65,9 @@ class Tab:
         self.page.wait_for_function(_SETTLED)
         return self
 
-    def arrive(self, place: str) -> None:
+    def arrive(self, index: str) -> None:
         """Wait until a click has led to a page of the report, and that has loaded."""
-        self.page.wait_for_url(f"{self.folder.as_uri()}/{place}")
+        self.page.wait_for_url(f"{self.folder.as_uri()}/{index}")
 
     @property
     def strangers(self) -> list[str]:
@@ -98,7 +98,7 @@ class Visit:
     """What axe-core found: rule, element, why."""
 
 
-def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool = False) -> Visit:
+def visit(browser: Browser, folder: Path, page: str, theme: str, *, second: bool = False) -> Visit:
     """Open a page at a desk in the light, or on a phone in the dark, and look at everything.
 
     Args:
@@ -110,12 +110,12 @@ def visit(browser: Browser, folder: Path, page: str, theme: str, *, again: bool 
     context = browser.new_context(viewport=viewport, color_scheme=theme)
     tab = Tab(context, folder).open(page)
     moved = tab.page.evaluate("moved")
-    charts = {} if again else drawn(tab.page)
-    rooms = {} if again else tab.page.evaluate(_ROOMS)
-    found = Axe().run(tab.page, options=AXE | ({"runOnly": COLOUR_RULES} if again else {})).response
+    charts = {} if second else drawn(tab.page)
+    rooms = {} if second else tab.page.evaluate(_ROOMS)
+    result = Axe().run(tab.page, options=AXE | ({"runOnly": COLOUR_RULES} if second else {})).response
     violations = [
         f"{rule['id']}: {node['html'][:160]}: {node['failureSummary'][:300]}"
-        for rule in found["violations"]
+        for rule in result["violations"]
         for node in rule["nodes"][:3]
     ]
     offered = tab.page.locator("a[href*='data/']").evaluate_all("links => links.map(link => link.href)")

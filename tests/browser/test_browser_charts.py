@@ -47,7 +47,9 @@ def markup(figure: Figure) -> str:
 @pytest.fixture(scope="module")
 def charts() -> dict[str, Figure]:
     view = run_view(golden_records("measured-a"))
-    return {one.name: one for one in figures_of(draw_run(view, {task.task: "there.html" for task in view.tasks}))}
+    return {
+        figure.name: figure for figure in figures_of(draw_run(view, {task.task: "there.html" for task in view.tasks}))
+    }
 
 
 @pytest.fixture(scope="module")

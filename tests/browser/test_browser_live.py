@@ -80,15 +80,15 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Followed]:
         made.journal(store)
     command = [sys.executable, "-m", "kernelforge", "view", "--results", str(results), "--port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as viewer:
-        said = []
+        messages = []
         for line in viewer.stdout:
-            said.append(line)
-            found = re.search(r"http://\S+", line)
-            if found:
+            messages.append(line)
+            result = re.search(r"http://\S+", line)
+            if result:
                 break
         else:
-            pytest.fail("".join(said))
-        yield Followed(found[0], results, late)
+            pytest.fail("".join(messages))
+        yield Followed(result[0], results, late)
         viewer.terminate()
 
 
@@ -135,13 +135,13 @@ def test_what_is_pressed_is_not_replaced_before_it_is_a_click(open_run: Callable
     from playwright.sync_api import expect
 
     with open_run() as (page, heard, before):
-        held: list[Route] = []
-        page.route(followed.run, lambda route: held.append(route))
+        value: list[Route] = []
+        page.route(followed.run, lambda route: value.append(route))
         page.locator("summary").first.hover()
         with page.expect_request(followed.run):
             followed.grow()
         page.mouse.down()
-        held.pop().continue_()
+        value.pop().continue_()
         page.wait_for_function("() => parsed > 0")
         page.unroute(followed.run)
         unfolds = page.locator("details").first
@@ -157,8 +157,8 @@ def test_an_older_page_never_follows_a_newer_one(open_run: Callable[..., Any], f
     from playwright.sync_api import expect
 
     with open_run() as (page, heard, before):
-        held: list[Route] = []
-        page.route(followed.run, lambda route: held.append(route))
+        value: list[Route] = []
+        page.route(followed.run, lambda route: value.append(route))
         with page.expect_request(followed.run):
             followed.grow()
         page.wait_for_function("() => news === 1")
@@ -166,8 +166,8 @@ def test_an_older_page_never_follows_a_newer_one(open_run: Callable[..., Any], f
         followed.grow()
         page.wait_for_function("() => news === 2")
         page.clock.run_for(60_000)
-        assert len(held) == 1
-        held.pop().continue_()
+        assert len(value) == 1
+        value.pop().continue_()
         page.unroute(followed.run)
         page.clock.resume()
         expect(page.locator(CELLS)).to_have_count(before + 2)
@@ -179,24 +179,24 @@ def test_a_page_that_could_not_be_fetched_is_fetched_again(open_run: Callable[..
 
     with open_run() as (page, _, before):
         note = page.locator(".live-note")
-        said = note.text_content()
+        messages = note.text_content()
         page.route(followed.run, lambda route: route.fulfill(status=503, body="the database is locked"))
         followed.grow()
         expect(note).to_have_text("connection lost; trying again")
         page.unroute(followed.run)
         expect(page.locator(CELLS)).to_have_count(before + 1)
-        expect(note).to_have_text(said)
+        expect(note).to_have_text(messages)
 
 
 def test_a_page_that_may_not_listen_at_first_listens_later(open_run: Callable[..., Any], followed: Followed):
     from playwright.sync_api import expect
 
     with open_run() as (page, _, before):
-        said = page.locator(".live-note").text_content()
+        messages = page.locator(".live-note").text_content()
         page.route("**/events?*", lambda route: route.fulfill(status=503, body="too many pages listen already"))
         page.reload()
         expect(page.locator(".live-note")).to_have_text("connection lost; trying again")
         page.unroute("**/events?*")
-        expect(page.locator(".live-note")).to_have_text(said)
+        expect(page.locator(".live-note")).to_have_text(messages)
         followed.grow()
         expect(page.locator(CELLS)).to_have_count(before + 1)

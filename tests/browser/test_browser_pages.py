@@ -100,9 +100,12 @@ def test_a_board_fits_a_desk(visited: Visited, tab: Callable[..., Tab], tmp_path
         "tokens_per_task": 1_234_567.0, "dollars_per_task": 12.345,
         "verified": Verified(by="somebody", when="2026-11-20", rerun=250, tasks=250, agree=False),
     }  # fmt: skip
-    board = next(one for one in leaderboard([golden_records("measured-a")]).boards)
+    board = next(shown_board for shown_board in leaderboard([golden_records("measured-a")]).boards)
     entries = tuple(
-        entry.model_copy(update=more | {"fast_p": tuple(one.model_copy(update={"value": 1.0}) for one in entry.fast_p)})
+        entry.model_copy(
+            update=more
+            | {"fast_p": tuple(shown_board.model_copy(update={"value": 1.0}) for shown_board in entry.fast_p)}
+        )
         for entry in board.entries
     )
     write_folder(BoardSite(Leaderboard(boards=(board.model_copy(update={"entries": entries}),))), tmp_path / "site")
@@ -120,14 +123,14 @@ def test_a_chart_of_tasks_has_a_mark_for_each(visited: Visited):
 @pytest.mark.parametrize("kind", ["run-measured", "run-modelled", "compare", "leaderboard"])
 def test_numbers_of_a_page_are_those_of_the_files_that_it_offers(kind: str, visited: Visited, report: Path):
     seen = visited(ALL[kind], "light")
-    known = list(objects_of(json.loads((report / seen.data["json"]).read_text())))
+    expected = list(objects_of(json.loads((report / seen.data["json"]).read_text())))
     rows = [row for table in seen.tables for row in table if row]
     assert len(rows) > 5
-    assert [row for row in rows if not any(agree(row, one) for one in known)] == []
+    assert [row for row in rows if not any(agree(row, data) for data in expected)] == []
     with (report / seen.data["csv"]).open(newline="") as file:
         lines = [{key: text for key, text in line.items() if is_number(text)} for line in csv.DictReader(file)]
     assert len(lines) > 5
-    assert [line for line in lines if not any(agree(line, one) for one in known)] == []
+    assert [line for line in lines if not any(agree(line, data) for data in expected)] == []
 
 
 @pytest.mark.parametrize("kind", ["task-measured", "task-modelled", "attempt-measured", "attempt-modelled"])
@@ -136,14 +139,14 @@ def test_numbers_of_a_page_are_those_of_show(kind: str, visited: Visited):
     if kind.startswith("task"):
         view = task_view(records, "softmax")
     else:
-        by_id = {one.id: one for one in records.attempts}
+        by_id = {attempt.id: attempt for attempt in records.attempts}
         number = int(Path(ALL[kind]).stem)
         attempt = by_id[f"{records.run.id}/softmax/{number:02d}"]
         view = attempt_view(attempt, by_id[attempt.parent])
-    known = list(objects_of(json.loads(view.model_dump_json())))
+    expected = list(objects_of(json.loads(view.model_dump_json())))
     rows = [row for table in visited(ALL[kind], "light" if kind in PAGES else "dark").tables for row in table if row]
     assert len(rows) > 5
-    assert [row for row in rows if not any(agree(row, one) for one in known)] == []
+    assert [row for row in rows if not any(agree(row, attempt) for attempt in expected)] == []
 
 
 def objects_of(value: object, above: dict[str, object] | None = None) -> Iterator[dict[str, object]]:
@@ -169,9 +172,9 @@ def objects_of(value: object, above: dict[str, object] | None = None) -> Iterato
             yield from objects_of(part, above)
 
 
-def agree(row: dict[str, str], one: dict[str, object]) -> bool:
+def agree(row: dict[str, str], data: dict[str, object]) -> bool:
     """Whether every number of a row is that of the object."""
-    return all(key in one and json.dumps(one[key]).strip('"') == value for key, value in row.items())
+    return all(key in data and json.dumps(data[key]).strip('"') == value for key, value in row.items())
 
 
 def is_number(text: str) -> bool:

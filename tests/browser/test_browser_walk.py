@@ -96,7 +96,7 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.evaluate("document.querySelector('[data-tabs]').scrollIntoView({behavior: 'instant'})")
     numbers = page.locator("[data-tabs] + details").first
     numbers.locator("summary").hover()
-    place = numbers.bounding_box()
+    index = numbers.bounding_box()
     page.wait_for_function("() => waiting() > 0")
     page.mouse.down()
     page.evaluate("release()")
@@ -104,8 +104,8 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.mouse.up()
     page.locator("[data-tabs] figure.chart[data-drawn=true]").first.wait_for()
     assert numbers.get_attribute("open") is not None
-    assert place is not None
-    assert numbers.bounding_box()["y"] == place["y"]
+    assert index is not None
+    assert numbers.bounding_box()["y"] == index["y"]
 
 
 def test_charts_that_were_hidden_meanwhile_come_back_as_wide_as_their_place(tab: OPEN, report: Path):
@@ -153,9 +153,9 @@ def test_a_permalink_restores_the_filter(tab: OPEN, report: Path):
     page = tab(report, RUN).page
     page.fill("form[data-filters] [name=q]", "cumsum")
     page.wait_for_url("**q=cumsum")
-    again = tab(report, RUN + "#" + page.url.partition("#")[2]).page
-    shows(again, "cumsum")
-    assert again.input_value("form[data-filters] [name=q]") == "cumsum"
+    second = tab(report, RUN + "#" + page.url.partition("#")[2]).page
+    shows(second, "cumsum")
+    assert second.input_value("form[data-filters] [name=q]") == "cumsum"
 
 
 @pytest.mark.parametrize("fragment", ["%E0%A4%A", "'\"><img src=x>"])
@@ -250,16 +250,16 @@ def test_one_file_is_walked_by_its_fragments(tab: OPEN, report_file: Path):
     from playwright.sync_api import expect
 
     walk = tab(report_file.parent, report_file.name)
-    page, shown = walk.page, walk.page.locator(".page:visible")
-    heading = shown.locator("h1")
-    expect(shown).to_have_count(1)
-    shown.get_by_role("link", name=MODELLED, exact=True).first.click()
+    page, text = walk.page, walk.page.locator(".page:visible")
+    heading = text.locator("h1")
+    expect(text).to_have_count(1)
+    text.get_by_role("link", name=MODELLED, exact=True).first.click()
     expect(heading).to_contain_text(MODELLED)
-    shown.get_by_role("link", name="softmax", exact=True).first.click()
+    text.get_by_role("link", name="softmax", exact=True).first.click()
     expect(heading).to_have_text(re.compile("softmax(?! /)"))
-    shown.get_by_role("link", name="04 register_reuse").first.click()
+    text.get_by_role("link", name="04 register_reuse").first.click()
     expect(heading).to_have_text(re.compile("softmax / 04"))
-    expect(shown).to_contain_text("// softmax, version 4")
+    expect(text).to_contain_text("// softmax, version 4")
     page.go_back()
     expect(heading).to_have_text(re.compile("softmax(?! /)"))
     assert set(walk.heard.requests) - {"data:,"} == {url for url in walk.heard.requests if report_file.name in url}
@@ -269,8 +269,8 @@ def test_one_file_is_walked_without_scripts_too(tab: OPEN, report_file: Path):
     from playwright.sync_api import expect
 
     page = tab(report_file.parent, report_file.name, java_script_enabled=False).page
-    shown = page.locator(".page:visible")
-    expect(shown).to_have_count(1)
-    shown.get_by_role("link", name=MODELLED, exact=True).first.click()
-    expect(shown).to_have_count(1)
-    expect(shown.locator("table.matrix tbody tr")).to_have_count(len(TASKS))
+    text = page.locator(".page:visible")
+    expect(text).to_have_count(1)
+    text.get_by_role("link", name=MODELLED, exact=True).first.click()
+    expect(text).to_have_count(1)
+    expect(text.locator("table.matrix tbody tr")).to_have_count(len(TASKS))

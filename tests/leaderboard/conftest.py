@@ -24,7 +24,7 @@ def made() -> Callable[..., EntryFile]:
     @cache
     def make(name: str, *, by: str = "somebody", note: str = "") -> EntryFile:
         records = golden_records(name)
-        return make_entry(records, {task: one.digest for task, one in records.tasks.items()}, by=by, note=note)
+        return make_entry(records, {task: record.digest for task, record in records.tasks.items()}, by=by, note=note)
 
     return make
 

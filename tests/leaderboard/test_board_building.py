@@ -70,7 +70,7 @@ def test_every_denominator_is_all_tasks(folder: Path):
         for entry in board.entries:
             assert entry.correct.value == entry.tasks_ok / board.key.task_count
             for point in entry.fast_p:
-                faster = [one for one in entry.tasks if one.best and point.p < (one.speedup or 0.0)]
+                faster = [task for task in entry.tasks if task.best and point.p < (task.speedup or 0.0)]
                 expected = entry.tasks_ok if point.p == 0 else len(faster)
                 assert point.value == pytest.approx(expected / board.key.task_count)
                 assert point.low <= point.value <= point.high
@@ -87,8 +87,8 @@ def test_json_csv_and_page_say_the_same(folder: Path):
         row = rows[entry["digest"]]
         for name in ("correct", "geomean_speedup", "win_rate", "floor_share", "median_dram_ratio"):
             for end, suffix in (("value", ""), ("low", "_low"), ("high", "_high")):
-                told = row[name + suffix]
-                assert (float(told) if told else None) == (entry[name][end] if entry[name] else None)
+                text = row[name + suffix]
+                assert (float(text) if text else None) == (entry[name][end] if entry[name] else None)
         points = {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
         assert {name: float(row[name]) for name in points} == points
         assert entry["run"] in page
@@ -150,10 +150,10 @@ def test_a_verification_counts_for_the_very_entry_alone(folder: Path, made: Call
     (folder / "c.verification.json").write_text(record(made("measured-c"), 5).text())
     (folder / "a.verification.json").write_text(record(made("measured-a", note="an older file"), 5).text())
     view = build(read_submitted([folder]))
-    found = {entry.run: entry.verified for board in view.boards for entry in board.entries}
-    shown = found.pop(made("measured-c").run.id)
-    assert (shown.rerun, shown.tasks, shown.agree) == (5, 12, True)
-    assert set(found.values()) == {None}
+    result = {entry.run: entry.verified for board in view.boards for entry in board.entries}
+    text = result.pop(made("measured-c").run.id)
+    assert (text.rerun, text.tasks, text.agree) == (5, 12, True)
+    assert set(result.values()) == {None}
     assert "5 of 12 re-run" in board_texts(view)["LEADERBOARD.md"]
 
 
@@ -190,25 +190,25 @@ def _elsewhere(data: dict[str, Any]) -> None:
         (lambda data: data["tasks"][0].update(verdict="WRONG"), "what came to WRONG does not agree"),
     ],
 )
-def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, told: str):
+def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, text: str):
     data = json.loads(record(made("measured-c"), 5).text())
     flatter(data)
     (folder / "c.verification.json").write_text(json.dumps(data))
-    with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{told}"):
+    with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{text}"):
         read_submitted([folder])
 
 
 def test_no_link_that_lies_in_a_board_leads_what_is_written_elsewhere(folder: Path, tmp_path: Path):
     """A pull request may bring links; names of parts cannot be guessed."""
-    output, mine = tmp_path / "board", tmp_path / "mine.txt"
+    output, own_rows = tmp_path / "board", tmp_path / "mine.txt"
     output.mkdir()
-    mine.write_text("mine")
+    own_rows.write_text("mine")
     texts = board_texts(build(read_submitted([folder])))
     for name in texts:
-        (output / f".{name}.part").symlink_to(mine)
-        (output / name).symlink_to(mine)
+        (output / f".{name}.part").symlink_to(own_rows)
+        (output / name).symlink_to(own_rows)
     write_texts(texts, output)
-    assert mine.read_text() == "mine"
+    assert own_rows.read_text() == "mine"
     assert stale(texts, output) == ()
 
 
@@ -224,7 +224,7 @@ def test_a_time_that_nobody_believes_is_the_best_of_no_task(made: Callable[..., 
     results = [entry_result(honest), entry_result(forged(honest, unbelieved))]
     (board,) = boards_of(results).boards
     timed = {row.task: row.best.evaluation.performance for row in honest.tasks if row.best is not None}
-    assert all(one.time_us == timed[one.task].time_us for one in board.records if timed.get(one.task))
+    assert all(record.time_us == timed[record.task].time_us for record in board.records if timed.get(record.task))
 
 
 def _not_compared(data: dict[str, Any]) -> None:
@@ -249,7 +249,7 @@ def test_what_was_not_compared_at_its_full_size_is_the_best_of_no_task_and_corre
     assert "full size not compared: not counted as correct, no reward" in texts["LEADERBOARD.md"]
     (board,) = boards_of([entry_result(marked), entry_result(reference)]).boards
     assert all(task.correct for task in board.records)
-    assert [one.tasks_ok for one in board.entries] == [len(reference.tasks), 0]
+    assert [listed.tasks_ok for listed in board.entries] == [len(reference.tasks), 0]
     (sizes,) = [check for check in static_checks(marked, load_suite("core")) if check.name == "sizes"]
     assert f"the full size of {len(reference.tasks)} was not compared" in sizes.detail
 
@@ -281,12 +281,12 @@ def _against_eager(data: dict[str, Any], tasks: int = 1000) -> None:
 def test_a_board_says_at_how_many_tasks_compile_was_not_there(
     tmp_path: Path, made: Callable[..., EntryFile], forged: Callable[..., EntryFile]
 ):
-    whole = made("measured-a")
-    entry = forged(whole, lambda data: _against_eager(data, tasks=1))
+    total = made("measured-a")
+    entry = forged(total, lambda data: _against_eager(data, tasks=1))
     texts = {}
-    for one, name in ((whole, "whole"), (entry, "entry")):
+    for item, name in ((total, "whole"), (entry, "entry")):
         file = tmp_path / f"{name}.json"
-        file.write_text(entry_text(one))
+        file.write_text(entry_text(item))
         texts[name] = board_texts(build(read_submitted([file])))
     board = json.loads(texts["entry"]["leaderboard.json"])["boards"][0]
     before = json.loads(texts["whole"]["leaderboard.json"])["boards"][0]

@@ -31,19 +31,19 @@ class Page(HTMLParser):
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        self.elements.append((tag, given))
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
         if tag == "thead":
             self._keys = []
-        elif tag == "th" and "data-key" in given:
-            self._keys.append(given["data-key"] or "")
+        elif tag == "th" and "data-key" in attributes:
+            self._keys.append(attributes["data-key"] or "")
         elif tag in ("th", "td"):
-            self._open = ["", given.get("data-value")]
+            self._open = ["", attributes.get("data-value")]
             self._cells.append(self._open)
         elif tag == "small":
             self._open = None
-        elif "data-part" in given:
-            self._open = self._parts[given["data-part"] or ""] = ["", given.get("data-value")]
+        elif "data-part" in attributes:
+            self._open = self._parts[attributes["data-part"] or ""] = ["", attributes.get("data-value")]
 
     def handle_endtag(self, tag: str) -> None:
         if tag in ("th", "td") or (tag == "span" and self._open in self._parts.values()):
@@ -75,16 +75,16 @@ def test_a_row_of_the_page_has_the_numbers_of_the_json(folder: Path):
     assert set(rows) == {entry["run"] for entry in entries}
     for entry in entries:
         row = rows[entry["run"]]
-        told = {name: entry[name] for name in ("attempts", "tokens_per_task", "tasks_ok", "tasks_total")}
-        told |= {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
+        text = {name: entry[name] for name in ("attempts", "tokens_per_task", "tasks_ok", "tasks_total")}
+        text |= {f"fast_{point['p']:g}".replace(".", "_"): point["value"] for point in entry["fast_p"]}
         for name in ("correct", "geomean_speedup", "win_rate", "floor_share", "median_dram_ratio"):
             if name in row:
-                told[name] = entry[name] and entry[name]["value"]
+                text[name] = entry[name] and entry[name]["value"]
             if f"{name}_low" in row:
-                told |= {f"{name}_{end}": entry[name][end] for end in ("low", "high")}
-        for name, value in told.items():
-            shown = row[name][1]
-            assert (None if shown is None else float(shown)) == value, name
+                text |= {f"{name}_{end}": entry[name][end] for end in ("low", "high")}
+        for name, value in text.items():
+            text = row[name][1]
+            assert (None if text is None else float(text)) == value, name
         assert (row["strategy"][0], row["judge"][0]) == (entry["strategy"], entry["judge"])
     assert sum("fast_1" in row for row in rows.values()) == 2
     assert sum("geomean_speedup_high" in row for row in rows.values()) == 2
@@ -94,21 +94,21 @@ def test_every_entry_tells_its_digest_and_who_verified_it(folder: Path):
     boards = json.loads((folder / "data" / "leaderboard.json").read_text())["boards"]
     entries = [entry for board in boards for entry in board["entries"]]
     page = Page((folder / "index.html").read_text())
-    told = {given["id"] for name, given in page.elements if name == "details" and "id" in given}
-    assert {f"entry-{entry['digest']}" for entry in entries} <= told
+    text = {attributes["id"] for name, attributes in page.elements if name == "details" and "id" in attributes}
+    assert {f"entry-{entry['digest']}" for entry in entries} <= text
 
 
 def test_what_strangers_wrote_is_text(folder: Path):
     page = Page((folder / "index.html").read_text())
     assert {row["by"][0] for row in page.rows if "by" in row} == {HOSTILE, "somebody"}
     assert not [name for name, _ in page.elements if name == "img"]
-    inline = [given for name, given in page.elements if name == "script" and "src" not in given]
-    assert {given.get("type") for given in inline} <= {"application/json"}
+    inline = [attributes for name, attributes in page.elements if name == "script" and "src" not in attributes]
+    assert {attributes.get("type") for attributes in inline} <= {"application/json"}
 
 
 def test_every_link_leads_to_a_page_that_is_there(folder: Path):
     for path in sorted(folder.glob("*.html")):
-        for name, given in Page(path.read_text()).elements:
-            address = given.get("href") if name in ("a", "link") else given.get("src")
+        for name, attributes in Page(path.read_text()).elements:
+            address = attributes.get("href") if name in ("a", "link") else attributes.get("src")
             if address and not address.startswith(("#", "data:")):
                 assert (path.parent / address.partition("#")[0]).exists(), address

@@ -32,11 +32,11 @@ def test_a_board_of_the_entry_has_the_numbers_of_the_run(made: Callable[..., Ent
     of_run = leaderboard([golden_records(name)]).boards[0]
     of_file = boards_of([entry_result(parse_entry(json.loads(entry_text(made(name))), "x.json"))]).boards[0]
     assert of_file.key == of_run.key
-    mine, theirs = (board.entries[0].model_dump(mode="json") for board in (of_file, of_run))
-    for told in (mine, theirs):
-        for summary in told["tasks"]:
+    own_rows, theirs = (board.entries[0].model_dump(mode="json") for board in (of_file, of_run))
+    for text in (own_rows, theirs):
+        for summary in text["tasks"]:
             del summary["reward"]  # an entry has none: policies are not what boards compare
-    assert {field for field in mine if mine[field] != theirs[field]} == {"by", "digest"}
+    assert {field for field in own_rows if own_rows[field] != theirs[field]} == {"by", "digest"}
 
 
 def test_an_entry_has_no_totals_that_would_have_to_be_believed():
@@ -154,10 +154,10 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_contradicts_itself_is_refused_by_file_and_field(made, change, told: str):
+def test_what_contradicts_itself_is_refused_by_file_and_field(made, change, text: str):
     data = json.loads(entry_text(made("measured-a")))
     change(data)
-    with pytest.raises(EntryError, match=rf"^who\.json: .*({told})") as refused:
+    with pytest.raises(EntryError, match=rf"^who\.json: .*({text})") as refused:
         parse_entry(data, "who.json")
     assert "\n" not in str(refused.value)
 
@@ -178,13 +178,13 @@ def _many_faults(data: dict[str, Any]) -> None:
     ],
     ids=["row", "tasks", "fingerprints", "run", "none", "object"],
 )
-def test_faults_are_not_collected_until_memory_is_full(made, change, told: str):
+def test_faults_are_not_collected_until_memory_is_full(made, change, text: str):
     """A fault takes some 2 KB where pydantic collects it, and three bytes in a file."""
     data = json.loads(entry_text(made("measured-a")))
     change(data)
     with pytest.raises(EntryError) as refused:
         parse_entry(data, "who.json")
-    assert str(refused.value).startswith(f"who.json: {told}")
+    assert str(refused.value).startswith(f"who.json: {text}")
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_another_task_digest_is_not_the_task_here(reference: EntryFile, forged: 
 def test_a_hidden_size_that_was_left_out_is_missed(reference: EntryFile, forged: Forge):
     def drop(data: dict[str, Any]) -> None:
         correctness = row_of(data, "softmax")["best"]["evaluation"]["correctness"]
-        correctness["sizes"] = [one for one in correctness["sizes"] if not one["size"].startswith("hidden")]
+        correctness["sizes"] = [check for check in correctness["sizes"] if not check["size"].startswith("hidden")]
 
     assert "softmax was not checked at hidden" in failed(forged(reference, drop))["sizes"]
 
@@ -119,7 +119,11 @@ def _median(performance: dict[str, Any]) -> None:
 def _ratio(performance: dict[str, Any]) -> None:
     _speedup(performance)
     performance["speedup_lower"] *= 2
-    ratio = next(one for one in performance["timing"]["ratios"] if one["baseline"] == performance["timing"]["fastest"])
+    ratio = next(
+        candidate
+        for candidate in performance["timing"]["ratios"]
+        if candidate["baseline"] == performance["timing"]["fastest"]
+    )
     ratio["speedup"] *= 2
     ratio["interval"] = [end * 2 for end in ratio["interval"]]
 
@@ -135,14 +139,14 @@ def _slow_baseline(performance: dict[str, Any]) -> None:
     """Another baseline, three times as fast, is kept and not compared with."""
     timing = performance["timing"]
     slow = next(side for side in timing["baselines"] if side["name"] == timing["fastest"])
-    quick = {name: [one / 3 for one in slow[name]] for name in ("samples_us", "interval_us")}
+    quick = {name: [value / 3 for value in slow[name]] for name in ("samples_us", "interval_us")}
     timing["baselines"].append(slow | quick | {"name": "quick", "median_us": slow["median_us"] / 3})
 
 
 def _scaled(performance: dict[str, Any], scale: float, sides: list[dict[str, Any]]) -> None:
     """Times of some sides, with all that is made of them."""
     for side in sides:
-        side["samples_us"] = [one * scale for one in side["samples_us"]]
+        side["samples_us"] = [sample * scale for sample in side["samples_us"]]
         side["interval_us"] = [end * scale for end in side["interval_us"]]
         side["median_us"] *= scale
     candidate = performance["timing"]["candidate"]
@@ -226,7 +230,7 @@ def _no_speedup(performance: dict[str, Any]) -> None:
         (_no_speedup, "us here, the entry says"),
     ],
 )
-def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, told: str):
+def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, text: str):
     """The file agrees with itself; a board would take these numbers."""
 
     def change(data: dict[str, Any]) -> None:
@@ -235,13 +239,13 @@ def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forg
     honest = made("measured-c")
     entry = forged(honest, change)
     assert "times" not in failed(entry)
-    true, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (honest, entry))
+    true, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (honest, entry))
     (problem,) = _problems(best, EvaluationResult(true.evaluation, true.profile))
-    assert told in problem
+    assert text in problem
 
 
 def _fewer_bytes(best: dict[str, Any]) -> None:
-    next(one for one in best["profile"]["metrics"] if one["name"] == "dram__bytes.sum")["value"] -= 32
+    next(metric for metric in best["profile"]["metrics"] if metric["name"] == "dram__bytes.sum")["value"] -= 32
 
 
 def _half_the_time(best: dict[str, Any]) -> None:
@@ -257,7 +261,7 @@ def _one_kernel(best: dict[str, Any]) -> None:
     ("forgery", "told"),
     [(_fewer_bytes, "dram__bytes.sum"), (_half_the_time, "modelled time"), (_one_kernel, "kernel's counters")],
 )
-def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, told: str):
+def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, text: str):
     """Nothing in the file contradicts the forgery; what was found here does."""
 
     def change(data: dict[str, Any]) -> None:
@@ -265,10 +269,10 @@ def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Fo
 
     entry = forged(reference, change)
     assert failed(entry) == {}
-    honest, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (reference, entry))
-    found = EvaluationResult(honest.evaluation, honest.profile)
-    assert list(_problems(honest, found)) == []
-    assert any(told in problem for problem in _problems(best, found))
+    honest, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (reference, entry))
+    result = EvaluationResult(honest.evaluation, honest.profile)
+    assert list(_problems(honest, result)) == []
+    assert any(text in problem for problem in _problems(best, result))
 
 
 def test_a_full_size_that_is_compared_in_neither_is_said_to_be(reference: EntryFile):
@@ -291,10 +295,10 @@ def test_counters_that_only_the_runs_own_samples_show_do_not_agree(reference: En
 
     def change(data: dict[str, Any]) -> None:
         best = row_of(data, "softmax")["best"]
-        next(one for one in best["profile"]["metrics"] if one["name"] == "dram__bytes.sum")["value"] *= 0.8
+        next(metric for metric in best["profile"]["metrics"] if metric["name"] == "dram__bytes.sum")["value"] *= 0.8
 
     entry = forged(reference, change)
-    honest, best = (next(row.best for row in one.tasks if row.task == "softmax") for one in (reference, entry))
+    honest, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (reference, entry))
     fresh = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_far(honest, fresh)) == []
     (problem,) = _far(best, fresh)
@@ -334,7 +338,7 @@ def test_an_entry_decides_neither_on_a_path_nor_on_how_long_its_timing_takes(mad
 
 
 def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
-    pool: EvaluatorPool, reference: EntryFile, forged: Forge
+    workshop: EvaluatorPool, reference: EntryFile, forged: Forge
 ):
     """Every hash of the forgery is right; only running it tells."""
 
@@ -344,10 +348,10 @@ def test_a_sample_is_evaluated_again_and_a_wrong_kernel_that_claims_ok_is_found(
         candidate["source"] = candidate["source"].replace("] = ", "] = 2.0f * ")
 
     suite = core()
-    told = {}
+    text = {}
     for name, entry in (("honest", reference), ("wrong", forged(reference, wrong))):
         rows = [row for row in entry.tasks if row.task == "transpose"]
         assert failed(entry) == {}
-        (told[name],) = rerun(entry, rows, suite, pool)
-    assert (told["honest"].status, told["honest"].verdict) == ("agrees", Verdict.OK)
-    assert (told["wrong"].status, told["wrong"].verdict) == ("differs", Verdict.WRONG)
+        (text[name],) = rerun(entry, rows, suite, workshop)
+    assert (text["honest"].status, text["honest"].verdict) == ("agrees", Verdict.OK)
+    assert (text["wrong"].status, text["wrong"].verdict) == ("differs", Verdict.WRONG)

@@ -34,17 +34,17 @@ def drawn(renderable: RenderableType, width: int = 120, *, colours: bool = False
 def pages(name: str) -> list[RenderableType]:
     """Every page of a golden run, with the attempts of its first and its last two tasks."""
     records = golden_records(name)
-    found: list[RenderableType] = [run_lines(run_view(records))]
+    result: list[RenderableType] = [run_lines(run_view(records))]
     for task in (records.run.config.tasks[0], *records.run.config.tasks[-2:]):
         attempts = records.of_task(task)
-        by_id = {one.id: one for one in attempts}
-        found.append(task_lines(task_view(records, task)))
-        for one in attempts:
-            parent = by_id.get(one.parent or "")
-            found.append(attempt_lines(attempt_view(one, parent, best=best_of(attempts), messages=True)))
-            if parent and parent.candidate and one.candidate:
-                found.append(diff_lines(diff_view(parent, one)))
-    return found
+        by_id = {attempt.id: attempt for attempt in attempts}
+        result.append(task_lines(task_view(records, task)))
+        for attempt in attempts:
+            parent = by_id.get(attempt.parent or "")
+            result.append(attempt_lines(attempt_view(attempt, parent, best=best_of(attempts), messages=True)))
+            if parent and parent.candidate and attempt.candidate:
+                result.append(diff_lines(diff_view(parent, attempt)))
+    return result
 
 
 @pytest.mark.parametrize("name", ["modelled", "measured-a", "hostile"])
@@ -119,27 +119,27 @@ def test_metrics_that_did_not_change_are_counted_and_not_listed() -> None:
     same = child.model_copy(update={"profile": seed.profile, "finding": None})
     view = attempt_view(same, seed)
     text = drawn(attempt_lines(view))
-    still = sum(one.before == one.after for one in view.metrics)
+    still = sum(metric.before == metric.after for metric in view.metrics)
     assert still > 5
     assert f"{still} more did not change" in text
     assert "dram__bytes_read.sum" not in text
 
 
 def test_a_difference_is_numbered_and_goes_on_under_its_own_text() -> None:
-    found = text_diff("a\n" + "b" * 50, "a\n" + "c" * 50, name="source", beside="parent", against="r/t/00")
-    lines = drawn(DiffBody(found.lines), 40).splitlines()
+    result = text_diff("a\n" + "b" * 50, "a\n" + "c" * 50, name="source", beside="parent", against="r/t/00")
+    lines = drawn(DiffBody(result.lines), 40).splitlines()
     assert lines[0] == "  1   1  a"
     assert lines[1] == "  2     -" + "b" * 31
     assert lines[2] == "        -" + "b" * 19
     assert lines[3] == "      2 +" + "c" * 31
-    coloured = drawn(DiffBody(found.lines), 40, colours=True)
+    coloured = drawn(DiffBody(result.lines), 40, colours=True)
     assert "\x1b[32m" in coloured
     assert "\x1b[31m" in coloured
 
 
 def test_a_line_of_a_megabyte_is_cut_and_says_how_long_it_is() -> None:
-    found = text_diff("x", "\x1b" * 1_000_000, name="source", beside="parent", against="r/t/00")
-    text = drawn(DiffBody(found.lines), 80)
+    result = text_diff("x", "\x1b" * 1_000_000, name="source", beside="parent", against="r/t/00")
+    text = drawn(DiffBody(result.lines), 80)
     assert "(1,000,000 characters" in text
     assert "\x1b" not in text
     assert len(text) < 8 * MAX_CHARS
@@ -180,11 +180,13 @@ def test_the_end_of_a_run_says_once_which_baselines_were_not_there() -> None:
         changed.append(attempt)
     assert run_view(records).absent == ()
     view = run_view(replace(records, attempts=tuple(changed)))
-    timed = {one.task for one in changed if one.evaluation.performance and one.evaluation.performance.timing}
-    assert [(one.baseline, one.reason, one.tasks) for one in view.absent] == [("compile", "no C compiler", len(timed))]
-    told = f"compile was not there at {len(timed)} of {view.tasks_total} tasks: no C compiler"
+    timed = {item.task for item in changed if item.evaluation.performance and item.evaluation.performance.timing}
+    assert [(item.baseline, item.reason, item.tasks) for item in view.absent] == [
+        ("compile", "no C compiler", len(timed))
+    ]
+    text = f"compile was not there at {len(timed)} of {view.tasks_total} tasks: no C compiler"
     for page in (run_lines(view), Group(*run_summary(view))):
-        assert drawn(page, 200).count(told) == 1
+        assert drawn(page, 200).count(text) == 1
 
 
 def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches() -> None:

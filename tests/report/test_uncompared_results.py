@@ -65,7 +65,7 @@ def marked(records: RunRecords) -> RunRecords:
 def failed(records: RunRecords) -> RunRecords:
     """The same run without an attempt at that task."""
     task = solved(records)
-    return replace(records, attempts=tuple(one for one in records.attempts if one.task != task))
+    return replace(records, attempts=tuple(attempt for attempt in records.attempts if attempt.task != task))
 
 
 def drawn(*parts: RenderableType, width: int = 120) -> str:
@@ -87,12 +87,12 @@ every_run = pytest.mark.parametrize("name", RUNS)
 @every_run
 def test_a_run_has_the_numbers_that_it_would_have_had_the_task_failed(name: str) -> None:
     records = golden_records(name)
-    before, after, without = (run_view(one) for one in (records, marked(records), failed(records)))
+    before, after, without = (run_view(variant) for variant in (records, marked(records), failed(records)))
     assert numbers(after) == numbers(without)
     assert after.tasks_ok == before.tasks_ok - 1
     assert after.anytime[-1].tasks_ok == after.tasks_ok
     assert after.anytime[-1].geomean_speedup == without.anytime[-1].geomean_speedup
-    assert after.uncompared == sum(one.outcome == UNCOMPARED for row in after.matrix for one in row.cells) > 0
+    assert after.uncompared == sum(variant.outcome == UNCOMPARED for row in after.matrix for variant in row.cells) > 0
     assert sum(after.outcomes.values()) == after.attempts
     assert after.outcomes[UNCOMPARED] == after.uncompared
 
@@ -104,9 +104,9 @@ def test_a_board_ranks_by_the_numbers_that_the_failed_task_would_give(name: str)
     (without,) = leaderboard([failed(records)]).boards[0].entries
     same = ("tasks_ok", "correct", "median_dram_ratio", "fast_p", "untimed", "uncompiled", "geomean_speedup")
     same += ("median_speedup", "geomean_correct", "geomean_eager", "win_rate", "floor_share")
-    assert {one: getattr(after, one) for one in same} == {one: getattr(without, one) for one in same}
+    assert {name: getattr(after, name) for name in same} == {name: getattr(without, name) for name in same}
     assert (after.uncompared, without.uncompared) == (1, 0)
-    (row,) = [one for one in after.tasks if one.task == solved(records)]
+    (row,) = [name for name in after.tasks if name.task == solved(records)]
     assert (row.best is not None, row.correct, row.outcome) == (True, False, UNCOMPARED)
 
 
@@ -114,7 +114,7 @@ def test_what_was_compared_is_the_best_per_task_however_much_another_claims() ->
     records = golden_records("modelled")
     slower = replace(records, run=records.run.model_copy(update={"id": "compared"}))
     board = leaderboard([marked(records), slower]).boards[0]
-    (best,) = [one for one in board.records if one.task == solved(records)]
+    (best,) = [record for record in board.records if record.task == solved(records)]
     assert (best.run, best.correct) == ("compared", True)
     assert [entry.run for entry in board.entries] == ["compared", records.run.id]
 
@@ -122,11 +122,11 @@ def test_what_was_compared_is_the_best_per_task_however_much_another_claims() ->
 def test_pass_at_k_counts_no_sample_whose_full_size_was_not_compared() -> None:
     records = golden_records("modelled")
     config = records.run.config.model_copy(update={"strategy": "best-of-n", "tasks": (solved(records),)})
-    chosen = tuple(one for one in records.attempts if one.task == solved(records))
+    selected = tuple(attempt for attempt in records.attempts if attempt.task == solved(records))
     one_task = replace(
         records,
         run=records.run.model_copy(update={"config": config}),
-        attempts=chosen,
+        attempts=selected,
         finished={solved(records): "enough samples"},
     )
     sampled, without = run_view(one_task).pass_at_k, run_view(marked(one_task)).pass_at_k
@@ -148,11 +148,15 @@ def test_the_funnel_loses_it_on_the_way_to_correct_under_its_own_name() -> None:
 
 def test_a_compared_attempt_that_comes_after_makes_the_task_correct() -> None:
     records = golden_records("modelled")
-    task = next(one for one in records.run.config.tasks if sum(a.accepted for a in records.of_task(one)) > 1)
-    first = next(one for one in records.of_task(task) if one.accepted)
-    changed = replace(records, attempts=tuple(not_compared(one) if one is first else one for one in records.attempts))
+    task = next(name for name in records.run.config.tasks if sum(a.accepted for a in records.of_task(name)) > 1)
+    first = next(attempt for attempt in records.of_task(task) if attempt.accepted)
+    changed = replace(
+        records, attempts=tuple(not_compared(attempt) if attempt is first else attempt for attempt in records.attempts)
+    )
     assert run_view(changed).tasks_ok == run_view(records).tasks_ok
-    before, after = ({one.attempt: one.tasks_ok for one in anytime(at, measured=False)} for at in (records, changed))
+    before, after = (
+        {point.attempt: point.tasks_ok for point in anytime(at, measured=False)} for at in (records, changed)
+    )
     assert after[first.id] == before[first.id] - 1
 
 
@@ -187,7 +191,7 @@ def test_the_page_of_an_attempt_says_why_it_was_not_compared(width: int) -> None
     records = marked(golden_records("modelled"))
     best = best_of(records.of_task(solved(records)))
     assert best is not None
-    (gate,) = [one for one in gates_of(best.evaluation) if one.name == "full"]
+    (gate,) = [gate_view for gate_view in gates_of(best.evaluation) if gate_view.name == "full"]
     assert (gate.status, gate.detail) == ("not compared", WHY)
     for page in (
         drawn(attempt_lines(attempt_view(best, None)), width=width),
@@ -205,13 +209,13 @@ def test_a_full_size_that_was_compared_in_part_says_of_how_much() -> None:
     assert best is not None
     assert best.evaluation.correctness is not None
     sizes = tuple(
-        SizeCheck(size="full", status="passed", message=part) if one.size == "full" else one
-        for one in best.evaluation.correctness.sizes
+        SizeCheck(size="full", status="passed", message=part) if size.size == "full" else size
+        for size in best.evaluation.correctness.sizes
     )
     evaluation = best.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
     assert not evaluation.uncompared
     attempt = best.model_copy(update={"evaluation": evaluation})
-    (gate,) = [one for one in gates_of(evaluation) if one.name == "full"]
+    (gate,) = [size for size in gates_of(evaluation) if size.name == "full"]
     assert (gate.status, gate.detail) == ("passed", part)
     assert f"passed: {part}" in drawn(attempt_lines(attempt_view(attempt, None)))
     assert "compared in part" in drawn(evaluation_lines(EvaluationView(evaluation=evaluation, profile=None)), width=200)
@@ -247,10 +251,10 @@ def test_beside_a_run_that_was_compared_it_loses() -> None:
     records = golden_records("modelled")
     task = solved(records)
     other = replace(records, run=records.run.model_copy(update={"id": "compared"}))
-    (pair,) = [one for one in compare_view(other, marked(records)).pairs if one.task == task]
+    (pair,) = [row for row in compare_view(other, marked(records)).pairs if row.task == task]
     assert (pair.outcome, pair.b_outcome) == ("loss", UNCOMPARED)
     assert pair.why == f"a is correct, b is not: {UNCOMPARED}"
-    (both,) = [one for one in compare_view(marked(other), marked(records)).pairs if one.task == task]
+    (both,) = [row for row in compare_view(marked(other), marked(records)).pairs if row.task == task]
     assert (both.outcome, both.ratio) == ("both-failed", None)
     text = compare_markdown(compare_view(other, marked(records)))
     assert "OK\\*" in text
@@ -277,11 +281,17 @@ def test_pages_mark_it_and_filters_tell_it_from_what_is_correct() -> None:
     site = Site([records])
     trees = {path: parse(site.render(path) or "") for path in site.pages() if path.endswith(".html")}
     run = trees["index.html"]
-    cells = [one for one in run.one("table", class_="matrix").all("a") if one.attributes.get("data-verdict") == "OK*"]
+    cells = [
+        element
+        for element in run.one("table", class_="matrix").all("a")
+        if element.attributes.get("data-verdict") == "OK*"
+    ]
     assert len(cells) == view.uncompared
-    assert {one.text for one in cells} == {"*"}
-    assert all(UNCOMPARED in one.attributes["title"] for one in cells)
-    offered = {one.attributes["value"]: one.text for one in run.one("select", name_="verdict").all("option")}
+    assert {element.text for element in cells} == {"*"}
+    assert all(UNCOMPARED in element.attributes["title"] for element in cells)
+    offered = {
+        element.attributes["value"]: element.text for element in run.one("select", name_="verdict").all("option")
+    }
     assert offered["OK*"] == UNCOMPARED
     assert UNCOMPARED_NOTE in run.text
     best = best_of(records.of_task(task))

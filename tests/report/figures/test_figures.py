@@ -56,21 +56,21 @@ def drawings_of(records: RunRecords) -> Iterator[Drawing]:
 
 
 def test_a_number_that_json_does_not_know_is_refused_wherever_it_stands_and_the_word_is_not():
-    told = Figure(name="n", title="t", description="d", spec={"values": ["NaN", "</script>", 1e-7, "\u2028", True]})
-    assert json.loads(embedded_json(told)) == told.spec
-    assert "<" not in embedded_json(told)
+    text = Figure(name="n", title="t", description="d", spec={"values": ["NaN", "</script>", 1e-7, "\u2028", True]})
+    assert json.loads(embedded_json(text)) == text.spec
+    assert "<" not in embedded_json(text)
     for number in (float("nan"), float("inf"), float("-inf")):
         with pytest.raises(ValueError, match="not JSON compliant"):
-            embedded_json(told.model_copy(update={"spec": {"values": [{"us": number}]}}))
+            embedded_json(text.model_copy(update={"spec": {"values": [{"us": number}]}}))
 
 
 @cache
 def figures_in(name: str) -> tuple[Figure, ...]:
-    return tuple(one for one in drawings_of(golden_records(name)) if isinstance(one, Figure))
+    return tuple(drawing for drawing in drawings_of(golden_records(name)) if isinstance(drawing, Figure))
 
 
 def named(drawings: tuple[Drawing, ...], name: str) -> Any:
-    return next(one for one in drawings if one.name == name)
+    return next(drawing for drawing in drawings if drawing.name == name)
 
 
 def rows_of(figure: Figure) -> list[dict[str, Any]]:
@@ -86,8 +86,8 @@ def nodes(spec: Any) -> Iterator[dict[str, Any]]:
             if key != "values":
                 yield from nodes(value)
     elif isinstance(spec, list):
-        for one in spec:
-            yield from nodes(one)
+        for item in spec:
+            yield from nodes(item)
 
 
 @pytest.mark.parametrize("run", ["modelled", "measured-a", "hostile", "escaping"])
@@ -111,7 +111,9 @@ def test_an_embedded_figure_ends_no_script_and_is_the_same_figure(run: str) -> N
 
 
 def test_hostile_text_is_shown_with_its_control_characters_written_out() -> None:
-    text = "".join(map(embedded_json, figures_in("hostile"))) + "".join(one.title for one in figures_in("hostile"))
+    text = "".join(map(embedded_json, figures_in("hostile"))) + "".join(
+        figure.title for figure in figures_in("hostile")
+    )
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", text)
 
 
@@ -122,7 +124,7 @@ def test_a_modelled_run_has_no_figure_of_speedups_and_says_why() -> None:
         assert isinstance(absent, Absent)
         assert "modelled" in absent.why
     assert isinstance(named(drawn, "task-dram"), Figure)
-    assert not any("speedup" in one.name for one in figures_in("modelled"))
+    assert not any("speedup" in figure.name for figure in figures_in("modelled"))
 
 
 @pytest.mark.parametrize(
@@ -152,11 +154,11 @@ def test_fast_p_has_every_point_of_the_view_and_a_band_for_each_baseline() -> No
 
 def test_speedups_have_one_mark_per_task_with_one_and_its_exact_interval() -> None:
     view = view_of("measured-a")
-    known = {task.task: task for task in view.tasks if task.speedup is not None}
+    expected = {task.task: task for task in view.tasks if task.speedup is not None}
     for name in ("speedups", "task-speedups"):
         rows = named(draw_run(view), name).spec["data"]["values"]
         assert {row["task"]: (row["speedup"], row.get("low"), row.get("high")) for row in rows} == {
-            task: (one.speedup, one.speedup_lower, one.speedup_upper) for task, one in known.items()
+            task: (one.speedup, one.speedup_lower, one.speedup_upper) for task, one in expected.items()
         }
         assert all(a["speedup"] >= b["speedup"] for a, b in pairwise(rows))
 
@@ -167,8 +169,8 @@ def test_speedups_have_one_mark_per_task_with_one_and_its_exact_interval() -> No
 def test_a_speedup_counts_as_one_beyond_its_noise_alone(low: float, high: float, outcome: str) -> None:
     view = view_of("measured-a")
     task = next(task for task in view.tasks if task.speedup is not None)
-    one = task.model_copy(update={"speedup": (low + high) / 2, "speedup_lower": low, "speedup_upper": high})
-    rows = named(draw_run(view.model_copy(update={"tasks": (one,)})), "task-speedups").spec["data"]["values"]
+    noisy = task.model_copy(update={"speedup": (low + high) / 2, "speedup_lower": low, "speedup_upper": high})
+    rows = named(draw_run(view.model_copy(update={"tasks": (noisy,)})), "task-speedups").spec["data"]["values"]
     assert [row["outcome"] for row in rows] == [outcome]
 
 
@@ -205,17 +207,19 @@ def test_the_funnel_and_the_spending_are_those_of_the_view() -> None:
         step.step: step.count for step in view.funnel
     }
     assert {row["what"]: row["amount"] for row in rows_of(named(drawn, "spent-time"))} == {
-        one.what: one.seconds for one in view.spent if one.seconds
+        part.what: part.seconds for part in view.spent if part.seconds
     }
     assert {row["what"]: row["amount"] for row in rows_of(named(drawn, "spent-money"))} == {
-        one.what: one.dollars for one in view.spent if one.dollars
+        part.what: part.dollars for part in view.spent if part.dollars
     }
 
 
 def test_the_roofline_puts_an_attempt_where_its_view_does() -> None:
     records = golden_records("measured-a")
     by_id = {attempt.id: attempt for attempt in records.attempts}
-    child = next(one for one in records.attempts if one.profile and one.parent and by_id[one.parent].profile)
+    child = next(
+        attempt for attempt in records.attempts if attempt.profile and attempt.parent and by_id[attempt.parent].profile
+    )
     view = attempt_view(child, by_id[child.parent])
     assert view.place is not None
     assert view.place.roofs is not None
@@ -230,18 +234,18 @@ def test_the_roofline_puts_an_attempt_where_its_view_does() -> None:
 
 def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> None:
     records = golden_records("measured-a")
-    view = attempt_view(next(one for one in records.attempts if one.profile), None)
-    place = view.place
-    assert place is not None
-    assert place.roofs is not None
-    roofs = place.roofs
-    used = place.model_copy(update={"tensor_cores": True, "flops_per_s": 3e14})
-    drawn = {one: rows_of(roofline(one)) for one in (place, used)}
+    view = attempt_view(next(attempt for attempt in records.attempts if attempt.profile), None)
+    index = view.place
+    assert index is not None
+    assert index.roofs is not None
+    roofs = index.roofs
+    used = index.model_copy(update={"tensor_cores": True, "flops_per_s": 3e14})
+    drawn = {attempt: rows_of(roofline(attempt)) for attempt in (index, used)}
     peaks = {
-        one: {row["name"].partition(" ")[0]: row["rate"] for row in rows if "flop" in row.get("name", "")}
-        for one, rows in drawn.items()
+        attempt: {row["name"].partition(" ")[0]: row["rate"] for row in rows if "flop" in row.get("name", "")}
+        for attempt, rows in drawn.items()
     }
-    assert peaks[place] == {"FP32": roofs.fp32_flops_per_s}
+    assert peaks[index] == {"FP32": roofs.fp32_flops_per_s}
     assert peaks[used] == {
         "FP32": roofs.fp32_flops_per_s,
         "TF32": roofs.tf32_tensor_flops_per_s,
@@ -256,13 +260,17 @@ def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> N
 
 def test_samples_are_all_drawn_with_medians_and_intervals() -> None:
     records = golden_records("measured-a")
-    attempt = next(one for one in records.attempts if one.evaluation.performance and one.evaluation.performance.timing)
+    attempt = next(
+        attempt
+        for attempt in records.attempts
+        if attempt.evaluation.performance and attempt.evaluation.performance.timing
+    )
     timing = attempt.evaluation.performance.timing
     rows = rows_of(named(draw_attempt(attempt_view(attempt, None)), "samples"))
     for side in (timing.candidate, *timing.baselines):
-        mine = [row for row in rows if row["side"] == side.name]
-        assert tuple(row["us"] for row in mine if "number" in row) == side.samples_us
-        assert {(row["low"], row["us"], row["high"]) for row in mine if "low" in row} == {
+        own_rows = [row for row in rows if row["side"] == side.name]
+        assert tuple(row["us"] for row in own_rows if "number" in row) == side.samples_us
+        assert {(row["low"], row["us"], row["high"]) for row in own_rows if "low" in row} == {
             (side.interval_us[0], side.median_us, side.interval_us[1])
         }
 
@@ -295,9 +303,9 @@ def test_marks_lead_where_the_caller_says_and_nowhere_else() -> None:
 
 def test_at_250_tasks_all_have_a_mark_bars_show_both_ends_and_figures_stay_light() -> None:
     view = view_of("measured-a")
-    one = next(task for task in view.tasks if task.speedup is not None)
+    timed = next(task for task in view.tasks if task.speedup is not None)
     many = tuple(
-        one.model_copy(update={"task": f"level1/{n}_Convolution", "speedup": 1 + n / 100, "speedup_lower": None})
+        timed.model_copy(update={"task": f"level1/{n}_Convolution", "speedup": 1 + n / 100, "speedup_lower": None})
         for n in range(250)
     )
     drawn = draw_run(view.model_copy(update={"tasks": many, "tasks_total": 250}))
@@ -312,8 +320,8 @@ def test_at_250_tasks_all_have_a_mark_bars_show_both_ends_and_figures_stay_light
 
 def test_tasks_whose_names_look_the_same_keep_a_row_each() -> None:
     view = view_of("measured-a")
-    one = next(task for task in view.tasks if task.dram_ratio is not None)
-    twins = tuple(one.model_copy(update={"task": "x" * 300 + end}) for end in "ab")
+    counted = next(task for task in view.tasks if task.dram_ratio is not None)
+    twins = tuple(counted.model_copy(update={"task": "x" * 300 + end}) for end in "ab")
     rows = rows_of(named(draw_run(view.model_copy(update={"tasks": twins})), "task-dram"))
     assert len({row["task"] for row in rows if "task" in row}) == 2
 

@@ -33,16 +33,16 @@ def figures() -> dict[str, Figure]:
     """One of every kind."""
     records = golden_records("measured-a")
     by_id = {attempt.id: attempt for attempt in records.attempts}
-    child = next(one for one in records.attempts if one.profile and one.parent)
+    child = next(attempt for attempt in records.attempts if attempt.profile and attempt.parent)
     (board,) = leaderboard([records, golden_records("measured-c")]).boards
-    found = (
+    result = (
         *draw_run(run_view(records)),
         *draw_task(task_view(records, child.task)),
         *draw_attempt(attempt_view(child, by_id[child.parent or ""])),
         *draw_compare(compare_view(records, golden_records("measured-c"))),
         *draw_board(board),
     )
-    return {one.name: one for one in found}
+    return {attempt.name: attempt for attempt in result}
 
 
 @cache
@@ -68,9 +68,9 @@ def test_every_kind_of_figure_can_be_drawn_with_its_axes_named(name: str) -> Non
         for node in layer["encoding"].values()
         if isinstance(node, dict) and node.get("title") and "axis" in node
     ]
-    shown = words(drawn(name))
+    text = words(drawn(name))
     assert titles
-    assert all(title in shown for title in titles)
+    assert all(title in text for title in titles)
 
 
 def test_speedups_have_as_many_marks_as_tasks_with_one() -> None:
@@ -86,25 +86,25 @@ def test_a_picture_holds_no_script_and_no_address() -> None:
 
 
 def test_the_same_figure_gives_the_same_picture() -> None:
-    one = figures()["funnel"]
-    assert svg(one) == svg(one)
-    assert png(one) == png(one)
+    figure = figures()["funnel"]
+    assert svg(figure) == svg(figure)
+    assert png(figure) == png(figure)
 
 
 def test_a_picture_has_the_size_that_is_asked_for() -> None:
-    one = figures()["funnel"]
-    image = png(one, width=300, scale=2)
+    figure = figures()["funnel"]
+    image = png(figure, width=300, scale=2)
     assert image.startswith(b"\x89PNG\r\n\x1a\n")
     assert struct.unpack(">I", image[16:20])[0] == 600
-    tall = [ElementTree.fromstring(svg(one, width=300, height=height)) for height in (100, 200)]
+    tall = [ElementTree.fromstring(svg(figure, width=300, height=height)) for height in (100, 200)]
     assert [picture.get("width") for picture in tall] == ["300", "300"]
     assert float(tall[1].get("height", 0)) - float(tall[0].get("height", 0)) == 100
 
 
 def test_the_title_can_be_left_to_the_caption() -> None:
-    one = figures()["funnel"]
-    assert one.title in words(drawn("funnel"))
-    assert one.title not in words(ElementTree.fromstring(svg(one, title=False)))
+    figure = figures()["funnel"]
+    assert figure.title in words(drawn("funnel"))
+    assert figure.title not in words(ElementTree.fromstring(svg(figure, title=False)))
 
 
 def test_a_figure_that_wants_data_from_elsewhere_is_not_drawn() -> None:

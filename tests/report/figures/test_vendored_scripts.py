@@ -13,8 +13,8 @@ ROW = re.compile(r"^\| `([\w.-]+)` \| .* \| (\d+\.\d+\.\d+) \| [\w-]+ \| `([0-9a
 
 
 def test_every_script_has_the_hash_that_its_table_gives() -> None:
-    known = {name: digest for name, _, digest in ROW.findall((VENDOR / "README.md").read_text())}
-    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.glob("*.js")} == known
+    expected = {name: digest for name, _, digest in ROW.findall((VENDOR / "README.md").read_text())}
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in VENDOR.glob("*.js")} == expected
 
 
 def test_every_script_comes_with_its_licence() -> None:

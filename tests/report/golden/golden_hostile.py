@@ -114,21 +114,21 @@ def _attack(golden: Golden, task: Task) -> None:
     finding = Finding(
         kind="optimise", headline=ALL, why=ALL, action=ALL, move=SCRIPT, metrics=(SCRIPT, "+" + FORMULA), bottleneck=ALL
     )
-    said = (
+    messages = (
         Message(agent="judge", role="prompt", provider=ALL, content=ALL),
         Message(agent="coder", role="reply", provider=IMAGE, content=f"```cuda\n{ALL}\n```\n{ALL}",
                 usage=make_usage(dollars=None, model=ALL)),
     )  # fmt: skip
     reward = Reward(policy=ALL, value=0.1, components={ALL: float("nan"), FORMULA: float("-inf")})
     seed = golden.add(
-        task, Verdict.OK, candidate=kernel, accepted=True, messages=said, coder=ALL, technique=ALL, note=ALL,
+        task, Verdict.OK, candidate=kernel, accepted=True, messages=messages, coder=ALL, technique=ALL, note=ALL,
         reward=reward, trials=(TuneTrial(choices={ALL: 1}, rung=0, problem=ALL),), dram_bytes=9e6,
     )  # fmt: skip
     golden.attempts[-1] = seed.model_copy(update={"profile": _hostile_profile(seed)})
     worse = make_candidate(task.name, 1, source=f"// {ALL} {IMAGE}\n__global__ void k() {{}}\n")
     child = golden.add(
         task, Verdict.BUILD, "compile", parent=0, operator=Operator.OPTIMISE, candidate=worse, finding=finding,
-        messages=said, reason=ALL, note=ALL, started="not a time " + SCRIPT,
+        messages=messages, reason=ALL, note=ALL, started="not a time " + SCRIPT,
     )  # fmt: skip
     build = child.evaluation.build.model_copy(
         update={"diagnostics": (Diagnostic(file=ALL, line=1, severity="error", message=ALL),), "toolchain": ALL}

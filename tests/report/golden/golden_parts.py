@@ -95,7 +95,7 @@ class Golden:
             lessons={name: self.lessons.get(name, ()) for name in names},
             tasks={task.name: task for task in self.tasks},
             facts=facts,
-            compulsory_bytes={name: found.at("full").compulsory_bytes for name, found in facts.items()},
+            compulsory_bytes={name: result.at("full").compulsory_bytes for name, result in facts.items()},
         )
 
     def add(self, task: Task, verdict: Verdict, stage: Stage = "done", **how: Any) -> Attempt:
@@ -268,13 +268,13 @@ def conversation(
     reply = "I cannot help with that." if candidate is None else (
         f"One element per thread wastes requests.\n\n```cuda\n{candidate.source}```\n\n```python\n{candidate.plan}```\n"
     )  # fmt: skip
-    said = [
+    messages = [
         Message(agent="coder", role="prompt", provider=coder, content=f"Write a kernel for {task}.\nAttempt {number}."),
         Message(agent="coder", role="reply", provider=coder, content=reply, usage=make_usage(dollars=dollars)),
     ]
     if finding is not None:
-        said.insert(0, Message(agent="judge", role="reply", provider="builtin", content=finding.headline))
-    return tuple(said)
+        messages.insert(0, Message(agent="judge", role="reply", provider="builtin", content=finding.headline))
+    return tuple(messages)
 
 
 _REASONS = {

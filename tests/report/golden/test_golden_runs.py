@@ -20,7 +20,9 @@ def test_a_golden_run_survives_its_journal(name: str, tmp_path: Path):
     with Store.open(golden_store(tmp_path, name), read_only=True) as store:
         loaded = RunRecords.load(store, store.run(run.run.id))
     made = run.records()
-    assert [one.model_dump_json() for one in loaded.attempts] == [one.model_dump_json() for one in made.attempts]
+    assert [attempt.model_dump_json() for attempt in loaded.attempts] == [
+        attempt.model_dump_json() for attempt in made.attempts
+    ]
     for part in ("run", "finished", "messages", "generators", "lessons", "tasks", "facts", "compulsory_bytes"):
         assert getattr(loaded, part) == getattr(made, part), part
 

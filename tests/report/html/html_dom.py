@@ -21,48 +21,52 @@ class Element:
 
     def all(self, element: str = "", **attributes: str) -> list[Element]:
         """Elements in it of that name and with these attributes; ``_`` in a name stands for ``-``."""
-        wanted = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
+        expected = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
         return [
             one
             for one in self._elements()
             if (not element or one.name == element)
             and all(
                 value in one.attributes.get(key, "").split() if key == "class" else one.attributes.get(key) == value
-                for key, value in wanted.items()
+                for key, value in expected.items()
             )
         ]
 
     def one(self, element: str = "", **attributes: str) -> Element:
-        (found,) = self.all(element, **attributes)
-        return found
+        (result,) = self.all(element, **attributes)
+        return result
 
     def _elements(self) -> Iterator[Element]:
-        for one in self.inside:
-            if isinstance(one, Element):
-                yield one
-                yield from one._elements()
+        for child in self.inside:
+            if isinstance(child, Element):
+                yield child
+                yield from child._elements()
 
     @property
     def text(self) -> str:
-        return "".join(one if isinstance(one, str) else one.text for one in self.inside)
+        return "".join(child if isinstance(child, str) else child.text for child in self.inside)
 
     def table(self, label: str) -> list[dict[str, Element]]:
         """Rows of the table with that caption, each cell by its column's key, parts of cells by that of theirs."""
-        (found,) = (one for one in self.all("table") if one.one("caption").text == label)
-        keys = [one.attributes["data-key"] for one in found.one("thead").all() if "data-key" in one.attributes]
-        rows = ([one for one in row.inside if isinstance(one, Element)] for row in found.one("tbody").all("tr"))
+        (result,) = (element for element in self.all("table") if element.one("caption").text == label)
+        keys = [
+            element.attributes["data-key"] for element in result.one("thead").all() if "data-key" in element.attributes
+        ]
+        rows = (
+            [element for element in row.inside if isinstance(element, Element)] for row in result.one("tbody").all("tr")
+        )
         return [dict(zip(keys, cells, strict=True)) | _parts(cells) for cells in rows]
 
 
 def _parts(cells: Sequence[Element]) -> dict[str, Element]:
-    found = [one for cell in cells for one in cell.all() if "data-part" in one.attributes]
-    return {one.attributes["data-part"]: one for one in found}
+    result = [element for cell in cells for element in cell.all() if "data-part" in element.attributes]
+    return {element.attributes["data-part"]: element for element in result}
 
 
 def value(cell: Element) -> Any:
     """The number that a cell carries beside its text; None for none."""
-    held = cell.attributes.get("data-value")
-    return None if held is None else json.loads(held)
+    value = cell.attributes.get("data-value")
+    return None if value is None else json.loads(value)
 
 
 class _Parser(HTMLParser):
@@ -72,14 +76,14 @@ class _Parser(HTMLParser):
         self._open = [self.root]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        made = Element(tag, {name: given or "" for name, given in attrs})
+        made = Element(tag, {name: attributes or "" for name, attributes in attrs})
         assert len(attrs) == len(made.attributes), f"<{tag}> has an attribute twice"
         self._open[-1].inside.append(made)
         if tag not in VOID:
             self._open.append(made)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._open[-1].inside.append(Element(tag, {name: given or "" for name, given in attrs}))
+        self._open[-1].inside.append(Element(tag, {name: attributes or "" for name, attributes in attrs}))
 
     def handle_endtag(self, tag: str) -> None:
         closed = self._open.pop()

@@ -27,10 +27,10 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def run(*words: str) -> tuple[int, str]:
         monkeypatch.setattr("sys.argv", ["kernelforge", *words])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as remaining:
             entry()
         out, err = capsys.readouterr()
-        return int(left.value.code or 0), out + err
+        return int(remaining.value.code or 0), out + err
 
     return run
 
@@ -38,23 +38,25 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 def told(report: Path) -> Iterator[str]:
     """Commands of the Run page, and of the page of the modelled run's first attempt that was told to be the best."""
     pages = [report / "index.html", report / "runs" / RUN / "softmax" / "05.html"]
-    for element in (one for page in pages for one in parse(page.read_text()).all() if one.name in ("pre", "code")):
+    for element in (
+        element for page in pages for element in parse(page.read_text()).all() if element.name in ("pre", "code")
+    ):
         yield from (line for line in element.text.splitlines() if line.startswith("kernelforge "))
 
 
 def test_a_shown_command_works_as_given(main: Main, tmp_path: Path) -> None:
     golden_store(tmp_path / FOLDER, "modelled")
-    code, said = main("report", "--results", FOLDER, "--output", "web")
-    assert code == 0, said
-    shown = list(told(tmp_path / "web"))
-    assert [line.split()[1] for line in shown] == ["show", "show", "show", "eval"]
-    for line in shown[:3]:
+    code, messages = main("report", "--results", FOLDER, "--output", "web")
+    assert code == 0, messages
+    text = list(told(tmp_path / "web"))
+    assert [line.split()[1] for line in text] == ["show", "show", "show", "eval"]
+    for line in text[:3]:
         name, *words = shlex.split(line.partition(" > ")[0])
         assert name == "kernelforge"
         assert words[-2:] == ["--results", FOLDER]
-        code, said = main(*words)
-        assert code == 0, said
-        assert RUN in said
+        code, messages = main(*words)
+        assert code == 0, messages
+        assert RUN in messages
     assert str(tmp_path) not in "".join(page.read_text() for page in (tmp_path / "web").rglob("*.html"))
 
 

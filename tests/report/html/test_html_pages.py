@@ -29,9 +29,10 @@ def site(request: pytest.FixtureRequest, pages: Pages, trees: Trees) -> tuple[Ma
 
 
 def test_every_link_leads_to_a_page_a_part_of_one_an_asset_or_data(site):
-    found, parsed = site
+    result, parsed = site
     ids = {
-        path: {one.attributes["id"] for one in tree.all() if "id" in one.attributes} for path, tree in parsed.items()
+        path: {element.attributes["id"] for element in tree.all() if "id" in element.attributes}
+        for path, tree in parsed.items()
     }
     links = 0
     for path, tree in parsed.items():
@@ -43,13 +44,13 @@ def test_every_link_leads_to_a_page_a_part_of_one_an_asset_or_data(site):
                 links += 1
                 where, _, part = target.partition("#")
                 to = posixpath.normpath(posixpath.join(posixpath.dirname(path), where)) if where else path
-                assert to in found or posixpath.relpath(to, "assets") in assets(), f"{path} leads to {target}"
+                assert to in result or posixpath.relpath(to, "assets") in assets(), f"{path} leads to {target}"
                 assert not part or part in ids[to], f"{path} leads to {target}, which has no such part"
     assert links > 100
 
 
 def test_every_page_can_be_reached_from_the_front_page(site):
-    found, parsed = site
+    result, parsed = site
     seen, todo = set(), ["index.html"]
     while todo:
         path = todo.pop()
@@ -59,40 +60,42 @@ def test_every_page_can_be_reached_from_the_front_page(site):
         for link in parsed[path].all("a"):
             target = link.attributes["href"].partition("#")[0]
             todo.append(posixpath.normpath(posixpath.join(posixpath.dirname(path), target)) if target else path)
-    twin = {path for path in parsed if path not in seen and found[path].count("<h1>Run ") == 1}
+    twin = {path for path in parsed if path not in seen and result[path].count("<h1>Run ") == 1}
     assert parsed.keys() - seen <= twin  # of one run, the front page is the run's page
     assert len(twin) <= 1
 
 
 def test_no_page_has_an_id_twice_a_style_or_a_handler_of_its_own_or_a_script_that_is_no_asset(site):
     for path, tree in site[1].items():
-        ids = [one.attributes["id"] for one in tree.all() if "id" in one.attributes]
+        ids = [element.attributes["id"] for element in tree.all() if "id" in element.attributes]
         assert len(ids) == len(set(ids)), path
-        for one in tree.all():
-            assert one.name not in ("style", "iframe", "object", "img", "base"), path
-            assert not {name for name in one.attributes if name == "style" or name.startswith("on")}, path
-            if one.name == "script" and "src" not in one.attributes:
-                assert one.attributes["type"] == "application/json"
-                json.loads(one.text)
-            if one.name == "a":
-                assert ":" not in one.attributes["href"].split("#")[0], one.attributes["href"]
+        for element in tree.all():
+            assert element.name not in ("style", "iframe", "object", "img", "base"), path
+            assert not {name for name in element.attributes if name == "style" or name.startswith("on")}, path
+            if element.name == "script" and "src" not in element.attributes:
+                assert element.attributes["type"] == "application/json"
+                json.loads(element.text)
+            if element.name == "a":
+                assert ":" not in element.attributes["href"].split("#")[0], element.attributes["href"]
 
 
 def test_every_page_has_one_heading_a_title_a_policy_and_names_for_its_tables(site):
     for path, tree in site[1].items():
         assert len(tree.all("h1")) == 1, path
         assert tree.one("title").text.endswith(" · KernelForge")
-        (policy,) = [one.attributes["content"] for one in tree.all("meta") if "http-equiv" in one.attributes]
+        (policy,) = [
+            element.attributes["content"] for element in tree.all("meta") if "http-equiv" in element.attributes
+        ]
         assert policy.startswith("default-src 'none'; ")
         assert "unsafe" not in policy
         for table in tree.all("table"):
             assert table.one("caption").text
-            assert {one.attributes.get("scope") for one in table.all("th")} <= {"col", "row"}
-        assert all(one.attributes["aria-label"] for one in tree.all(class_="scroll"))
+            assert {element.attributes.get("scope") for element in table.all("th")} <= {"col", "row"}
+        assert all(element.attributes["aria-label"] for element in tree.all(class_="scroll"))
 
 
 def test_what_others_wrote_stays_text_with_its_control_characters_written_out(trees: Trees):
-    ours = {
+    own_text = {
         *(
             "a",
             "b",
@@ -132,36 +135,36 @@ def test_what_others_wrote_stays_text_with_its_control_characters_written_out(tr
     hidden = {"\x1b", "\x07", "\u202e", "\u2066", "\u200b"}
     for path, tree in trees("hostile", "escaping").items():
         elements = tree.all()
-        assert {one.name for one in elements} <= ours, path
+        assert {element.name for element in elements} <= own_text, path
         assert not hidden & set(tree.text), path
-        assert not any(hidden & set(text) for one in elements for text in one.attributes.values()), path
+        assert not any(hidden & set(text) for element in elements for text in element.attributes.values()), path
     assert any("\\x1b" in tree.text for tree in trees("hostile", "escaping").values())
 
 
 def test_pages_of_a_modelled_run_say_so_and_hold_no_speedup(trees: Trees):
-    found = {path: tree for path, tree in trees("modelled").items() if path != "leaderboard.html"}
-    assert all(tree.one("h1").one(class_="origin").text == "modelled" for tree in found.values())
-    keys = {one.attributes.get("data-key") for tree in found.values() for one in tree.all("th")}
+    result = {path: tree for path, tree in trees("modelled").items() if path != "leaderboard.html"}
+    assert all(tree.one("h1").one(class_="origin").text == "modelled" for tree in result.values())
+    keys = {element.attributes.get("data-key") for tree in result.values() for element in tree.all("th")}
     assert not keys & {"speedup", "speedup_lower", "fast_1", "geomean_speedup_low"}
-    assert not found["index.html"].all(id="f-fast-p")
+    assert not result["index.html"].all(id="f-fast-p")
 
 
 def test_pages_of_a_measured_run_say_so(trees: Trees):
-    found = trees("measured-a", "measured-b")
-    marked = [tree.one("h1").all(class_="origin") for path, tree in found.items() if path.startswith("runs/")]
-    assert {one.text for ones in marked for one in ones} == {"measured"}
+    result = trees("measured-a", "measured-b")
+    marked = [tree.one("h1").all(class_="origin") for path, tree in result.items() if path.startswith("runs/")]
+    assert {element.text for ones in marked for element in ones} == {"measured"}
     assert all(marked)
 
 
 def test_numbers_of_the_run_page_are_those_of_its_json_and_csv(pages: Pages, trees: Trees):
-    found = pages("measured-a", "measured-b")
+    result = pages("measured-a", "measured-b")
     tree = trees("measured-a", "measured-b")[f"runs/{MEASURED}/index.html"]
-    data = json.loads(found[f"data/{MEASURED}.json"])
+    data = json.loads(result[f"data/{MEASURED}.json"])
     rows = tree.table("Tasks")
-    told = list(csv.DictReader(io.StringIO(found[f"data/{MEASURED}.csv"])))
-    assert len(rows) == len(told) == len(data["tasks"])
+    text = list(csv.DictReader(io.StringIO(result[f"data/{MEASURED}.csv"])))
+    assert len(rows) == len(text) == len(data["tasks"])
     compared = 0
-    for row, line, task in zip(rows, told, data["tasks"], strict=True):
+    for row, line, task in zip(rows, text, data["tasks"], strict=True):
         assert row.keys() == line.keys()
         for key, cell in row.items():
             if isinstance(task[key], (int, float)):
@@ -170,25 +173,29 @@ def test_numbers_of_the_run_page_are_those_of_its_json_and_csv(pages: Pages, tre
             elif task[key] is None:
                 assert (value(cell), line[key]) == (None, "")
     assert compared > 40
-    shown = {one.one("dt").text: value(one.one("dd")) for one in tree.one("dl", class_="headline").all("div")}
-    assert shown["tasks correct"] == data["tasks_ok"]
-    assert shown["fast 1"] == data["headline"]["fast_1"]["value"]
-    assert shown["speedup"] == data["headline"]["geomean_speedup"]["value"]
-    assert shown["paid"] == data["cost"]["dollars"]
+    text = {
+        element.one("dt").text: value(element.one("dd")) for element in tree.one("dl", class_="headline").all("div")
+    }
+    assert text["tasks correct"] == data["tasks_ok"]
+    assert text["fast 1"] == data["headline"]["fast_1"]["value"]
+    assert text["speedup"] == data["headline"]["geomean_speedup"]["value"]
+    assert text["paid"] == data["cost"]["dollars"]
     funnel = tree.table("Failure funnel: attempts that came through each step")
     assert [value(row["count"]) for row in funnel] == [step["count"] for step in data["funnel"]]
     assert [row["step"].text for row in funnel] == [step["step"] for step in data["funnel"]]
 
 
 def test_numbers_of_a_comparison_are_those_of_its_json_and_csv(pages: Pages):
-    found = pages("measured-a", "measured-b")
-    (path,) = (one for one in found if one.startswith("compare/"))
-    stem = next(one for one in found if one.startswith("data/compare") and one.endswith(".json")).removesuffix(".json")
-    view = json.loads(found[f"{stem}.json"])
-    rows = parse(found[path]).table("Tasks")
-    told = list(csv.DictReader(io.StringIO(found[f"{stem}.csv"])))
+    result = pages("measured-a", "measured-b")
+    (path,) = (page for page in result if page.startswith("compare/"))
+    stem = next(page for page in result if page.startswith("data/compare") and page.endswith(".json")).removesuffix(
+        ".json"
+    )
+    view = json.loads(result[f"{stem}.json"])
+    rows = parse(result[path]).table("Tasks")
+    text = list(csv.DictReader(io.StringIO(result[f"{stem}.csv"])))
     assert [row["task"].text for row in rows] == [pair["task"] for pair in view["pairs"]]
-    for row, pair, line in zip(rows, view["pairs"], told, strict=True):
+    for row, pair, line in zip(rows, view["pairs"], text, strict=True):
         for key in ("a_value", "b_value", "ratio", "low", "high"):
             assert value(row[key]) == pair[key]
             assert line[key] == ("" if pair[key] is None else repr(pair[key]))
@@ -201,41 +208,47 @@ def test_the_matrix_holds_every_attempt_with_what_filters_ask_for(trees: Trees):
     records = golden_records("measured-a")
     attempts = [attempt for task in records.run.config.tasks for attempt in records.of_task(task)]
     assert len(cells) == len(attempts)
-    assert [cell.attributes["data-verdict"] for cell in cells] == [one.evaluation.verdict.value for one in attempts]
-    assert [cell.attributes["data-stage"] for cell in cells] == [one.evaluation.stage for one in attempts]
-    best = {one.attributes["href"] for one in cells if "best" in one.attributes["class"].split()}
-    led = {one.attributes["href"] for row in tree.table("Tasks") for one in row["moves"].all("a")}
+    assert [cell.attributes["data-verdict"] for cell in cells] == [
+        attempt.evaluation.verdict.value for attempt in attempts
+    ]
+    assert [cell.attributes["data-stage"] for cell in cells] == [attempt.evaluation.stage for attempt in attempts]
+    best = {element.attributes["href"] for element in cells if "best" in element.attributes["class"].split()}
+    led = {element.attributes["href"] for row in tree.table("Tasks") for element in row["moves"].all("a")}
     assert best == led
-    assert len(best) == sum(any(one.accepted for one in records.of_task(task)) for task in records.run.config.tasks)
-    offered = {one.attributes["value"] for one in tree.one("select", name_="verdict").all("option")}
-    assert offered == {"", *(one.evaluation.verdict.value for one in attempts)}
+    assert len(best) == sum(
+        any(attempt.accepted for attempt in records.of_task(task)) for task in records.run.config.tasks
+    )
+    offered = {element.attributes["value"] for element in tree.one("select", name_="verdict").all("option")}
+    assert offered == {"", *(attempt.evaluation.verdict.value for attempt in attempts)}
     section = tree.one(id=tree.one("form", class_="filters").attributes["data-filters"])
     assert section.all("table", class_="matrix")
-    assert all(one.attributes["href"] == "#matrix" for one in tree.all("a") if "data-state" in one.attributes)
+    assert all(
+        element.attributes["href"] == "#matrix" for element in tree.all("a") if "data-state" in element.attributes
+    )
 
 
 def test_an_attempt_answers_four_questions_in_order_with_its_prompts_below(trees: Trees):
     tree = trees("modelled")[f"runs/{MODELLED}/softmax/01.html"]
-    asked = [one.text for one in tree.all("h2")]
-    assert asked == ["What changed", "Is it right", "Is it fast", "Why", "What was said"]
-    linked = [one.attributes["href"] for one in tree.one("ol", class_="questions").all("a")]
-    assert linked == [f"#{one.attributes['id']}" for one in tree.all("h2")]
-    attempt = next(one for one in golden_records("modelled").attempts if one.id.endswith("softmax/01"))
-    said = [one.one("pre").text for one in tree.one(class_="said").all("details")]
-    assert said == [message.content for message in attempt.messages]
+    requests = [element.text for element in tree.all("h2")]
+    assert requests == ["What changed", "Is it right", "Is it fast", "Why", "What was said"]
+    linked = [element.attributes["href"] for element in tree.one("ol", class_="questions").all("a")]
+    assert linked == [f"#{element.attributes['id']}" for element in tree.all("h2")]
+    attempt = next(element for element in golden_records("modelled").attempts if element.id.endswith("softmax/01"))
+    messages = [element.one("pre").text for element in tree.one(class_="said").all("details")]
+    assert messages == [message.content for message in attempt.messages]
     assert [value(row["error"]) for row in tree.table("By size")] == [
         check.error for check in attempt.evaluation.correctness.sizes
     ]
 
 
 def test_neighbours_follow_each_other_through_all_attempts_of_a_task(trees: Trees):
-    found = trees("modelled")
+    result = trees("modelled")
     path, seen = f"runs/{MODELLED}/softmax/00.html", []
     while path:
         seen.append(path)
-        after = found[path].all("a", rel="next")
+        after = result[path].all("a", rel="next")
         path = posixpath.join(posixpath.dirname(path), after[0].attributes["href"]) if after else ""
-    assert seen == sorted(one for one in found if f"/{'softmax'}/" in one and not one.endswith("index.html"))
+    assert seen == sorted(page for page in result if f"/{'softmax'}/" in page and not page.endswith("index.html"))
     assert len(seen) > 3
 
 
@@ -252,12 +265,12 @@ def test_a_run_without_attempts_has_its_pages():
 
 def headline_of(site: Site) -> dict[str, Element]:
     tree = parse(site.render("index.html") or "")
-    return {one.one("dt").text: one.one("dd") for one in tree.one("dl", class_="headline").all("div")}
+    return {element.one("dt").text: element.one("dd") for element in tree.one("dl", class_="headline").all("div")}
 
 
 def test_the_headline_of_a_modelled_run_has_counters_and_no_speed():
     view = Site([golden_records("modelled")]).runs[MODELLED].view
-    labels = [one.label for one in headline(view)]
+    labels = [entry.label for entry in headline(view)]
     assert "DRAM vs least" in labels
     assert not {"fast 1", "speedup", "faster beyond noise"} & set(labels)
 
@@ -278,6 +291,6 @@ def test_what_is_not_there_is_none_and_a_page_of_another_room_gets_the_layout(tm
     assert site.render("runs/nobody/index.html") is None
     tree = parse(site.page(Page("live.html", "Live", "other.html.j2", lambda links: {"said": "<b>"})))
     assert tree.one("h1").text == "<b>"
-    assert "assets/live.js" in [one.attributes.get("src") for one in tree.all("script")]
-    (policy,) = [one.attributes["content"] for one in tree.all("meta") if "http-equiv" in one.attributes]
+    assert "assets/live.js" in [element.attributes.get("src") for element in tree.all("script")]
+    (policy,) = [element.attributes["content"] for element in tree.all("meta") if "http-equiv" in element.attributes]
     assert "connect-src 'self'" in policy

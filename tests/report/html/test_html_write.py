@@ -41,9 +41,9 @@ def report(site: Site, tmp_path: Path) -> Path:
 
 
 def test_a_folder_holds_every_page_all_data_all_assets_and_its_mark(site: Site, report: Path):
-    found = tree_of(report)
-    assert found.keys() == {*site.pages(), *site.data(), *(f"assets/{name}" for name in site.assets()), MARK}
-    assert found["index.html"].decode() == site.render("index.html")
+    result = tree_of(report)
+    assert result.keys() == {*site.pages(), *site.data(), *(f"assets/{name}" for name in site.assets()), MARK}
+    assert result["index.html"].decode() == site.render("index.html")
 
 
 def test_processes_write_the_same_as_one(site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -81,8 +81,8 @@ def test_a_new_report_takes_the_place_of_the_old_one_and_leaves_nothing_beside_i
 def test_a_report_that_cannot_be_finished_leaves_the_old_one_as_it_was(report: Path, monkeypatch: pytest.MonkeyPatch):
     before = tree_of(report)
     broken = Site([golden_records("measured-a")])
-    shown = broken.render
-    monkeypatch.setattr(broken, "render", lambda path: shown(path) if "attention" not in path else 1 / 0)
+    text = broken.render
+    monkeypatch.setattr(broken, "render", lambda path: text(path) if "attention" not in path else 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_folder(broken, report)
     assert tree_of(report) == before
@@ -113,19 +113,19 @@ def test_what_a_kill_left_goes_with_the_next_report(site: Site, report: Path):
     """A real kill in the middle: the old report is whole, no process lives on, and nothing lies around for ever."""
     before = tree_of(report)
     command = [sys.executable, "-c", STUCK, str(report)]
-    folders = os.pathsep.join(one for one in sys.path if one)
+    folders = os.pathsep.join(folder for folder in sys.path if folder)
     with subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": folders}) as writer:
         assert writer.stdout is not None
         writer.stdout.readline()
-        (left,) = [path for path in report.parent.iterdir() if path != report]
-        assert len(tree_of(left)) > 5
+        (remaining,) = [path for path in report.parent.iterdir() if path != report]
+        assert len(tree_of(remaining)) > 5
         writer.kill()
         writer.stdout.read()  # its processes have that pipe too: it ends when the last of them has
     assert tree_of(report) == before
-    (left / "mine.txt").write_text("years of work")
+    (remaining / "mine.txt").write_text("years of work")
     write_folder(site, report)
-    assert left.is_dir()
-    (left / "mine.txt").unlink()
+    assert remaining.is_dir()
+    (remaining / "mine.txt").unlink()
     write_folder(site, report)
     assert [path.name for path in report.parent.iterdir()] == ["report"]
 
@@ -142,7 +142,7 @@ def test_the_old_report_is_in_its_place_until_the_new_one_is(site: Site, report:
 def test_where_folders_cannot_trade_places_it_takes_two_steps(
     site: Site, report: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(write, "rename_exchange", lambda one, other: False)
+    monkeypatch.setattr(write, "rename_exchange", lambda new, other: False)
     (report / "runs" / "stale.html").write_text("old")
     write_folder(site, report)
     assert not (report / "runs" / "stale.html").exists()
@@ -216,22 +216,22 @@ def test_one_file_holds_every_page_once_and_links_within_itself(site: Site, tmp_
     tree = parse(text)
     sections = tree.all("section", class_="page")
     assert len(sections) == len(site.pages()) - 1  # the run's page is the front page
-    ids = [one.attributes["id"] for one in tree.all() if "id" in one.attributes]
+    ids = [element.attributes["id"] for element in tree.all() if "id" in element.attributes]
     assert len(ids) == len(set(ids))
-    targets = {one.attributes["href"] for one in tree.all("a")}
+    targets = {element.attributes["href"] for element in tree.all("a")}
     assert {target[:1] for target in targets} == {"#"}
     assert {target[1:] for target in targets} <= set(ids)
-    assert not [one for one in tree.all() if "src" in one.attributes]
+    assert not [element for element in tree.all() if "src" in element.attributes]
 
 
 def test_scripts_and_styles_of_one_file_are_those_that_its_policy_names(site: Site, tmp_path: Path):
     write_file(site, tmp_path / "all.html")
     tree = parse((tmp_path / "all.html").read_text())
-    (policy,) = [one.attributes["content"] for one in tree.all("meta") if "http-equiv" in one.attributes]
+    (policy,) = [element.attributes["content"] for element in tree.all("meta") if "http-equiv" in element.attributes]
     named = {part.partition(" ")[0]: set(part.split(" ")[1:]) for part in policy.split("; ")}
 
     def hashes(name: str) -> set[str]:
-        inside = [one.text for one in tree.all(name) if one.attributes.get("type") != "application/json"]
+        inside = [element.text for element in tree.all(name) if element.attributes.get("type") != "application/json"]
         return {f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in inside}
 
     assert named["script-src"] == hashes("script")
@@ -239,11 +239,11 @@ def test_scripts_and_styles_of_one_file_are_those_that_its_policy_names(site: Si
 
 
 def test_a_file_that_is_no_report_is_left_alone_and_one_that_is_is_replaced(site: Site, tmp_path: Path):
-    mine = tmp_path / "mine.html"
-    mine.write_text("<p>years of work")
+    own_rows = tmp_path / "mine.html"
+    own_rows.write_text("<p>years of work")
     with pytest.raises(UsageError, match="not a report"):
-        write_file(site, mine)
-    assert mine.read_text() == "<p>years of work"
+        write_file(site, own_rows)
+    assert own_rows.read_text() == "<p>years of work"
     write_file(site, tmp_path / "all.html")
     write_file(site, tmp_path / "all.html")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all.html", "mine.html"]
@@ -266,10 +266,10 @@ def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
 
     def run(*words: str) -> tuple[int, list[str], str]:
         monkeypatch.setattr("sys.argv", ["kernelforge", "report", *words])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as remaining:
             main()
         out, err = capsys.readouterr()
-        return int(left.value.code or 0), out.splitlines(), err
+        return int(remaining.value.code or 0), out.splitlines(), err
 
     return run
 
@@ -280,7 +280,7 @@ def test_the_command_says_how_much_it_wrote_and_where(command: Run, results: Pat
     assert (code, out[1]) == (0, index.as_uri())
     assert out[0].endswith(": here/report/index.html")
     attempt = parse((index.parent / "runs" / MODELLED / "softmax" / "01.html").read_text())
-    prompts = [one.text for one in attempt.one(class_="said").all("pre")]
+    prompts = [element.text for element in attempt.one(class_="said").all("pre")]
     assert prompts
     assert all(prompts)  # runs are read without texts, their tasks with them
 
@@ -312,13 +312,13 @@ def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, mon
         (("--one-file", "--output", "mine"), "is a folder"),
     ],
 )
-def test_bad_input_is_one_line(command: Run, results: Path, tmp_path: Path, words: tuple[str, ...], said: str):
+def test_bad_input_is_one_line(command: Run, results: Path, tmp_path: Path, words: tuple[str, ...], messages: str):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.tex").write_text("years of work")
     code, out, err = command(*words, "--results", str(results))
     assert code in (1, 2)
     assert (out, err.count("\n")) == ([], 1)
-    assert said in err
+    assert messages in err
     assert os.listdir(tmp_path / "mine") == ["thesis.tex"]
 
 

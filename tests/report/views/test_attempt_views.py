@@ -37,20 +37,20 @@ def states(attempt: Attempt) -> dict[str, str]:
 @pytest.mark.parametrize("run", ["modelled", "measured-a"])
 def test_one_gate_failed_where_the_cascade_ended_and_none_behind_it_was_reached(run: str) -> None:
     for attempt in golden_records(run).attempts:
-        evaluation, found = attempt.evaluation, states(attempt)
-        assert list(found) == GATES
-        failed = [name for name, status in found.items() if status == "failed"]
+        evaluation, result = attempt.evaluation, states(attempt)
+        assert list(result) == GATES
+        failed = [name for name, status in result.items() if status == "failed"]
         if evaluation.verdict is Verdict.OK:
             doubted = evaluation.performance is not None and evaluation.performance.quarantined is not None
             assert failed == (["timing"] if doubted else [])
-            assert "not reached" not in found.values()
+            assert "not reached" not in result.values()
         elif evaluation.verdict is Verdict.INFRA:
             assert failed == []
-            assert found[evaluation.stage] == "not reached"
+            assert result[evaluation.stage] == "not reached"
         else:
             assert failed == [evaluation.stage]
             behind = GATES[GATES.index(evaluation.stage) + 1 :]
-            assert {found[name] for name in behind} <= {"not reached", "not applicable"}
+            assert {result[name] for name in behind} <= {"not reached", "not applicable"}
 
 
 def test_a_failed_gate_says_why_and_by_how_much() -> None:
@@ -79,8 +79,8 @@ def test_hidden_sizes_that_passed_before_a_further_test_failed_the_small_one_hav
         SizeCheck(size="hidden_a", status="passed"),
     )
     evaluation = make_evaluation(Verdict.WRONG, stage="small", correctness=Correctness(sizes=checks))
-    found = {gate.name: gate.status for gate in gates_of(evaluation)}
-    assert (found["small"], found["hidden"], found["full"]) == ("failed", "passed", "not reached")
+    result = {gate.name: gate.status for gate in gates_of(evaluation)}
+    assert (result["small"], result["hidden"], result["full"]) == ("failed", "passed", "not reached")
 
 
 def test_gates_that_a_device_or_a_lane_does_not_have_do_not_apply() -> None:
@@ -88,13 +88,13 @@ def test_gates_that_a_device_or_a_lane_does_not_have_do_not_apply() -> None:
     assert (emulated["timing"], emulated["sanitizer"], emulated["hidden"]) == ("not applicable",) * 3
     on_gpu = make_attempt(0)
     timed = measured_evaluation(2.0, candidate=on_gpu.candidate.hash, seconds={"sanitizer": 1.0})
-    found = states(on_gpu.model_copy(update={"evaluation": timed}))
-    assert (found["timing"], found["sanitizer"]) == ("passed", "passed")
+    result = states(on_gpu.model_copy(update={"evaluation": timed}))
+    assert (result["timing"], result["sanitizer"]) == ("passed", "passed")
     host = make_evaluation(
         lane="modelnew", build=None, performance=None, fingerprint=make_fingerprint(device="cpu", device_kind="cpu")
     )
-    lane = {gate.name: gate.status for gate in gates_of(host)}
-    assert [lane[name] for name in ("plan", "compile", "policy", "timing")] == ["not applicable"] * 4
+    kind = {gate.name: gate.status for gate in gates_of(host)}
+    assert [kind[name] for name in ("plan", "compile", "policy", "timing")] == ["not applicable"] * 4
 
 
 def test_sides_hold_each_baseline_with_the_speedup_against_it() -> None:
@@ -133,18 +133,18 @@ def test_with_tensor_cores_the_ceiling_is_that_of_their_fastest_type(counter: st
     used = Metric(name=counter, value=40.0, unit="%", origin=Origin.MEASURED)
     many = attempt.profile.roofline.model_copy(update={"flops": 1e12})
     profile = attempt.profile.model_copy(update={"metrics": (*attempt.profile.metrics, used), "roofline": many})
-    place = roofline_point(attempt.model_copy(update={"profile": profile}))
-    assert place is not None
-    assert place.roofs is not None
-    assert place.tensor_cores
-    assert place.ceiling_us == pytest.approx(1e12 / place.roofs.fp16_tensor_flops_per_s * 1e6)
+    index = roofline_point(attempt.model_copy(update={"profile": profile}))
+    assert index is not None
+    assert index.roofs is not None
+    assert index.tensor_cores
+    assert index.ceiling_us == pytest.approx(1e12 / index.roofs.fp16_tensor_flops_per_s * 1e6)
     idle = used.model_copy(update={"value": 0.0})
     profile = profile.model_copy(update={"metrics": (*attempt.profile.metrics, idle)})
-    place = roofline_point(attempt.model_copy(update={"profile": profile}))
-    assert place is not None
-    assert place.roofs is not None
-    assert not place.tensor_cores
-    assert place.ceiling_us == pytest.approx(1e12 / place.roofs.fp32_flops_per_s * 1e6)
+    index = roofline_point(attempt.model_copy(update={"profile": profile}))
+    assert index is not None
+    assert index.roofs is not None
+    assert not index.tensor_cores
+    assert index.ceiling_us == pytest.approx(1e12 / index.roofs.fp32_flops_per_s * 1e6)
 
 
 def test_a_modelled_time_has_no_share_of_the_floor_and_a_quarantined_one_has_no_share_at_all() -> None:
@@ -165,9 +165,9 @@ def test_an_attempt_is_compared_with_the_best_where_that_is_neither_itself_nor_i
     assert [(diff.name, diff.beside) for diff in other.diffs] == [
         ("source", "parent"), ("plan", "parent"), ("source", "best"), ("plan", "best"),
     ]  # fmt: skip
-    found = other.diff("source", "best")
-    assert found is not None
-    assert found.against == best.id
+    result = other.diff("source", "best")
+    assert result is not None
+    assert result.against == best.id
 
 
 def test_every_command_that_is_told_exists_with_its_options() -> None:
@@ -192,7 +192,7 @@ def test_every_command_that_is_told_exists_with_its_options() -> None:
 
 def test_an_attempt_without_a_candidate_has_nothing_to_evaluate_or_to_compare() -> None:
     records = golden_records("modelled")
-    attempt = next(one for one in records.attempts if one.candidate is None)
+    attempt = next(attempt for attempt in records.attempts if attempt.candidate is None)
     view = attempt_view(attempt, None, task=records.tasks[attempt.task])
     assert view.diffs == ()
     assert len(view.replay) == 1

@@ -50,7 +50,7 @@ def test_the_interval_joins_those_of_both_times_and_is_wider_than_either() -> No
     a, b = golden_records("measured-a"), golden_records("measured-b")
     pair = row(view, "softmax")
     speeds = [
-        next(one for one in run.of_task("softmax") if one.id == best).evaluation.performance
+        next(attempt for attempt in run.of_task("softmax") if attempt.id == best).evaluation.performance
         for run, best in ((a, pair.a_best), (b, pair.b_best))
     ]
     ends = [[math.log(end / speed.time_us) for end in speed.interval_us] for speed in speeds]
@@ -129,7 +129,7 @@ def test_modelled_runs_are_compared_by_traffic_which_has_no_noise() -> None:
     best = records.of_task("softmax")[5].id
     without = RunRecords(
         records.run.model_copy(update={"id": "earlier"}),
-        tuple(one for one in records.attempts if one.id != best),
+        tuple(attempt for attempt in records.attempts if attempt.id != best),
         tasks=records.tasks,
     )
     better = row(compare_view(without, records), "softmax")

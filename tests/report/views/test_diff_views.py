@@ -15,10 +15,10 @@ def diff(before: str, after: str) -> Diff:
     return text_diff(before, after, name="source", beside="parent", against="r/t/00")
 
 
-def applied(before: str, found: Diff) -> list[str]:
+def applied(before: str, result: Diff) -> list[str]:
     """The new text, from the old one and the difference alone."""
     old, made, at = before.splitlines(), [], 0
-    for line in found.lines:
+    for line in result.lines:
         if line.kind == "gap":
             continue
         if line.old_number is not None:
@@ -32,38 +32,38 @@ def applied(before: str, found: Diff) -> list[str]:
 
 
 def test_a_difference_makes_the_new_text_of_the_old_one() -> None:
-    chosen = random.Random(7)
+    selected = random.Random(7)
     for length in (0, 1, 5, 40, 400, 900):
         for alphabet in ("ab", "abcdefghijklmnop"):
-            old = [chosen.choice(alphabet) + str(chosen.randrange(9)) for _ in range(length)]
-            new = [line for line in old if chosen.random() < 0.9]
+            old = [selected.choice(alphabet) + str(selected.randrange(9)) for _ in range(length)]
+            new = [line for line in old if selected.random() < 0.9]
             for _ in range(6):
-                new.insert(chosen.randrange(len(new) + 1), chosen.choice("xyz"))
+                new.insert(selected.randrange(len(new) + 1), selected.choice("xyz"))
             before, after = "\n".join(old), "\n".join(new)
-            found = diff(before, after)
-            assert applied(before, found) == new
-            assert found.added - found.removed == len(new) - len(old)
-            assert found.added == sum(line.kind == "added" for line in found.lines)
+            result = diff(before, after)
+            assert applied(before, result) == new
+            assert result.added - result.removed == len(new) - len(old)
+            assert result.added == sum(line.kind == "added" for line in result.lines)
 
 
 def test_new_lines_are_numbered_in_the_new_text() -> None:
-    found = diff("a\nb\nc\nd\ne\nf\ng\nh\n", "a\nB\nB2\nc\nd\ne\nf\ng\nh\n")
+    result = diff("a\nb\nc\nd\ne\nf\ng\nh\n", "a\nB\nB2\nc\nd\ne\nf\ng\nh\n")
     new = ["a", "B", "B2", "c", "d", "e", "f", "g", "h"]
-    told = [(line.kind, line.old_number, line.new_number, line.text) for line in found.lines]
-    assert told == [
+    text = [(line.kind, line.old_number, line.new_number, line.text) for line in result.lines]
+    assert text == [
         ("same", 1, 1, "a"), ("removed", 2, None, "b"), ("added", None, 2, "B"), ("added", None, 3, "B2"),
         ("same", 3, 4, "c"), ("same", 4, 5, "d"), ("same", 5, 6, "e"), ("gap", None, None, "3 lines left out"),
     ]  # fmt: skip
-    assert all(new[line.new_number - 1] == line.text for line in found.lines if line.new_number)
+    assert all(new[line.new_number - 1] == line.text for line in result.lines if line.new_number)
 
 
 def test_the_text_form_is_a_unified_diff() -> None:
     before, after = "\n".join("abcdefghijklmnopqrstuvw"), "\n".join("abXdefghijklmnopqrstYw")
-    ours = unified(diff(before, after)).split("\n")
+    own_text = unified(diff(before, after)).split("\n")
     theirs = list(
         difflib.unified_diff(before.splitlines(), after.splitlines(), "parent source", "this source", lineterm="")
     )
-    assert ours == theirs
+    assert own_text == theirs
     assert unified(diff(before, before)) == ""
 
 
@@ -73,9 +73,9 @@ def test_ten_thousand_changed_lines_are_compared_line_by_line(every: int) -> Non
     old = [f"line {number} {'x' * 30}" for number in range(10_000)]
     new = [f"{line} changed" if at % every == 0 else line for at, line in enumerate(old)]
     before, after = "\n".join(old), "\n".join(new)
-    found = diff(before, after)
-    assert (found.added, found.removed) == (10_000 // every, 10_000 // every)
-    assert applied(before, found) == new
+    result = diff(before, after)
+    assert (result.added, result.removed) == (10_000 // every, 10_000 // every)
+    assert applied(before, result) == new
 
 
 def test_lines_that_repeat_and_never_meet_are_replaced_as_a_whole() -> None:
@@ -95,14 +95,14 @@ def test_one_line_of_a_megabyte_and_too_many_lines() -> None:
 
 
 def test_a_line_ends_where_a_compiler_ends_it() -> None:
-    found = diff("int a;\u2028int b;\x0cint c;\n", "int a;\u2028int b;\x0cint d;\n")
-    assert [line.old_number for line in found.lines if line.kind == "removed"] == [1]
-    assert [line.text for line in found.lines if line.kind == "added"] == ["int a;\u2028int b;\x0cint d;"]
+    result = diff("int a;\u2028int b;\x0cint c;\n", "int a;\u2028int b;\x0cint d;\n")
+    assert [line.old_number for line in result.lines if line.kind == "removed"] == [1]
+    assert [line.text for line in result.lines if line.kind == "added"] == ["int a;\u2028int b;\x0cint d;"]
 
 
 def test_two_attempts_are_compared_in_the_texts_that_are_asked_for() -> None:
     first, second = golden_records("modelled").of_task("softmax")[:2]
     view = diff_view(first, second)
-    assert [one.name for one in view.diffs] == ["source", "plan"]
+    assert [diff.name for diff in view.diffs] == ["source", "plan"]
     assert (view.before, view.after) == (first.id, second.id)
-    assert [one.name for one in diff_view(first, second, ["plan"]).diffs] == ["plan"]
+    assert [diff.name for diff in diff_view(first, second, ["plan"]).diffs] == ["plan"]

@@ -49,7 +49,7 @@ class Told(RunProgress):
         self.on_event(event, at(seconds))
 
     def lanes(self) -> list[tuple[str | None, str, int]]:
-        return [(lane.task, lane.stage, lane.round) for lane in self.view(at(10_000)).lanes]
+        return [(worker.task, worker.stage, worker.round) for worker in self.view(at(10_000)).lanes]
 
 
 def bars(view: ProgressView) -> dict[str, tuple[float, float | None]]:
@@ -57,52 +57,52 @@ def bars(view: ProgressView) -> dict[str, tuple[float, float | None]]:
 
 
 def test_a_task_stays_in_the_first_free_lane_until_it_is_finished() -> None:
-    told = Told(jobs=2)
-    assert told.lanes() == [(None, "", 0), (None, "", 0)]
-    told.hear(1, Event("task_started", task="softmax"))
-    told.hear(2, Event("stage", task="matmul", round=0, stage="describe"))
-    told.hear(3, Event("stage", task="softmax", round=1, stage="coder"))
-    assert told.lanes() == [("softmax", "coder", 1), ("matmul", "describe", 0)]
-    told.hear(4, Event("task_finished", task="softmax", message="done"))
-    assert told.lanes() == [(None, "", 0), ("matmul", "describe", 0)]
-    told.hear(5, Event("stage", task="argmax", round=0, stage="describe"))
-    told.hear(6, Event("stage", task="matmul", round=2, stage="evaluate"))
-    assert told.lanes() == [("argmax", "describe", 0), ("matmul", "evaluate", 2)]
-    view = told.view(at(9))
-    assert [seconds_since(lane.since, at(9)) for lane in view.lanes] == [4, 3]
-    told.hear(7, Event("warning", task="matmul", message="no model answers", failed=True))
-    assert told.lanes()[1] == (None, "", 0)
-    told.hear(8, Event("run_finished", message="stopped"))
-    assert told.lanes() == [(None, "", 0), (None, "", 0)]
-    assert told.view(at(9)).state == "stopped"
+    progress = Told(jobs=2)
+    assert progress.lanes() == [(None, "", 0), (None, "", 0)]
+    progress.hear(1, Event("task_started", task="softmax"))
+    progress.hear(2, Event("stage", task="matmul", round=0, stage="describe"))
+    progress.hear(3, Event("stage", task="softmax", round=1, stage="coder"))
+    assert progress.lanes() == [("softmax", "coder", 1), ("matmul", "describe", 0)]
+    progress.hear(4, Event("task_finished", task="softmax", message="done"))
+    assert progress.lanes() == [(None, "", 0), ("matmul", "describe", 0)]
+    progress.hear(5, Event("stage", task="argmax", round=0, stage="describe"))
+    progress.hear(6, Event("stage", task="matmul", round=2, stage="evaluate"))
+    assert progress.lanes() == [("argmax", "describe", 0), ("matmul", "evaluate", 2)]
+    view = progress.view(at(9))
+    assert [seconds_since(worker.since, at(9)) for worker in view.lanes] == [4, 3]
+    progress.hear(7, Event("warning", task="matmul", message="no model answers", failed=True))
+    assert progress.lanes()[1] == (None, "", 0)
+    progress.hear(8, Event("run_finished", message="stopped"))
+    assert progress.lanes() == [(None, "", 0), (None, "", 0)]
+    assert progress.view(at(9)).state == "stopped"
 
 
 def test_lanes_of_several_devices_stand_together_under_their_names() -> None:
-    told = Told(device="cuda", jobs=3)
-    told.hear(1, Event("stage", task="softmax", round=0, stage="describe"))
-    told.hear(2, Event("stage", task="softmax", round=0, stage="coder", device="cuda:1"))
-    told.hear(3, Event("stage", task="matmul", round=0, stage="coder", device="cuda:0"))
-    lanes = told.view(at(4)).lanes
-    assert [(worker_label(lane, "cuda"), lane.task) for lane in lanes] == [
+    progress = Told(device="cuda", jobs=3)
+    progress.hear(1, Event("stage", task="softmax", round=0, stage="describe"))
+    progress.hear(2, Event("stage", task="softmax", round=0, stage="coder", device="cuda:1"))
+    progress.hear(3, Event("stage", task="matmul", round=0, stage="coder", device="cuda:0"))
+    lanes = progress.view(at(4)).lanes
+    assert [(worker_label(worker, "cuda"), worker.task) for worker in lanes] == [
         ("cuda:0", "matmul"), ("cuda:1", "softmax"), ("2", None),
     ]  # fmt: skip
     alone = Told(device="cuda:0", jobs=1)
     alone.hear(1, Event("stage", task="softmax", round=0, stage="coder", device="cuda:0"))
-    assert [worker_label(lane, "cuda:0") for lane in alone.view(at(2)).lanes] == ["0"]
+    assert [worker_label(worker, "cuda:0") for worker in alone.view(at(2)).lanes] == ["0"]
 
 
 def test_more_tasks_at_work_than_workers_are_shown_all_the_same() -> None:
-    told = Told(jobs=1)
+    progress = Told(jobs=1)
     for task in ("softmax", "matmul"):
-        told.hear(1, Event("stage", task=task, round=0, stage="coder"))
-    assert [lane.task for lane in told.view(at(1)).lanes] == ["softmax", "matmul"]
+        progress.hear(1, Event("stage", task=task, round=0, stage="coder"))
+    assert [worker.task for worker in progress.view(at(1)).lanes] == ["softmax", "matmul"]
 
 
 def test_bars_have_what_the_run_told_and_the_limits_of_its_budget() -> None:
-    told = Told(budget=Budget(evaluations=40, wall_seconds=600, tokens=1000, dollars=2.5))
+    progress = Told(budget=Budget(evaluations=40, wall_seconds=600, tokens=1000, dollars=2.5))
     spent = Totals(evaluations=5, tokens=900, dollars=0.25, uncounted=0, unpriced=1)
-    told.hear(3, Event("stage", task="softmax", round=0, stage="coder", spent=spent))
-    view = told.view(at(33))
+    progress.hear(3, Event("stage", task="softmax", round=0, stage="coder", spent=spent))
+    view = progress.view(at(33))
     assert bars(view) == {
         "tasks": (0, 3),
         "evaluations": (5, 40),
@@ -118,27 +118,27 @@ def test_bars_have_what_the_run_told_and_the_limits_of_its_budget() -> None:
 
 
 def test_bars_that_say_nothing_are_not_shown() -> None:
-    told = Told()
-    told.hear(1, Event("stage", task="softmax", round=0, stage="coder", spent=Totals(2, 0, 0.0, 0, 0)))
-    assert [bar.name for bar in visible_bars(told.view(at(5)))] == ["tasks", "evaluations"]
+    progress = Told()
+    progress.hear(1, Event("stage", task="softmax", round=0, stage="coder", spent=Totals(2, 0, 0.0, 0, 0)))
+    assert [bar.name for bar in visible_bars(progress.view(at(5)))] == ["tasks", "evaluations"]
 
 
 def test_the_funnel_is_that_of_the_run_view() -> None:
-    told = Told()
+    progress = Told()
     for attempt in ATTEMPTS:
-        told.hear(1, Event("attempt", task=attempt.task, round=attempt.number, attempt=attempt))
-    found = told.view(at(2)).funnel
+        progress.hear(1, Event("attempt", task=attempt.task, round=attempt.number, attempt=attempt))
+    result = progress.view(at(2)).funnel
     view = run_view(RunRecords(make_run(), tuple(ATTEMPTS)))
-    assert found == {step.step: step.count for step in view.funnel}
-    assert list(found) == [step.step for step in view.funnel]
+    assert result == {step.step: step.count for step in view.funnel}
+    assert list(result) == [step.step for step in view.funnel]
 
 
 def test_gains_are_the_latest_five_newest_first() -> None:
-    told = Told()
+    progress = Told()
     for number in range(7):
-        told.hear(number, Event("attempt", task="softmax", attempt=ATTEMPTS[number % 2]))
-    told.hear(8, Event("attempt", task="softmax", attempt=ATTEMPTS[2]))
-    gains = told.view(at(9)).gains
+        progress.hear(number, Event("attempt", task="softmax", attempt=ATTEMPTS[number % 2]))
+    progress.hear(8, Event("attempt", task="softmax", attempt=ATTEMPTS[2]))
+    gains = progress.view(at(9)).gains
     assert [seconds_since(gain.at, START) for gain in gains] == [-6, -5, -4, -3, -2]
     assert gains[1].attempt == "r1/softmax/01"
     assert (gains[1].step, gains[1].standing) == ("vectorise", "8.39 MB DRAM, 1.00x the least")
@@ -162,43 +162,43 @@ def test_a_run_that_goes_on_counts_what_earlier_sittings_did() -> None:
 
 def test_an_end_is_expected_only_once_enough_tasks_have_finished() -> None:
     tasks = tuple(f"task{number}" for number in range(10))
-    told = Told(tasks=tasks, jobs=4)
+    progress = Told(tasks=tasks, jobs=4)
     for number, task in enumerate(tasks[:3]):
-        told.hear(10 * (number + 1), Event("task_finished", task=task, message="done"))
-    assert told.view(at(31)).expected_end is None
-    told.hear(40, Event("task_finished", task=tasks[3], message="done"))
-    expected = told.view(at(41)).expected_end
+        progress.hear(10 * (number + 1), Event("task_finished", task=task, message="done"))
+    assert progress.view(at(31)).expected_end is None
+    progress.hear(40, Event("task_finished", task=tasks[3], message="done"))
+    expected = progress.view(at(41)).expected_end
     assert expected is not None
     assert seconds_since(expected, at(0)) == -100
-    assert told.view(at(41), stopping=True).expected_end is None
-    assert told.view(at(100)).expected_end is None
+    assert progress.view(at(41), stopping=True).expected_end is None
+    assert progress.view(at(100)).expected_end is None
 
 
 def test_an_end_is_never_expected_after_the_wall_time() -> None:
     tasks = tuple(f"task{number}" for number in range(100))
-    told = Told(tasks=tasks, jobs=1, budget=Budget(wall_seconds=90))
+    progress = Told(tasks=tasks, jobs=1, budget=Budget(wall_seconds=90))
     for number, task in enumerate(tasks[:3]):
-        told.hear(10 * (number + 1), Event("task_finished", task=task, message="done"))
-    expected = told.view(at(31)).expected_end
+        progress.hear(10 * (number + 1), Event("task_finished", task=task, message="done"))
+    expected = progress.view(at(31)).expected_end
     assert expected is not None
     assert seconds_since(expected, at(0)) == -90
 
 
 def test_a_warning_is_one_line_that_moves_no_cursor() -> None:
-    told = Told()
-    told.hear(1, Event("warning", task="softmax", message=HOSTILE + "\nand more"))
-    error = told.view(at(2)).error
+    progress = Told()
+    progress.hear(1, Event("warning", task="softmax", message=HOSTILE + "\nand more"))
+    error = progress.view(at(2)).error
     assert error.startswith("softmax: \\x1b[31mred")
     assert error.endswith("next and more")
     assert error.isprintable()
 
 
 def test_states_follow_the_run() -> None:
-    told = Told()
-    assert told.view(at(1)).state == "running"
-    assert told.view(at(1), stopping=True).state == "stopping"
-    told.fail("the disk is full")
-    assert (told.view(at(1), stopping=True).state, told.view(at(1)).error) == ("failed", "the disk is full")
+    progress = Told()
+    assert progress.view(at(1)).state == "running"
+    assert progress.view(at(1), stopping=True).state == "stopping"
+    progress.fail("the disk is full")
+    assert (progress.view(at(1), stopping=True).state, progress.view(at(1)).error) == ("failed", "the disk is full")
     over = Told()
     over.hear(1, Event("run_finished", message="finished"))
     assert over.view(at(1), stopping=True).state == "finished"
@@ -228,11 +228,13 @@ def test_a_journal_alone_tells_how_far_a_run_came() -> None:
         Usage(model="m", input_tokens=10, output_tokens=5, dollars=0.5, seconds=1),
         Usage(model="m", input_tokens=None, output_tokens=5, dollars=None, seconds=1),
     ]
-    said = tuple(Message(role="reply", agent="coder", content="x", provider="openai:m", usage=one) for one in usages)
+    messages = tuple(
+        Message(role="reply", agent="coder", content="x", provider="openai:m", usage=usage) for usage in usages
+    )
     run = make_run(state=RunState.FINISHED, budget=Budget(dollars=1)).model_copy(
         update={"ended": "2026-11-21T06:02:00+00:00"}
     )
-    records = RunRecords(run, tuple(ATTEMPTS), {"softmax": "done"}, messages={"softmax": said})
+    records = RunRecords(run, tuple(ATTEMPTS), {"softmax": "done"}, messages={"softmax": messages})
     view = journalled_progress(records)
     assert (view.state, view.pid, view.lanes, view.expected_end) == ("finished", 0, (), None)
     assert bars(view) == {

@@ -76,8 +76,8 @@ def test_a_run_without_attempts_has_a_view():
         (RunState.FINISHED, False, "finished"),
     ],
 )
-def test_a_killed_run_is_told_apart_from_a_running_one(state: RunState, live: bool, shown: str):
-    assert run_view(RunRecords(make_run(state=state), (), {}, live)).state == shown
+def test_a_killed_run_is_told_apart_from_a_running_one(state: RunState, live: bool, text: str):
+    assert run_view(RunRecords(make_run(state=state), (), {}, live)).state == text
 
 
 def test_a_run_that_ended_since_it_was_read_was_not_interrupted(tmp_path: Path):
@@ -202,7 +202,7 @@ def test_a_modelled_board_shows_no_speedups():
 def test_fast_p_is_over_all_tasks_and_a_failure_is_no_speedup():
     (board,) = leaderboard([records("m1", device="cuda:0")]).boards
     (entry,) = board.entries
-    assert {one.p: one.value for one in entry.fast_p} == {
+    assert {point.p: point.value for point in entry.fast_p} == {
         0.0: pytest.approx(2 / 3), 1.0: pytest.approx(2 / 3), 1.2: pytest.approx(1 / 3), 1.5: 0.0,
         2.0: 0.0,
     }  # fmt: skip
@@ -220,7 +220,7 @@ def test_a_correct_kernel_without_a_baseline_counts_for_fast_0_alone():
     run = make_run(device="cuda:0", tasks=("softmax",))
     attempt = make_attempt(run, make_task(), 0, Verdict.OK, accepted=True)
     (board,) = leaderboard([RunRecords(run, (attempt,))]).boards
-    assert [one.value for one in board.entries[0].fast_p] == [1.0, 0.0, 0.0, 0.0, 0.0]
+    assert [point.value for point in board.entries[0].fast_p] == [1.0, 0.0, 0.0, 0.0, 0.0]
     assert board.entries[0].untimed == 1
 
 
@@ -248,8 +248,8 @@ def test_no_cell_is_lost_at_any_width(width: int, device: str):
     flat = re.sub(r"\s+", "", text)
     for task in TASKS:
         assert task in flat
-    wanted = ["8.39MB", "1.00x", "dram"] if device.startswith("emulated") else ["1.50x", "1.18x", "67%", "1of"]
-    for cell in wanted:
+    expected = ["8.39MB", "1.00x", "dram"] if device.startswith("emulated") else ["1.50x", "1.18x", "67%", "1of"]
+    for cell in expected:
         assert cell in flat, cell
 
 
@@ -263,9 +263,9 @@ def test_every_format_of_the_board_says_the_same():
     assert {row["suite_digest"] for row in rows} == {data["boards"][0]["key"]["suite_digest"]}
     terminal = drawn(leaderboard_lines(view), 200)
     page = leaderboard_markdown(view)
-    for shown in ("1.50x", "2.25x", "67 %", "1.18x"):
-        assert shown in terminal
-        assert shown in page
+    for text in ("1.50x", "2.25x", "67 %", "1.18x"):
+        assert text in terminal
+        assert text in page
 
 
 def test_hostile_text_does_not_reach_a_terminal_or_a_page_as_it_is():
@@ -315,6 +315,6 @@ def test_exported_lines_hold_what_training_needs():
 
 def test_a_summary_follows_parents_even_in_a_circle():
     run, task = make_run(), make_task()
-    one = make_attempt(run, task, 0, Verdict.OK, parent=1, accepted=True, move="a")
+    first = make_attempt(run, task, 0, Verdict.OK, parent=1, accepted=True, move="a")
     two = make_attempt(run, task, 1, Verdict.OK, parent=0, accepted=True, move="b")
-    assert len(summarise(run.id, task.name, [one, two]).moves) <= 3
+    assert len(summarise(run.id, task.name, [first, two]).moves) <= 3

@@ -100,7 +100,7 @@ def test_an_attempt_comes_as_far_as_its_stage_says(verdict: Verdict, stage: str,
 
 
 def test_a_correct_attempt_is_stable_and_faster_by_its_time(runs: dict[str, RunRecords]):
-    reached = {one.id.split("/", 1)[1]: step_reached(one.evaluation) for one in runs["measured-a"].attempts}
+    reached = {attempt.id.split("/", 1)[1]: step_reached(attempt.evaluation) for attempt in runs["measured-a"].attempts}
     assert reached["softmax/01"] == "faster"
     assert reached["argmax/01"] == "stable"  # slower than the fastest baseline
     assert reached["unstable/01"] == "correct"  # its interval did not settle
@@ -273,16 +273,16 @@ def test_all_that_was_paid_and_all_evaluations_are_in_what_was_spent(
     runs: dict[str, RunRecords], views: dict[str, RunView], name: str
 ):
     view, attempts = views[name], runs[name].attempts
-    agents = [one for one in view.spent if one.kind == "agent"]
-    assert sum(one.seconds for one in agents) == pytest.approx(view.cost.seconds)
+    agents = [part for part in view.spent if part.kind == "agent"]
+    assert sum(part.seconds for part in agents) == pytest.approx(view.cost.seconds)
     if view.cost.dollars is None:
-        assert None in [one.dollars for one in agents]
+        assert None in [part.dollars for part in agents]
     else:
-        assert sum(one.dollars for one in agents) == pytest.approx(view.cost.dollars)
-    evaluations = sum(one.seconds for one in view.spent if one.kind == "evaluation")
-    assert evaluations == pytest.approx(sum(sum(one.evaluation.seconds.values()) for one in attempts), abs=0.01)
-    assert [one.what for one in view.spent if one.kind == "rest"] == ["other", "idle"]
-    assert len({one.what for one in view.spent}) == len(view.spent)
+        assert sum(part.dollars for part in agents) == pytest.approx(view.cost.dollars)
+    evaluations = sum(part.seconds for part in view.spent if part.kind == "evaluation")
+    assert evaluations == pytest.approx(sum(sum(part.evaluation.seconds.values()) for part in attempts), abs=0.01)
+    assert [part.what for part in view.spent if part.kind == "rest"] == ["other", "idle"]
+    assert len({part.what for part in view.spent}) == len(view.spent)
 
 
 def test_what_nobody_worked_is_idle():
@@ -290,19 +290,21 @@ def test_what_nobody_worked_is_idle():
     attempt = make_attempt(make_run(device="cuda:0"), task, 0, Verdict.WRONG)
     records = alone(attempt)
     ended = records.run.model_copy(update={"ended": "2026-11-21T06:00:10+00:00"})
-    rest = {one.what: one.seconds for one in run_view(RunRecords(ended, (attempt,))).spent if one.kind == "rest"}
+    rest = {part.what: part.seconds for part in run_view(RunRecords(ended, (attempt,))).spent if part.kind == "rest"}
     assert rest == {"other": pytest.approx(0.8 - 0.65), "idle": pytest.approx(2 * 10 - 0.8)}
-    assert "idle" not in {one.what for one in run_view(records).spent}
+    assert "idle" not in {part.what for part in run_view(records).spent}
 
 
 @every_run
 def test_rows_of_the_matrix_add_up_to_the_run(runs: dict[str, RunRecords], views: dict[str, RunView], name: str):
     view = views[name]
-    assert sum(row.seconds for row in view.matrix) == pytest.approx(sum(one.seconds for one in runs[name].attempts))
-    known = [row.dollars for row in view.matrix]
-    assert (None in known) == (view.cost.dollars is None)
-    if None not in known:
-        assert math.fsum(known) == pytest.approx(view.cost.dollars)
+    assert sum(row.seconds for row in view.matrix) == pytest.approx(
+        sum(attempt.seconds for attempt in runs[name].attempts)
+    )
+    expected = [row.dollars for row in view.matrix]
+    assert (None in expected) == (view.cost.dollars is None)
+    if None not in expected:
+        assert math.fsum(expected) == pytest.approx(view.cost.dollars)
     for row, task in zip(view.matrix, view.tasks, strict=True):
         assert len(row.cells) == task.rounds
         assert [cell.id for cell in row.cells if cell.accepted][-1:] == ([task.best] if task.best else [])
@@ -329,10 +331,10 @@ def test_one_task_can_be_had_in_full(store: Store, runs: dict[str, RunRecords], 
     light = RunRecords.load(store, golden(name).run, texts=False)
     for task in ("softmax", golden(name).run.config.tasks[-1]):
         full = light.full(store, task)
-        wanted = task_view(runs[name], task).model_dump_json()
+        expected = task_view(runs[name], task).model_dump_json()
         assert list(map(repr, full.attempts)) == list(map(repr, runs[name].of_task(task)))  # a NaN equals itself here
-        assert task_view(full, task).model_dump_json() == wanted
-        assert task_view(runs[name].full(store, task), task).model_dump_json() == wanted
+        assert task_view(full, task).model_dump_json() == expected
+        assert task_view(runs[name].full(store, task), task).model_dump_json() == expected
 
 
 @pytest.mark.parametrize("name", ["hostile", "escaping"])

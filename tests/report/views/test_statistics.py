@@ -46,11 +46,11 @@ def known(values: Sequence[float]) -> list[float]:
 @few
 @given(values=speedups)
 def test_the_interval_holds_the_value_and_the_same_tasks_give_the_same(statistic, values: list[float]):
-    found = statistic(values)
-    assert found == statistic(list(values))
-    if found is not None:
-        assert found.low <= found.value <= found.high
-        assert all(map(math.isfinite, (found.low, found.high)))
+    result = statistic(values)
+    assert result == statistic(list(values))
+    if result is not None:
+        assert result.low <= result.value <= result.high
+        assert all(map(math.isfinite, (result.low, result.high)))
 
 
 @statistics

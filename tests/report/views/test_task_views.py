@@ -32,7 +32,7 @@ def test_a_task_that_was_not_journalled_has_a_view_all_the_same() -> None:
     records = replace(golden_records("modelled"), tasks={}, facts={})
     view = task_view(records, "softmax")
     assert (view.title, view.level, view.reference, view.sizes) == ("", None, None, ())
-    profile = next(one.profile for one in records.of_task("softmax") if one.profile)
+    profile = next(attempt.profile for attempt in records.of_task("softmax") if attempt.profile)
     assert view.floor_us == pytest.approx(profile.roofline.compulsory_bytes / H100.dram_bandwidth_gbps / 1e3)
     assert task_view(records, "cumsum").floor_us is None
 
@@ -42,7 +42,7 @@ def test_the_floor_is_the_least_bytes_at_the_peak_of_the_runs_own_device() -> No
         records = golden_records(name)
         view = task_view(records, "softmax")
         least = view.sizes[0].compulsory_bytes or next(
-            one.profile.roofline.compulsory_bytes for one in records.of_task("softmax") if one.profile
+            attempt.profile.roofline.compulsory_bytes for attempt in records.of_task("softmax") if attempt.profile
         )
         assert view.floor_us == pytest.approx(least / spec.dram_bandwidth_gbps / 1e3)
         assert view.roofs is not None
@@ -71,7 +71,7 @@ def test_each_baseline_has_the_best_time_that_was_believed() -> None:
     assert [row.median_us for row in view.baselines] == sorted(row.median_us for row in view.baselines)
     assert {row.name for row in view.baselines} == {side.name for side in sides}
     quarantined = task_view(records, "attention")
-    assert all(one.evaluation.performance.quarantined for one in records.of_task("attention"))
+    assert all(attempt.evaluation.performance.quarantined for attempt in records.of_task("attention"))
     assert quarantined.baselines == ()
     assert task_view(golden_records("modelled"), "softmax").baselines == ()
 

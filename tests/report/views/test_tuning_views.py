@@ -30,7 +30,7 @@ def tuned() -> tuple[Attempt, Attempt]:
     assert seed.candidate is not None
     plan = seed.candidate.plan.replace("128 | 256", "128 | 256 | 512 | 2048")
     candidate = seed.candidate.model_copy(update={"plan": plan, "choices": {}})
-    chosen = candidate.model_copy(update={"choices": {"BLOCK": 512}})
+    selected = candidate.model_copy(update={"choices": {"BLOCK": 512}})
     parent = seed.model_copy(
         update={"candidate": candidate, "evaluation": bound(seed, candidate.hash), "trials": TRIALS}
     )
@@ -39,8 +39,8 @@ def tuned() -> tuple[Attempt, Attempt]:
         "operator": Operator.TUNE,
         "finding": None,
         "messages": (),
-        "candidate": chosen,
-        "evaluation": bound(child, chosen.hash),
+        "candidate": selected,
+        "evaluation": bound(child, selected.hash),
     }
     return parent, child.model_copy(update=changes)
 
