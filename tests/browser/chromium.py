@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 WAIT_MS = 120_000
-"""For whatever must happen, on a machine with much else to do; nothing is timed by it.
+"""Timeout for events on a busy machine; nothing is timed by it.
 
 What ``wait_for_function`` waits for is given as a function: the policy of the pages forbids that an expression be
 evaluated a second time."""
@@ -30,7 +30,7 @@ OPTIONS = (
 
 
 def missing() -> str | None:
-    """What this machine lacks for a browser test, if anything."""
+    """Missing requirement of browser tests on this machine, if any."""
     if importlib.util.find_spec("playwright") is None:
         return "playwright is not installed"
     return None if _executable() else "there is no Chromium"

@@ -80,7 +80,7 @@ def tab(chrome: Browser) -> Iterator[Callable[..., Tab]]:
 
 @pytest.fixture(scope="session")
 def visited(chrome: Browser, report: Path) -> Callable[[str, str], Visit]:
-    """What a page of the report was like in a theme, opened once however many tests ask."""
+    """Visit of a page of the report in a theme, cached per page."""
     seen: dict[tuple[str, str], Visit] = {}
 
     def look(page: str, theme: str) -> Visit:

@@ -1,4 +1,4 @@
-"""How tests read a page: what it said, what it asked for, what it shows."""
+"""Checks of a page: its console messages, its requests, its text."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ COLOUR_RULES = {"type": "rule", "values": ["color-contrast", "link-in-text-block
 
 @dataclass
 class Heard:
-    """What pages said to the console and what they asked for."""
+    """Console messages and requests of pages."""
 
     faults: list[str] = field(default_factory=list)
-    """Warnings and errors of the console, and errors that nobody caught."""
+    """Warnings and errors of the console, and uncaught errors."""
     requests: list[str] = field(default_factory=list)
 
 
@@ -33,11 +33,11 @@ def listen(context: BrowserContext) -> Heard:
     """Hear everything that pages of this context say and ask for."""
     heard = Heard()
 
-    def said(message: Any) -> None:
+    def on_console(message: Any) -> None:
         if message.type in ("warning", "error"):
             heard.faults.append(f"{message.type}: {message.text}")
 
-    context.on("console", said)
+    context.on("console", on_console)
     context.on("weberror", lambda error: heard.faults.append(f"uncaught: {error.error}"))
     context.on("request", lambda request: heard.requests.append(request.url))
     return heard
@@ -76,7 +76,7 @@ class Tab:
 
 @dataclass(frozen=True)
 class Visit:
-    """What one page was like."""
+    """Observations of one page."""
 
     faults: list[str]
     strangers: list[str]

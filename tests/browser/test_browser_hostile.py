@@ -1,4 +1,4 @@
-"""What models, task files and strangers' results wrote is shown as text, and does nothing."""
+"""Untrusted text of models, task files and submitted results is shown as text and has no effect."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LARGE = {
 }
 SHOWN = PAGES | LARGE
 CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-"""Characters that move what is around them, or that no one sees."""
+"""Characters that move their neighbours, or are invisible."""
 
 _FOREIGN = """() => [...document.querySelectorAll('*')].filter(one =>
     [...one.attributes].some(attribute => attribute.name.startsWith('on')) ||
@@ -55,7 +55,7 @@ _FOREIGN = """() => [...document.querySelectorAll('*')].filter(one =>
 
 @dataclass(frozen=True)
 class Sight:
-    """What a hostile page came to."""
+    """Effects of a hostile page."""
 
     tab: Tab
     title: str

@@ -44,7 +44,7 @@ DOMParser.prototype.parseFromString = function (...text) {
   return parse.apply(this, text);
 };
 """
-"""How often the page heard that something had changed, and how often it got itself anew."""
+"""Number of updates that the page received, and number of its reloads."""
 
 
 @dataclass(frozen=True)

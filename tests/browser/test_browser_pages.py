@@ -98,7 +98,7 @@ def test_a_board_fits_a_desk(visited: Visited, tab: Callable[..., Tab], tmp_path
         "by": "Researchers of a University", "coder": "anthropic:claude-sonnet-4-5-20250929", "note": "words " * 30,
         "judge": "anthropic:claude-opus-4-1-20250805", "tasks_ok": 238, "tasks_total": 250, "attempts": 12_000,
         "tokens_per_task": 1_234_567.0, "dollars_per_task": 12.345,
-        "verified": Verified(by="somebody", when="2026-11-20", rerun=250, tasks=250, agree=False),
+        "verified": Verified(by="Ada", when="2026-11-20", rerun=250, tasks=250, agree=False),
     }  # fmt: skip
     board = next(shown_board for shown_board in leaderboard([golden_records("measured-a")]).boards)
     entries = tuple(
@@ -150,7 +150,7 @@ def test_numbers_of_a_page_are_those_of_show(kind: str, visited: Visited):
 
 
 def objects_of(value: object, above: dict[str, object] | None = None) -> Iterator[dict[str, object]]:
-    """Every object within a value of JSON, each with what the objects around it say beside it.
+    """Every object within a JSON value, with the fields of the objects around it.
 
     An estimate enters by its parts, ``NAME``, ``NAME_low`` and ``NAME_high``; a point of fast_p as ``fast_P``.
     """

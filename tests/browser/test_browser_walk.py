@@ -25,12 +25,12 @@ RUN = paths.run_page(MODELLED)
 HOLD = """
 const Observer = IntersectionObserver, held = [];
 window.IntersectionObserver = class extends Observer {
-  constructor(told, options) { super((...news) => held.push(() => told(...news)), options); }
+  constructor(callback, options) { super((...news) => held.push(() => callback(...news)), options); }
 };
 window.waiting = () => held.length;
 window.release = () => held.splice(0).map(one => one()).length;
 """
-"""No chart knows that it is in sight before it is told to."""
+"""Charts learn that they are visible only when the test says so."""
 
 
 TASKS = list(golden("modelled").run.config.tasks)
@@ -88,7 +88,7 @@ def test_a_step_of_the_funnel_filters_the_matrix(tab: OPEN, report: Path):
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desk", "phone"])
 def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: dict[str, int], tab: OPEN, report: Path):
-    """What unfolds the numbers of a chart stands below it, and must not move: not under the press, and not then."""
+    """The control for the numbers of a chart is below it."""
     walk = tab(report, viewport=viewport)
     page = walk.page
     page.add_init_script(HOLD)

@@ -18,11 +18,11 @@ REFERENCE = Path(__file__).resolve().parents[2] / "results" / "reference" / "lea
 
 @pytest.fixture(scope="session")
 def made() -> Callable[..., EntryFile]:
-    """``made("measured-a", by="someone")``: the entry of a golden run."""
+    """``made("measured-a", by="Ada")``: the entry of a golden run."""
     from tests.report.golden.golden_runs import golden_records
 
     @cache
-    def make(name: str, *, by: str = "somebody", note: str = "") -> EntryFile:
+    def make(name: str, *, by: str = "Ada", note: str = "") -> EntryFile:
         records = golden_records(name)
         return make_entry(records, {task: record.digest for task, record in records.tasks.items()}, by=by, note=note)
 
@@ -43,7 +43,7 @@ def forged() -> Callable[..., EntryFile]:
 
 
 def rehash(data: dict[str, Any]) -> None:
-    """What a careful forger does last."""
+    """Update the hashes of a changed entry, as a careful forger does."""
     from kernelforge.records import Candidate, Evaluation
 
     for row in data["tasks"]:

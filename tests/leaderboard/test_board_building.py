@@ -1,4 +1,4 @@
-"""Boards built from files: everything computed anew, all of it written or nothing."""
+"""Boards built from files: all statistics computed from the rows, all files written or none."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_same_entry_twice_is_one_and_the_same_name_twice_is_two(folder: Path
     (folder / "again.json").write_text(entry_text(made("modelled", note="another file")))
     entries = [entry for board in build(read_submitted([folder])).boards for entry in board.entries]
     assert len(entries) == 4
-    assert [entry.by for entry in entries] == ["somebody"] * 4
+    assert [entry.by for entry in entries] == ["Ada"] * 4
 
 
 def test_every_denominator_is_all_tasks(folder: Path):
@@ -180,7 +180,7 @@ def _elsewhere(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flatter", "told"),
+    ("flatter", "message"),
     [
         (_made_up, "tasks: they are not those of the entry"),
         (_unsolved, "the entry has nothing for it"),
@@ -190,11 +190,11 @@ def _elsewhere(data: dict[str, Any]) -> None:
         (lambda data: data["tasks"][0].update(verdict="WRONG"), "what came to WRONG does not agree"),
     ],
 )
-def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, text: str):
-    data = json.loads(record(made("measured-c"), 5).text())
+def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, message: str):
+    data = json.loads(record(made("measured-c"), 5).message())
     flatter(data)
     (folder / "c.verification.json").write_text(json.dumps(data))
-    with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{text}"):
+    with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{message}"):
         read_submitted([folder])
 
 

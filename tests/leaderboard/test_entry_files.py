@@ -1,4 +1,4 @@
-"""Entries: what one holds, and what is refused whatever it says."""
+"""Entries: contents of a file, and files that are refused."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (_source, r"tasks\.0\.best: .*candidate_hash"),
         (_choice, r"tasks\.0\.best: .*candidate_hash"),
@@ -154,10 +154,10 @@ def _set(*path: Any, value: Any) -> Callable[[dict[str, Any]], None]:
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_what_contradicts_itself_is_refused_by_file_and_field(made, change, text: str):
+def test_what_contradicts_itself_is_refused_by_file_and_field(made, change, message: str):
     data = json.loads(entry_text(made("measured-a")))
     change(data)
-    with pytest.raises(EntryError, match=rf"^who\.json: .*({text})") as refused:
+    with pytest.raises(EntryError, match=rf"^who\.json: .*({message})") as refused:
         parse_entry(data, "who.json")
     assert "\n" not in str(refused.value)
 
@@ -167,7 +167,7 @@ def _many_faults(data: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         (_many_faults, "tasks.0: more than 200,000 values"),
         (_set("tasks", value=[1] * 200_000), "tasks.0: Input should be"),
@@ -178,17 +178,17 @@ def _many_faults(data: dict[str, Any]) -> None:
     ],
     ids=["row", "tasks", "fingerprints", "run", "none", "object"],
 )
-def test_faults_are_not_collected_until_memory_is_full(made, change, text: str):
+def test_faults_are_not_collected_until_memory_is_full(made, change, message: str):
     """A fault takes some 2 KB where pydantic collects it, and three bytes in a file."""
     data = json.loads(entry_text(made("measured-a")))
     change(data)
     with pytest.raises(EntryError) as refused:
         parse_entry(data, "who.json")
-    assert str(refused.value).startswith(f"who.json: {text}")
+    assert str(refused.value).startswith(f"who.json: {message}")
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "not usable JSON"),
         ("[]", "a JSON list"),
@@ -202,10 +202,10 @@ def test_faults_are_not_collected_until_memory_is_full(made, change, text: str):
     ],
     ids=["empty", "list", "nan", "infinity", "overflow", "digits", "twice", "deep", "surrogate"],
 )
-def test_hostile_json_is_one_line_and_no_traceback(tmp_path: Path, text: str, told: str):
+def test_hostile_json_is_one_line_and_no_traceback(tmp_path: Path, text: str, message: str):
     path = tmp_path / "entry.json"
     path.write_bytes(text.encode("utf-8", "surrogatepass"))
-    with pytest.raises(EntryError, match=told) as refused:
+    with pytest.raises(EntryError, match=message) as refused:
         read_object(path)
     assert str(refused.value).startswith(str(path))
     assert "\n" not in str(refused.value)

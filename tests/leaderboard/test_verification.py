@@ -173,7 +173,7 @@ def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], 
 def test_no_gpu_moves_bytes_faster_than_it_can(
     made: Callable[..., EntryFile], forged: Forge, nbytes: float, holds: bool
 ):
-    """What the L2 can hold need not be moved."""
+    """Bytes that fit in the L2 need not be moved."""
 
     def change(data: dict[str, Any]) -> None:
         best = row_of(data, "softmax")["best"]
@@ -184,7 +184,7 @@ def test_no_gpu_moves_bytes_faster_than_it_can(
     assert ("cannot move the bytes" in problem) != holds
 
 
-def again(evaluation: Evaluation, scale: float) -> Evaluation:
+def repeated(evaluation: Evaluation, scale: float) -> Evaluation:
     """The same evaluation with a speedup that was measured ``scale`` times as high."""
     data = json.loads(evaluation.model_dump_json())
     performance = data["performance"]
@@ -199,7 +199,7 @@ def again(evaluation: Evaluation, scale: float) -> Evaluation:
 @pytest.mark.parametrize(("scale", "agrees"), [(1.0, True), (1.001, True), (0.5, False), (2.0, False)])
 def test_two_measured_speedups_agree_where_their_intervals_overlap(made, scale: float, agrees: bool):
     best = next(row.best for row in made("measured-c").tasks if row.task == "softmax")
-    problems = list(_problems(best, EvaluationResult(again(best.evaluation, scale), best.profile)))
+    problems = list(_problems(best, EvaluationResult(repeated(best.evaluation, scale), best.profile)))
     assert (problems == []) == agrees
     assert agrees or "the entry says" in problems[0]
 
@@ -223,14 +223,14 @@ def _no_speedup(performance: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forgery", "told"),
+    ("forgery", "message"),
     [
         (_wide, "a speedup of"),
         (lambda performance: _all_times(performance, 0.5), "us here, the entry says"),
         (_no_speedup, "us here, the entry says"),
     ],
 )
-def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, text: str):
+def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, message: str):
     """The file agrees with itself; a board would take these numbers."""
 
     def change(data: dict[str, Any]) -> None:
@@ -241,7 +241,7 @@ def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forg
     assert "times" not in failed(entry)
     true, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (honest, entry))
     (problem,) = _problems(best, EvaluationResult(true.evaluation, true.profile))
-    assert text in problem
+    assert message in problem
 
 
 def _fewer_bytes(best: dict[str, Any]) -> None:
@@ -258,10 +258,10 @@ def _one_kernel(best: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("forgery", "told"),
+    ("forgery", "message"),
     [(_fewer_bytes, "dram__bytes.sum"), (_half_the_time, "modelled time"), (_one_kernel, "kernel's counters")],
 )
-def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, text: str):
+def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, message: str):
     """Nothing in the file contradicts the forgery; what was found here does."""
 
     def change(data: dict[str, Any]) -> None:
@@ -272,7 +272,7 @@ def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Fo
     honest, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (reference, entry))
     result = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_problems(honest, result)) == []
-    assert any(text in problem for problem in _problems(best, result))
+    assert any(message in problem for problem in _problems(best, result))
 
 
 def test_a_full_size_that_is_compared_in_neither_is_said_to_be(reference: EntryFile):

@@ -1,4 +1,4 @@
-"""Text of others is shown, never obeyed."""
+"""Text of others is escaped, never obeyed."""
 
 from __future__ import annotations
 
@@ -33,17 +33,19 @@ from tests.support.recorded_run import HOSTILE
 
 @given(st.text() | st.text(alphabet='\x7f\x9b\u202e\U000e0041\n"\\a'))
 def test_json_on_a_terminal_means_the_same_and_moves_no_cursor(text: str):
-    shown = json_printable(json.dumps({"a": text}, ensure_ascii=False, indent=1))
-    assert json.loads(shown) == {"a": text}
-    assert printable(shown) == shown
+    escaped = json_printable(json.dumps({"a": text}, ensure_ascii=False, indent=1))
+    assert json.loads(escaped) == {"a": text}
+    assert printable(escaped) == escaped
 
 
 @given(st.text())
 def test_printable_leaves_nothing_that_moves_a_cursor_or_hides(text: str):
-    shown = printable(text)
-    assert all(letter in "\n\t" or letter.isprintable() or letter.isspace() for letter in shown if ord(letter) < 0x250)
+    escaped = printable(text)
+    assert all(
+        letter in "\n\t" or letter.isprintable() or letter.isspace() for letter in escaped if ord(letter) < 0x250
+    )
     for hidden in "\x1b\x07\x9b\u202e\u2066\u200b\ufeff\x7f":
-        assert hidden not in shown
+        assert hidden not in escaped
 
 
 def test_printable_keeps_what_people_write():

@@ -96,8 +96,8 @@ def test_a_measured_run_shows_fast_p_with_intervals_and_a_modelled_one_shows_non
     curve = view.fast_curves[0]
     for p in (0, 1, 1.2, 1.5, 2):
         point = next(point for point in curve.points if point.p == p)
-        told = f"{100 * point.value:.0f} % [{100 * point.low:.0f} %, {100 * point.high:.0f} %]"
-        assert re.search(rf"^> {p:g} +{re.escape(told)}", text, re.M)
+        interval = f"{100 * point.value:.0f} % [{100 * point.low:.0f} %, {100 * point.high:.0f} %]"
+        assert re.search(rf"^> {p:g} +{re.escape(interval)}", text, re.M)
     modelled = drawn(run_lines(run_view(golden_records("modelled"))))
     assert "fast" not in modelled
     assert "geomean" not in modelled
@@ -147,9 +147,9 @@ def test_a_line_of_a_megabyte_is_cut_and_says_how_long_it_is() -> None:
 
 def test_a_block_of_text_keeps_every_character_that_can_be_seen() -> None:
     text = "wide 你好 " * 30 + "\n\n\tend"
-    shown = drawn(Block(text), 37)
-    assert shown.replace("\n", "") == text.expandtabs(4).replace("\n", "")
-    assert "\n\n" in shown
+    page = drawn(Block(text), 37)
+    assert page.replace("\n", "") == text.expandtabs(4).replace("\n", "")
+    assert "\n\n" in page
 
 
 def test_a_bar_is_never_empty_for_more_than_nothing() -> None:

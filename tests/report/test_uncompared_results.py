@@ -283,14 +283,14 @@ def test_pages_mark_it_and_filters_tell_it_from_what_is_correct() -> None:
     run = trees["index.html"]
     cells = [
         element
-        for element in run.one("table", class_="matrix").all("a")
+        for element in run.only("table", class_="matrix").all("a")
         if element.attributes.get("data-verdict") == "OK*"
     ]
     assert len(cells) == view.uncompared
     assert {element.text for element in cells} == {"*"}
     assert all(UNCOMPARED in element.attributes["title"] for element in cells)
     offered = {
-        element.attributes["value"]: element.text for element in run.one("select", name_="verdict").all("option")
+        element.attributes["value"]: element.text for element in run.only("select", name_="verdict").all("option")
     }
     assert offered["OK*"] == UNCOMPARED
     assert UNCOMPARED_NOTE in run.text

@@ -1,4 +1,4 @@
-"""What figures show is what views hold; what others wrote is data in them and nothing else."""
+"""Figures show the numbers of views; untrusted text is only ever data in them."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_speedups_have_one_mark_per_task_with_one_and_its_exact_interval() -> No
     for name in ("speedups", "task-speedups"):
         rows = named(draw_run(view), name).spec["data"]["values"]
         assert {row["task"]: (row["speedup"], row.get("low"), row.get("high")) for row in rows} == {
-            task: (one.speedup, one.speedup_lower, one.speedup_upper) for task, one in expected.items()
+            name: (task.speedup, task.speedup_lower, task.speedup_upper) for name, task in expected.items()
         }
         assert all(a["speedup"] >= b["speedup"] for a, b in pairwise(rows))
 

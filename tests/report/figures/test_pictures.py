@@ -51,7 +51,7 @@ def drawn(name: str) -> ElementTree.Element:
 
 
 def marks(picture: ElementTree.Element, kind: str) -> int:
-    """How many marks of a kind there are, those of legends left out."""
+    """Number of marks of a kind, without those of legends."""
     groups = [g for g in picture.iter(f"{SVG}g") if g.get("class", "").startswith(f"mark-{kind} role-mark")]
     return sum(len(group) for group in groups)
 

@@ -1,4 +1,4 @@
-"""What others wrote is what they published."""
+"""Vendored scripts are the published files."""
 
 from __future__ import annotations
 

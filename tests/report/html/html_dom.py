@@ -23,16 +23,16 @@ class Element:
         """Elements in it of that name and with these attributes; ``_`` in a name stands for ``-``."""
         expected = {key.rstrip("_").replace("_", "-"): value for key, value in attributes.items()}
         return [
-            one
-            for one in self._elements()
-            if (not element or one.name == element)
+            child
+            for child in self._elements()
+            if (not element or child.name == element)
             and all(
-                value in one.attributes.get(key, "").split() if key == "class" else one.attributes.get(key) == value
+                value in child.attributes.get(key, "").split() if key == "class" else child.attributes.get(key) == value
                 for key, value in expected.items()
             )
         ]
 
-    def one(self, element: str = "", **attributes: str) -> Element:
+    def only(self, element: str = "", **attributes: str) -> Element:
         (result,) = self.all(element, **attributes)
         return result
 
@@ -48,12 +48,13 @@ class Element:
 
     def table(self, label: str) -> list[dict[str, Element]]:
         """Rows of the table with that caption, each cell by its column's key, parts of cells by that of theirs."""
-        (result,) = (element for element in self.all("table") if element.one("caption").text == label)
+        (result,) = (element for element in self.all("table") if element.only("caption").text == label)
         keys = [
-            element.attributes["data-key"] for element in result.one("thead").all() if "data-key" in element.attributes
+            element.attributes["data-key"] for element in result.only("thead").all() if "data-key" in element.attributes
         ]
         rows = (
-            [element for element in row.inside if isinstance(element, Element)] for row in result.one("tbody").all("tr")
+            [element for element in row.inside if isinstance(element, Element)]
+            for row in result.only("tbody").all("tr")
         )
         return [dict(zip(keys, cells, strict=True)) | _parts(cells) for cells in rows]
 
@@ -64,7 +65,7 @@ def _parts(cells: Sequence[Element]) -> dict[str, Element]:
 
 
 def value(cell: Element) -> Any:
-    """The number that a cell carries beside its text; None for none."""
+    """The number in a cell's ``data-value``; None without one."""
     value = cell.attributes.get("data-value")
     return None if value is None else json.loads(value)
 

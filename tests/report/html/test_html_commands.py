@@ -35,8 +35,8 @@ def main(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     return run
 
 
-def told(report: Path) -> Iterator[str]:
-    """Commands of the Run page, and of the page of the modelled run's first attempt that was told to be the best."""
+def commands(report: Path) -> Iterator[str]:
+    """Commands of the Run page, and of the page of the modelled run's first attempt that became the best."""
     pages = [report / "index.html", report / "runs" / RUN / "softmax" / "05.html"]
     for element in (
         element for page in pages for element in parse(page.read_text()).all() if element.name in ("pre", "code")
@@ -48,7 +48,7 @@ def test_a_shown_command_works_as_given(main: Main, tmp_path: Path) -> None:
     golden_store(tmp_path / FOLDER, "modelled")
     code, messages = main("report", "--results", FOLDER, "--output", "web")
     assert code == 0, messages
-    text = list(told(tmp_path / "web"))
+    text = list(commands(tmp_path / "web"))
     assert [line.split()[1] for line in text] == ["show", "show", "show", "eval"]
     for line in text[:3]:
         name, *words = shlex.split(line.partition(" > ")[0])

@@ -82,14 +82,14 @@ def test_no_page_has_an_id_twice_a_style_or_a_handler_of_its_own_or_a_script_tha
 def test_every_page_has_one_heading_a_title_a_policy_and_names_for_its_tables(site):
     for path, tree in site[1].items():
         assert len(tree.all("h1")) == 1, path
-        assert tree.one("title").text.endswith(" · KernelForge")
+        assert tree.only("title").text.endswith(" · KernelForge")
         (policy,) = [
             element.attributes["content"] for element in tree.all("meta") if "http-equiv" in element.attributes
         ]
         assert policy.startswith("default-src 'none'; ")
         assert "unsafe" not in policy
         for table in tree.all("table"):
-            assert table.one("caption").text
+            assert table.only("caption").text
             assert {element.attributes.get("scope") for element in table.all("th")} <= {"col", "row"}
         assert all(element.attributes["aria-label"] for element in tree.all(class_="scroll"))
 
@@ -143,7 +143,7 @@ def test_what_others_wrote_stays_text_with_its_control_characters_written_out(tr
 
 def test_pages_of_a_modelled_run_say_so_and_hold_no_speedup(trees: Trees):
     result = {path: tree for path, tree in trees("modelled").items() if path != "leaderboard.html"}
-    assert all(tree.one("h1").one(class_="origin").text == "modelled" for tree in result.values())
+    assert all(tree.only("h1").only(class_="origin").text == "modelled" for tree in result.values())
     keys = {element.attributes.get("data-key") for tree in result.values() for element in tree.all("th")}
     assert not keys & {"speedup", "speedup_lower", "fast_1", "geomean_speedup_low"}
     assert not result["index.html"].all(id="f-fast-p")
@@ -151,7 +151,7 @@ def test_pages_of_a_modelled_run_say_so_and_hold_no_speedup(trees: Trees):
 
 def test_pages_of_a_measured_run_say_so(trees: Trees):
     result = trees("measured-a", "measured-b")
-    marked = [tree.one("h1").all(class_="origin") for path, tree in result.items() if path.startswith("runs/")]
+    marked = [tree.only("h1").all(class_="origin") for path, tree in result.items() if path.startswith("runs/")]
     assert {element.text for ones in marked for element in ones} == {"measured"}
     assert all(marked)
 
@@ -174,7 +174,7 @@ def test_numbers_of_the_run_page_are_those_of_its_json_and_csv(pages: Pages, tre
                 assert (value(cell), line[key]) == (None, "")
     assert compared > 40
     text = {
-        element.one("dt").text: value(element.one("dd")) for element in tree.one("dl", class_="headline").all("div")
+        element.only("dt").text: value(element.only("dd")) for element in tree.only("dl", class_="headline").all("div")
     }
     assert text["tasks correct"] == data["tasks_ok"]
     assert text["fast 1"] == data["headline"]["fast_1"]["value"]
@@ -203,7 +203,7 @@ def test_numbers_of_a_comparison_are_those_of_its_json_and_csv(pages: Pages):
 
 def test_the_matrix_holds_every_attempt_with_what_filters_ask_for(trees: Trees):
     tree = trees("measured-a", "measured-b")[f"runs/{MEASURED}/index.html"]
-    matrix = tree.one("table", class_="matrix")
+    matrix = tree.only("table", class_="matrix")
     cells = [cell for box in matrix.all("td", class_="cells") for cell in box.all("a")]
     records = golden_records("measured-a")
     attempts = [attempt for task in records.run.config.tasks for attempt in records.of_task(task)]
@@ -218,9 +218,9 @@ def test_the_matrix_holds_every_attempt_with_what_filters_ask_for(trees: Trees):
     assert len(best) == sum(
         any(attempt.accepted for attempt in records.of_task(task)) for task in records.run.config.tasks
     )
-    offered = {element.attributes["value"] for element in tree.one("select", name_="verdict").all("option")}
+    offered = {element.attributes["value"] for element in tree.only("select", name_="verdict").all("option")}
     assert offered == {"", *(attempt.evaluation.verdict.value for attempt in attempts)}
-    section = tree.one(id=tree.one("form", class_="filters").attributes["data-filters"])
+    section = tree.only(id=tree.only("form", class_="filters").attributes["data-filters"])
     assert section.all("table", class_="matrix")
     assert all(
         element.attributes["href"] == "#matrix" for element in tree.all("a") if "data-state" in element.attributes
@@ -231,10 +231,10 @@ def test_an_attempt_answers_four_questions_in_order_with_its_prompts_below(trees
     tree = trees("modelled")[f"runs/{MODELLED}/softmax/01.html"]
     requests = [element.text for element in tree.all("h2")]
     assert requests == ["What changed", "Is it right", "Is it fast", "Why", "What was said"]
-    linked = [element.attributes["href"] for element in tree.one("ol", class_="questions").all("a")]
+    linked = [element.attributes["href"] for element in tree.only("ol", class_="questions").all("a")]
     assert linked == [f"#{element.attributes['id']}" for element in tree.all("h2")]
     attempt = next(element for element in golden_records("modelled").attempts if element.id.endswith("softmax/01"))
-    messages = [element.one("pre").text for element in tree.one(class_="said").all("details")]
+    messages = [element.only("pre").text for element in tree.only(class_="said").all("details")]
     assert messages == [message.content for message in attempt.messages]
     assert [value(row["error"]) for row in tree.table("By size")] == [
         check.error for check in attempt.evaluation.correctness.sizes
@@ -259,13 +259,13 @@ def test_a_run_without_attempts_has_its_pages():
     site = Site([RunRecords(golden_run, ())])
     for path in site.pages():
         tree = parse(site.render(path) or "")
-        assert tree.one("h1").text
+        assert tree.only("h1").text
     assert value(headline_of(site)["attempts"]) == 0
 
 
 def headline_of(site: Site) -> dict[str, Element]:
     tree = parse(site.render("index.html") or "")
-    return {element.one("dt").text: element.one("dd") for element in tree.one("dl", class_="headline").all("div")}
+    return {element.only("dt").text: element.only("dd") for element in tree.only("dl", class_="headline").all("div")}
 
 
 def test_the_headline_of_a_modelled_run_has_counters_and_no_speed():
@@ -288,9 +288,9 @@ def test_what_is_not_there_is_none_and_a_page_of_another_room_gets_the_layout(tm
     (tmp_path / "other.html.j2").write_text("{% extends layout %}{% block content %}<h1>{{ said }}</h1>{% endblock %}")
     site = Site([golden_records("modelled")], live=True, templates=(tmp_path,))
     assert site.render("runs/../index.html") is None
-    assert site.render("runs/nobody/index.html") is None
+    assert site.render("runs/unknown/index.html") is None
     tree = parse(site.page(Page("live.html", "Live", "other.html.j2", lambda links: {"said": "<b>"})))
-    assert tree.one("h1").text == "<b>"
+    assert tree.only("h1").text == "<b>"
     assert "assets/live.js" in [element.attributes.get("src") for element in tree.all("script")]
     (policy,) = [element.attributes["content"] for element in tree.all("meta") if "http-equiv" in element.attributes]
     assert "connect-src 'self'" in policy

@@ -280,7 +280,7 @@ def test_the_command_says_how_much_it_wrote_and_where(command: Run, results: Pat
     assert (code, out[1]) == (0, index.as_uri())
     assert out[0].endswith(": here/report/index.html")
     attempt = parse((index.parent / "runs" / MODELLED / "softmax" / "01.html").read_text())
-    prompts = [element.text for element in attempt.one(class_="said").all("pre")]
+    prompts = [element.text for element in attempt.only(class_="said").all("pre")]
     assert prompts
     assert all(prompts)  # runs are read without texts, their tasks with them
 
@@ -305,7 +305,7 @@ def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("nobody",), "nobody"),
+        (("unknown",), "unknown"),
         (("latest", "--all"), "--all"),
         (("--output", "mine"), "no report"),
         (("--output", "mine/thesis.tex/report"), "thesis.tex"),

@@ -25,7 +25,7 @@ def viewed(run: str, task: str, number: int) -> AttemptView:
     records = golden_records(run)
     attempts = records.of_task(task)
     attempt = attempts[number]
-    parent = next((one for one in attempts if one.id == attempt.parent), None)
+    parent = next((other for other in attempts if other.id == attempt.parent), None)
     best = best_of(attempts)
     return attempt_view(attempt, parent, best=best, task=records.tasks[task], facts=records.facts.get(task))
 

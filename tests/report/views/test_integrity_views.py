@@ -31,7 +31,7 @@ def timed(**changes: object) -> Attempt:
     return made.model_copy(update={"evaluation": made.evaluation.model_copy(update={"performance": speed})})
 
 
-def found(attempt: Attempt) -> dict[str, tuple[str, bool]]:
+def concerns(attempt: Attempt) -> dict[str, tuple[str, bool]]:
     return {row.concern: (row.detail, row.scored) for row in view_of(attempt).rows}
 
 
@@ -45,9 +45,9 @@ def test_an_attempt_without_fault_is_not_listed():
 def test_a_quarantined_time_is_listed_and_does_not_count():
     unscored = {"quarantined": "below the floor", "speedup": None, "speedup_lower": None, "speedup_eager": None}
     attempt = timed(**unscored)
-    assert found(attempt) == {"quarantined": ("below the floor", True)}  # its reward for being correct stands
+    assert concerns(attempt) == {"quarantined": ("below the floor", True)}  # its reward for being correct stands
     unpaid = attempt.model_copy(update={"reward": attempt.reward.model_copy(update={"value": None})})
-    assert found(unpaid) == {"quarantined": ("below the floor", False)}
+    assert concerns(unpaid) == {"quarantined": ("below the floor", False)}
 
 
 def test_doubts_about_how_a_time_was_taken_are_listed():
@@ -57,7 +57,7 @@ def test_doubts_about_how_a_time_was_taken_are_listed():
     )  # fmt: skip
     host = {"events_us": 10.0, "slope_us": 15.0, "agrees": False}
     timing = make_timing(9.5, 1.5, clocks=clocks, host=host, settled=False, budget_s=4.0)
-    assert found(timed(timing=timing)) == {
+    assert concerns(timed(timing=timing)) == {
         "clocks-disagree": ("10 µs by events, 15 µs by the parent's clock", True),
         "throttled": ("SwPowerCap, HwThermalSlowdown", True),
         "unsettled": ("not as narrow as asked for within 4 s", True),
@@ -66,15 +66,15 @@ def test_doubts_about_how_a_time_was_taken_are_listed():
 
 def test_variance_is_high_beyond_its_bound():
     at, beyond = (9.5 * (1 + width / 2) for width in (HIGH_VARIANCE - 1e-9, HIGH_VARIANCE + 1e-3))
-    assert found(timed(interval_us=(19.0 - at, at))) == {}
-    assert set(found(timed(interval_us=(19.0 - beyond, beyond)))) == {"high-variance"}
+    assert concerns(timed(interval_us=(19.0 - at, at))) == {}
+    assert set(concerns(timed(interval_us=(19.0 - beyond, beyond)))) == {"high-variance"}
 
 
 def test_correct_and_without_a_speedup_is_untimed_where_time_is_measured():
     none = {"speedup": None, "speedup_lower": None, "speedup_eager": None}
-    assert set(found(timed(**none))) == {"untimed"}
+    assert set(concerns(timed(**none))) == {"untimed"}
     assert set(
-        found(timed().model_copy(update={"evaluation": timed().evaluation.model_copy(update={"performance": None})}))
+        concerns(timed().model_copy(update={"evaluation": timed().evaluation.model_copy(update={"performance": None})}))
     ) == {"untimed"}
     modelled = make_attempt(make_run(tasks=(TASK.name,)), TASK, 0, Verdict.OK, accepted=True)
     assert view_of(modelled, device="emulated:h100").counts["untimed"] == 0
@@ -82,7 +82,7 @@ def test_correct_and_without_a_speedup_is_untimed_where_time_is_measured():
 
 def test_policy_and_infra_come_with_their_reasons_and_count_for_nothing():
     for verdict, concern in ((Verdict.POLICY, "policy"), (Verdict.INFRA, "infra")):
-        assert found(make_attempt(RUN, TASK, 0, verdict)) == {concern: (f"why it is {verdict}", False)}
+        assert concerns(make_attempt(RUN, TASK, 0, verdict)) == {concern: (f"why it is {verdict}", False)}
 
 
 def unjudged(reason: str, number: int) -> Attempt:
@@ -124,7 +124,7 @@ def test_an_attempt_without_a_jail_is_listed():
     made = timed()
     fingerprint = made.evaluation.fingerprint.model_copy(update={"jail": "none"})
     evaluation = made.evaluation.model_copy(update={"fingerprint": fingerprint})
-    assert set(found(made.model_copy(update={"evaluation": evaluation}))) == {"unconfined"}
+    assert set(concerns(made.model_copy(update={"evaluation": evaluation}))) == {"unconfined"}
 
 
 def test_rows_come_by_concern_and_then_in_the_order_of_the_run():

@@ -1,4 +1,4 @@
-"""How a live run stands, folded from its events with a clock of the test's own."""
+"""Progress of a live run, folded from its events with a fake clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def at(seconds: float) -> datetime:
 
 
 class Told(RunProgress):
-    """``told.hear(12, Event(...))``: 12 seconds after the start."""
+    """``progress.hear(12, Event(...))``: 12 seconds after the start."""
 
     def __init__(self, **changes: object) -> None:
         super().__init__(make_run(**changes).config, pid=7)

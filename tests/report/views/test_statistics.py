@@ -38,7 +38,7 @@ speedups = st.lists(st.one_of(st.just(NAN), st.floats(0.01, 100)), min_size=1, m
 few = settings(max_examples=12, deadline=None)
 
 
-def known(values: Sequence[float]) -> list[float]:
+def without_nan(values: Sequence[float]) -> list[float]:
     return [value for value in values if not math.isnan(value)]
 
 
@@ -64,7 +64,7 @@ def test_the_order_of_tasks_does_not_matter(statistic, values: list[float], rand
 @few
 @given(values=speedups)
 def test_every_value_is_its_definition(values: list[float]):
-    count, there = len(values), known(values)
+    count, there = len(values), without_nan(values)
     for p in FAST_P:
         assert fast_p(values, p).value == sum(value > p for value in there) / count
     gains = [max(value, 1.0) for value in there]

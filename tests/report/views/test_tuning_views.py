@@ -1,4 +1,4 @@
-"""What a ``# tune:`` search left behind is shown as it was, and survives the journal."""
+"""Results of a ``# tune:`` search in views, terminal and journal."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TRIALS = (
 
 
 def tuned() -> tuple[Attempt, Attempt]:
-    """A candidate that was tuned, and the attempt that came of it."""
+    """A tuned candidate, and its tuned child."""
     seed = make_attempt(RUN, TASK, 0, Verdict.OK, accepted=True)
     assert seed.candidate is not None
     plan = seed.candidate.plan.replace("128 | 256", "128 | 256 | 512 | 2048")
