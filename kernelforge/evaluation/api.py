@@ -66,9 +66,9 @@ def evaluate(
         ('OK', 'modelled')
     """
     loaded = task if isinstance(task, Task) else load_task(task)
-    chosen = device or default_device(measure, allow_unconfined=allow_unconfined)
-    check_measure(measure or MeasureSettings(), chosen)
-    with EvaluatorPool(chosen, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
+    device_name = device or default_device(measure, allow_unconfined=allow_unconfined)
+    check_measure(measure or MeasureSettings(), device_name)
+    with EvaluatorPool(device_name, threads=2, measure=measure, allow_unconfined=allow_unconfined) as workshop:
         evaluator = workshop.evaluator(loaded)
         try:
             if isinstance(candidate, str):

@@ -43,16 +43,16 @@ def drawn_sizes(task: Task, seed: int, most: int = 3) -> Iterator[Size]:
     rules = _rules(rows, varying)
     largest = max(_volume(row, varying) for row in listed)
     draws = Random(content_hash(seed, task.name, "a further hidden size"))
-    known = [tuple(row[name] for name in varying) for row in rows]
+    seen = [tuple(row[name] for name in varying) for row in rows]
     choices = {name: _choices([row[name] for row in rows], [row[name] for row in listed]) for name in varying}
     for _ in range(_MOST_TRIES if varying else 0):
-        found = _drawn(choices, rules, largest, draws)
-        if found is None or tuple(found[name] for name in varying) in known:
+        constants = _drawn(choices, rules, largest, draws)
+        if constants is None or tuple(constants[name] for name in varying) in seen:
             continue
-        known.append(tuple(found[name] for name in varying))
+        seen.append(tuple(constants[name] for name in varying))
         # What no size varies, or is no whole number, stays as one of the listed sizes has it.
         other = draws.choice([size for size in task.sizes if size.is_hidden])
-        yield Size(name=DRAWN_SIZE, constants={**other.constants, **found})
+        yield Size(name=DRAWN_SIZE, constants={**other.constants, **constants})
         most -= 1
         if not most:
             return
@@ -66,11 +66,11 @@ def _rows(task: Task) -> list[dict[str, int]]:
         return []
     sizes = [task.size("full"), task.size("small"), *hidden]
     names = sorted({name for size in sizes for name in size.constants})
-    rows = [{name: _whole(size.constants.get(name, own.get(name))) for name in names} for size in sizes]
+    rows = [{name: _positive_integer(size.constants.get(name, own.get(name))) for name in names} for size in sizes]
     return [{name: row[name] for name in names if all(other[name] for other in rows)} for row in rows]
 
 
-def _whole(value: object) -> int:
+def _positive_integer(value: object) -> int:
     """A whole positive number, or 0 in place of anything else."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
 
@@ -96,56 +96,56 @@ def _rules(rows: Sequence[_Values], varying: Sequence[str]) -> list[_Rule]:
     rules: list[_Rule] = []
     for first, second in permutations(varying, 2):
         pairs = [(row[first], row[second]) for row in rows]
-        (a, b), differences = pairs[0], {one - other for one, other in pairs}
-        if all(one * b == other * a for one, other in pairs):
+        (a, b), differences = pairs[0], {first_value - second_value for first_value, second_value in pairs}
+        if all(first_value * b == second_value * a for first_value, second_value in pairs):
             rules.append(_Rule(first, second, _same_ratio(a, b), _scaled(b, a)))
         elif len(differences) == 1:
             rules.append(_Rule(first, second, _same_difference(a - b), _moved(b - a)))
         else:
-            if all(one % other == 0 for one, other in pairs):
-                rules.append(_Rule(first, second, lambda one, other: one % other == 0))
-            if all(one <= other for one, other in pairs):
-                rules.append(_Rule(first, second, lambda one, other: one <= other))
+            if all(first_value % second_value == 0 for first_value, second_value in pairs):
+                rules.append(_Rule(first, second, lambda first_value, second_value: first_value % second_value == 0))
+            if all(first_value <= second_value for first_value, second_value in pairs):
+                rules.append(_Rule(first, second, lambda first_value, second_value: first_value <= second_value))
     return rules
 
 
 def _same_ratio(a: int, b: int) -> _Holds:
-    return lambda one, other: one * b == other * a
+    return lambda first, second: first * b == second * a
 
 
 def _same_difference(by: int) -> _Holds:
-    return lambda one, other: one - other == by
+    return lambda first, second: first - second == by
 
 
 def _scaled(b: int, a: int) -> Callable[[int], int]:
-    return lambda one: one * b // a
+    return lambda value: value * b // a
 
 
 def _moved(by: int) -> Callable[[int], int]:
-    return lambda one: one + by
+    return lambda value: value + by
 
 
 def _drawn(
     choices: Mapping[str, Sequence[int]], rules: Sequence[_Rule], largest: int, draws: Random
 ) -> dict[str, int] | None:
     """One value for each constant, of at most ``largest`` elements; None where they do not go together."""
-    found: dict[str, int] = {}
+    constants: dict[str, int] = {}
     names = draws.sample(sorted(choices), len(choices))
     for at, name in enumerate(names):
-        source = next((rule for rule in rules if rule.derive and rule.first in found and rule.second == name), None)
+        source = next((rule for rule in rules if rule.derive and rule.first in constants and rule.second == name), None)
         if source is not None and source.derive is not None:
-            found[name] = source.derive(found[source.first])
+            constants[name] = source.derive(constants[source.first])
             continue
         # What those behind it leave to it. Some of them may follow from it: those may still take too much.
         least = math.prod(choices[other][0] for other in names[at + 1 :])
-        values = choices[name][: bisect_right(choices[name], largest // (math.prod(found.values()) * least))]
+        values = choices[name][: bisect_right(choices[name], largest // (math.prod(constants.values()) * least))]
         if not values:
             return None
         tiles = [tile for tile in TILES if _behind(tile, values)] if draws.random() < (0.5 if at else 0.8) else []
-        found[name] = draws.choice(_behind(draws.choice(tiles), values)) if tiles else _between(values, draws)
-    together = all(rule.holds(found[rule.first], found[rule.second]) for rule in rules)
-    inside = all(choices[name][0] <= value <= choices[name][-1] for name, value in found.items())
-    return found if together and inside and math.prod(found.values()) <= largest else None
+        constants[name] = draws.choice(_behind(draws.choice(tiles), values)) if tiles else _between(values, draws)
+    together = all(rule.holds(constants[rule.first], constants[rule.second]) for rule in rules)
+    inside = all(choices[name][0] <= value <= choices[name][-1] for name, value in constants.items())
+    return constants if together and inside and math.prod(constants.values()) <= largest else None
 
 
 def _behind(tile: int, values: Sequence[int]) -> list[int]:

@@ -81,14 +81,14 @@ class EvaluatorPool:
         self._run_limit_s = run_limit_s or RUN_LIMIT_S
         self._evaluator_version = EVALUATOR_VERSION + _limits_told(run_limit_s, compile_limit_s)
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
-        self._devices = {one.name: one for one in opened or self._open(device)}
+        self._devices = {candidate_device.name: candidate_device for candidate_device in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
         self._leases = GpuLocks(tuple(self._devices), lease_folder(), keys=keys)
         for name, why in unusable.items():
             self._set_aside(name, why)
         self._screens: dict[str, Device] = {}
         self._oracle_zygotes: dict[str, Zygote] = {}
-        self.known = KnownTasks()
+        self.known_tasks = KnownTasks()
         """What oracles found out about tasks; later ones of the same task take it over."""
         self.evaluators = WarmEvaluators(self._open_admitted, self.done, max_tasks=warm_tasks, max_bytes=warm_bytes)
         """Evaluators of admitted tasks, kept open between evaluations and closed with the pool; for one thread."""
@@ -106,11 +106,11 @@ class EvaluatorPool:
         """What makes the numbers on the first device."""
         return self._fingerprint(self.device)
 
-    def _fingerprint(self, place: Device) -> Fingerprint:
+    def _fingerprint(self, device: Device) -> Fingerprint:
         return Fingerprint(
-            device=place.name,
-            device_kind=place.kind,
-            arch=place.arch,
+            device=device.name,
+            device_kind=device.kind,
+            arch=device.arch,
             toolchain=self.compiler.toolchain.name,
             kernelforge=__version__,
             evaluator=self._evaluator_version,
@@ -118,8 +118,8 @@ class EvaluatorPool:
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",
             # Where a GPU's runner needs another tier than the strongest, that one held the candidate.
-            jail=(gpu_tier() if place.kind == "cuda" else None) or self.jail,
-            **place.identity(),
+            jail=(gpu_tier() if device.kind == "cuda" else None) or self.jail,
+            **device.identity(),
         )
 
     def start(self) -> None:
@@ -136,22 +136,22 @@ class EvaluatorPool:
             if screen is not None:
                 screen.start()
 
-    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
         """A fresh oracle child for one task, on the same kind of hardware as its candidates; the caller closes it."""
-        place = device or self.device
-        where = "cuda:0" if place.kind == "cuda" else "cpu"
-        return Oracle(self._oracle_zygote(place), task, threads=self._threads, device=where, known=known)
+        target = device or self.device
+        where = "cuda:0" if target.kind == "cuda" else "cpu"
+        return Oracle(self._oracle_zygote(target), task, threads=self._threads, device=where, cached=cached)
 
-    def _oracle_zygote(self, place: Device) -> Zygote:
+    def _oracle_zygote(self, device: Device) -> Zygote:
         with self._lock:
-            zygote = self._oracle_zygotes.get(place.name)
+            zygote = self._oracle_zygotes.get(device.name)
             if zygote is None:
                 zygote = Zygote(
-                    "gpu-oracle" if place.kind == "cuda" else "oracle",
-                    environment=place.environment,
+                    "gpu-oracle" if device.kind == "cuda" else "oracle",
+                    environment=device.environment,
                     allow_unconfined=self.allow_unconfined,
                 )
-                self._oracle_zygotes[place.name] = zygote
+                self._oracle_zygotes[device.name] = zygote
         return zygote
 
     def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
@@ -192,7 +192,7 @@ class EvaluatorPool:
         with lease():
             evaluator = Evaluator(
                 task,
-                self.oracle(task, device, self.known.of(task)),
+                self.oracle(task, device, self.known_tasks.of(task)),
                 self.compiler,
                 device,
                 self._fingerprint(device),
@@ -304,8 +304,8 @@ def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float 
 
 def _limits_told(run_limit_s: float | None, compile_limit_s: float | None) -> str:
     """What a fingerprint says of limits that are not the default: ``+run.2s+compile.10s``."""
-    told = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
-    return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in told.items() if limit not in (None, usual))
+    limits = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
+    return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in limits.items() if limit not in (None, usual))
 
 
 def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:

@@ -48,11 +48,11 @@ def map_unique(
     for content, item in zip(contents, items, strict=True):
         firsts.setdefault(content, item)
     results = parallel_map(work, firsts.values(), jobs)
-    found: dict[str, Result] = {}
+    done: dict[str, Result] = {}
     for content, item in zip(contents, items, strict=True):
-        if content not in found:
-            found[content] = next(results)
-        yield item, firsts[content], found[content]
+        if content not in done:
+            done[content] = next(results)
+        yield item, firsts[content], done[content]
 
 
 def judged_content(task: Task) -> str:
@@ -86,8 +86,8 @@ def check_suite(
     size but ``full`` by default.
     """
     checked = map_unique(tuple(suite), lambda task: task, lambda task: check_task(task, open_oracle, sizes=sizes), jobs)
-    for task, _, found in checked:
-        yield replace(found, task=task.name)
+    for task, _, result in checked:
+        yield replace(result, task=task.name)
 
 
 def check_task(task: Task, open_oracle: OracleFactory, *, sizes: Sequence[str] | None = None) -> AdmissionResult:

@@ -19,7 +19,7 @@ from kernelforge.candidate import format_reply
 from kernelforge.errors import DeviceError, KernelForgeError, SandboxError, TaskError, UnsupportedError, UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, as_told
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, redact_hidden_failures
 from kernelforge.mcp.schemas import (
     BuildAnswer,
     DiffAnswer,
@@ -270,7 +270,7 @@ class Service:
             raise
         self._evaluations += 1
         told = self._told_of.setdefault(task.digest, [])
-        evaluation = as_told(result.evaluation, told)
+        evaluation = redact_hidden_failures(result.evaluation, told)
         if evaluation.failed_at_hidden:
             told.append(evaluation)
         return result._replace(evaluation=evaluation)

@@ -80,10 +80,10 @@ class CandidateHost:
     def give(self, number: int, blobs: Sequence[Blob]) -> None:
         """Give the weights of one draw to the ModelNew of a set."""
         pairs = zip(blobs, self._weights, strict=True)
-        values = [host_tensor(blob, dtype_of(one["dtype"])).reshape(one["shape"]) for blob, one in pairs]
+        values = [host_tensor(blob, dtype_of(spec["dtype"])).reshape(spec["shape"]) for blob, spec in pairs]
         give_weights(self._matches[number], values)
 
-    def place(self, sets: Sequence[Mapping[str, Any]], blobs: Sequence[Blob]) -> None:
+    def bind(self, sets: Sequence[Mapping[str, Any]], blobs: Sequence[Blob]) -> None:
         """Put the inputs of one or more sets into memory: into the same memory as before, where they fit."""
         blobs, self._left = list(blobs), {}
         for number, inputs in enumerate(sets):
@@ -111,7 +111,7 @@ class CandidateHost:
         """Call ``forward`` on one set and keep what it returns; values put off until they are read are computed now."""
         with _no_grad():
             outputs = flatten(self._models[number](*self._arguments[number]))
-            self._left[number] = [one if type(one) is _Tensor else settled(one) for one in outputs]
+            self._left[number] = [output if type(output) is _Tensor else settled(output) for output in outputs]
 
     def window(self, calls: int) -> None:
         """Call ``forward`` ``calls`` times, on one set after the other, and wait for the device."""

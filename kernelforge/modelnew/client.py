@@ -18,7 +18,7 @@ from kernelforge.sandbox.limits import Limits
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 
-def unchanged(draw: DrawHandle, got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
+def unchanged(draw: DrawHandle, got: ModelNewOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
     """Why an input counts as changed; empty where every input that the task does not mutate came back as it was."""
     for position, sent in draw.tensors.items():
         if position in mutates:
@@ -33,7 +33,7 @@ def unchanged(draw: DrawHandle, got: LaneOutput, facts: SizeFacts, mutates: Sequ
 
 
 def with_mutated(
-    got: LaneOutput, facts: SizeFacts, mutates: Sequence[int]
+    got: ModelNewOutput, facts: SizeFacts, mutates: Sequence[int]
 ) -> tuple[list[Blob], list[tuple[int, ...]], list[DType]]:
     """Outputs, shapes and dtypes as the oracle compares them: then the inputs that the task changes in place."""
     outputs, shapes, dtypes = list(got.outputs), list(got.shapes), list(got.dtypes)
@@ -58,7 +58,7 @@ _WIDEST_BYTES = 16
 FaultKind = Literal["policy", "build", "crash", "timeout", "memory", "missing", "gpu", "forged"]
 
 
-class LaneFault(Exception):
+class ModelNewFault(Exception):
     """A candidate failed in its child. ``kind`` decides the verdict."""
 
     def __init__(self, kind: FaultKind, text: str, *, type: str = "", line: int | None = None) -> None:
@@ -69,8 +69,9 @@ class LaneFault(Exception):
         self.line = line
         """Line of the candidate's file, where one is known."""
 
-    def told(self) -> str:
-        """What happened and where."""
+    @property
+    def description(self) -> str:
+        """The type, the text and the line of the candidate's file."""
         where = f" (line {self.line} of the candidate)" if self.line else ""
         return f"{self.type}: {self}{where}" if self.type else f"{self}{where}"
 
@@ -84,7 +85,7 @@ class Init:
 
 
 @dataclass(frozen=True)
-class LaneOutput:
+class ModelNewOutput:
     """What one call of ``forward`` left behind."""
 
     outputs: tuple[Blob, ...]
@@ -120,7 +121,7 @@ class ModelNewChild:
         """Run the candidate's file.
 
         Raises:
-            LaneFault: as every call here: the candidate is refused, failed, or ended its process.
+            ModelNewFault: as every call here: the candidate is refused, failed, or ended its process.
         """
         self._lines = source.count("\n") + 1
         self._call({"op": "load", "source": source}, (), self._build_s)
@@ -128,9 +129,9 @@ class ModelNewChild:
     def construct(self, init: Init, facts: SizeFacts, copies: int = 1) -> tuple[str, ...]:
         """Make one ModelNew for each set; returns what is to be said of where weights went."""
         weights = [
-            {"name": one.name, "kind": one.kind, "aliases": one.aliases}
-            | {"shape": one.spec.shape, "dtype": str(one.spec.dtype)}
-            for one in facts.weights
+            {"name": weight.name, "kind": weight.kind, "aliases": weight.aliases}
+            | {"shape": weight.spec.shape, "dtype": str(weight.spec.dtype)}
+            for weight in facts.weights
         ]
         request = {"op": "construct", "init": init.value, "weights": weights, "copies": copies}
         frame = self._call(request, init.blobs, self._build_s)
@@ -139,9 +140,11 @@ class ModelNewChild:
 
     def give(self, draw: DrawHandle, facts: SizeFacts, number: int = 0) -> None:
         """Give the weights of a draw to the ModelNew of a set."""
-        self._call({"op": "weights", "set": number}, [draw.weights[one.name] for one in facts.weights], self._run_s)
+        self._call(
+            {"op": "weights", "set": number}, [draw.weights[weight.name] for weight in facts.weights], self._run_s
+        )
 
-    def place(self, draws: Sequence[DrawHandle], facts: SizeFacts) -> None:
+    def bind(self, draws: Sequence[DrawHandle], facts: SizeFacts) -> None:
         """Put inputs into the child's memory, one set per draw; the same addresses as before, new values."""
         sets, blobs = [], []
         for draw in draws:
@@ -151,7 +154,7 @@ class ModelNewChild:
             blobs += [draw.tensors[at] for at, _ in specs]
         self._call({"op": "place", "sets": sets}, blobs, self._run_s)
 
-    def run(self, elements: Sequence[int] = ()) -> LaneOutput:
+    def run(self, elements: Sequence[int] = ()) -> ModelNewOutput:
         """Call ``forward`` on the first set. ``elements`` are inputs to give back in C order: those it may change."""
         return self._read(self._call({"op": "run", "elements": list(elements)}, (), self._run_s))
 
@@ -159,7 +162,7 @@ class ModelNewChild:
         """Call ``forward`` ``calls`` times, going through the sets, and wait for the device."""
         self._call({"op": "window", "calls": calls}, (), timeout_s)
 
-    def outputs(self, number: int, elements: Sequence[int] = ()) -> LaneOutput:
+    def outputs(self, number: int, elements: Sequence[int] = ()) -> ModelNewOutput:
         """What the last call on a set left behind."""
         return self._read(self._call({"op": "outputs", "set": number, "elements": list(elements)}, (), self._run_s))
 
@@ -174,12 +177,12 @@ class ModelNewChild:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _read(self, frame: Frame) -> LaneOutput:
+    def _read(self, frame: Frame) -> ModelNewOutput:
         with _read_as_hostile():
             specs, positions, blobs = frame.data["outputs"], frame.data["inputs"], frame.blobs
             if len(blobs) != len(specs) + len(positions):
                 raise ValueError("blobs that do not add up")
-            return LaneOutput(
+            return ModelNewOutput(
                 outputs=blobs[: len(specs)],
                 shapes=tuple(_shape(spec["shape"]) for spec in specs),
                 dtypes=tuple(_dtype(spec["dtype"]) for spec in specs),
@@ -190,11 +193,11 @@ class ModelNewChild:
         try:
             frame = self._child.call(data, blobs, timeout_s=timeout_s)
         except ChildTimeout as error:
-            raise LaneFault("timeout", f"no end of '{data['op']}' within {timeout_s:g} s") from error
+            raise ModelNewFault("timeout", f"no end of '{data['op']}' within {timeout_s:g} s") from error
         except ChildDied as error:
             raise _death(error) from error
         except SandboxError as error:
-            raise LaneFault("forged", f"the candidate's process broke the frame format: {error}") from error
+            raise ModelNewFault("forged", f"the candidate's process broke the frame format: {error}") from error
         if frame.data.get("ok") is True:
             return frame
         with _read_as_hostile():
@@ -202,7 +205,7 @@ class ModelNewChild:
             kind, line = failure["kind"], failure["line"]
             if kind not in ("policy", "build", "crash", "memory", "missing", "gpu"):
                 raise ValueError(f"unknown kind {kind!r:.40}")
-            raise LaneFault(
+            raise ModelNewFault(
                 kind,
                 str(failure["text"])[:8000],
                 type=str(failure["type"])[:80] or "Exception",
@@ -235,9 +238,9 @@ def reply_bytes(facts: Iterable[SizeFacts]) -> int:
     A reply costs its sender nothing and is kept in this process.
     """
     return _SPARE_BYTES + max(
-        sum(_span_bytes(spec) for spec in one.inputs if isinstance(spec, TensorSpec))
-        + sum(spec.numel * _WIDEST_BYTES for spec in one.outputs)
-        for one in facts
+        sum(_span_bytes(spec) for spec in size.inputs if isinstance(spec, TensorSpec))
+        + sum(spec.numel * _WIDEST_BYTES for spec in size.outputs)
+        for size in facts
     )
 
 
@@ -258,18 +261,18 @@ def _dtype(name: str) -> DType:
     try:
         return DType(name)
     except ValueError:
-        raise LaneFault("policy", f"an output is {name:.40}; use one of {', '.join(DType)}") from None
+        raise ModelNewFault("policy", f"an output is {name:.40}; use one of {', '.join(DType)}") from None
 
 
-def _death(error: ChildDied) -> LaneFault:
+def _death(error: ChildDied) -> ModelNewFault:
     text = str(error).replace("the modelnew child", "the candidate's process")
     text = text.replace("the gpu-modelnew child", "the candidate's process")
     _, failed, trace = text.partition(" failed: ")
     if failed:  # the process was told to answer so: the words are the candidate's
-        return LaneFault("crash", trace, type="Exception")
+        return ModelNewFault("crash", trace, type="Exception")
     if "out of memory" in text:
-        return LaneFault("memory", text)
-    return LaneFault("timeout" if "out of CPU time" in text else "crash", text)
+        return ModelNewFault("memory", text)
+    return ModelNewFault("timeout" if "out of CPU time" in text else "crash", text)
 
 
 @contextlib.contextmanager
@@ -278,4 +281,4 @@ def _read_as_hostile() -> Iterator[None]:
         yield
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError, ValidationError) as error:
         text = str(error).split("\n")[0][:200]
-        raise LaneFault("forged", f"the candidate's process sent a reply that cannot be read: {text}") from error
+        raise ModelNewFault("forged", f"the candidate's process sent a reply that cannot be read: {text}") from error

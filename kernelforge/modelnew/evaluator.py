@@ -29,8 +29,8 @@ from kernelforge.evaluation.warm_evaluators import WarmEvaluators
 from kernelforge.modelnew.client import (
     FaultKind,
     Init,
-    LaneFault,
     ModelNewChild,
+    ModelNewFault,
     read_init,
     reply_bytes,
     unchanged,
@@ -54,7 +54,7 @@ from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.limits import Limits
 from kernelforge.version import __version__
 
-LANE_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
+MODELNEW_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
 """What a fingerprint gives as the evaluator; changes whenever a verdict of this lane could."""
 
 CPU = "cpu"
@@ -129,7 +129,7 @@ class ModelNewEvaluator:
         self.task = task
         self.oracle = oracle
         self.device = device
-        self.fingerprint = fingerprint.model_copy(update={"evaluator": LANE_VERSION})
+        self.fingerprint = fingerprint.model_copy(update={"evaluator": MODELNEW_VERSION})
         self.facts = oracle.facts()
         self._zygote = zygote
         on_gpu = device != "cpu"
@@ -197,7 +197,7 @@ class ModelNewEvaluator:
         try:
             with work.clock("timing"):
                 return stopwatch.time(self._init_at(self.task.size("full")))
-        except LaneFault as fault:
+        except ModelNewFault as fault:
             raise StageFailed(_VERDICTS[fault.kind], "timing", f"while it was timed: {_reason(fault)}") from fault
         except OutputChangedWhileTimed as wrong:
             message = f"right when checked, wrong when timed: {wrong}"
@@ -217,18 +217,20 @@ class ModelNewEvaluator:
             with work.drawn(self.oracle, size, family, turn) as draw:
                 worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
         # Notes name shapes, which at a hidden size are nobody's business.
-        told = "" if size.is_hidden else "; ".join(notes)
-        work.checks.append(SizeCheck(size=size.name, status="passed", families=families, message=told, error=worst))
+        public_notes = "" if size.is_hidden else "; ".join(notes)
+        work.checks.append(
+            SizeCheck(size=size.name, status="passed", families=families, message=public_notes, error=worst)
+        )
 
     def _construct(self, child: ModelNewChild, source: str, size: Size, work: EvaluationState) -> tuple[str, ...]:
         with work.clock("oracle"):
             init = self._init_at(size)
-        text, left = at_size(source, size)
+        text, remarks = at_size(source, size)
         try:
             with work.clock("build"):
                 child.load(text)
-                return (*child.construct(init, self.facts.at(size.name)), *left)
-        except LaneFault as fault:
+                return (*child.construct(init, self.facts.at(size.name)), *remarks)
+        except ModelNewFault as fault:
             stage: Stage = "policy" if fault.kind in ("policy", "forged") else "compile"
             verdict = _VERDICTS[fault.kind]
             raise StageFailed(verdict, stage, reason_at(verdict, size, _reason(fault))) from fault
@@ -256,9 +258,9 @@ class ModelNewEvaluator:
         try:
             with work.clock("run"):
                 child.give(draw, facts)
-                child.place([draw], facts)
+                child.bind([draw], facts)
                 got = child.run(mutates)
-        except LaneFault as fault:
+        except ModelNewFault as fault:
             work.fail(_VERDICTS[fault.kind], size, draw.family, _reason(fault))
         problem = unchanged(draw, got, facts, mutates)
         if problem:
@@ -272,13 +274,13 @@ class ModelNewEvaluator:
         return comparison.error or 0.0
 
 
-def _reason(fault: LaneFault) -> str:
+def _reason(fault: ModelNewFault) -> str:
     """The reason for a verdict, with a note where it is no score."""
     if fault.kind == "gpu":
-        return f"{fault.told()}; this candidate needs a GPU and was run on the CPU, so this is no score"
+        return f"{fault.description}; this candidate needs a GPU and was run on the CPU, so this is no score"
     if fault.kind == "missing":
-        return f"{fault.told()}; the package is not installed here, so this is no score"
-    return fault.told()
+        return f"{fault.description}; the package is not installed here, so this is no score"
+    return fault.description
 
 
 def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
@@ -294,8 +296,8 @@ def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *,
         DeviceError: there is no such device.
     """
     if name is None:
-        found = default_device(measure, allow_unconfined=allow_unconfined)
-        return CPU if found.startswith("emulated") else found
+        default = default_device(measure, allow_unconfined=allow_unconfined)
+        return CPU if default.startswith("emulated") else default
     if name == CPU:
         return CPU
     full = check_device(name)
@@ -354,7 +356,7 @@ class ModelNewEvaluators:
             arch=platform.machine(),
             toolchain="none",
             kernelforge=__version__,
-            evaluator=LANE_VERSION,
+            evaluator=MODELNEW_VERSION,
             torch=version("torch"),
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",

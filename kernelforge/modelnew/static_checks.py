@@ -112,8 +112,8 @@ class _Reader(ast.NodeVisitor):
         self._within(node.name, node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        statements = [one for one in node.body if not _is_docstring(one)]
-        if all(isinstance(one, ast.Pass) for one in statements):
+        statements = [statement for statement in node.body if not _is_docstring(statement)]
+        if all(isinstance(statement, ast.Pass) for statement in statements):
             self._note("code_bypass", node, f"{node.name} does nothing but `pass`")
         if node.name in ("__torch_function__", "__torch_dispatch__"):
             self._note("lazy_eval", node, f"{node.name} decides when operators run")

@@ -74,7 +74,7 @@ def time_from_outside(
         clocks: What the GPU says of itself now.
 
     Raises:
-        LaneFault: the candidate failed while it was timed.
+        ModelNewFault: the candidate failed while it was timed.
         TimingError: no difference between N and 2N calls can be seen.
     """
     started, taken = host_clock(), _Taken()
@@ -148,10 +148,10 @@ def _record(
     rng: np.random.Generator,
 ) -> Timing:
     sides = [_side(name, times, rng, captured=False) for name, times in taken.baselines_us.items()]
-    ours = np.asarray(taken.candidate_us)
+    candidate_us = np.asarray(taken.candidate_us)
     ratios: list[Ratio] = []
     for name, times in taken.baselines_us.items():
-        speedup, interval = ratio_of_rounds(np.asarray(times), ours, rng)
+        speedup, interval = ratio_of_rounds(np.asarray(times), candidate_us, rng)
         ratios.append(Ratio(baseline=name, speedup=speedup, interval=interval, blocks=len(times)))
     fastest = min(sides, key=lambda side: side.median_us).name if sides else None
     notes = ["timed from outside, with launches from the host; the sets are not flushed between calls"]
@@ -211,7 +211,7 @@ class ModelNewTimer:
         """Make a ModelNew for each set, and time them against the baselines that can be built.
 
         Raises:
-            LaneFault: the candidate failed.
+            ModelNewFault: the candidate failed.
             OutputChangedWhileTimed: it computed something else than when it was checked.
             TimingError: nothing can be timed, or not one set fits.
         """
@@ -234,8 +234,8 @@ class ModelNewTimer:
             )
             self._check()
         timing = timing.model_copy(update={"notes": (*timing.notes, *notes)})
-        held = cache_resident(SamplePlan(sets=sets, flush_bytes=0), self.gpu.l2_bytes)
-        least = physical_floor_us(self.facts.compulsory_bytes, self.gpu.memory_bandwidth_gbps, resident_bytes=held)
+        resident = cache_resident(SamplePlan(sets=sets, flush_bytes=0), self.gpu.l2_bytes)
+        least = physical_floor_us(self.facts.compulsory_bytes, self.gpu.memory_bandwidth_gbps, resident_bytes=resident)
         return performance(timing, implausible_reason(timing, least), None)
 
     @property
@@ -260,7 +260,7 @@ class ModelNewTimer:
             self._now.append(self.oracle.draw(self.facts.size, family, seed))
         for number, draw in enumerate(self._now):
             self.child.give(draw, self.facts, number)
-        self.child.place(self._now, self.facts)
+        self.child.bind(self._now, self.facts)
 
     def _check(self) -> None:
         for number, draw in enumerate(self._now):

@@ -20,20 +20,20 @@ def at_size(source: str, size: Size) -> tuple[str, tuple[str, ...]]:
     A ``ModelNew`` gets its extents from its constructor and its inputs; a copy of the task's constants is used only if
     the author meant it. The text must parse.
     """
-    known = module_constants(ast.parse(source))
-    chosen: dict[str, Scalar] = {name: value for name, value in size.constants.items() if name in known}
+    constants = module_constants(ast.parse(source))
+    replaced: dict[str, Scalar] = {name: value for name, value in size.constants.items() if name in constants}
     try:
-        return substitute(source, chosen), ()
+        return substitute(source, replaced), ()
     except TaskError:
         pass  # one of them cannot be set: find out which
-    left: list[str] = []
-    for name in list(chosen):
+    remarks: list[str] = []
+    for name in list(replaced):
         try:
-            substitute(source, {name: chosen[name]})
+            substitute(source, {name: replaced[name]})
         except TaskError as error:
-            del chosen[name]
-            left.append(f"the candidate's own {name} stays as it is: {error}")
-    return substitute(source, chosen), tuple(left)
+            del replaced[name]
+            remarks.append(f"the candidate's own {name} stays as it is: {error}")
+    return substitute(source, replaced), tuple(remarks)
 
 
 _copy = torch.Tensor.copy_
@@ -45,10 +45,10 @@ _PLAIN = (bool, int, float, str)
 
 def dtype_of(name: str) -> torch.dtype:
     """The dtype that torch calls ``name``."""
-    found = getattr(torch, name)
-    if not isinstance(found, torch.dtype):
+    dtype = getattr(torch, name)
+    if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name} is no dtype")
-    return found
+    return dtype
 
 
 def host_tensor(blob: Blob, dtype: torch.dtype) -> torch.Tensor:

@@ -39,10 +39,10 @@ def match_weights(model: nn.Module, weights: Sequence[Mapping[str, Any]]) -> Mat
     named = {name: at for at, weight in enumerate(weights) for name in (weight["name"], *weight["aliases"])}
     match = Match()
     for kind, own in (("parameter", dict(model.named_parameters())), ("buffer", dict(model.named_buffers()))):
-        left = _by_name(own, named, weights, match)
+        unmatched = _by_name(own, named, weights, match)
         taken = {at for _, at in match.pairs}
         spare = [at for at, weight in enumerate(weights) if at not in taken and weight["kind"] == kind]
-        _by_order(kind, left, spare, weights, match)
+        _by_order(kind, unmatched, spare, weights, match)
     _attributes(model, named, weights, match)
     taken = {at for _, at in match.pairs}
     unused = [weight["name"] for at, weight in enumerate(weights) if at not in taken]
@@ -54,45 +54,45 @@ def match_weights(model: nn.Module, weights: Sequence[Mapping[str, Any]]) -> Mat
 def give_weights(match: Match, values: Sequence[torch.Tensor]) -> None:
     """Put values into their places, which keep their addresses and version counters."""
     with torch.no_grad():
-        for place, at in match.pairs:
-            _copy(place.data, values[at])
+        for target, at in match.pairs:
+            _copy(target.data, values[at])
 
 
 def _by_name(
     own: Mapping[str, torch.Tensor], named: Mapping[str, int], weights: Sequence[Mapping[str, Any]], match: Match
 ) -> dict[str, torch.Tensor]:
-    left: dict[str, torch.Tensor] = {}
+    unmatched: dict[str, torch.Tensor] = {}
     for name, tensor in own.items():
         at = named.get(name)
         if at is not None and tuple(weights[at]["shape"]) == tuple(tensor.shape):
             match.pairs.append((tensor, at))
         else:
-            left[name] = tensor
-    return left
+            unmatched[name] = tensor
+    return unmatched
 
 
 def _by_order(
     kind: str,
-    left: Mapping[str, torch.Tensor],
+    unmatched: Mapping[str, torch.Tensor],
     spare: Sequence[int],
     weights: Sequence[Mapping[str, Any]],
     match: Match,
 ) -> None:
-    if not left:
+    if not unmatched:
         return
-    if [tuple(tensor.shape) for tensor in left.values()] == [tuple(weights[at]["shape"]) for at in spare]:
-        match.pairs += list(zip(left.values(), spare, strict=True))
-        pairs = [f"{name} = {weights[at]['name']}" for name, at in zip(left, spare, strict=True)]
+    if [tuple(tensor.shape) for tensor in unmatched.values()] == [tuple(weights[at]["shape"]) for at in spare]:
+        match.pairs += list(zip(unmatched.values(), spare, strict=True))
+        pairs = [f"{name} = {weights[at]['name']}" for name, at in zip(unmatched, spare, strict=True)]
         match.notes.append(f"{kind}s were given by order and shape, their names differ: {_names(pairs)}")
         return
-    mine = _names([f"{name} {tuple(tensor.shape)}" for name, tensor in left.items()])
+    labels = _names([f"{name} {tuple(tensor.shape)}" for name, tensor in unmatched.items()])
     if kind == "parameter":
         theirs = _names([f"{weights[at]['name']} {tuple(weights[at]['shape'])}" for at in spare]) or "none left"
         raise Unmatched(
-            f"parameters of ModelNew have no counterpart: {mine}; of the reference's there are: {theirs}. Give "
+            f"parameters of ModelNew have no counterpart: {labels}; of the reference's there are: {theirs}. Give "
             "parameters the names and shapes they have in the reference, or the same shapes in the same order"
         )
-    match.notes.append(f"buffers of ModelNew stay as constructed: {mine}")
+    match.notes.append(f"buffers of ModelNew stay as constructed: {labels}")
 
 
 def _attributes(model: nn.Module, named: Mapping[str, int], weights: Sequence[Mapping[str, Any]], match: Match) -> None:

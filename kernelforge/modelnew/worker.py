@@ -57,7 +57,7 @@ class _Server:
             "load": self._load,
             "construct": self._construct,
             "weights": self._weights,
-            "place": self._place,
+            "place": self._bind,
             "run": self._run,
             "window": self._window,
             "outputs": self._outputs,
@@ -69,8 +69,8 @@ class _Server:
         try:
             data, blobs = operation(frame.data, frame.blobs)
         except (Refused, Unmatched, SyntaxError) as error:
-            found = describe_exception(error, host.filename, host.device.type == "cuda")
-            return {"ok": False, "failure": {**found, "kind": "policy"}}, ()
+            failure = describe_exception(error, host.filename, host.device.type == "cuda")
+            return {"ok": False, "failure": {**failure, "kind": "policy"}}, ()
         except BaseException as error:
             return {"ok": False, "failure": describe_exception(error, host.filename, host.device.type == "cuda")}, ()
         return {"ok": True, **data}, blobs
@@ -104,8 +104,8 @@ class _Server:
         self._host.give(data["set"], blobs)
         return {}, ()
 
-    def _place(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        self._host.place(data["sets"], blobs)
+    def _bind(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        self._host.bind(data["sets"], blobs)
         return {}, ()
 
     def _run(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:

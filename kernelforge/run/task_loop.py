@@ -29,7 +29,7 @@ from kernelforge.errors import (
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.evaluation.stages.compile_stage import as_told
+from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.evaluation.stages.tuning import tune, winner
 from kernelforge.records import (
     Attempt,
@@ -353,7 +353,7 @@ class TaskLoop:
         """
         result = self._evaluated_fully(candidate)
         before = (attempt.evaluation for attempt in self.attempts)
-        return result._replace(evaluation=as_told(result.evaluation, before))
+        return result._replace(evaluation=redact_hidden_failures(result.evaluation, before))
 
     def _evaluated_fully(self, candidate: Candidate) -> EvaluationResult:
         """What a candidate came to. Trouble of ours is verdict ``INFRA``.

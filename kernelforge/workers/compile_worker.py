@@ -76,7 +76,7 @@ class CompileWorker:
         """
         zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
         compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
-        made = cls(target, compiler, lambda task, known: Oracle(zygote, task, threads=threads, known=known))
+        made = cls(target, compiler, lambda task, known: Oracle(zygote, task, threads=threads, cached=known))
         made._zygote = zygote
         try:
             compiler.start()

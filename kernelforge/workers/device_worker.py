@@ -77,8 +77,8 @@ class DeviceWorker:
         self._preparer = CompileWorker(
             self.target,
             self._pool.compiler,
-            lambda task, known: self._pool.oracle(task, known=known),
-            known=self._pool.known,
+            lambda task, known: self._pool.oracle(task, cached=known),
+            known=self._pool.known_tasks,
             ongoing=self._ongoing,
         )
 

@@ -52,8 +52,8 @@ class GpuWorkshop(EvaluatorPool):
         super().__init__("cuda:0", cache=cache, opened=[SoftwareDevice(factory)])
         self._cpu = zygote
 
-    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
-        return self.oracle_kind(self._cpu, task, known=known)
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
+        return self.oracle_kind(self._cpu, task, cached=cached)
 
 
 @pytest.fixture

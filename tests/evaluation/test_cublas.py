@@ -104,7 +104,7 @@ def test_one_product_is_found_with_its_operands(forward: str, inputs: str, init:
     operands = product.operands(drawn.inputs, dict(model.named_parameters()))
     assert operands is not None
     assert drawn.expected is not None
-    torch.testing.assert_close((operands.left @ operands.right).reshape(operands.shape), drawn.expected[0].reference)
+    torch.testing.assert_close((operands.lhs @ operands.rhs).reshape(operands.shape), drawn.expected[0].reference)
 
 
 @pytest.mark.parametrize(

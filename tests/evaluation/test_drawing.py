@@ -14,7 +14,7 @@ from kernelforge.evaluation.drawn_size import TILES, drawn_sizes
 from kernelforge.evaluation.oracle.task_context import keeps_shared, shape_invariants
 from kernelforge.evaluation.oracle.worker.reference_facts import shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
-from kernelforge.evaluation.stages.compile_stage import HIDDEN_FAILURES, HIDDEN_REASONS, as_told
+from kernelforge.evaluation.stages.compile_stage import HIDDEN_FAILURES, HIDDEN_REASONS, redact_hidden_failures
 from kernelforge.records import (
     DRAWN_SIZE,
     Candidate,
@@ -229,15 +229,15 @@ def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: 
     shown = evaluator.evaluate(Candidate(source=KERNEL.replace("2.0f", "3.0f"), plan=PLAN), seed=1).evaluation
     assert (crash.verdict, wrong.verdict, shown.stage) == (Verdict.CRASH, Verdict.WRONG, "small")
     few = [crash] * (HIDDEN_FAILURES - 1) + [good, shown]
-    assert as_told(crash, few) == crash
+    assert redact_hidden_failures(crash, few) == crash
     many = [*few, wrong]
-    told = [as_told(one, many) for one in (crash, wrong)]
+    told = [redact_hidden_failures(one, many) for one in (crash, wrong)]
     assert [(one.verdict, one.stage) for one in told] == [(Verdict.WRONG, "hidden")] * 2
     assert told[0].reason == told[1].reason
     assert "not even how" in told[0].reason
     assert all(one.failed_at_hidden for one in told)
-    assert as_told(good, many) == good
-    assert as_told(shown, many) == shown
+    assert redact_hidden_failures(good, many) == good
+    assert redact_hidden_failures(shown, many) == shown
     assert not shown.failed_at_hidden
 
 

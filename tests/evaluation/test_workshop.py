@@ -42,8 +42,8 @@ class SoftwareWorkshop(EvaluatorPool):
 
     oracles: Zygote
 
-    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
-        return Oracle(self.oracles, task, device="cpu", known=known)
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
+        return Oracle(self.oracles, task, device="cpu", cached=cached)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -62,8 +62,8 @@ class SoftwareWorkshop(EvaluatorPool):
         super().__init__("cuda:0", cache=cache, measure=measure, opened=[TimedDevice()])
         self._cpu = zygote
 
-    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
-        return EagerOracle(self._cpu, task, known=known)
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
+        return EagerOracle(self._cpu, task, cached=cached)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 
 from kernelforge.errors import TimingError
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
-from kernelforge.modelnew.client import LaneFault, ModelNewChild, read_init
+from kernelforge.modelnew.client import ModelNewChild, ModelNewFault, read_init
 from kernelforge.modelnew.timer import PROTOCOL, ModelNewTimer, time_from_outside
 from kernelforge.records import MeasureSettings, Performance
 from kernelforge.sandbox import Zygote
@@ -150,6 +150,6 @@ def test_a_crash_while_timed_is_a_fault(times: Times) -> None:
     text = HONEST.replace(
         "        return torch", "        count[0] += 1\n        assert count[0] < 9\n        return torch"
     )
-    with pytest.raises(LaneFault) as caught:
+    with pytest.raises(ModelNewFault) as caught:
         times("count = [0]\n" + text)
     assert caught.value.type == "AssertionError"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
-from kernelforge.modelnew.client import LaneOutput, ModelNewChild
+from kernelforge.modelnew.client import ModelNewChild, ModelNewOutput
 from kernelforge.records import Verdict
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> No
 def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     run = ModelNewChild.run
 
-    def impatient(child: ModelNewChild, elements: Sequence[int] = ()) -> LaneOutput:
+    def impatient(child: ModelNewChild, elements: Sequence[int] = ()) -> ModelNewOutput:
         child._run_s = 1.0
         return run(child, elements)
 

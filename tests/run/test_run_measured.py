@@ -111,8 +111,8 @@ class SoftwareWorkshop(EvaluatorPool):
     compiled: tuple[str, ...] = TASKS[:1]
     """Tasks that are tried with ``torch.compile`` too."""
 
-    def oracle(self, task: Task, device: Device | None = None, known: OracleFacts | None = None) -> Oracle:
-        return (Oracle if task.name in self.compiled else Uncompiled)(self.oracles, task, device="cpu", known=known)
+    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
+        return (Oracle if task.name in self.compiled else Uncompiled)(self.oracles, task, device="cpu", cached=cached)
 
 
 @pytest.fixture(scope="module", autouse=True)

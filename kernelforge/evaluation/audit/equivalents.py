@@ -42,15 +42,15 @@ def read_equivalents(path: Path) -> list[Equivalent]:
         TaskError: it cannot be read, is malformed, or argues one mutant twice.
     """
     try:
-        found = _File.model_validate(read_toml(path)).equivalent
+        arguments = _File.model_validate(read_toml(path)).equivalent
     except ValidationError as error:
         raise TaskError(f"{path}: {first_fault(error)}") from error
     seen: set[tuple[str, str]] = set()
-    for one in found:
-        if (one.task, one.mutant) in seen:
-            raise TaskError(f"{path}: task '{one.task}': the mutant {one.mutant} is argued twice")
-        seen.add((one.task, one.mutant))
-    return found
+    for argument in arguments:
+        if (argument.task, argument.mutant) in seen:
+            raise TaskError(f"{path}: task '{argument.task}': the mutant {argument.mutant} is argued twice")
+        seen.add((argument.task, argument.mutant))
+    return arguments
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,9 @@ class Arguments:
 
     def of(self, task: str) -> list[str]:
         """Names of the mutants of a task that are argued to be equivalent."""
-        return list(dict.fromkeys(one.mutant for one in (*self.own, *self.inherited) if one.task == task))
+        return list(
+            dict.fromkeys(argument.mutant for argument in (*self.own, *self.inherited) if argument.task == task)
+        )
 
 
 def suite_arguments(suite: str | Path) -> Arguments:
@@ -73,22 +75,22 @@ def suite_arguments(suite: str | Path) -> Arguments:
         UsageError: there is no such suite.
         TaskError: a file is malformed.
     """
-    found = [
+    inherited = [
         tuple(read_equivalents(path)) if (path := folder / ARGUMENTS).is_file() else ()
         for folder in suite_folders(suite)
     ]
-    return Arguments(*found)
+    return Arguments(*inherited)
 
 
 def stale_arguments(audit: TaskAudit, arguments: Arguments) -> list[str]:
     """What is wrong with a task's own arguments: each is about a mutant that exists, and that nothing kills."""
     outcomes = {mutant.mutant: mutant.outcome for mutant in audit.mutants}
-    found = []
-    for one in arguments.own:
-        if one.task != audit.task or audit.error:
+    problems = []
+    for argument in arguments.own:
+        if argument.task != audit.task or audit.error:
             continue
-        if one.mutant not in outcomes:
-            found.append(f"{one.mutant} is argued to be equivalent, but there is no such mutant any more")
-        elif outcomes[one.mutant] != "survived":
-            found.append(f"{one.mutant} is argued to be equivalent, but it is {outcomes[one.mutant]}")
-    return found
+        if argument.mutant not in outcomes:
+            problems.append(f"{argument.mutant} is argued to be equivalent, but there is no such mutant any more")
+        elif outcomes[argument.mutant] != "survived":
+            problems.append(f"{argument.mutant} is argued to be equivalent, but it is {outcomes[argument.mutant]}")
+    return problems

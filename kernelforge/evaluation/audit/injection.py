@@ -132,12 +132,12 @@ class _Placed(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._run: Counter[str] = Counter()
 
     def label(self, func: Any) -> str:
-        place = self._place()
-        if place != self._before:
-            self._before = place
+        position = self._path()
+        if position != self._before:
+            self._before = position
             self._run.clear()
         name = str(func.overloadpacket.__name__)
-        key = (place, name, self._run[name])
+        key = (position, name, self._run[name])
         self._run[name] += 1
         if key not in self._names:
             number = self._counts[name]
@@ -145,7 +145,7 @@ class _Placed(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._names[key] = f"{name}.{number}" if number else name
         return self._names[key]
 
-    def _place(self) -> tuple[Any, ...]:
+    def _path(self) -> tuple[Any, ...]:
         chain: list[Any] = []
         frame = sys._getframe(3)
         while frame is not None and frame.f_code.co_filename not in _OUTER_FILES:
@@ -190,19 +190,19 @@ class Recorder(_Placed):  # type: ignore[no-untyped-call]
 
     def leading_to(self, outputs: Any) -> list[Recorded]:
         """The first call at each place whose result reaches an output, in order; the rest is no part of the graph."""
-        wanted = _storages(outputs)
-        found: list[Recorded] = []
+        needed = _storages(outputs)
+        selected: list[Recorded] = []
         for recorded in reversed(self._calls):
             call = recorded.call
             written = _storages(recorded.result)
-            if written & wanted:
-                wanted |= _storages((call.args, tuple(call.kwargs.values())))
-                found.append(recorded)
+            if written & needed:
+                needed |= _storages((call.args, tuple(call.kwargs.values())))
+                selected.append(recorded)
         first: dict[str, Recorded] = {}
-        for recorded in reversed(found):
+        for recorded in reversed(selected):
             if recorded.site not in first:
                 first[recorded.site] = recorded
-                first.update({one.site: one for one in recorded.inside})
+                first.update({call.site: call for call in recorded.inside})
         return list(first.values())
 
 
@@ -246,8 +246,8 @@ def decomposition(func: Any) -> Callable[..., Any] | None:
 
     if func.overloadpacket.__name__ not in _COMPOSITES:
         return None
-    found: Callable[..., Any] | None = decomposition_table.get(func)
-    return found
+    decomposed: Callable[..., Any] | None = decomposition_table.get(func)
+    return decomposed
 
 
 def unchanged(call: Call) -> Any:

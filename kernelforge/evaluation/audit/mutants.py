@@ -39,7 +39,7 @@ class Mutant:
 
     fault: MutationOperator
     detail: str
-    place: str
+    location: str
     on_call: Change | None = None
     on_weight: WeightChange | None = None
     on_input: InputChange | None = None
@@ -49,7 +49,7 @@ class Mutant:
     def name(self) -> str:
         """Stable as long as the reference's operators are: ``eps:x10@native_layer_norm``."""
         detail = f":{self.detail}" if self.detail else ""
-        return f"{self.fault.name}{detail}@{self.place}"
+        return f"{self.fault.name}{detail}@{self.location}"
 
 
 CallFault = Callable[[Recorded], Iterator[tuple[str, Change]]]
@@ -114,28 +114,28 @@ def mutants_of(
     outputs: Sequence[torch.Tensor],
 ) -> list[Mutant]:
     """Every mutant that the registered faults make of a recorded run."""
-    found: list[Mutant] = []
+    mutants: list[Mutant] = []
     for position in range(len(outputs)):
         for fault, make_output in _OUTPUT:
             for detail, on_output in make_output(outputs, position):
-                found.append(Mutant(fault, detail, f"output{position}", on_output=on_output))
+                mutants.append(Mutant(fault, detail, f"output{position}", on_output=on_output))
     for position, value in enumerate(inputs):
         if isinstance(value, torch.Tensor):
             for fault, make_input in _INPUT:
                 for detail, on_input in make_input(value):
-                    found.append(Mutant(fault, detail, f"input{position}", on_input=on_input))
+                    mutants.append(Mutant(fault, detail, f"input{position}", on_input=on_input))
     for name, weight in weights:
         for fault, make_weight in _WEIGHT:
             for detail, on_weight in make_weight(name, weight):
-                found.append(Mutant(fault, detail, f"weight[{name}]", on_weight=on_weight))
+                mutants.append(Mutant(fault, detail, f"weight[{name}]", on_weight=on_weight))
     for recorded in calls:
         for fault, make_call in _CALL:
             for detail, on_call in make_call(recorded):
-                found.append(Mutant(fault, detail, recorded.site, on_call=on_call))
-    return found
+                mutants.append(Mutant(fault, detail, recorded.site, on_call=on_call))
+    return mutants
 
 
-def chosen(mutants: Sequence[Mutant], most: int) -> list[Mutant]:
+def select_evenly(mutants: Sequence[Mutant], most: int) -> list[Mutant]:
     """At most so many, one of each fault in turn. A fault's mutants come in an order that their names decide, so that
     one more place in a reference does not change the choice elsewhere."""
     by_fault: dict[str, list[Mutant]] = {}

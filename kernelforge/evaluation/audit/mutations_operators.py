@@ -164,8 +164,8 @@ def biased(recorded: Recorded) -> Iterator[tuple[str, Change]]:
     if call.name not in ("var", "std", "var_mean", "std_mean"):
         return
     if call.func._overloadname == "correction":
-        given = call.argument("correction")
-        yield "", partial(with_argument, "correction", 0 if given is None or given else 1)
+        correction = call.argument("correction")
+        yield "", partial(with_argument, "correction", 0 if correction is None or correction else 1)
     else:
         yield "", partial(with_argument, "unbiased", not call.argument("unbiased"))
 
@@ -188,8 +188,8 @@ def _numbers(recorded: Recorded) -> Iterator[tuple[str, float | int]]:
     for position, argument in enumerate(call.func._schema.arguments):
         if argument.name in _NO_CONSTANT and not (argument.name == "alpha" and call.name in ("elu", "celu")):
             continue
-        given = argument.name in call.kwargs or (not argument.kwarg_only and position < len(call.args))
-        value = call.argument(argument.name) if given else None
+        is_passed = argument.name in call.kwargs or (not argument.kwarg_only and position < len(call.args))
+        value = call.argument(argument.name) if is_passed else None
         if str(argument.type) in _SCALAR_TYPES and isinstance(value, int | float) and not isinstance(value, bool):
             yield argument.name, value
 

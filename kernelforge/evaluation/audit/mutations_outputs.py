@@ -32,14 +32,14 @@ def _written(outputs: Outputs, position: int, start: int, stop: int, other: torc
     return flat.reshape(outputs[position].shape)
 
 
-def _left(outputs: Outputs, stale: Outputs, position: int, how: str) -> torch.Tensor:
+def _stale_values(outputs: Outputs, stale: Outputs, position: int, how: str) -> torch.Tensor:
     """What memory holds that was not written: zeros, or an earlier answer."""
     return torch.zeros_like(outputs[position]) if how == "zeros" else stale[position]
 
 
 def _tail(multiple: int, how: str, outputs: Outputs, stale: Outputs, position: int) -> torch.Tensor:
     count = outputs[position].numel()
-    return _written(outputs, position, count - count % multiple, count, _left(outputs, stale, position, how))
+    return _written(outputs, position, count - count % multiple, count, _stale_values(outputs, stale, position, how))
 
 
 @output_fault("tail", "the grid covers whole blocks (or whole vectors) only, so the last elements are never written")
@@ -62,7 +62,7 @@ def _block(how: str, outputs: Outputs, stale: Outputs, position: int) -> torch.T
     if count < 2 * _BLOCK:
         raise MutationNotApplicable("fewer than two blocks")
     start = count // 2 // _BLOCK * _BLOCK
-    return _written(outputs, position, start, start + _BLOCK, _left(outputs, stale, position, how))
+    return _written(outputs, position, start, start + _BLOCK, _stale_values(outputs, stale, position, how))
 
 
 @output_fault("block", "one thread block leaves early, so that 256 elements in the middle are not written")
@@ -110,8 +110,8 @@ def one_of_several(outputs: Outputs, position: int) -> Iterator[tuple[str, Outpu
         return
     yield "zeros", lambda outputs, stale, position: torch.zeros_like(outputs[position])
     for other, value in enumerate(outputs):
-        mine = outputs[position]
-        if other > position and value.shape == mine.shape and value.dtype == mine.dtype:
+        output = outputs[position]
+        if other > position and value.shape == output.shape and value.dtype == output.dtype:
             yield f"is-{other}", partial(_other_output, other)
 
 

@@ -24,9 +24,9 @@ from kernelforge.evaluation.audit.mutants import call_fault
 @call_fault("diagonal", "a triangular mask is off by one diagonal")
 def diagonal(recorded: Recorded) -> Iterator[tuple[str, Change]]:
     if recorded.call.name in ("tril", "triu", "tril_", "triu_"):
-        given = recorded.call.argument("diagonal") or 0
+        offset = recorded.call.argument("diagonal") or 0
         for detail, step in (("plus-1", 1), ("minus-1", -1)):
-            yield detail, partial(with_argument, "diagonal", given + step)
+            yield detail, partial(with_argument, "diagonal", offset + step)
 
 
 _JOINS = frozenset({"cat", "stack", "index_select"})
@@ -144,10 +144,10 @@ def _other_side(call: Call) -> Any:
 def step(recorded: Recorded) -> Iterator[tuple[str, Change]]:
     call = recorded.call
     for name in ("stride", "dilation"):
-        given = call.argument(name)
+        value = call.argument(name)
         windows = call.name == "convolution" or "pool" in call.name
-        if windows and isinstance(given, list | tuple) and any(one != 1 for one in given):
-            yield f"{name}-1", partial(_cropped, name, [1] * len(given))
+        if windows and isinstance(value, list | tuple) and any(extent != 1 for extent in value):
+            yield f"{name}-1", partial(_cropped, name, [1] * len(value))
 
 
 def _cropped(name: str, value: Any, call: Call) -> Any:

@@ -62,7 +62,7 @@ def _reduced_less(detail: str, call: Call) -> Any:
         if x.numel() < 2:
             raise MutationNotApplicable("one term")
     else:
-        last = max(one % max(x.dim(), 1) for one in dims)
+        last = max(dim % max(x.dim(), 1) for dim in dims)
     count = _lost(detail, x.shape[last] if x.dim() else 1)
     kept = x.shape[last] - count
     shape = call.run()
@@ -81,17 +81,17 @@ def _without(x: torch.Tensor, dim: int, detail: str) -> torch.Tensor:
 
 
 def _product_less(detail: str, call: Call) -> Any:
-    left = _PRODUCTS[call.name][0]
+    lhs_index = _PRODUCTS[call.name][0]
     if call.name == "convolution":
         # The contracted axes are the filter's: its last channel, or its last tap where there is one channel.
         weight = call.args[1]
         axes = [1, *range(weight.dim() - 1, 1, -1)] if not call.args[6] else [0, *range(weight.dim() - 1, 1, -1)]
-        chosen = next((one for one in axes if weight.shape[one] > 1), None)
-        if chosen is None:
+        selected = next((axis for axis in axes if weight.shape[axis] > 1), None)
+        if selected is None:
             raise MutationNotApplicable("one term")
-        args = (call.args[0], _without(weight, chosen, detail), *call.args[2:])
+        args = (call.args[0], _without(weight, selected, detail), *call.args[2:])
     else:
-        args = (*call.args[:left], _without(call.args[left], -1, detail), *call.args[left + 1 :])
+        args = (*call.args[:lhs_index], _without(call.args[lhs_index], -1, detail), *call.args[lhs_index + 1 :])
     return call.taking(*args).run()
 
 
@@ -119,9 +119,9 @@ def lost_candidate(recorded: Recorded) -> Iterator[tuple[str, Change]]:
 
 
 def _selected_less(call: Call) -> Any:
-    x, wanted = call.args[0], call.args[1]
+    x, count = call.args[0], call.args[1]
     dim = call.argument("dim", -1)
-    if x.shape[dim] <= wanted:
+    if x.shape[dim] <= count:
         raise MutationNotApplicable("all are selected")
     return call.taking(x.narrow(dim, 0, x.shape[dim] - 1), *call.args[1:]).run()
 
@@ -183,7 +183,7 @@ def rounded_operands(recorded: Recorded) -> Iterator[tuple[str, Change]]:
 
 
 def _with_rounded(positions: tuple[int, ...], rounding: Callable[[torch.Tensor], torch.Tensor], call: Call) -> Any:
-    args = tuple(rounding(value) if place in positions else value for place, value in enumerate(call.args))
+    args = tuple(rounding(value) if index in positions else value for index, value in enumerate(call.args))
     return call.taking(*args).run()
 
 

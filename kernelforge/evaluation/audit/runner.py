@@ -25,7 +25,7 @@ from kernelforge.evaluation.audit.injection import (
     Recorder,
     unchanged,
 )
-from kernelforge.evaluation.audit.mutants import Mutant, chosen, mutants_of
+from kernelforge.evaluation.audit.mutants import Mutant, mutants_of, select_evenly
 from kernelforge.evaluation.audit.results import MutantOutcome, TaskAudit
 from kernelforge.evaluation.oracle.worker.comparison import Got
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
@@ -64,7 +64,7 @@ class Trial:
 
     @property
     def setting(self) -> AuditPrecision:
-        units = [unit_roundoff(one.dtype) for one in self.outputs if one.is_floating_point()]
+        units = [unit_roundoff(output.dtype) for output in self.outputs if output.is_floating_point()]
         return AuditPrecision(self.policy.accumulator, min(units, default=0.0))
 
     def run(self, mutant: Mutant) -> Outputs:
@@ -74,35 +74,35 @@ class Trial:
             MutationNotApplicable: the fault does not exist here, or what it gives has another shape.
         """
         if mutant.on_output is not None:
-            position = int(mutant.place.removeprefix("output"))
+            position = int(mutant.location.removeprefix("output"))
             changed = mutant.on_output(self.outputs, self.stale, position)
-            found = (*self.outputs[:position], changed, *self.outputs[position + 1 :])
+            results = (*self.outputs[:position], changed, *self.outputs[position + 1 :])
         elif mutant.on_call is not None:
-            mode = MutatedReference(mutant.place, mutant.on_call, self.setting)
-            found = self._forward(self.inputs, copy.deepcopy(self.model), mode)
+            mode = MutatedReference(mutant.location, mutant.on_call, self.setting)
+            results = self._forward(self.inputs, copy.deepcopy(self.model), mode)
             if not mode.hit:
                 raise MutationNotApplicable("the reference does not come to this call")
         elif mutant.on_input is not None:
-            position = int(mutant.place.removeprefix("input"))
+            position = int(mutant.location.removeprefix("input"))
             value = self.inputs[position]
             assert isinstance(value, torch.Tensor)
             inputs = (*self.inputs[:position], mutant.on_input(value), *self.inputs[position + 1 :])
-            found = self._forward(inputs, copy.deepcopy(self.model))
+            results = self._forward(inputs, copy.deepcopy(self.model))
         else:
-            found = self._with_weight(mutant)
-        if [one.shape for one in found] != [one.shape for one in self.outputs]:
+            results = self._with_weight(mutant)
+        if [output.shape for output in results] != [output.shape for output in self.outputs]:
             raise MutationNotApplicable("the answer has another shape")
-        return found
+        return results
 
     def control(self, mutant: Mutant) -> Outputs:
         """The reference with the composites around a fault opened, and no fault."""
-        mode = MutatedReference(mutant.place, unchanged, self.setting)
+        mode = MutatedReference(mutant.location, unchanged, self.setting)
         return self._forward(self.inputs, copy.deepcopy(self.model), mode)
 
     def _with_weight(self, mutant: Mutant) -> Outputs:
         assert mutant.on_weight is not None
         model = copy.deepcopy(self.model)
-        name = mutant.place.removeprefix("weight[").removesuffix("]")
+        name = mutant.location.removeprefix("weight[").removesuffix("]")
         weight = dict(model.named_parameters()).get(name)
         if weight is None:
             raise MutationNotApplicable("there is no such weight")
@@ -137,10 +137,10 @@ class MutationAudit:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             mutants = self._mutants()
-            picked = chosen(mutants, most)
+            picked = select_evenly(mutants, most)
             picked += [mutant for mutant in mutants if mutant.name in also and mutant not in picked]
-            found = tuple(self._outcome(mutant) for mutant in picked)
-        return TaskAudit(task=self._task.name, mutants=found, made=len(mutants))
+            outcomes = tuple(self._outcome(mutant) for mutant in picked)
+        return TaskAudit(task=self._task.name, mutants=outcomes, made=len(mutants))
 
     def _mutants(self) -> list[Mutant]:
         _, trial = self._trial("small", "task", 0)
@@ -148,8 +148,8 @@ class MutationAudit:
         model = copy.deepcopy(trial.model)
         outputs = trial.reference.run(trial.inputs, self._task.policy.mutates, model=model, within=(recorder,))
         weights = [(name, weight.detach()) for name, weight in trial.model.named_parameters()]
-        found = mutants_of(recorder.leading_to(outputs), weights, trial.inputs, trial.outputs)
-        return list({mutant.name: mutant for mutant in found}.values())
+        mutants = mutants_of(recorder.leading_to(outputs), weights, trial.inputs, trial.outputs)
+        return list({mutant.name: mutant for mutant in mutants}.values())
 
     def _outcome(self, mutant: Mutant) -> MutantOutcome:
         ran, equal = False, True
@@ -163,11 +163,11 @@ class MutationAudit:
                 continue
             ran = True
             if not self._reckoner.compare(drawn, [Got.of(output) for output in outputs]).ok:
-                return self._told(mutant, "killed", size=size, family=family)
+                return self._report(mutant, "killed", size=size, family=family)
             equal = equal and all(_same_bits(a, b) for a, b in zip(outputs, trial.outputs, strict=True))
-        return self._told(mutant, "survived", bitwise_equal=equal) if ran else self._told(mutant, "invalid")
+        return self._report(mutant, "survived", bitwise_equal=equal) if ran else self._report(mutant, "invalid")
 
-    def _told(self, mutant: Mutant, outcome: Any, **rest: Any) -> MutantOutcome:
+    def _report(self, mutant: Mutant, outcome: Any, **rest: Any) -> MutantOutcome:
         killed = outcome != "invalid" and self._kernelbench_kills(mutant)
         return MutantOutcome(
             mutant=mutant.name, fault=mutant.fault.name, outcome=outcome, kernelbench_killed=killed, **rest
@@ -183,13 +183,13 @@ class MutationAudit:
 
     def _is_honest(self, mutant: Mutant, size: str, family: str, number: int) -> bool:
         """Whether the fault's composite, opened and without the fault, is accepted: else its answer proves nothing."""
-        outer, slash, _ = mutant.place.rpartition("/")
+        outer, slash, _ = mutant.location.rpartition("/")
         if not slash:
             return True
         key = (outer, size, family, number)
         if key not in self._honest:
             drawn, trial = self._trials[size, family, number]
-            self._honest[key] = self._reckoner.compare(drawn, [Got.of(one) for one in trial.control(mutant)]).ok
+            self._honest[key] = self._reckoner.compare(drawn, [Got.of(output) for output in trial.control(mutant)]).ok
         return self._honest[key]
 
     def _trial(self, size: str, family: str, number: int) -> tuple[InputDraw, Trial]:
@@ -217,7 +217,7 @@ class MutationAudit:
     def _kernelbench(self) -> list[Trial]:
         """KernelBench's trials: the task's own inputs at one size, weights as constructed."""
         reference = Reference(size_source(self._task, "small"), {}, filename=f"{self._task.name}.py")
-        found: list[Trial] = []
+        trials: list[Trial] = []
         for number in range(_KERNELBENCH_TRIALS + 1):
             inputs = reference.inputs(_KERNELBENCH_SEED + number)
             outputs = reference.run(inputs, self._task.policy.mutates)
@@ -228,11 +228,11 @@ class MutationAudit:
                 model=reference.copy_of_model(),
                 constructed=reference.constructed_parameters(),
                 outputs=outputs,
-                stale=found[-1].outputs if found else outputs,
+                stale=trials[-1].outputs if trials else outputs,
             )
-            found.append(trial)
+            trials.append(trial)
         # The first is only what the second finds in memory.
-        return found[1:]
+        return trials[1:]
 
     def _kernelbench_kills(self, mutant: Mutant) -> bool:
         """KernelBench's rule: the first output of each trial within ``allclose`` of the reference's.
@@ -256,5 +256,5 @@ class MutationAudit:
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     if a.dtype != b.dtype:
         return False
-    one, other = (value.contiguous().reshape(-1).view(torch.uint8) for value in (a, b))
-    return torch.equal(one, other)
+    first, second = (value.contiguous().reshape(-1).view(torch.uint8) for value in (a, b))
+    return torch.equal(first, second)

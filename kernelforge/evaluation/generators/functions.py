@@ -41,7 +41,9 @@ class Function:
         Raises:
             Fault: too few, too many, or given twice.
         """
-        if any(isinstance(one, ast.Starred) for one in args) or any(one.arg is None for one in keywords):
+        if any(isinstance(argument, ast.Starred) for argument in args) or any(
+            argument.arg is None for argument in keywords
+        ):
             raise Fault(f"{name} takes no * and no **")
         if self.most:
             if keywords or not len(self.parameters) <= len(args) <= self.most:
@@ -49,19 +51,22 @@ class Function:
             return [("value", argument) for argument in args]
         if len(args) > len(self.parameters):
             raise Fault(f"{name} takes {self._signature}")
-        given: dict[str, ast.expr] = dict(zip(self.parameters, args, strict=False))
+        bound: dict[str, ast.expr] = dict(zip(self.parameters, args, strict=False))
         for keyword in keywords:
-            if keyword.arg not in self.parameters or keyword.arg in given:
+            if keyword.arg not in self.parameters or keyword.arg in bound:
                 raise Fault(f"{name} has no argument {keyword.arg!r}, or it is given twice; it takes {self._signature}")
-            given[str(keyword.arg)] = keyword.value
-        if any(one not in given and one not in self.defaults for one in self.parameters):
+            bound[str(keyword.arg)] = keyword.value
+        if any(argument not in bound and argument not in self.defaults for argument in self.parameters):
             raise Fault(f"{name} takes {self._signature}")
-        return [(one, given[one] if one in given else self.defaults[one]) for one in self.parameters]
+        return [
+            (argument, bound[argument] if argument in bound else self.defaults[argument])
+            for argument in self.parameters
+        ]
 
     @property
     def _signature(self) -> str:
-        shown = (f"{one}={self.defaults[one]}" if one in self.defaults else one for one in self.parameters)
-        return f"({', '.join(shown)})"
+        parts = (f"{name}={self.defaults[name]}" if name in self.defaults else name for name in self.parameters)
+        return f"({', '.join(parts)})"
 
 
 def _plain(op: str) -> Build:
@@ -74,10 +79,10 @@ def _along(op: str) -> Build:
 
 def _fold(op: str) -> Build:
     def build(emit: Emit, values: list[int], axis: int | None) -> int:
-        found = values[0]
+        register = values[0]
         for value in values[1:]:
-            found = emit(op, found, value)
-        return found
+            register = emit(op, register, value)
+        return register
 
     return build
 
@@ -109,9 +114,9 @@ def _outliers(emit: Emit, values: list[int], axis: int | None) -> int:
 
 def _near(emit: Emit, values: list[int], axis: int | None) -> int:
     value, ulps = values
-    one = emit("number", value=1.0)
-    steps = emit("floor", emit("uniform", emit("negative", ulps), emit("add", ulps, one)))
-    return emit("multiply", value, emit("add", one, emit("multiply", steps, emit("eps"))))
+    unit = emit("number", value=1.0)
+    steps = emit("floor", emit("uniform", emit("negative", ulps), emit("add", ulps, unit)))
+    return emit("multiply", value, emit("add", unit, emit("multiply", steps, emit("eps"))))
 
 
 def _quantise(emit: Emit, values: list[int], axis: int | None) -> int:

@@ -59,7 +59,7 @@ def parse_generator(text: str, inputs: Sequence[TensorSpec | int | float | bool 
 
 def generators_digest(generators: Sequence[InputGenerator]) -> str:
     """Eight hex digits that name the admitted ones among ``generators``; empty where there are none."""
-    admitted = sorted((one.name, one.plan, one.sizes) for one in generators if one.admitted)
+    admitted = sorted((test.name, test.plan, test.sizes) for test in generators if test.admitted)
     return content_hash("tests", admitted)[:8] if admitted else ""
 
 
@@ -146,7 +146,7 @@ class _Compiler:
         nodes = node.elts if isinstance(node, ast.Tuple | ast.List) else [node]
         if len(nodes) != len(self._inputs):
             raise Fault(f"return gives {len(nodes)} values, the task has {len(self._inputs)} inputs")
-        registers = [self._expression(one) for one in nodes]
+        registers = [self._expression(node) for node in nodes]
         results = tuple(None if self._is_own(register, at) else register for at, register in enumerate(registers))
         for position, (name, spec, result) in enumerate(zip(self._parameters, self._inputs, results, strict=True)):
             if result is not None and not isinstance(spec, TensorSpec):
@@ -176,7 +176,7 @@ class _Compiler:
                 case ast.Compare():
                     return self._compare(node)
                 case ast.IfExp():
-                    return self.emit("where", *(self._expression(one) for one in (node.test, node.body, node.orelse)))
+                    return self.emit("where", *(self._expression(part) for part in (node.test, node.body, node.orelse)))
                 case ast.Call():
                     return self._call(node)
             raise Fault(_absent(node))
@@ -202,17 +202,17 @@ class _Compiler:
         raise Fault(f"unknown name {name!r}; {_known_names()}")
 
     def _compare(self, node: ast.Compare) -> int:
-        sides = [self._expression(one) for one in (node.left, *node.comparators)]
-        found: int | None = None
+        sides = [self._expression(operand) for operand in (node.left, *node.comparators)]
+        result: int | None = None
         for position, kind in enumerate(node.ops):
             if type(kind) not in _COMPARISONS:
                 raise Fault("the comparisons are < <= > >= == !=")
             name, swapped = _COMPARISONS[type(kind)]
             pair = sides[position : position + 2]
             holds = self.emit(name, *(reversed(pair) if swapped else pair))
-            found = holds if found is None else self.emit("multiply", found, holds)
-        assert found is not None
-        return found
+            result = holds if result is None else self.emit("multiply", result, holds)
+        assert result is not None
+        return result
 
     def _call(self, node: ast.Call) -> int:
         if not isinstance(node.func, ast.Name):
@@ -223,10 +223,10 @@ class _Compiler:
         function = FUNCTIONS.get(name)
         if function is None:
             raise Fault(f"unknown function {name!r}; {_known_names()}")
-        given = function.bind(name, node.args, node.keywords)
+        bound = function.bind(name, node.args, node.keywords)
         values: list[int] = []
         axis: int | None = None
-        for parameter, argument in given:
+        for parameter, argument in bound:
             if parameter == "axis":
                 axis = _axis(argument)
             elif isinstance(argument, ast.expr):

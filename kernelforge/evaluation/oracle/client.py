@@ -50,11 +50,11 @@ class KnownTasks:
     def of(self, task: Task) -> OracleFacts:
         """What is known of a task, to be added to."""
         with self._lock:
-            known = self._known.setdefault(task.digest, OracleFacts())
+            facts = self._known.setdefault(task.digest, OracleFacts())
             self._known.move_to_end(task.digest)
             while len(self._known) > self._most:
                 self._known.popitem(last=False)
-        return known
+        return facts
 
 
 REPLY_S = 180.0
@@ -102,7 +102,7 @@ def _read_as_hostile() -> Iterator[None]:
         ) from error
 
 
-def _told(finding: Mapping[str, Any]) -> dict[str, Any]:
+def _shortened(finding: Mapping[str, Any]) -> dict[str, Any]:
     """A finding with its text no longer than anybody reads."""
     return {**finding, "text": str(finding["text"])[:_LONGEST_TEXT]}
 
@@ -182,7 +182,7 @@ class Oracle:
             is then measured there, and baselines can be timed.
         reply_s: longest wait for one answer, in seconds; a reference that hangs is ended then.
         memory_bytes: what the child may take of the host, where the reference runs on ``cpu``.
-        known: what earlier oracles of the task found out on this device; it takes in what this one finds.
+        cached: what earlier oracles of the task found out on this device; it takes in what this one finds.
 
     Raises:
         TaskError: the reference does not run, or cannot be judged (active dropout, random results); or there is no such
@@ -198,10 +198,10 @@ class Oracle:
         device: str = "cpu",
         reply_s: float = REPLY_S,
         memory_bytes: int = _MEMORY_BYTES,
-        known: OracleFacts | None = None,
+        cached: OracleFacts | None = None,
     ) -> None:
         self.task = task
-        self.known = known or OracleFacts()
+        self.cached = cached or OracleFacts()
         self.device = device
         self._zygote = zygote
         self._threads = threads
@@ -221,14 +221,14 @@ class Oracle:
     @_read_as_hostile()
     def facts(self, sizes: Sequence[str] | None = None) -> TaskFacts:
         """Specs, compulsory bytes, operations and eager launches, at ``sizes`` or at every size of the task."""
-        if sizes is None and self.known.facts is not None:
-            return self.known.facts
+        if sizes is None and self.cached.facts is not None:
+            return self.cached.facts
         names = [size.name for size in self.task.sizes] if sizes is None else list(sizes)
         frame = self._call({"op": "facts", "sizes": [self._checked_size(name) for name in names]})
-        found = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
-        facts = TaskFacts(task_digest=self.task.digest, sizes=found)
+        size_facts = tuple(SizeFacts.model_validate(facts) for facts in frame.data["sizes"])
+        facts = TaskFacts(task_digest=self.task.digest, sizes=size_facts)
         if sizes is None:
-            self.known.facts = facts
+            self.cached.facts = facts
         return facts
 
     @_read_as_hostile()
@@ -257,12 +257,12 @@ class Oracle:
     @_read_as_hostile()
     def families(self, size: str) -> tuple[str, ...]:
         """Input distributions that torch itself passes at this size; the task's own first."""
-        if size not in self.known.scales:
+        if size not in self.cached.scales:
             scales = self._call({"op": "families", "size": self._checked_size(size)}).data["scales"]
             if not scales or not scales.keys() <= set(_FAMILIES):
                 raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
-            self.known.scales[size] = {family: float(scale) for family, scale in scales.items()}
-        return tuple(self.known.scales[size])
+            self.cached.scales[size] = {family: float(scale) for family, scale in scales.items()}
+        return tuple(self.cached.scales[size])
 
     @_read_as_hostile()
     def try_generator(self, name: str, recipe: Recipe, sizes: Sequence[str]) -> tuple[GeneratorFinding, ...]:
@@ -273,7 +273,7 @@ class Oracle:
         """
         request = {"op": "try", "name": name, "recipe": recipe.model_dump(mode="json")}
         frame = self._call({**request, "sizes": [self._checked_size(size) for size in sizes]})
-        return tuple(GeneratorFinding(**_told(finding)) for finding in frame.data["findings"])
+        return tuple(GeneratorFinding(**_shortened(finding)) for finding in frame.data["findings"])
 
     def use_generators(self, recipes: Mapping[str, Recipe]) -> None:
         """From now on :meth:`draw` also knows the families ``tester:<name>``; those known before are forgotten."""
@@ -326,9 +326,9 @@ class Oracle:
 
     def has_slices(self) -> bool:
         """Whether the reference has an axis whose slices can be worked out by themselves."""
-        if self.known.has_slices is None:
-            self.known.has_slices = bool(self._call({"op": "has_slices"}).data.get("has_slices"))
-        return self.known.has_slices
+        if self.cached.has_slices is None:
+            self.cached.has_slices = bool(self._call({"op": "has_slices"}).data.get("has_slices"))
+        return self.cached.has_slices
 
     @_read_as_hostile()
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
@@ -345,7 +345,7 @@ class Oracle:
     def check_part(
         self,
         handle: int,
-        wanted: Mapping[int, Sequence[int]],
+        elements: Mapping[int, Sequence[int]],
         parts: Sequence[tuple[Blob | None, Blob]],
         shapes: Sequence[tuple[int, ...]],
         dtypes: Sequence[DType],
@@ -366,7 +366,7 @@ class Oracle:
         request = {
             "op": "check_part",
             "handle": handle,
-            "wanted": {str(output): list(indices) for output, indices in wanted.items()},
+            "wanted": {str(output): list(indices) for output, indices in elements.items()},
             "shapes": [list(shape) for shape in shapes],
             "dtypes": [str(dtype) for dtype in dtypes],
             "whole": all(indices is None for indices, _ in parts),
@@ -448,7 +448,7 @@ class Oracle:
         """
         names = [size.name for size in self.task.sizes if size.name != "full"] if sizes is None else list(sizes)
         frame = self._call({"op": "admit", "sizes": [self._checked_size(name) for name in names]})
-        findings = tuple(AdmissionIssue(**_told(finding)) for finding in frame.data["findings"])
+        findings = tuple(AdmissionIssue(**_shortened(finding)) for finding in frame.data["findings"])
         if {finding.size for finding in findings} != set(names):
             raise SandboxError(f"the oracle of task '{self.task.name}' sent findings of other sizes than asked")
         return AdmissionResult(task=self.task.name, findings=findings)
@@ -459,7 +459,7 @@ class Oracle:
         Raises:
             TaskError: wrong answers to the task could earn a reward.
         """
-        if self.known.admitted:
+        if self.cached.admitted:
             return
         admission = self.admit(("small",))
         if not admission.ok:
@@ -468,7 +468,7 @@ class Oracle:
                 f"task {self.task.name!r} is not admitted, for wrong answers could earn a reward: {problems}. "
                 f"`kernelforge tasks check` shows every finding"
             )
-        self.known.admitted = True
+        self.cached.admitted = True
 
     @_read_as_hostile()
     def audit(self, most: int, also: Sequence[str] = ()) -> TaskAudit:
@@ -503,7 +503,7 @@ class Oracle:
         self.close()
 
     def _checked_size(self, size: str) -> str:
-        if size not in {known.name for known in self.task.sizes} | {self._further}:
+        if size not in {known_size.name for known_size in self.task.sizes} | {self._further}:
             raise UsageError(f"task '{self.task.name}' has no size '{size}'")
         return size
 
@@ -537,7 +537,7 @@ class Oracle:
         self._child = child = self._zygote.spawn(limits)
         task = self.task.model_dump(mode="json")
         request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
-        request["scales"] = self.known.scales
+        request["scales"] = self.cached.scales
         try:
             self._checked(child.call(request, timeout_s=self._reply_s))
             if self._tests:
@@ -559,7 +559,7 @@ class Oracle:
 
     def _checked(self, frame: Frame) -> Frame:
         if not frame.data.get("ok"):
-            told = str(frame.data.get("message", "the oracle gave no reason"))[:_LONGEST_TEXT]
-            message = f"task '{self.task.name}': {told}"
+            text = str(frame.data.get("message", "the oracle gave no reason"))[:_LONGEST_TEXT]
+            message = f"task '{self.task.name}': {text}"
             raise _ERRORS.get(str(frame.data.get("error")), TaskError)(message)
         return frame

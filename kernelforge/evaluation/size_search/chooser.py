@@ -108,13 +108,13 @@ class SizeChooser:
     def choose(self, task: ExternalTask) -> SizeChoice:
         """Sizes of one task, from the cache where it was seen before. A task that has none says why."""
         path = self._folder / f"{self._key(task)}.json"
-        known = _read(path, task)
-        if known is not None:
-            return known
-        found, lasting = self._find(task)
+        cached = _read(path, task)
+        if cached is not None:
+            return cached
+        choice, lasting = self._find(task)
         if lasting and not self._zygote.shut:
-            _write(path, found)
-        return found
+            _write(path, choice)
+        return choice
 
     def close(self) -> None:
         """End the helper process and its children; what another thread was at is not kept."""
@@ -139,10 +139,10 @@ class SizeChooser:
         prober = SizeSearchClient(self._zygote, task.source, self.bounds)
         try:
             with prober:
-                chosen, notes = self._search(task, prober)
+                extents, notes = self._search(task, prober)
         except TaskError as error:
             return SizeChoice(refused=str(error)), not prober.hangs
-        return self._judged(task, chosen, notes)
+        return self._judged(task, extents, notes)
 
     def _search(self, task: ExternalTask, prober: SizeSearchClient) -> tuple[Chosen, list[str]]:
         full = prober.abstract()
@@ -160,13 +160,13 @@ class SizeChooser:
             if type(value) is int and 1 < value < 64
         ]
         try:
-            chosen = ExtentSearch(extents, prober.run, self.bounds, others).choose()
+            selected = ExtentSearch(extents, prober.run, self.bounds, others).choose()
         except TooLarge:
             raise
         except TaskError as error:
             # At its own sizes it says best what is wrong: small ones may be refused for being small.
             raise TaskError(full.error or str(error)) from error
-        return chosen, [*notes, *self._named(task, prober)]
+        return selected, [*notes, *self._named(task, prober)]
 
     def _named(self, task: ExternalTask, prober: SizeSearchClient) -> list[str]:
         """Notes on sizes that the benchmark names itself: those within the bounds are taken as they are."""
@@ -177,19 +177,19 @@ class SizeChooser:
                 notes.append(f"{name} of the benchmark itself is left out: {outcome.error or 'too large'}")
         return notes
 
-    def _judged(self, task: ExternalTask, chosen: Chosen, notes: list[str]) -> tuple[SizeChoice, bool]:
-        notes = [*notes, *chosen.notes]
+    def _judged(self, task: ExternalTask, selected: Chosen, notes: list[str]) -> tuple[SizeChoice, bool]:
+        notes = [*notes, *selected.notes]
         left_out = {note.split(" ")[0] for note in notes if " of the benchmark itself " in note}
         named = {name: dict(constants) for name, constants in task.sizes.items() if name not in left_out}
-        sizes = _sizes({**chosen.sizes, **named})
-        if chosen.heavy:
+        sizes = _sizes({**selected.sizes, **named})
+        if selected.heavy:
             why = "it is too large even at its smallest to be checked on import; `kernelforge tasks check` does that"
             return SizeChoice(sizes=sizes, notes=tuple(notes), unchecked=why), True
         unjudged = SizeChoice(sizes=sizes, notes=tuple(notes))
         try:
-            found = self._admitted(task, unjudged)
-            if found.refused and task.policy.oracle == "float64" and _CASTS in found.refused:
-                found = self._admitted(task, unjudged.model_copy(update={"task_precision": True}))
+            choice = self._admitted(task, unjudged)
+            if choice.refused and task.policy.oracle == "float64" and _CASTS in choice.refused:
+                choice = self._admitted(task, unjudged.model_copy(update={"task_precision": True}))
         except ChildTimeout:
             return unjudged.model_copy(update={"unchecked": f"the oracle gave no answer in {_JUDGE_S:g} s"}), False
         except (TaskError, SandboxError) as error:
@@ -197,19 +197,19 @@ class SizeChooser:
         except ValidationError as error:
             # Of what the key does not name, such as the level.
             return SizeChoice(refused=first_fault(error)), False
-        return found, True
+        return choice, True
 
-    def _admitted(self, task: ExternalTask, chosen: SizeChoice) -> SizeChoice:
+    def _admitted(self, task: ExternalTask, choice: SizeChoice) -> SizeChoice:
         """The sizes at which the oracle admits the task, or its reason where ``small`` is not one of them."""
-        sized = as_task(chosen.applied_to(task), chosen.sizes)
+        sized = as_task(choice.applied_to(task), choice.sizes)
         refused = rejected_sizes(self._zygote, sized, reply_s=_JUDGE_S, memory_bytes=self.bounds.memory_bytes)
         if "small" in refused:
             return SizeChoice(refused=f"it cannot be judged: {refused['small']}")
-        notes = [*chosen.notes, *(f"no {name}: {why}" for name, why in refused.items())]
-        if chosen.task_precision:
+        notes = [*choice.notes, *(f"no {name}: {why}" for name, why in refused.items())]
+        if choice.task_precision:
             notes.append("the reference casts: it is judged at its own precision")
-        kept = tuple(size for size in chosen.sizes if size.name not in refused)
-        return chosen.model_copy(update={"sizes": kept, "notes": tuple(notes), "admitted": True})
+        kept = tuple(size for size in choice.sizes if size.name not in refused)
+        return choice.model_copy(update={"sizes": kept, "notes": tuple(notes), "admitted": True})
 
 
 def _memory_notes(cost: Cost) -> list[str]:
@@ -244,24 +244,24 @@ def _sizes(constants: Mapping[str, Mapping[str, int | float | bool]]) -> tuple[S
 def _read(path: Path, task: ExternalTask) -> SizeChoice | None:
     """A choice that was kept, if it is one for this task; another is made anew."""
     try:
-        found = SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES))
-        if not found.refused:
+        choice = SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES))
+        if not choice.refused:
             template = Template(task.source)
-            for size in as_task(task, found.sizes).sizes:
+            for size in as_task(task, choice.sizes).sizes:
                 template.filled(size.constants)
-        return found
+        return choice
     except (FileNotFoundError, TaskError, ValidationError):
         return None
 
 
-def _write(path: Path, found: SizeChoice) -> None:
+def _write(path: Path, choice: SizeChoice) -> None:
     """Keep a choice, whole or not at all; a disk that takes no more costs a later import time and nothing else."""
     temporary = ""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(found.model_dump_json())
+            file.write(choice.model_dump_json())
         os.replace(temporary, path)
         return
     if temporary:
@@ -322,7 +322,7 @@ def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_by
                 except (TaskError, SandboxError) as error:
                     refused[size.name] = _line(error, prefix)
                     continue
-                fault = next((one for one in findings if not one.ok), None)
+                fault = next((finding for finding in findings if not finding.ok), None)
                 if fault is not None:
                     refused[size.name] = f"on inputs of the family '{fault.family}', {fault.text}"[:_LONGEST]
     except TaskError as error:

@@ -48,16 +48,16 @@ def movable_extents(source: str, fixed: AbstractSet[str] = frozenset()) -> tuple
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
     bound = Counter(_names_bound(tree))
     index_bounds = _index_bounds(tree)
-    found: list[Extent] = []
+    extents: list[Extent] = []
     for names, value in _plain_bindings(tree):
         if not names or value < SMALLEST or not used & set(names):
             continue
         if any(bound[name] > 1 or name in fixed or _is_meaning(name) for name in names):
             continue
-        if len(found) == _MOST_EXTENTS:
+        if len(extents) == _MOST_EXTENTS:
             raise TaskError(f"the file has more than {_MOST_EXTENTS} constants that may be extents")
-        found.append(Extent(names, value, is_index_bound=bool(index_bounds & set(names))))
-    return tuple(found)
+        extents.append(Extent(names, value, is_index_bound=bool(index_bounds & set(names))))
+    return tuple(extents)
 
 
 def _names_bound(node: ast.AST) -> Iterator[str]:
@@ -72,7 +72,7 @@ def _names_bound(node: ast.AST) -> Iterator[str]:
 def _plain_bindings(tree: ast.Module) -> list[tuple[tuple[str, ...], int]]:
     """Names bound at module level to a whole number that names no other constant (``2048 * 2``), one assignment's
     together."""
-    found: list[tuple[tuple[str, ...], int]] = []
+    bindings: list[tuple[tuple[str, ...], int]] = []
     bound: list[tuple[tuple[ast.expr, ...], ast.expr]]
     for node in tree.body:
         if isinstance(node, ast.AnnAssign) and node.value is not None:
@@ -80,7 +80,7 @@ def _plain_bindings(tree: ast.Module) -> list[tuple[tuple[str, ...], int]]:
         elif isinstance(node, ast.Assign) and isinstance(node.value, ast.Tuple) and len(node.targets) == 1:
             target = node.targets[0]
             parts = zip(target.elts, node.value.elts, strict=False) if isinstance(target, ast.Tuple) else ()
-            bound = [((one,), value) for one, value in parts]
+            bound = [((name,), value) for name, value in parts]
         elif isinstance(node, ast.Assign):
             bound = [(tuple(node.targets), node.value)]
         else:
@@ -88,8 +88,8 @@ def _plain_bindings(tree: ast.Module) -> list[tuple[tuple[str, ...], int]]:
         for targets, value in bound:
             number = _whole_number(value)
             if number is not None:
-                found.append((tuple(target.id for target in targets if isinstance(target, ast.Name)), number))
-    return found
+                bindings.append((tuple(target.id for target in targets if isinstance(target, ast.Name)), number))
+    return bindings
 
 
 def _whole_number(node: ast.expr) -> int | None:

@@ -150,7 +150,7 @@ class ExtentSearch:
         sizes = {"small": self._style(base, parts, _apart)}
         notes = []
         odd = self._together(self._long(sizes["small"], parts) or self._style(base, parts, _odd), parts)
-        found = {
+        hidden = {
             "hidden_odd": (odd, any(value % 2 for value in odd)),
             "hidden_quad": (quad := self._style(base, parts, _quad), any(v % 4 == 0 and v % 16 for v in quad)),
             "hidden_tiny": (
@@ -158,7 +158,7 @@ class ExtentSearch:
                 any(value < _WARP for value in tiny),
             ),
         }
-        for name, (values, fits_kind) in found.items():
+        for name, (values, fits_kind) in hidden.items():
             if not fits_kind or values in sizes.values():
                 notes.append(f"no {name}: the reference takes no other extents of this kind")
                 continue
@@ -172,7 +172,9 @@ class ExtentSearch:
             if len(self._known) >= self.bounds.tries:
                 return TrialOutcome(None, "no tries left")
             base = self._near
-            near = base is not None and all(value <= 2 * known for value, known in zip(values, base, strict=True))
+            near = base is not None and all(
+                value <= 2 * base_value for value, base_value in zip(values, base, strict=True)
+            )
             self._known[values] = self.run(self._constants(values), near=near)
         return self._known[values]
 
@@ -237,9 +239,9 @@ class ExtentSearch:
                     if smaller < 2:
                         continue
                     trial = (*values[:position], smaller, *values[position + 1 :])
-                    found = self._try(trial).cost
-                    if found is not None and found.work < _WORTHWHILE * cost.work:
-                        values, cost, helped = trial, found, True
+                    lighter = self._try(trial).cost
+                    if lighter is not None and lighter.work < _WORTHWHILE * cost.work:
+                        values, cost, helped = trial, lighter, True
                         break
         return values, cost
 
@@ -357,24 +359,24 @@ def capped(value: int, cap: int) -> int:
 
 def factors(value: int) -> dict[int, int]:
     """Prime factors with their exponents; what is left above 2**10 counts as one prime."""
-    found: dict[int, int] = {}
+    powers: dict[int, int] = {}
     for prime in range(2, 1024):
         while value % prime == 0:
-            found[prime] = found.get(prime, 0) + 1
+            powers[prime] = powers.get(prime, 0) + 1
             value //= prime
         if prime * prime > value:
             break
     if value > 1:
-        found[value] = found.get(value, 0) + 1
-    return found
+        powers[value] = powers.get(value, 0) + 1
+    return powers
 
 
 def _near(value: int, modulus: int) -> list[int]:
     """Odd multiples of ``modulus``, not ``value`` itself, the nearest first, above before below."""
     middle = value // modulus
     odd = [q for q in range(max(1, middle - 16), middle + 17) if q % 2]
-    found = [q * modulus for q in odd if q * modulus != value]
-    return sorted(found, key=lambda other: (abs(other - value), -other))
+    multiples = [q * modulus for q in odd if q * modulus != value]
+    return sorted(multiples, key=lambda other: (abs(other - value), -other))
 
 
 def _odd(value: int, modulus: int) -> list[int]:

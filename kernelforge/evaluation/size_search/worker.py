@@ -162,12 +162,12 @@ def _cost(reference: Reference, inputs: Sequence[Value]) -> dict[str, Any]:
     work, flops = _Work(), FlopCounterMode(display=False)
     with _quiet():
         outputs = flatten_outputs(reference.run(inputs, within=(flops, work)))
-    given = [value for value in inputs if isinstance(value, torch.Tensor)]
+    tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     weights = [*reference.model.parameters(), *reference.model.buffers()]
-    held = [*given, *weights, *outputs]
+    allocated = [*tensors, *weights, *outputs]
     return {
-        "elements": sum(tensor.numel() for tensor in held),
-        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in held),
+        "elements": sum(tensor.numel() for tensor in allocated),
+        "bytes": sum(tensor.numel() * tensor.element_size() for tensor in allocated),
         "outputs": sum(tensor.numel() for tensor in outputs),
         "work": work.elements,
         "calls": work.calls,

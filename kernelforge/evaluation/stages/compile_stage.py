@@ -143,8 +143,8 @@ def compile_plans(
         plan = work.plans.get(size.name)
         if plan is None:
             continue
-        asked = signatures(plan)
-        same = (plan.expressions, tuple(asked), tuple(plan.constants.items()))
+        requested = signatures(plan)
+        same = (plan.expressions, tuple(requested), tuple(plan.constants.items()))
         try:
             with work.clock("build"):
                 # Sizes that ask for the same share a build, which is also judged once.
@@ -152,7 +152,7 @@ def compile_plans(
                     built[same]
                     if same in built
                     else compiler.build(
-                        candidate.source, plan.expressions, arch=arch, signatures=asked, constants=plan.constants
+                        candidate.source, plan.expressions, arch=arch, signatures=requested, constants=plan.constants
                     )
                 )
                 built[same] = result
@@ -223,7 +223,7 @@ _NOT_EVEN_HOW = (
 )
 
 
-def as_told(evaluation: Evaluation, before: Iterable[Evaluation]) -> Evaluation:
+def redact_hidden_failures(evaluation: Evaluation, before: Iterable[Evaluation]) -> Evaluation:
     """An evaluation as its author may see it, who was told those ``before`` at the same task.
 
     Each failure at a hidden size tells which of seven verdicts it was, 2.8 bits: 34 for the first
@@ -233,7 +233,7 @@ def as_told(evaluation: Evaluation, before: Iterable[Evaluation]) -> Evaluation:
     """
     if not evaluation.failed_at_hidden or evaluation.verdict is Verdict.INFRA:
         return evaluation
-    if sum(one.failed_at_hidden for one in before) < HIDDEN_FAILURES:
+    if sum(earlier.failed_at_hidden for earlier in before) < HIDDEN_FAILURES:
         return evaluation
     assert evaluation.correctness is not None
     checks = tuple(

@@ -134,12 +134,12 @@ class FullSizeStage(ABC):
         return self.runs.request(self.plan, draw, poison, variation=variation)
 
     def compared(
-        self, draw: DrawHandle, wanted: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
+        self, draw: DrawHandle, elements: Mapping[int, Sequence[int]], parts: Sequence[tuple[Blob | None, Blob]]
     ) -> Comparison:
         specs = self.facts.outputs
         shapes, dtypes = [spec.shape for spec in specs], [spec.dtype for spec in specs]
         with self.work.clock("oracle"):
-            return self.oracle.check_part(draw.handle, wanted, parts, shapes, dtypes)
+            return self.oracle.check_part(draw.handle, elements, parts, shapes, dtypes)
 
 
 class ModelledFullSize(FullSizeStage):
@@ -175,7 +175,7 @@ class ModelledFullSize(FullSizeStage):
                 if profile and profiled is None:
                     profiled = self._profiled(draw)
                 if profiled is None or _affordable(profiled):
-                    return self._whole(draw, profiled)
+                    return self._compare_complete(draw, profiled)
                 why = self._compare_in_part(draw)
         except (TaskError, SandboxError) as error:
             if isinstance(error, ChildDied) and not last:
@@ -186,7 +186,7 @@ class ModelledFullSize(FullSizeStage):
         self._skipped(why, profiled)
         return profiled
 
-    def _whole(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
+    def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
         holds before a profile: a kernel that could tell a profile from a check would shirk there."""
         self.work.executed = self.work.sectors = 0
@@ -234,12 +234,12 @@ class ModelledFullSize(FullSizeStage):
         seed = int(content_hash(self.work.seed, self.runs.task.name, draw.family, "elements"), 16)
         try:
             with self.work.clock("oracle"):
-                wanted = self.oracle.choose(self.size.name, seed, ELEMENTS)
+                elements = self.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
         request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
         with self.work.clock("emulation"):
-            result = session.run_part(request, wanted)
+            result = session.run_part(request, elements)
         if result.faults and result.faults[0].kind == "timeout":
             return f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_SECONDS:g} s"
         if result.faults:
@@ -251,15 +251,15 @@ class ModelledFullSize(FullSizeStage):
                 total = self.facts.outputs[output].numel
                 message = f"output {output}: nothing in the plan writes {part.unwritten:,} of its {total:,} elements"
                 self.work.fail(Verdict.WRONG, self.size, draw.family, message)
-        comparison = self.compared(draw, wanted, [(part.elements, part.data) for part in result.parts])
+        comparison = self.compared(draw, elements, [(part.elements, part.data) for part in result.parts])
         if not comparison.ok:
             with self.work.clock("emulation"):
-                again = session.run_part(replace(request, poison=POISONS[1]), wanted)
-            if not _same(result, again):
+                repeated = session.run_part(replace(request, poison=POISONS[1]), elements)
+            if not _same(result, repeated):
                 return "the part that was run depends on what memory held before"
             message = f"in the part that was compared: {comparison.message}"
             self.work.fail(Verdict.WRONG, self.size, draw.family, message, comparison.error)
-        if 2 * comparison.total < sum(map(len, wanted.values())):
+        if 2 * comparison.total < sum(map(len, elements.values())):
             return "too few elements of the outputs could be had by themselves"
         return comparison
 
@@ -340,8 +340,8 @@ def _affordable(profiled: FullSizeResult | None) -> bool:
 def _same(first: PartResult, second: PartResult) -> bool:
     """Whether two runs of some blocks gave the same."""
     return len(first.parts) == len(second.parts) and all(
-        same_bytes(one.elements, other.elements) and same_bytes(one.data, other.data)
-        for one, other in zip(first.parts, second.parts, strict=True)
+        same_bytes(left_part.elements, right_part.elements) and same_bytes(left_part.data, right_part.data)
+        for left_part, right_part in zip(first.parts, second.parts, strict=True)
     )
 
 

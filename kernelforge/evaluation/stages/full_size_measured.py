@@ -27,8 +27,10 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
     # Full counters are what an emulated device always gives.
     changed.pop("counters", None)
     if changed and device.startswith("emulated"):
-        asked = ", ".join(f"{name}={value}" for name, value in changed.items())
-        raise UsageError(f"{device} models time and measures nothing, so {asked} has no use there; name a GPU (cuda:0)")
+        requested = ", ".join(f"{name}={value}" for name, value in changed.items())
+        raise UsageError(
+            f"{device} models time and measures nothing, so {requested} has no use there; name a GPU (cuda:0)"
+        )
     return settings
 
 

@@ -149,17 +149,17 @@ class _SuccessiveHalving:
         for arm in sorted(arms, key=lambda arm: arm is not self._own):
             arm.problem = self._over() or self._unfit(arm)
             if not arm.problem:
-                known = contenders.setdefault(arm.identity, arm)
-                arm.same_as = None if known is arm else known
+                equal = contenders.setdefault(arm.identity, arm)
+                arm.same_as = None if equal is arm else equal
         return list(contenders.values())
 
     def halve(self, contenders: Sequence[_Combination], seed: int) -> None:
         """Rate the contenders rung by rung. What does not reach the next rung keeps the time of its last."""
         alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
         try:
-            asked = time.monotonic()
+            requested = time.monotonic()
             with self._evaluator.lease(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
-                self._end += time.monotonic() - asked
+                self._end += time.monotonic() - requested
                 for rung in range(rungs):
                     rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))
                     alive = sorted(rated, key=_time)[: math.ceil(len(alive) / 2)]

@@ -123,16 +123,20 @@ class CandidateTimer:
             timing = self._clocked(armed, baselines, sets, reset_us)
             sets.check()
             notes = {side.name: side.note for side in baselines if side.note}
-            known = {
+            details = {
                 "setup_us": armed.setup_us,
                 "coverage": armed.coverage(),
                 "notes": (
                     *timing.notes,
-                    *(f"{one.name}: {notes[one.name]}" for one in timing.baselines if one.name in notes),
+                    *(
+                        f"{side_times.name}: {notes[side_times.name]}"
+                        for side_times in timing.baselines
+                        if side_times.name in notes
+                    ),
                     *([self._without_baselines] if self._without_baselines else []),
                 ),
             }
-            return timing.model_copy(update=known)
+            return timing.model_copy(update=details)
 
     @property
     def published(self) -> bool:
@@ -156,8 +160,10 @@ class CandidateTimer:
     @property
     def floor_us(self) -> float:
         """Least time of one execution on the device; 0 where its bandwidth is unknown."""
-        held = self.device.l2_bytes if self.published else cache_resident(self.shape, self.device.l2_bytes)
-        return physical_floor_us(self.facts.compulsory_bytes, self.device.memory_bandwidth_gbps, resident_bytes=held)
+        resident = self.device.l2_bytes if self.published else cache_resident(self.shape, self.device.l2_bytes)
+        return physical_floor_us(
+            self.facts.compulsory_bytes, self.device.memory_bandwidth_gbps, resident_bytes=resident
+        )
 
     def _reset_us(self, request: RunRequest) -> float:
         """Most time that is believed for resetting one set of the candidate."""

@@ -101,8 +101,8 @@ def compare_clocks(
     if flush and baseline_flush_us:
         believed = believed and flush <= (1 + FLUSH_APART) * baseline_flush_us + reset_us
     if candidate.overheads:
-        told = float(np.median([block.events_us for block in candidate.overheads]))
-        believed = believed and float(np.median(_beyond(candidate.overheads))) >= -RELATIVE * told
+        events_us = float(np.median([block.events_us for block in candidate.overheads]))
+        believed = believed and float(np.median(_beyond(candidate.overheads))) >= -RELATIVE * events_us
     reading = [block.read_us - READ_US * block.samples for block in (*candidate.watched, *candidate.overheads)]
     believed = believed and float(np.median(reading)) <= FIXED_US
     return HostClock(

@@ -58,10 +58,10 @@ def kernelbench(
     eager = next((side for side in baselines if side.name == "eager"), None)
     started = time.perf_counter()
     before = clocks()
-    ours = _trials(candidate)
+    candidate_times = _trials(candidate)
     theirs = None if eager is None else _trials(eager)
     notes = ["times are means with a warm L2, as KernelBench published them; not to be compared with other protocols"]
-    ratios = () if theirs is None else (_ratio(theirs, ours, rng),)
+    ratios = () if theirs is None else (_ratio(theirs, candidate_times, rng),)
     if eager is None:
         notes.append("there was no eager baseline to compare with")
     return Timing(
@@ -69,7 +69,7 @@ def kernelbench(
         sets=1,
         set_bytes=set_bytes,
         flush_bytes=0,
-        candidate=_times(candidate, ours, rng),
+        candidate=_times(candidate, candidate_times, rng),
         baselines=() if eager is None or theirs is None else (_times(eager, theirs, rng),),
         ratios=ratios,
         fastest=None if eager is None else "eager",

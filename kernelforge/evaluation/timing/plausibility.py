@@ -88,10 +88,10 @@ def differ(first: Timing, second: Timing) -> str | None:
     if first.fastest is None or second.fastest is None:
         return None
     # The same baseline in both: which is the fastest may change.
-    one, other = first.ratio(first.fastest), second.ratio(first.fastest)
-    if one is None or other is None:
+    before, after = first.ratio(first.fastest), second.ratio(first.fastest)
+    if before is None or after is None:
         return None
-    meet = one.interval[0] <= other.interval[1] and other.interval[0] <= one.interval[1]
-    if meet or abs(other.speedup / one.speedup - 1) <= APART:
+    meet = before.interval[0] <= after.interval[1] and after.interval[0] <= before.interval[1]
+    if meet or abs(after.speedup / before.speedup - 1) <= APART:
         return None
-    return f"two processes gave speedups of {one.speedup:.3g} and {other.speedup:.3g} over {one.baseline}"
+    return f"two processes gave speedups of {before.speedup:.3g} and {after.speedup:.3g} over {before.baseline}"

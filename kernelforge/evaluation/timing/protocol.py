@@ -156,14 +156,14 @@ class _Measurement:
 
     def run(self, candidate: Timeable, baselines: Sequence[Timeable], set_bytes: int) -> Timing:
         self._readings.append(self._clocks())
-        ours = self._side(candidate)
-        ours.warm_up(gap_us=self._gap_us)
-        ours.find_node_gap()
+        measured = self._side(candidate)
+        measured.warm_up(gap_us=self._gap_us)
+        measured.find_node_gap()
         others = self._quick_pass(baselines)
-        fastest, settled, rounds = self._against_fastest(ours, others)
-        host = self._host_check(ours, fastest)
+        fastest, settled, rounds = self._against_fastest(measured, others)
+        host = self._host_check(measured, fastest)
         self._readings.append(self._clocks())
-        return self._record(ours, others, fastest, rounds, settled, host, set_bytes)
+        return self._record(measured, others, fastest, rounds, settled, host, set_bytes)
 
     @property
     def _gap_us(self) -> float:
@@ -274,17 +274,17 @@ class _Measurement:
         return sorted(timed, key=lambda entry: entry[0])
 
     def _against_fastest(
-        self, ours: SideSampler, others: list[SideSampler]
+        self, candidate: SideSampler, others: list[SideSampler]
     ) -> tuple[SideSampler | None, bool, list[RoundLog]]:
         """Compare with the fastest baseline; where it fails, with the next one, and with none where none is left."""
         while True:
             fastest = self._fastest(others)
             if fastest is None:
-                return None, self._alone(ours), []
+                return None, self._alone(candidate), []
             eager = next((side for side in others if side.name == "eager" and side is not fastest), None)
             try:
                 self._ready(fastest)
-                settled, rounds = self._compare(ours, fastest, eager, others)
+                settled, rounds = self._compare(candidate, fastest, eager, others)
             except _BaselineFailed as failed:
                 self._leave_out(failed, others)
                 continue
@@ -294,7 +294,7 @@ class _Measurement:
             return fastest, settled, rounds
 
     def _compare(
-        self, ours: SideSampler, fastest: SideSampler, eager: SideSampler | None, others: list[SideSampler]
+        self, candidate: SideSampler, fastest: SideSampler, eager: SideSampler | None, others: list[SideSampler]
     ) -> tuple[bool, list[RoundLog]]:
         """Rounds until the ratio against the fastest is settled or the time is up; some against eager among them.
 
@@ -305,12 +305,12 @@ class _Measurement:
         beside = None if eager is None else RoundLog(eager.name, [], [])
         patience = _StopRule(self._settings.precision)
         while True:
-            self._round(ours, fastest, main)
+            self._round(candidate, fastest, main)
             if beside is not None and eager is not None and len(beside.candidate_us) < EAGER_ROUNDS:
                 try:
                     if not beside.candidate_us:
                         self._ready(eager)
-                    self._round(ours, eager, beside)
+                    self._round(candidate, eager, beside)
                 except _BaselineFailed as failed:
                     self._leave_out(failed, others)
                     beside = None
@@ -324,7 +324,7 @@ class _Measurement:
             if patience.settled or (done >= FEWEST_ROUNDS and self._spent() >= 1):
                 return patience.settled, [main] if beside is None else [main, beside]
 
-    def _round(self, ours: SideSampler, other: SideSampler, rounds: RoundLog) -> None:
+    def _round(self, candidate: SideSampler, other: SideSampler, rounds: RoundLog) -> None:
         """Two blocks of each in the order ABBA or BAAB, by chance, overheads placed as symmetrically.
 
         Each side's two blocks have the same mean time, so that a drift that is linear in time cancels within the round.
@@ -334,54 +334,54 @@ class _Measurement:
         """
         self._between()
         self._readings.append(self._clocks())
-        first, second = (ours, other) if self._rng.random() < 0.5 else (other, ours)
+        first, second = (candidate, other) if self._rng.random() < 0.5 else (other, candidate)
         visits: dict[str, list[SampleBlock]] = {first.name: [], second.name: []}
-        with self._blamed(first, ours):
+        with self._blamed(first, candidate):
             first.lead_in()
-        for place, turn in enumerate((first, second, second, first)):
-            with self._blamed(turn, ours):
-                visits[turn.name].append(turn.visit(self._gaps(turn.samples), flush_first=place >= 2))
+        for index, turn in enumerate((first, second, second, first)):
+            with self._blamed(turn, candidate):
+                visits[turn.name].append(turn.visit(self._gaps(turn.samples), flush_first=index >= 2))
         with self._failures_of(other):
             baseline_us = other.per_execution(visits[other.name])
-        rounds.candidate_us.append(ours.per_execution(visits[ours.name]))
+        rounds.candidate_us.append(candidate.per_execution(visits[candidate.name]))
         rounds.baseline_us.append(baseline_us)
 
-    def _blamed(self, turn: SideSampler, ours: SideSampler) -> AbstractContextManager[None]:
+    def _blamed(self, turn: SideSampler, candidate: SideSampler) -> AbstractContextManager[None]:
         """What goes wrong is told of the side whose turn it is: the candidate's own is raised as it is."""
-        return nullcontext() if turn is ours else self._failures_of(turn)
+        return nullcontext() if turn is candidate else self._failures_of(turn)
 
-    def _alone(self, ours: SideSampler) -> bool:
+    def _alone(self, candidate: SideSampler) -> bool:
         """Blocks of a candidate that has nothing to be compared with, until its own time is settled."""
         patience = _StopRule(self._settings.precision)
         while True:
             self._between()
             self._readings.append(self._clocks())
-            ours.lead_in()
-            ours.per_execution([ours.visit(self._gaps(ours.samples))])
-            done = len(ours.visits)
+            candidate.lead_in()
+            candidate.per_execution([candidate.visit(self._gaps(candidate.samples))])
+            done = len(candidate.visits)
             if patience.due(done):
-                times, _ = ours.times(self._rng)
+                times, _ = candidate.times(self._rng)
                 patience.saw(done, half_width(times.median_us, times.interval_us))
             if patience.settled or (done >= FEWEST_ROUNDS and self._spent() >= 1):
                 return patience.settled
 
-    def _host_check(self, ours: SideSampler, fastest: SideSampler | None) -> HostClock:
+    def _host_check(self, candidate: SideSampler, fastest: SideSampler | None) -> HostClock:
         """Blocks of N and 2N samples, without gaps, as the parent's clock sees them."""
         flushes = np.concatenate([visit.flush_us for visit in fastest.visits]) if fastest else np.empty(0)
         flush_us = float(np.median(flushes)) if len(flushes) else 0.0
         for _ in range(TRIES):
             for _ in range(DOUBLE_BLOCKS):
                 if self._gap_us:
-                    ours.block(ours.gapless)
-                ours.block(2 * ours.gapless)
-            host = compare_clocks(ours, self._shape, flush_us, self._reset_us)
+                    candidate.block(candidate.gapless)
+                candidate.block(2 * candidate.gapless)
+            host = compare_clocks(candidate, self._shape, flush_us, self._reset_us)
             if host.agrees:
                 break
         return host
 
     def _record(
         self,
-        ours: SideSampler,
+        measured: SideSampler,
         others: list[SideSampler],
         fastest: SideSampler | None,
         rounds: list[RoundLog],
@@ -389,7 +389,7 @@ class _Measurement:
         host: HostClock,
         set_bytes: int,
     ) -> Timing:
-        candidate, notes = ours.times(self._rng)
+        candidate, notes = measured.times(self._rng)
         baselines: list[SideTimes] = []
         for side in list(others):
             try:
@@ -403,7 +403,7 @@ class _Measurement:
                 baselines.append(times)
                 notes += more
         return Timing(
-            protocol=("graph/1" if ours.captured else "launch/1") + ("+server" if self._gap_us else ""),
+            protocol=("graph/1" if measured.captured else "launch/1") + ("+server" if self._gap_us else ""),
             mode="server" if self._gap_us else "offline",
             sets=self._shape.sets,
             set_bytes=set_bytes,

@@ -124,9 +124,9 @@ class SideSampler:
         started = self._host_clock()
         self._side.run(samples, work, gaps_us=gaps_us)
         ran = self._host_clock()
-        told = self._side.times()
+        reported = self._side.times()
         read = self._host_clock()
-        times = self._checked(told, samples)
+        times = self._checked(reported, samples)
         return ClockPair(samples, float(times.sum()), (ran - started) * 1e6, (read - ran) * 1e6), times
 
     def lead_in(self) -> None:

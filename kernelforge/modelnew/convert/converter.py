@@ -48,14 +48,14 @@ def convert(text: str) -> Conversion:
     notes: list[str] = []
     try:
         tree = ast.parse(text)
-        found = read_python(tree)
-        if not found.sources:
+        file = read_python(tree)
+        if not file.sources:
             raise Unconvertible(1, "load_inline", "the file gives no CUDA source to load_inline or RawKernel")
         unit = Unit()
-        for source in found.sources:
+        for source in file.sources:
             read_unit(source.value, source.lineno, unit)  # type: ignore[arg-type]
         problems += unit.problems
-        plan = _plan(found, unit, problems, notes)
+        plan = _plan(file, unit, problems, notes)
     except Unconvertible as error:
         problems.append(error.problem)
     except (SyntaxError, ValueError) as error:
@@ -78,13 +78,13 @@ def convert(text: str) -> Conversion:
     try:
         candidate = Candidate(source="\n".join(unit.device) + "\n", plan=plan)
     except ValidationError as error:
-        told = error.errors()[0]["msg"]
-        return Conversion(None, (Problem(1, "", f"what came out is no candidate: {told}"),), tuple(notes))
+        message = error.errors()[0]["msg"]
+        return Conversion(None, (Problem(1, "", f"what came out is no candidate: {message}"),), tuple(notes))
     return Conversion(candidate, (), tuple(dict.fromkeys(notes)))
 
 
-def _plan(found: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> str:
-    writer = ForwardWriter(found, unit, problems)
+def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> str:
+    writer = ForwardWriter(file, unit, problems)
     forward = writer.write()
     helpers: dict[str, str] = {}
     waiting = list(writer.hosts_used)

@@ -38,7 +38,7 @@ class Value:
 
     text: str
     kind: Kind
-    whole: str | None = None
+    integer: str | None = None
     """The integer expression that a float was made from."""
     quotient: tuple[str, str] | None = None
     """The two integers that a float is the quotient of: what ``ceil`` wants to know."""
@@ -113,35 +113,35 @@ class _Reader:
         return Value(f"{yes.inner} if {condition.inner} else {no.inner}", kind, atom=False)
 
     def binary(self, lowest: int) -> Value:
-        left = self.unary()
+        lhs = self.unary()
         while (power := _BINARY.get(self.text, 0)) >= lowest:
             mark = self.text
             self.at += 1
-            left = self._combine(mark, left, self.binary(power + 1))
-        return left
+            lhs = self._combine(mark, lhs, self.binary(power + 1))
+        return lhs
 
-    def _combine(self, mark: str, left: Value, right: Value) -> Value:
-        if left.kind == "pointer" and mark == "+" and right.kind == "int":
-            return Value(f"{left.inner}.flatten()[{right.text}:]", "pointer")
-        if mark in ("==", "!=") and "dtype" in (left.kind, right.kind):
-            return Value(f"{left.inner} {mark} {right.inner}", "bool", atom=False)
-        for side in (left, right):
+    def _combine(self, mark: str, lhs: Value, rhs: Value) -> Value:
+        if lhs.kind == "pointer" and mark == "+" and rhs.kind == "int":
+            return Value(f"{lhs.inner}.flatten()[{rhs.text}:]", "pointer")
+        if mark in ("==", "!=") and "dtype" in (lhs.kind, rhs.kind):
+            return Value(f"{lhs.inner} {mark} {rhs.inner}", "bool", atom=False)
+        for side in (lhs, rhs):
             if side.kind not in ("int", "float", "bool"):
                 raise self.fail(f"`{mark}` on a {side.kind}")
         if mark in ("&&", "||"):
-            return Value(f"{left.inner} {'and' if mark == '&&' else 'or'} {right.inner}", "bool", atom=False)
+            return Value(f"{lhs.inner} {'and' if mark == '&&' else 'or'} {rhs.inner}", "bool", atom=False)
         if mark in ("==", "!=", "<", ">", "<=", ">="):
-            return Value(f"{left.inner} {mark} {right.inner}", "bool", atom=False)
+            return Value(f"{lhs.inner} {mark} {rhs.inner}", "bool", atom=False)
         if mark in ("<<", ">>"):
-            return Value(f"{left.inner} {'*' if mark == '<<' else '//'} 2 ** {right.inner}", "int", atom=False)
-        if left.kind == right.kind == "int":
-            return Value(f"{left.inner} {'//' if mark == '/' else mark} {right.inner}", "int", atom=False)
+            return Value(f"{lhs.inner} {'*' if mark == '<<' else '//'} 2 ** {rhs.inner}", "int", atom=False)
+        if lhs.kind == rhs.kind == "int":
+            return Value(f"{lhs.inner} {'//' if mark == '/' else mark} {rhs.inner}", "int", atom=False)
         quotient = None
         if mark == "/":
-            a = left.text if left.kind == "int" else left.whole
-            b = right.text if right.kind == "int" else right.whole
+            a = lhs.text if lhs.kind == "int" else lhs.integer
+            b = rhs.text if rhs.kind == "int" else rhs.integer
             quotient = (a, b) if a is not None and b is not None else None
-        return Value(f"{left.inner} {mark} {right.inner}", "float", quotient=quotient, atom=False)
+        return Value(f"{lhs.inner} {mark} {rhs.inner}", "float", quotient=quotient, atom=False)
 
     def unary(self) -> Value:
         if self.text in ("-", "+", "!"):
@@ -170,8 +170,8 @@ class _Reader:
                 raise self.fail("a cast to a pointer")
             return value
         if set(words) & FLOATS or "scalar_t" in words:
-            whole = value.text if value.kind == "int" else value.whole
-            return Value(value.text, "float", whole=whole, quotient=value.quotient, atom=value.atom)
+            integer = value.text if value.kind == "int" else value.integer
+            return Value(value.text, "float", integer=integer, quotient=value.quotient, atom=value.atom)
         if "bool" in words:
             return Value(value.text, "bool", atom=value.atom)
         return value if value.kind == "int" else Value(f"int({value.text})", "int")
@@ -277,8 +277,8 @@ class _Reader:
         if name in ("ceil", "ceilf"):
             if values[0].quotient is None:
                 raise self.fail("`ceil` of what is no quotient of integers", start)
-            whole = f"ceil_div({values[0].quotient[0]}, {values[0].quotient[1]})"
-            return Value(whole, "float", whole=whole)
+            integer = f"ceil_div({values[0].quotient[0]}, {values[0].quotient[1]})"
+            return Value(integer, "float", integer=integer)
         if name in INTEGERS | FLOATS:
             return self._as_type([name], values[0])
         if name == "make_tuple" or (name in ("vector", "tuple") and parts[0] == "std"):
@@ -318,11 +318,11 @@ class _Reader:
         )
 
     def _bytes(self, words: Sequence[str], start: int) -> int:
-        known = {"float": 4, "int": 4, "double": 8, "__half": 2, "half": 2, "float4": 16, "float2": 8, "char": 1,
+        sizes = {"float": 4, "int": 4, "double": 8, "__half": 2, "half": 2, "float4": 16, "float2": 8, "char": 1,
                  "int64_t": 8, "__nv_bfloat16": 2, "unsigned": 4, "int32_t": 4}  # fmt: skip
         words = [self.scope.scalar or "" if word == "scalar_t" else word for word in words]
-        if len(words) == 1 and words[0] in known:
-            return known[words[0]]
+        if len(words) == 1 and words[0] in sizes:
+            return sizes[words[0]]
         raise self.fail(f"sizeof({' '.join(words)}) is not known", start)
 
     def postfix(self, value: Value) -> Value:
@@ -397,8 +397,8 @@ def _number(token: Token) -> Value:
     if "." in text or "e" in text or text.endswith("f"):
         body = text.rstrip("fl")
         number = float(body)
-        whole = str(int(number)) if number.is_integer() and abs(number) < 2**53 else None
-        return Value(repr(number), "float", whole=whole)
+        integer = str(int(number)) if number.is_integer() and abs(number) < 2**53 else None
+        return Value(repr(number), "float", integer=integer)
     return Value(text.rstrip("ul"), "int")
 
 

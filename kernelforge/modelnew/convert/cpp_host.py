@@ -117,9 +117,9 @@ class _Writer:
         close = matching(tokens, at + 1)
         head = tokens[at + 2 : close]
         marks = [token.text for token in head]
-        shown = text_of(tokens[at : close + 1])
+        excerpt = text_of(tokens[at : close + 1])
         if marks.count(";") != 2:
-            raise Unconvertible(tokens[at].line, shown, "a loop over a sequence")
+            raise Unconvertible(tokens[at].line, excerpt, "a loop over a sequence")
         first, second = marks.index(";"), len(marks) - 1 - marks[::-1].index(";")
         name = marks[marks.index("=") - 1] if "=" in marks[:first] else ""
         step = marks[second + 1 :]
@@ -129,7 +129,7 @@ class _Writer:
         elif step[:2] == [name, "+="]:
             by = self._value(head[second + 3 :]).text
         if not name or by is None or marks[first + 1 : first + 3] not in ([name, "<"], [name, "<="]):
-            raise Unconvertible(tokens[at].line, shown, "a loop that is no plain count upwards")
+            raise Unconvertible(tokens[at].line, excerpt, "a loop that is no plain count upwards")
         begin = self._value(head[marks.index("=") + 1 : first]).text
         stop = self._value(head[first + 3 : second]).text
         stop = f"{stop} + 1" if marks[first + 2] == "<=" else stop
@@ -187,11 +187,11 @@ class _Writer:
 
     def _assignment(self, tokens: Sequence[Token], mark: str, depth: int) -> None:
         name = tokens[0].text
-        known = self.scope.names.get(name)
-        if known is None:
+        current = self.scope.names.get(name)
+        if current is None:
             raise Unconvertible(tokens[0].line, text_of(tokens), f"unknown name `{name}`")
         value = self._value(tokens[2:])
-        operator = "//=" if mark == "/=" and known == value.kind == "int" else mark
+        operator = "//=" if mark == "/=" and current == value.kind == "int" else mark
         if operator == "=" and value.text == plan_name(name):
             self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)}` becomes an assertion")
             self.lines += ["    " * depth + line for line in dict.fromkeys(self.scope.ahead)]
@@ -228,10 +228,10 @@ class _Writer:
         else:
             raise Unconvertible(rest[0].line, text_of(rest), "an initialiser that cannot be read")
         if set(kind_words) & INTEGERS and value.kind == "float":
-            text = value.text if value.whole == value.text else f"int({value.text})"
+            text = value.text if value.integer == value.text else f"int({value.text})"
             return Value(text, "int")
         if set(kind_words) & FLOATS and value.kind == "int" and "*" not in kind_words:
-            return Value(value.text, "float", whole=value.text)
+            return Value(value.text, "float", integer=value.text)
         if "dim3" in kind_words and value.kind == "int":
             return Value(f"({value.text},)", "dims")
         return value
@@ -242,24 +242,24 @@ class _Writer:
         self.scope.names[name] = kind
 
     def _dispatch(self, tokens: Sequence[Token], depth: int) -> None:
-        name, shown = tokens[0].text, text_of(tokens[:6])
+        name, excerpt = tokens[0].text, text_of(tokens[:6])
         if name not in _DISPATCH:
-            raise Unconvertible(tokens[0].line, shown, "this dispatch macro is not known")
+            raise Unconvertible(tokens[0].line, excerpt, "this dispatch macro is not known")
         arguments = split_commas(tokens[2 : matching(tokens, 1)])
         typed = next((part for part in arguments if "scalar_type" in [t.text for t in part]
                       or "type" in [t.text for t in part]), None)  # fmt: skip
         opened = next((at for at, token in enumerate(tokens) if token.text == "{"), None)
         if typed is None or opened is None:
-            raise Unconvertible(tokens[0].line, shown, "a dispatch that cannot be read")
+            raise Unconvertible(tokens[0].line, excerpt, "a dispatch that cannot be read")
         source = self._value(typed)
         body = tokens[opened + 1 : matching(tokens, opened)]
         outer = dict(self.scope.names)
         for number, scalar in enumerate(_DISPATCH[name]):
             self.scope.scalar, self.scope.names = scalar, dict(outer)
             self._emit(f"{'elif' if number else 'if'} {source.inner} == {_TORCH_OF[scalar]}:", depth)
-            before, known = len(self.lines), len(self._problems)
+            before, problem_count = len(self.lines), len(self._problems)
             self.block(body, depth + 1)
-            if len(self._problems) > known:
+            if len(self._problems) > problem_count:
                 break
             if len(self.lines) == before:
                 self._emit("pass", depth + 1)
@@ -277,13 +277,13 @@ class _Writer:
         config = [self._value(part) for part in split_commas(tokens[opened + 1 : closed])]
         if len(config) == 4 and config[3].kind != "nothing" and config[3].text != "0":
             raise Unconvertible(line, text_of(tokens[opened : closed + 1]), "a stream of its own")
-        given = split_commas(tokens[closed + 2 : matching(tokens, closed + 1)])
-        if len(given) != len(kernel.parameters):
+        passed = split_commas(tokens[closed + 2 : matching(tokens, closed + 1)])
+        if len(passed) != len(kernel.parameters):
             raise Unconvertible(line, text_of(tokens), f"{name} takes {len(kernel.parameters)} arguments")
         shape = [value.text for value in config[:3]]
         if shape[2:] == ["0"]:
             shape.pop()
-        pairs = zip(given, kernel.parameters, strict=True)
+        pairs = zip(passed, kernel.parameters, strict=True)
         bound = self._bound(tokens[1:opened], kernel, line)
         arguments = [typed_argument(self._value(part), parameter, bound, part[0].line, text_of(part))
                      for part, parameter in pairs]  # fmt: skip
@@ -291,9 +291,9 @@ class _Writer:
 
     def _bound(self, template: Sequence[Token], kernel: Kernel, line: int) -> dict[str, str]:
         """Types that the kernel's template parameters stand for."""
-        given = split_commas(template[1:-1]) if template else []
+        arguments = split_commas(template[1:-1]) if template else []
         bound = {}
-        for name, part in zip(kernel.template, given, strict=False):
+        for name, part in zip(kernel.template, arguments, strict=False):
             word = text_of(part)
             bound[name] = (self.scope.scalar or "") if word == "scalar_t" else word
         return bound
@@ -317,7 +317,7 @@ class _Writer:
         return f'kernel(f"{kernel.name}<{", ".join(parts)}>")'
 
 
-def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], line: int, shown: str) -> str:
+def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], line: int, excerpt: str) -> str:
     """An argument of a launch with the type that the kernel's parameter has.
 
     Raises:
@@ -325,11 +325,11 @@ def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], li
     """
     if parameter.is_pointer:
         if value.kind not in ("pointer", "tensor"):
-            raise Unconvertible(line, shown, f"the kernel's `{parameter.name}` is a pointer, this is a {value.kind}")
+            raise Unconvertible(line, excerpt, f"the kernel's `{parameter.name}` is a pointer, this is a {value.kind}")
         return value.text
     words = [bound.get(word, word) for word in parameter.type if word not in ("const", "volatile")]
     if value.kind not in ("int", "float", "bool"):
-        raise Unconvertible(line, shown, f"a {value.kind} for the kernel's `{parameter.name}`")
+        raise Unconvertible(line, excerpt, f"a {value.kind} for the kernel's `{parameter.name}`")
     wide = {"int64_t", "uint64_t", "size_t", "ptrdiff_t", "long"}
     if set(words) & wide:
         kind = "i64"
@@ -340,7 +340,7 @@ def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], li
             " ".join(words), ""
         )
     if not kind:
-        raise Unconvertible(line, shown, f"a plan cannot pass a `{' '.join(words)}`")
+        raise Unconvertible(line, excerpt, f"a plan cannot pass a `{' '.join(words)}`")
     if kind[0] == "i" and value.kind == "float":
         return f"{kind}(int({value.text}))"
     return f"{kind}({value.text})"

@@ -40,96 +40,96 @@ def read_python(tree: ast.Module) -> PythonFile:
     Raises:
         Unconvertible: there is no ``ModelNew`` with a ``forward``, or a source is no plain text.
     """
-    found = PythonFile()
+    file = PythonFile()
     for node in tree.body:
-        _assignment(node, found)
+        _assignment(node, file)
     model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"), None)
     if model is None:
         raise Unconvertible(1, "class ModelNew", "there is no such class at module level")
     for node in model.body:
         if isinstance(node, ast.FunctionDef) and node.name == "__init__":
             for statement in ast.walk(node):
-                _assignment(statement, found)
-                _registered(statement, found)
+                _assignment(statement, file)
+                _registered(statement, file)
         if isinstance(node, ast.FunctionDef) and node.name == "forward":
-            found.forward = node
-    if found.forward is None:
+            file.forward = node
+    if file.forward is None:
         raise Unconvertible(model.lineno, "class ModelNew", "it has no forward")
-    return found
+    return file
 
 
-def _assignment(node: ast.AST, found: PythonFile) -> None:
+def _assignment(node: ast.AST, file: PythonFile) -> None:
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         return
     name, value = _dotted(node.targets[0]), node.value
     if isinstance(value, ast.Constant) and isinstance(value.value, str):
-        found.strings[name] = value
+        file.strings[name] = value
     elif isinstance(value, ast.Call):
         called = _dotted(value.func).rpartition(".")[2]
         if called in ("load_inline", "RawKernel", "RawModule"):
-            _extension(name, called, value, found)
+            _extension(name, called, value, file)
         elif name.startswith("self."):
-            found.modules.discard(name)
-            _attribute(name, called, value, found)
+            file.modules.discard(name)
+            _attribute(name, called, value, file)
     elif name.startswith("self."):
-        if _dotted(value) in found.extensions:
-            found.extensions.add(name)
+        if _dotted(value) in file.extensions:
+            file.extensions.add(name)
         elif isinstance(value, ast.Constant) and isinstance(value.value, int | float | bool):
-            found.attributes[name] = repr(value.value)
+            file.attributes[name] = repr(value.value)
         else:
-            found.attributes[name] = f'attrs["{name.removeprefix("self.")}"]'
+            file.attributes[name] = f'attrs["{name.removeprefix("self.")}"]'
 
 
-def _attribute(name: str, called: str, value: ast.Call, found: PythonFile) -> None:
+def _attribute(name: str, called: str, value: ast.Call, file: PythonFile) -> None:
     if called == "Parameter":
-        found.attributes[name] = f'w["{name.removeprefix("self.")}"]'
+        file.attributes[name] = f'w["{name.removeprefix("self.")}"]'
     elif called in ("int", "float", "bool"):
-        found.attributes[name] = f'attrs["{name.removeprefix("self.")}"]'
+        file.attributes[name] = f'attrs["{name.removeprefix("self.")}"]'
     else:
-        found.modules.add(name)
+        file.modules.add(name)
 
 
-def _registered(node: ast.AST, found: PythonFile) -> None:
+def _registered(node: ast.AST, file: PythonFile) -> None:
     if isinstance(node, ast.Call) and _dotted(node.func) in ("self.register_buffer", "self.register_parameter"):
         first = node.args[0] if node.args else None
         if isinstance(first, ast.Constant) and isinstance(first.value, str):
-            found.attributes[f"self.{first.value}"] = f'w["{first.value}"]'
+            file.attributes[f"self.{first.value}"] = f'w["{first.value}"]'
 
 
-def _extension(name: str, called: str, call: ast.Call, found: PythonFile) -> None:
-    given = {keyword.arg: keyword.value for keyword in call.keywords}
+def _extension(name: str, called: str, call: ast.Call, file: PythonFile) -> None:
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     if called == "load_inline":
-        found.extensions.add(name)
-        values: list[ast.expr | None] = [given.get("cpp_sources"), given.get("cuda_sources")]
+        file.extensions.add(name)
+        values: list[ast.expr | None] = [keywords.get("cpp_sources"), keywords.get("cuda_sources")]
         if call.args[1:]:
             values[: len(call.args) - 1] = call.args[1:3]
     elif called == "RawKernel":
-        arguments = [*call.args, *(given[key] for key in ("code", "name") if key in given)]
+        arguments = [*call.args, *(keywords[key] for key in ("code", "name") if key in keywords)]
         values = list(arguments[:1])
         if len(arguments) > 1 and isinstance(arguments[1], ast.Constant):
-            found.raw_kernels[name] = str(arguments[1].value)
+            file.raw_kernels[name] = str(arguments[1].value)
     else:
         raise Unconvertible(call.lineno, ast.unparse(call)[:80], "cupy modules are not read; use a RawKernel")
     for value in values:
         parts = value.elts if isinstance(value, ast.List | ast.Tuple) else [value] if value is not None else []
         for part in parts:
-            found.sources.append(_text(part, found))
+            file.sources.append(_text(part, file))
 
 
-def _text(node: ast.expr, found: PythonFile) -> ast.Constant:
+def _text(node: ast.expr, file: PythonFile) -> ast.Constant:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node
-    known = found.strings.get(_dotted(node))
-    if known is None:
+    text = file.strings.get(_dotted(node))
+    if text is None:
         raise Unconvertible(node.lineno, ast.unparse(node), "source that is no plain text constant")
-    return known
+    return text
 
 
 class ForwardWriter:
     """``ModelNew.forward`` as statements of a plan."""
 
-    def __init__(self, found: PythonFile, unit: Unit, problems: list[Problem]) -> None:
-        self._found = found
+    def __init__(self, file: PythonFile, unit: Unit, problems: list[Problem]) -> None:
+        self._found = file
         self._unit = unit
         self._problems = problems
         self.hosts_used: list[str] = []
@@ -271,17 +271,17 @@ class ForwardWriter:
     def _raw_launch(self, name: str, call: ast.Call) -> str:
         """``kernel((grid,), (block,), (arguments), shared_mem=n)`` of cupy."""
         kernel = self._unit.kernels.get(self._found.raw_kernels[name])
-        shown = ast.unparse(call)
+        excerpt = ast.unparse(call)
         if kernel is None or len(call.args) != 3 or not isinstance(call.args[2], ast.Tuple):
             raise Unconvertible(
-                call.lineno, shown, "a launch of cupy has a kernel of the source, grid, block, arguments"
+                call.lineno, excerpt, "a launch of cupy has a kernel of the source, grid, block, arguments"
             )
         if len(call.args[2].elts) != len(kernel.parameters):
-            raise Unconvertible(call.lineno, shown, f"{kernel.name} takes {len(kernel.parameters)} arguments")
+            raise Unconvertible(call.lineno, excerpt, f"{kernel.name} takes {len(kernel.parameters)} arguments")
         shape = [self._expression(part) for part in call.args[:2]]
         for keyword in call.keywords:
             if keyword.arg != "shared_mem":
-                raise Unconvertible(call.lineno, shown, f"the option {keyword.arg} has no counterpart")
+                raise Unconvertible(call.lineno, excerpt, f"the option {keyword.arg} has no counterpart")
             shape.append(self._expression(keyword.value))
         arguments = []
         for part, parameter in zip(call.args[2].elts, kernel.parameters, strict=True):

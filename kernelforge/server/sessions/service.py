@@ -16,7 +16,7 @@ from typing import TypeVar
 from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
-from kernelforge.evaluation.stages.compile_stage import as_told
+from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
 from kernelforge.server.base import Caller, Evaluated, RequestRejected, utc_seconds
@@ -188,7 +188,7 @@ class Sessions:
         if job.result is None or job.result.outcome != "scored" or stored is None:
             raise trouble(job)
         earlier = [one.attempt for one in turns]
-        told = as_told(stored.evaluation, [one.evaluation for one in earlier])
+        told = redact_hidden_failures(stored.evaluation, [one.evaluation for one in earlier])
         stored = replace(stored, evaluation=told)
         result = _in_session(row.policy, job.result, stored, earlier)
         if result.outcome != "scored":

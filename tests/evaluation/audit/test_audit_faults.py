@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelforge.evaluation.audit.injection import MutationNotApplicable
-from kernelforge.evaluation.audit.mutants import FAULTS, Mutant, chosen
+from kernelforge.evaluation.audit.mutants import FAULTS, Mutant, select_evenly
 from kernelforge.evaluation.audit.runner import MutationAudit, Trial
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.records import TaskPolicy
@@ -166,7 +166,7 @@ def test_a_call_whose_result_reaches_no_output_is_no_place() -> None:
 def test_the_choice_takes_each_fault_in_turn_and_is_always_the_same() -> None:
     mutants, _ = examined("torch.softmax(self.f(a), 1)", "torch.randn(9, 5)", "self.f = nn.Linear(5, 4)")
     kinds = {mutant.fault.name for mutant in mutants.values()}
-    picked = chosen(list(mutants.values()), len(kinds))
+    picked = select_evenly(list(mutants.values()), len(kinds))
     assert {mutant.fault.name for mutant in picked} == kinds
-    again = chosen(list(reversed(mutants.values())), len(kinds))
+    again = select_evenly(list(reversed(mutants.values())), len(kinds))
     assert [mutant.name for mutant in again] == [mutant.name for mutant in picked]

@@ -66,9 +66,9 @@ def generator_findings(reckoner: ReferenceRunner, name: str, sizes: Sequence[str
 
 
 def _check_test(reckoner: ReferenceRunner, size: str, family: str, seed: int) -> None:
-    drawn, again = reckoner.draw(size, family, seed), reckoner.draw(size, family, seed, expected=False)
-    for one, other in zip(drawn.inputs, again.inputs, strict=True):
-        if isinstance(one, torch.Tensor) and isinstance(other, torch.Tensor) and not torch.equal(one, other):
+    drawn, repeated = reckoner.draw(size, family, seed), reckoner.draw(size, family, seed, expected=False)
+    for first, second in zip(drawn.inputs, repeated.inputs, strict=True):
+        if isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and not torch.equal(first, second):
             raise TaskError("two draws with one seed differ: the task's own inputs do not follow torch's seed")
     assert drawn.expected is not None
     own = reckoner.compare(drawn, [Got.of(output.reference) for output in drawn.expected])
@@ -133,7 +133,10 @@ def _trivial(drawn: InputDraw, previous: InputDraw) -> Iterator[tuple[str, list[
         return
     yield "zeros", [Got.of(torch.zeros_like(output)) for output in outputs]
     earlier = [output.reference for output in previous.expected]
-    constants = [torch.full_like(output, _typical(known)) for output, known in zip(outputs, earlier, strict=True)]
+    constants = [
+        torch.full_like(output, _typical(earlier_output))
+        for output, earlier_output in zip(outputs, earlier, strict=True)
+    ]
     yield "a constant", [Got.of(constant) for constant in constants]
     for position, value in enumerate(drawn.inputs):
         if isinstance(value, torch.Tensor) and all(

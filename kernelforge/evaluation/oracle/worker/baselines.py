@@ -76,13 +76,16 @@ class ModelSets:
 
     def restore(self, position: int) -> None:
         for index in self._written:
-            mine, drawn = self._arguments[position][index], self._drawn[position][index]
-            if isinstance(mine, torch.Tensor) and isinstance(drawn, torch.Tensor):
-                mine.copy_(drawn)
+            argument, drawn = self._arguments[position][index], self._drawn[position][index]
+            if isinstance(argument, torch.Tensor) and isinstance(drawn, torch.Tensor):
+                argument.copy_(drawn)
 
     def outputs(self, position: int) -> Sequence[torch.Tensor]:
         mutated = [self._arguments[position][index] for index in self._mutates]
-        return [*flatten_outputs(self._results[position]), *(one for one in mutated if isinstance(one, torch.Tensor))]
+        return [
+            *flatten_outputs(self._results[position]),
+            *(value for value in mutated if isinstance(value, torch.Tensor)),
+        ]
 
 
 class Baselines:
@@ -212,7 +215,7 @@ class Baselines:
         for position, drawn in enumerate(draws):
             if drawn.expected is None:
                 continue
-            comparison = self._reckoner.compare(drawn, [_got(one) for one in armed.sets.outputs(position)])
+            comparison = self._reckoner.compare(drawn, [_got(output) for output in armed.sets.outputs(position)])
             if not comparison.ok:
                 raise BaselineError(f"its result is wrong: {comparison.message}")
 
@@ -231,8 +234,8 @@ def _prepare_compiler() -> None:
 
     inductor.compile_threads = 1
     folder = os.environ.get("TMPDIR", "/tmp")
-    for name, place in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
-        os.environ.setdefault(name, os.path.join(folder, place))
+    for name, subfolder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
+        os.environ.setdefault(name, os.path.join(folder, subfolder))
 
 
 def _got(output: torch.Tensor) -> Got:
@@ -243,5 +246,5 @@ def _got(output: torch.Tensor) -> Got:
 def _first_line(error: BaseException) -> str:
     """What went wrong, in one line: a compiler's own message where there is one, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if "error: " in line]
-    return (told or lines or ["no reason given"])[0][:300]
+    errors = [line for line in lines if "error: " in line]
+    return (errors or lines or ["no reason given"])[0][:300]

@@ -50,8 +50,8 @@ class SelectionRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             indices = result if position is None else result[position] if isinstance(result, tuple | list) else None
             if isinstance(indices, torch.Tensor) and indices.dtype == torch.int64:
                 several = name in ("topk", "sort")
-                place = 2 if name in ("topk", "kthvalue") else 1
-                dim = args[place] if len(args) > place else kwargs.get("dim", -1 if several else None)
+                index = 2 if name in ("topk", "kthvalue") else 1
+                dim = args[index] if len(args) > index else kwargs.get("dim", -1 if several else None)
                 # A copy: a later in-place operator must not change what was searched.
                 self.found.append(Selection(indices, args[0].detach().clone(), dim, several))
         return result
@@ -176,7 +176,7 @@ def _compare_one(position: int, want: Expected, got: Got, selection: Selection |
 def _largest_error(value: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor) -> float:
     """Largest error as a multiple of the tolerance, in pieces that need little memory; NaN where one is NaN."""
     flat = value.reshape(-1), exact.reshape(-1), tolerance.reshape(-1)
-    largest = [torch.sub(one, truth).abs_().div_(allowed).amax() for one, truth, allowed in pieces(*flat)]
+    largest = [torch.sub(values, truth).abs_().div_(allowed).amax() for values, truth, allowed in pieces(*flat)]
     return float(torch.stack(largest).amax())
 
 
@@ -218,10 +218,10 @@ def _tied(value: torch.Tensor, reference: torch.Tensor, selection: Selection) ->
             shape.insert(dim, 1)
         source, lookup, want = searched, value.reshape(shape), reference.reshape(shape)
     inside = (lookup >= 0) & (lookup < source.shape[dim])
-    mine = source.gather(dim, lookup.clamp(0, source.shape[dim] - 1))
+    selected = source.gather(dim, lookup.clamp(0, source.shape[dim] - 1))
     theirs = source.gather(dim, want)
     near = 4 * unit_roundoff(source.dtype) * theirs.abs() if source.is_floating_point() else 0
-    same = inside & ((mine == theirs) | ((mine - theirs).abs() <= near) | (mine.isnan() & theirs.isnan()))
+    same = inside & ((selected == theirs) | ((selected - theirs).abs() <= near) | (selected.isnan() & theirs.isnan()))
     if selection.distinct:
         ordered = lookup.sort(dim).values
         repeated = (ordered.diff(dim=dim) == 0).any(dim, keepdim=True)
@@ -297,7 +297,7 @@ def _uniform_bytes(bad: torch.Tensor) -> float:
 
 def _regions(wrong: torch.Tensor, hidden: bool) -> list[str]:
     """Whether the wrong elements are a tail along some axis."""
-    found: list[str] = []
+    regions: list[str] = []
     for axis in range(wrong.dim()):
         others = [other for other in range(wrong.dim()) if other != axis]
         lines = wrong.any(dim=others) if others else wrong
@@ -305,10 +305,10 @@ def _regions(wrong: torch.Tensor, hidden: bool) -> list[str]:
         first, last = int(places[0]), int(places[-1])
         if first > 0 and last == wrong.shape[axis] - 1 and len(places) == last - first + 1:
             if hidden:
-                found.append(f"only a tail of axis {axis} is wrong")
+                regions.append(f"only a tail of axis {axis} is wrong")
             else:
-                found.append(f"only indices {first} and above along axis {axis} are wrong")
-    return found
+                regions.append(f"only indices {first} and above along axis {axis} are wrong")
+    return regions
 
 
 def _share(count: int, total: int) -> str:

@@ -94,7 +94,7 @@ class CublasLibrary:
     def gemm(self, call: Gemm, a: int, b: int, c: int) -> None:
         """``cublasGemmEx``, or its strided batch."""
         handle, kind = self._blas_handle, c_int(_DATA_TYPES[call.dtype])
-        one, zero = _scalars(call.dtype)
+        alpha, beta = _scalars(call.dtype)
         # A new stream takes the workspace away, and a graph is captured on a stream of its own.
         _checked("cublasSetStream", self._blas.cublasSetStream_v2(handle, self._stream()))
         space = (c_void_p(self.workspace.data_ptr()), c_size_t(WORKSPACE_BYTES))
@@ -103,23 +103,23 @@ class CublasLibrary:
         how = (c_int(_compute(call.dtype)), c_int(_DEFAULT_TENSOR_OP))
         if call.batch == 1:
             status = self._blas.cublasGemmEx(
-                handle, *shape, byref(one), c_void_p(a), kind, c_int(call.lda), c_void_p(b), kind, c_int(call.ldb),
-                byref(zero), c_void_p(c), kind, c_int(call.ldc), *how,
+                handle, *shape, byref(alpha), c_void_p(a), kind, c_int(call.lda), c_void_p(b), kind, c_int(call.ldb),
+                byref(beta), c_void_p(c), kind, c_int(call.ldc), *how,
             )  # fmt: skip
             _checked("cublasGemmEx", status)
             return
         status = self._blas.cublasGemmStridedBatchedEx(
-            handle, *shape, byref(one), c_void_p(a), kind, c_int(call.lda), c_int64(call.stride_a),
-            c_void_p(b), kind, c_int(call.ldb), c_int64(call.stride_b), byref(zero),
+            handle, *shape, byref(alpha), c_void_p(a), kind, c_int(call.lda), c_int64(call.stride_a),
+            c_void_p(b), kind, c_int(call.ldb), c_int64(call.stride_b), byref(beta),
             c_void_p(c), kind, c_int(call.ldc), c_int64(call.stride_c), c_int(call.batch), *how,
         )  # fmt: skip
         _checked("cublasGemmStridedBatchedEx", status)
 
     def matmul(self, call: LtCall, algorithm: _Algorithm, a: int, b: int, c: int) -> int:
         """``cublasLtMatmul`` by one algorithm; its status."""
-        one, zero = _scalars(call.gemm.dtype)
+        alpha, beta = _scalars(call.gemm.dtype)
         status: int = self._lt.cublasLtMatmul(
-            self._lt_handle, call.operation, byref(one), c_void_p(a), call.a, c_void_p(b), call.b, byref(zero),
+            self._lt_handle, call.operation, byref(alpha), c_void_p(a), call.a, c_void_p(b), call.b, byref(beta),
             c_void_p(c), call.c, c_void_p(c), call.c, byref(algorithm), c_void_p(self.workspace.data_ptr()),
             c_size_t(WORKSPACE_BYTES), self._stream(),
         )  # fmt: skip
@@ -149,17 +149,17 @@ class CublasLibrary:
         _checked("cublasLtMatmulPreferenceCreate", self._lt.cublasLtMatmulPreferenceCreate(byref(preference)))
         setter = "cublasLtMatmulPreferenceSetAttribute"
         self._set(setter, preference, _LT_MAX_WORKSPACE, c_uint64(WORKSPACE_BYTES))
-        a, b, c = (min(_alignment(place[operand]) for place in pointers) for operand in range(3))
+        a, b, c = (min(_alignment(addresses[operand]) for addresses in pointers) for operand in range(3))
         for attribute, alignment in zip(_LT_ALIGNMENTS, (a, b, c, c), strict=True):
             self._set(setter, preference, attribute, c_uint32(alignment))
-        found, returned = (_AlgorithmTiming * count)(), c_int()
+        timings, returned = (_AlgorithmTiming * count)(), c_int()
         status = self._lt.cublasLtMatmulAlgoGetHeuristic(
-            self._lt_handle, call.operation, call.a, call.b, call.c, call.c, preference, c_int(count), found,
+            self._lt_handle, call.operation, call.a, call.b, call.c, call.c, preference, c_int(count), timings,
             byref(returned),
         )  # fmt: skip
         self._lt.cublasLtMatmulPreferenceDestroy(preference)
         _checked("cublasLtMatmulAlgoGetHeuristic", status)
-        return [one.algorithm for one in found[: returned.value] if one.state == 0]
+        return [timing.algorithm for timing in timings[: returned.value] if timing.state == 0]
 
     def _layout(self, gemm: Gemm, shape: tuple[int, int], leading: int, stride: int) -> c_void_p:
         layout = c_void_p()
@@ -232,7 +232,7 @@ class AlgorithmSearch:
 
     def choose(self, name: str, gemms: Sequence[Gemm], pointers: Sequence[Sequence[tuple[int, int, int]]]) -> Choice:
         """The fastest layout and algorithm of a baseline. ``pointers`` are A, B and C of each set, by layout."""
-        alignments = tuple(tuple(_alignment(one) for one in layout[0]) for layout in pointers)
+        alignments = tuple(tuple(_alignment(address) for address in layout[0]) for layout in pointers)
         key = (name, tuple(gemms), alignments)
         if key not in self._chosen:
             self._chosen[key] = self._choose(name, gemms, pointers)
@@ -244,9 +244,9 @@ class AlgorithmSearch:
             if name == "cublas":
                 choices.append((position, None))
                 continue
-            asked, taken = (_HEURISTIC, 1) if name == "cublaslt-heuristic" else (_AUTOTUNED, _AUTOTUNED)
-            found = self.libraries.algorithms(self._call(gemm), asked, pointers[position])
-            choices += [(position, algorithm) for algorithm in found[:taken]]
+            requested, taken = (_HEURISTIC, 1) if name == "cublaslt-heuristic" else (_AUTOTUNED, _AUTOTUNED)
+            algorithms = self.libraries.algorithms(self._call(gemm), requested, pointers[position])
+            choices += [(position, algorithm) for algorithm in algorithms[:taken]]
         return fastest(choices, lambda choice: self._time_us(gemms, pointers, choice), budget_s=_TUNING_S)
 
     def _time_us(
@@ -258,8 +258,8 @@ class AlgorithmSearch:
         start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         start.record(stream)
-        for place in pointers[layout]:
-            self.run(gemms[layout], algorithm, *place)
+        for addresses in pointers[layout]:
+            self.run(gemms[layout], algorithm, *addresses)
         end.record(stream)
         end.synchronize()
         return float(start.elapsed_time(end)) * 1e3
@@ -298,7 +298,7 @@ def fastest(choices: Sequence[Choice], time_us: Callable[[Choice], float], *, bu
         rng.shuffle(order)
         for position in order:
             times[position].append(time_us(working[position]))
-    medians = [statistics.median(one) for one in times]
+    medians = [statistics.median(samples) for samples in times]
     return working[medians.index(min(medians))]
 
 
@@ -314,27 +314,29 @@ class MatmulSets:
         tuner: AlgorithmSearch,
     ) -> None:
         operands = [_operands(product, drawn, named) for drawn, named in zip(draws, weights, strict=True)]
-        lefts = [usable(one.left) for one in operands]
-        rights = [[usable(one.right) for one in operands], [by_columns(one.right) for one in operands]]
-        self._shapes = [one.shape for one in operands]
-        self._outputs = [left.new_empty(shape) for left, shape in zip(lefts, self._shapes, strict=True)]
+        lefts = [usable(pair.lhs) for pair in operands]
+        rights = [[usable(pair.rhs) for pair in operands], [by_columns(pair.rhs) for pair in operands]]
+        self._shapes = [pair.shape for pair in operands]
+        self._outputs = [lhs.new_empty(shape) for lhs, shape in zip(lefts, self._shapes, strict=True)]
         self._tuner = tuner
         gemms = [gemm_of(lefts[0], layout[0]) for layout in rights]
         if gemms[0] == gemms[1]:
             del gemms[1], rights[1]
-            rights.append([one.right.contiguous() for one in operands])
+            rights.append([pair.rhs.contiguous() for pair in operands])
             gemms.append(gemm_of(lefts[0], rights[1][0]))
         pointers = [
             [
-                (right.data_ptr(), left.data_ptr(), out.data_ptr())
-                for left, right, out in zip(lefts, layout, self._outputs, strict=True)
+                (right.data_ptr(), lhs.data_ptr(), out.data_ptr())
+                for lhs, right, out in zip(lefts, layout, self._outputs, strict=True)
             ]
             for layout in rights
         ]
-        chosen, self._algorithm = tuner.choose(name, gemms, pointers)
-        self._gemm, self._pointers = gemms[chosen], pointers[chosen]
-        self._kept = (lefts, rights[chosen])
-        self.note = f"layout {self._gemm.layout}" + ("" if chosen == 0 else ", the right operand rearranged beforehand")
+        selected, self._algorithm = tuner.choose(name, gemms, pointers)
+        self._gemm, self._pointers = gemms[selected], pointers[selected]
+        self._kept = (lefts, rights[selected])
+        self.note = f"layout {self._gemm.layout}" + (
+            "" if selected == 0 else ", the right operand rearranged beforehand"
+        )
 
     def execute(self, position: int) -> None:
         self._tuner.run(self._gemm, self._algorithm, *self._pointers[position])
@@ -348,6 +350,6 @@ class MatmulSets:
 
 def _operands(product: Product, drawn: InputDraw, weights: Mapping[str, torch.Tensor]) -> MatmulOperands:
     operands = product.operands(drawn.inputs, weights)
-    if operands is None or operands.left.dtype not in _DATA_TYPES:
+    if operands is None or operands.lhs.dtype not in _DATA_TYPES:
         raise BaselineError("cuBLAS has no call for these operands")
     return operands

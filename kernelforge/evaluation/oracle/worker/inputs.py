@@ -108,10 +108,10 @@ def _move_extremes_last(values: torch.Tensor, draws: torch.Generator) -> None:
     for axis in range(values.dim() if values.numel() else 0):
         end = values.narrow(axis, values.shape[axis] - 1, 1)
         kind = torch.randint(3, tuple(end.shape), generator=draws, device=draws.device)
-        for chosen, extreme in ((kind == 1, values.argmax(axis, True)), (kind == 2, values.argmin(axis, True))):
+        for selected, extreme in ((kind == 1, values.argmax(axis, True)), (kind == 2, values.argmin(axis, True))):
             last, other = end.clone(), values.gather(axis, extreme)
-            values.scatter_(axis, extreme, torch.where(chosen, last, other))
-            end.copy_(torch.where(chosen, other, end))
+            values.scatter_(axis, extreme, torch.where(selected, last, other))
+            end.copy_(torch.where(selected, other, end))
 
 
 def with_strides(values: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
@@ -227,11 +227,11 @@ def _draw_one(
     habit = habits[position]
     if target.dtype == torch.bool:
         values = (values != 0).double()
-    whole = values.clamp(habit.low, habit.high).trunc().long()
-    broken = _broken(whole, habit)
+    integers = values.clamp(habit.low, habit.high).trunc().long()
+    broken = _broken(integers, habit)
     if broken:
         raise TaskError(f"integer input {position} is {broken} in every draw of the task's own, and would not be")
-    return with_strides(whole, target)
+    return with_strides(integers, target)
 
 
 class _Drawing:
@@ -251,7 +251,7 @@ class _Drawing:
         return self._full(self._done[result])
 
     def _step(self, position: int, step: Step) -> torch.Tensor:
-        operands = [self._done[one] for one in step.of]
+        operands = [self._done[operand] for operand in step.of]
         if step.op in _ELEMENTWISE:
             return _ELEMENTWISE[step.op](*operands)
         if step.op in _ALONG:
@@ -267,9 +267,9 @@ class _Drawing:
             return _scalar(float(step.value))
         if step.op == "own":
             # In the target's shape at once: two foreign shapes could broadcast to one of any size.
-            return self._full(self._given(int(step.value or 0)))
+            return self._full(self._checked_values(int(step.value or 0)))
         if step.op in ("low", "high"):
-            values = self._given(int(step.value or 0))
+            values = self._checked_values(int(step.value or 0))
             if values.numel() == 0:
                 return _scalar(0.0)
             return values.min() if step.op == "low" else values.max()
@@ -280,7 +280,7 @@ class _Drawing:
             return self._index(step)
         return _scalar(self._limit(step.op))
 
-    def _given(self, position: int) -> torch.Tensor:
+    def _checked_values(self, position: int) -> torch.Tensor:
         value = self._own[position]
         if value is None:
             raise TaskError(f"input {position} is None: nothing can be reckoned with it")

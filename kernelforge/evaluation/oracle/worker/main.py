@@ -182,12 +182,12 @@ class _OracleServer:
 
     def _facts(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
-        found = []
+        sizes = []
         for size in data["sizes"]:
             # The full size is not run only to be described.
             facts = facts_at(reckoner.described(size), size, reckoner.task.policy.mutates, fake=size == "full")
-            found.append(facts.model_dump(mode="json"))
-        return {"sizes": found}, []
+            sizes.append(facts.model_dump(mode="json"))
+        return {"sizes": sizes}, []
 
     def _trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         graph = trace_at(self._task.described(data["size"]), data["size"])
@@ -239,14 +239,14 @@ class _OracleServer:
         return {"has_slices": self._parts.slicing is not None}, []
 
     def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        chosen = self._parts.choose(data["size"], int(data["seed"]), data["count"])
-        return {"elements": {str(output): indices for output, indices in chosen.items()}}, []
+        elements = self._parts.choose(data["size"], int(data["seed"]), data["count"])
+        return {"elements": {str(output): indices for output, indices in elements.items()}}, []
 
     def _check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])
-        whole, count = bool(data["whole"]), len(data["shapes"])
-        indices = [None] * count if whole else blobs[::2]
-        outputs = blobs if whole else blobs[1::2]
+        complete, count = bool(data["whole"]), len(data["shapes"])
+        indices = [None] * count if complete else blobs[::2]
+        outputs = blobs if complete else blobs[1::2]
         if not len(indices) == len(outputs) == count == len(data["dtypes"]):
             raise UsageError("check_part needs elements, a shape and a dtype for each output, and indices of a part")
         shapes = [tuple(shape) for shape in data["shapes"]]
@@ -256,11 +256,11 @@ class _OracleServer:
             )
             for position in range(count)
         }
-        if whole:
+        if complete:
             comparison = self._parts.compare_whole(drawn, got)
         else:
-            wanted = {int(output): indices for output, indices in data["wanted"].items()}
-            comparison = self._parts.compare(drawn, wanted, got)
+            required = {int(output): indices for output, indices in data["wanted"].items()}
+            comparison = self._parts.compare(drawn, required, got)
         return {"comparison": comparison.model_dump(mode="json")}, []
 
     def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:

@@ -53,18 +53,18 @@ def by_columns(matrix: torch.Tensor) -> torch.Tensor:
     return matrix.transpose(-1, -2).contiguous().transpose(-1, -2)
 
 
-def gemm_of(left: torch.Tensor, right: torch.Tensor) -> Gemm:
-    """The call for ``left @ right`` with a contiguous output; both operands are :func:`usable`.
+def gemm_of(lhs: torch.Tensor, rhs: torch.Tensor) -> Gemm:
+    """The call for ``lhs @ rhs`` with a contiguous output; both operands are :func:`usable`.
 
     Raises:
         ValueError: one of them is not.
     """
-    a, b = _stored(right), _stored(left)
+    a, b = _stored(rhs), _stored(lhs)
     if a is None or b is None:
         raise ValueError("cuBLAS cannot read an operand whose rows and columns both have gaps")
-    rows, depth = left.shape[-2:]
-    columns = right.shape[-1]
-    batch = left.shape[0] if left.dim() > 2 else 1
+    rows, depth = lhs.shape[-2:]
+    columns = rhs.shape[-1]
+    batch = lhs.shape[0] if lhs.dim() > 2 else 1
     return Gemm(
         op_a=a[0],
         op_b=b[0],
@@ -75,10 +75,10 @@ def gemm_of(left: torch.Tensor, right: torch.Tensor) -> Gemm:
         ldb=b[1],
         ldc=columns,
         batch=batch,
-        stride_a=right.stride(0) if right.dim() > 2 else 0,
-        stride_b=left.stride(0) if left.dim() > 2 else 0,
+        stride_a=rhs.stride(0) if rhs.dim() > 2 else 0,
+        stride_b=lhs.stride(0) if lhs.dim() > 2 else 0,
         stride_c=rows * columns,
-        dtype=left.dtype,
+        dtype=lhs.dtype,
     )
 
 
@@ -111,10 +111,10 @@ _BATCHED_DIM: Final = 3
 
 @dataclass(frozen=True)
 class MatmulOperands:
-    """``left @ right``: matrices, or batches of as many matrices. ``shape`` is that of the reference's output."""
+    """``lhs @ rhs``: matrices, or batches of as many matrices. ``shape`` is that of the reference's output."""
 
-    left: torch.Tensor
-    right: torch.Tensor
+    lhs: torch.Tensor
+    rhs: torch.Tensor
     shape: tuple[int, ...]
 
 
@@ -127,15 +127,15 @@ class Product:
 
     def operands(self, inputs: Sequence[Value], weights: Mapping[str, torch.Tensor]) -> MatmulOperands | None:
         """The operands of one draw; None where they are not two matrices or two equal batches of them."""
-        left, right = (self._value(argument, inputs, weights) for argument in self.product.args[:2])
-        if not isinstance(left, torch.Tensor) or not isinstance(right, torch.Tensor):
+        lhs, rhs = (self._value(argument, inputs, weights) for argument in self.product.args[:2])
+        if not isinstance(lhs, torch.Tensor) or not isinstance(rhs, torch.Tensor):
             return None
-        right = right.t() if self.product.op == "aten.linear" else right
-        return _as_matrices(left, right)
+        rhs = rhs.t() if self.product.op == "aten.linear" else rhs
+        return _as_matrices(lhs, rhs)
 
     def _value(self, argument: Any, inputs: Sequence[Value], weights: Mapping[str, torch.Tensor]) -> Any:
         if isinstance(argument, tuple | list):
-            return [self._value(one, inputs, weights) for one in argument]
+            return [self._value(item, inputs, weights) for item in argument]
         if not isinstance(argument, dict):
             return argument
         node = self.nodes[argument["ref"]]
@@ -146,8 +146,8 @@ class Product:
         _, name, *overload = node.op.split(".")
         operator = getattr(getattr(torch.ops.aten, name), overload[0] if overload else "default")
         return operator(
-            *(self._value(one, inputs, weights) for one in node.args),
-            **{key: self._value(one, inputs, weights) for key, one in node.kwargs.items()},
+            *(self._value(item, inputs, weights) for item in node.args),
+            **{key: self._value(item, inputs, weights) for key, item in node.kwargs.items()},
         )
 
 
@@ -166,14 +166,14 @@ def as_matmul(graph: Graph) -> Product | None:
     return Product(nodes, product)
 
 
-def _as_matrices(left: torch.Tensor, right: torch.Tensor) -> MatmulOperands | None:
-    if left.dtype != right.dtype or left.numel() == 0 or right.numel() == 0:
+def _as_matrices(lhs: torch.Tensor, rhs: torch.Tensor) -> MatmulOperands | None:
+    if lhs.dtype != rhs.dtype or lhs.numel() == 0 or rhs.numel() == 0:
         return None
-    if right.dim() == 2 and left.dim() >= 2:
-        shape = (*left.shape[:-1], right.shape[1])
-        return MatmulOperands(left.reshape(-1, left.shape[-1]) if left.dim() > 2 else left, right, shape)
-    if left.dim() == right.dim() >= _BATCHED_DIM and left.shape[:-2] == right.shape[:-2]:
-        batch = math.prod(left.shape[:-2])
-        matrices = (left.reshape(batch, *left.shape[-2:]), right.reshape(batch, *right.shape[-2:]))
-        return MatmulOperands(*matrices, (*left.shape[:-1], right.shape[-1]))
+    if rhs.dim() == 2 and lhs.dim() >= 2:
+        shape = (*lhs.shape[:-1], rhs.shape[1])
+        return MatmulOperands(lhs.reshape(-1, lhs.shape[-1]) if lhs.dim() > 2 else lhs, rhs, shape)
+    if lhs.dim() == rhs.dim() >= _BATCHED_DIM and lhs.shape[:-2] == rhs.shape[:-2]:
+        batch = math.prod(lhs.shape[:-2])
+        matrices = (lhs.reshape(batch, *lhs.shape[-2:]), rhs.reshape(batch, *rhs.shape[-2:]))
+        return MatmulOperands(*matrices, (*lhs.shape[:-1], rhs.shape[-1]))
     return None

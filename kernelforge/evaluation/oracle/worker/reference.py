@@ -238,19 +238,19 @@ class Reference:
 
     def attributes(self) -> dict[str, int | float | bool | str]:
         """Public scalar attributes of modules by dotted name; short tuples of scalars as ``name.0``, ``name.1``."""
-        found: dict[str, int | float | bool | str] = {}
+        attributes: dict[str, int | float | bool | str] = {}
         for prefix, module in self.model.named_modules():
             for name, value in vars(module).items():
                 if name.startswith("_") or name == "training":
                     continue
                 dotted = f"{prefix}.{name}" if prefix else name
                 if isinstance(value, int | float | bool | str):
-                    found[dotted] = value
+                    attributes[dotted] = value
                 elif isinstance(value, tuple | list) and 0 < len(value) <= _MAX_SEQUENCE_ATTRIBUTE:
                     for position, item in enumerate(value):
                         if isinstance(item, int | float | bool | str):
-                            found[f"{dotted}.{position}"] = item
-        return found
+                            attributes[f"{dotted}.{position}"] = item
+        return attributes
 
     def _named_weights(self) -> Iterator[tuple[WeightSpec, torch.Tensor]]:
         named: list[tuple[str, str, torch.Tensor]] = []
@@ -310,9 +310,9 @@ def seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
     generators = [torch.default_generator]
     if device.type == "cuda":
         generators.append(torch.cuda.default_generators[device.index])
-    states = random.getstate(), [one.get_state() for one in generators]
-    for one in generators:
-        one.manual_seed(seed)
+    states = random.getstate(), [source.get_state() for source in generators]
+    for source in generators:
+        source.manual_seed(seed)
     random.seed(seed)
     # Another generator in its place: to read numpy's state and to write it back takes four times as long as all else.
     own, outer = _SPARE.pop() if _SPARE else np.random.MT19937(0), mtrand.get_bit_generator()
@@ -324,8 +324,8 @@ def seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
         mtrand.set_bit_generator(outer)
         _SPARE.append(own)
         random.setstate(states[0])
-        for one, state in zip(generators, states[1], strict=True):
-            one.set_state(state)
+        for source, state in zip(generators, states[1], strict=True):
+            source.set_state(state)
 
 
 @contextlib.contextmanager

@@ -50,9 +50,9 @@ _TWICE_LIMIT: Final = 1 << 18
 
 def _nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
     moved = torch.empty_like(value)
-    for one, target in pieces(value, moved):
-        step = torch.empty(one.shape, dtype=torch.float32, device=one.device).uniform_(-2.0, 2.0, generator=draws)
-        torch.addcmul(one, one, step.double(), value=_NUDGE, out=target)
+    for part, target in pieces(value, moved):
+        step = torch.empty(part.shape, dtype=torch.float32, device=part.device).uniform_(-2.0, 2.0, generator=draws)
+        torch.addcmul(part, part, step.double(), value=_NUDGE, out=target)
     return moved
 
 
@@ -115,7 +115,7 @@ class ReferenceRunner:
         """
         for kept in (self._described, self._references, self._scales, self._sums, self._habits, self._shapes):
             kept.pop(size.name, None)
-        others = tuple(one for one in self.task.sizes if one.name != size.name)
+        others = tuple(listed for listed in self.task.sizes if listed.name != size.name)
         self.task = self.task.model_copy(update={"sizes": (*others, size)})
         self._scales[size.name] = dict(self.scales("small"))
         self._further = size.name
@@ -192,30 +192,30 @@ class ReferenceRunner:
     def _shapes_at(self, size: str, own: tuple[Value, ...]) -> list[torch.Size]:
         """Shapes of the outputs on the task's own inputs; candidates allocate these."""
         if size not in self._shapes:
-            found = self.reference(size).run(own, self.task.policy.mutates)
-            self._shapes[size] = [output.shape for output in found]
+            outputs = self.reference(size).run(own, self.task.policy.mutates)
+            self._shapes[size] = [output.shape for output in outputs]
         return self._shapes[size]
 
     def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, IntegerProfile]:
         """What the integer inputs of a size have in common over the task's own draws."""
-        whole = [
+        integers = [
             position
             for position, value in enumerate(own)
             if isinstance(value, torch.Tensor) and not value.is_floating_point()
         ]
-        if not whole:
+        if not integers:
             return {}
         if size not in self._habits:
             probes = [self.reference(size).inputs(derived_seed(_PROBE_SEED, f"habit {i}")) for i in range(PROBES)]
             self._habits[size] = {
                 position: habit_of([value for probe in probes if isinstance(value := probe[position], torch.Tensor)])
-                for position in whole
+                for position in integers
             }
         return self._habits[size]
 
     def know(self, scales: Mapping[str, Mapping[str, float]]) -> None:
         """Take over :meth:`scales` that an earlier process found for this task."""
-        self._scales = {size: dict(found) for size, found in scales.items()}
+        self._scales = {size: dict(factors) for size, factors in scales.items()}
 
     @property
     def families(self) -> tuple[str, ...]:
@@ -232,8 +232,8 @@ class ReferenceRunner:
                 own = self.reference(size).inputs(_PROBE_SEED)
                 redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
                 families = self.families if redraws else self.families[:1]
-                found = {family: self._admitted_scale(size, family) for family in families}
-                self._scales[size] = {family: scale for family, scale in found.items() if scale is not None}
+                factors = {family: self._admitted_scale(size, family) for family in families}
+                self._scales[size] = {family: scale for family, scale in factors.items() if scale is not None}
         return self._scales[size]
 
     def _outlined(self, size: str) -> tuple[Value, ...]:
@@ -349,8 +349,8 @@ def _change(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor
     alone = storages.count(other.untyped_storage().data_ptr()) == 1
     if not (alone and other.is_contiguous() and other.dtype == base.dtype):
         other = other.clone()
-    for one, before in pieces(other, base):
-        one.sub_(before).abs_().div_(_NUDGE).nan_to_num_(nan=0.0, posinf=0.0)
+    for values, before in pieces(other, base):
+        values.sub_(before).abs_().div_(_NUDGE).nan_to_num_(nan=0.0, posinf=0.0)
     return other
 
 

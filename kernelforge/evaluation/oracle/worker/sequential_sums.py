@@ -70,7 +70,7 @@ def running(x: torch.Tensor, dim: int, dtype: torch.dtype, *, product: bool = Fa
     """Cumulative sum (or product) along ``dim``, each term taken into a ``dtype`` accumulator in order."""
     if x.dim() == 0:
         return x.to(dtype)
-    if _whole(x):
+    if _complete_sum(x):
         return _in_order(x.to(dtype), dim, product)
     lines = x.movedim(dim, -1).reshape(-1, x.shape[dim])
     result = (lines.cumprod if product else lines.cumsum)(-1, dtype=dtype)
@@ -79,7 +79,7 @@ def running(x: torch.Tensor, dim: int, dtype: torch.dtype, *, product: bool = Fa
     return result.reshape(x.movedim(dim, -1).shape).movedim(-1, dim)
 
 
-def _whole(x: torch.Tensor) -> bool:
+def _complete_sum(x: torch.Tensor) -> bool:
     """Whether every term is summed in order: on a GPU that would take longer than all the rest."""
     return x.is_cpu
 
@@ -102,7 +102,7 @@ def ordered_sum(x: torch.Tensor, dims: Sequence[int], keepdim: bool, dtype: torc
     lines = x.permute(*kept, *reduced).reshape(math.prod(x.shape[dim] for dim in kept), -1)
     if not lines.shape[-1]:
         total = lines.sum(-1, dtype=dtype)
-    elif _whole(x):
+    elif _complete_sum(x):
         total = _line_sums(lines, dtype)
     else:
         total = lines.sum(-1, dtype=dtype)
@@ -117,10 +117,10 @@ def _line_sums(lines: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     length = lines.shape[-1]
     if length <= _LONGEST_RUN:
         return _in_order(lines.to(dtype), -1)[..., -1]
-    whole = length - length % _LONGEST_RUN
-    runs = _line_sums(lines[:, :whole].reshape(-1, _LONGEST_RUN), dtype).reshape(lines.shape[0], -1)
-    if whole < length:
-        runs = torch.cat([runs, _line_sums(lines[:, whole:], dtype).unsqueeze(1)], dim=1)
+    full_runs = length - length % _LONGEST_RUN
+    runs = _line_sums(lines[:, :full_runs].reshape(-1, _LONGEST_RUN), dtype).reshape(lines.shape[0], -1)
+    if full_runs < length:
+        runs = torch.cat([runs, _line_sums(lines[:, full_runs:], dtype).unsqueeze(1)], dim=1)
     return _line_sums(runs, dtype)
 
 
@@ -129,10 +129,10 @@ def ordered_bmm(a: torch.Tensor, b: torch.Tensor, dtype: torch.dtype) -> torch.T
     result = torch.bmm(a, b).to(dtype)
     rows = min(a.shape[1], max(_MAX_PRODUCT_ELEMENTS // max(b.shape[2], 1), 1))
     batches = min(a.shape[0], max(_MAX_PRODUCT_ELEMENTS // max(rows * b.shape[2], 1), 1))
-    left, right = a[:batches, :rows].to(dtype), b[:batches].to(dtype)
+    lhs, rhs = a[:batches, :rows].to(dtype), b[:batches].to(dtype)
     total = torch.zeros(batches, rows, b.shape[2], dtype=dtype, device=a.device)
     for k in range(a.shape[2]):
-        total.addcmul_(left[:, :, k : k + 1], right[:, k : k + 1])
+        total.addcmul_(lhs[:, :, k : k + 1], rhs[:, k : k + 1])
     result[:batches, :rows] = total
     return result
 
@@ -204,8 +204,8 @@ def _addmm(
     if not a.is_floating_point() or a.numel() == 0:
         return NotImplemented
     batched = a.dim() == 3
-    left, right = (a, b) if batched else (a.unsqueeze(0), b.unsqueeze(0))
-    product = ordered_bmm(left, right, mode.dtype_for(a))
+    lhs, rhs = (a, b) if batched else (a.unsqueeze(0), b.unsqueeze(0))
+    product = ordered_bmm(lhs, rhs, mode.dtype_for(a))
     product = product if batched else product[0]
     return (base * beta + product * alpha).to(a.dtype) if beta else (product * alpha).to(a.dtype)
 
@@ -234,7 +234,7 @@ def _convolution(
         return NotImplemented
     dtype = mode.dtype_for(x)
     kernel = weight.shape[2:]
-    if not _whole(x) and x.shape[0] > 1:
+    if not _complete_sum(x) and x.shape[0] > 1:
         # Columns of a whole batch at full size would not fit: images that are not looked at keep torch's value.
         result = func(x, weight, bias, stride, padding, dilation, transposed, output_padding, groups)
         settings = (stride, padding, dilation, transposed, output_padding, groups)
@@ -396,8 +396,8 @@ def _attention(
     queries, keys = q.shape[2], k.shape[2]
     factor = 1.0 / math.sqrt(q.shape[3]) if scale is None else scale
     # One kernel: scores stay in the accumulator's type, those of rows that are not summed in order among them.
-    left, right = q.to(dtype).flatten(0, 1), k.to(dtype).flatten(0, 1).transpose(1, 2)
-    scores = (ordered_bmm(left, right, dtype) * factor).reshape(*q.shape[:2], queries, keys)
+    lhs, rhs = q.to(dtype).flatten(0, 1), k.to(dtype).flatten(0, 1).transpose(1, 2)
+    scores = (ordered_bmm(lhs, rhs, dtype) * factor).reshape(*q.shape[:2], queries, keys)
     if attn_mask is not None:
         scores = scores + attn_mask
     if is_causal:

@@ -98,7 +98,7 @@ class Slices:
             extent = shapes[0][slicing.outputs[0]]
             most = min(extent, self._affordable(facts.flops, facts.compulsory_bytes, extent), count)
             rows = np.unique(np.append(draws.choice(extent, most, replace=False)[: most - 1], extent - 1))
-        chosen: dict[int, list[int]] = {}
+        elements: dict[int, list[int]] = {}
         for position, shape in enumerate(shapes):
             total = int(np.prod(shape, dtype=np.int64))
             if not total:
@@ -110,8 +110,8 @@ class Slices:
                 index[axis] = rows[np.arange(len(places))[::-1] % len(rows)]
                 index[axis][-1] = shape[axis] - 1
                 places = np.ravel_multi_index(tuple(index), shape)
-            chosen[position] = list(dict.fromkeys(places[::-1].tolist()))
-        return chosen
+            elements[position] = list(dict.fromkeys(places[::-1].tolist()))
+        return elements
 
     def _facts_of(self, size: str) -> SizeFacts:
         if size not in self._facts:
@@ -125,8 +125,10 @@ class Slices:
         by_memory = PART_BYTES * extent / max(nbytes, 1)
         return max(int(min(by_work, by_memory)), 1)
 
-    def compare(self, drawn: InputDraw, wanted: Mapping[int, Sequence[int]], got: Mapping[int, Elements]) -> Comparison:
-        """Compare elements of the outputs, those in the slices of the ``wanted`` ones and in as many more as may be.
+    def compare(
+        self, drawn: InputDraw, required: Mapping[int, Sequence[int]], got: Mapping[int, Elements]
+    ) -> Comparison:
+        """Compare elements of the outputs, those in the slices of the ``required`` ones and in as many more as may be.
 
         ``total`` of the result is how many were compared.
 
@@ -141,19 +143,19 @@ class Slices:
         if slicing is None:
             return self._compare_slices(drawn, None, None, got)
         extent = shapes[0][slicing.outputs[0]]
-        must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in wanted.items() if at]
-        chosen = _sorted(torch.cat(must))
+        must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in required.items() if at]
+        rows = _sorted(torch.cat(must))
         came = torch.zeros(extent, dtype=torch.bool)
         for output, elements in got.items():
             if elements.indices is not None:
                 came[_rows_of(elements.indices, shapes[output], slicing.outputs[output])] = True
-        came[chosen] = False
+        came[rows] = False
         others = came.nonzero().flatten()
-        room = max(self._affordable(facts.flops, facts.compulsory_bytes, extent) - len(chosen), 0)
+        room = max(self._affordable(facts.flops, facts.compulsory_bytes, extent) - len(rows), 0)
         if len(others) > room:
             draws = generator(torch.device("cpu"), derived_seed(drawn.seed, "slices"))
             others = others[torch.randperm(len(others), generator=draws)[:room]]
-        return self._compare_slices(drawn, slicing, _sorted(torch.cat([chosen, others])), got)
+        return self._compare_slices(drawn, slicing, _sorted(torch.cat([rows, others])), got)
 
     def compare_whole(self, drawn: InputDraw, got: Mapping[int, Elements]) -> Comparison:
         """Compare some slices, by the draw's secret seed, of outputs that are there whole.
@@ -232,7 +234,7 @@ class _Moved:
                 effect = self._effect(position, dim)
                 if effect is None or axis not in effect[0] or not all(effect):
                     continue
-                axes = [axis, *(min(one) for one in effect[1:])]
+                axes = [axis, *(min(dims) for dims in effect[1:])]
                 if outputs is None or axes == outputs:
                     inputs[position], outputs = dim, axes
                     break
@@ -277,19 +279,22 @@ class _Moved:
 def _confirmed(reference: Reference, slicing: Slicing) -> bool:
     """Whether some slices alone give what they give among all."""
     inputs = reference.inputs(_PROBE_SEED + 1)
-    whole = reference.run_double(inputs)
+    complete = reference.run_double(inputs)
     extents = {value.shape[dim] for p, dim in slicing.inputs.items() if isinstance(value := inputs[p], torch.Tensor)}
-    if extents != {output.shape[axis] for output, axis in zip(whole, slicing.outputs, strict=True)} or len(extents) > 1:
+    if (
+        extents != {output.shape[axis] for output, axis in zip(complete, slicing.outputs, strict=True)}
+        or len(extents) > 1
+    ):
         return False
     extent = extents.pop()
     order = torch.randperm(extent, generator=generator(torch.device("cpu"), _PROBE_SEED))
     rows = order[: max(extent // 2, 1)].sort().values
     part = reference.run_double(sliced(inputs, slicing, rows.to(reference.device)))
-    for output, mine, axis in zip(whole, part, slicing.outputs, strict=True):
+    for output, partial, axis in zip(complete, part, slicing.outputs, strict=True):
         expected = output.index_select(axis, rows.to(output.device))
-        if mine.shape != expected.shape or mine.dtype != expected.dtype:
+        if partial.shape != expected.shape or partial.dtype != expected.dtype:
             return False
-        if not torch.allclose(mine.double(), expected.double(), rtol=_AGREE, atol=_AGREE, equal_nan=True):
+        if not torch.allclose(partial.double(), expected.double(), rtol=_AGREE, atol=_AGREE, equal_nan=True):
             return False
     return True
 
@@ -356,16 +361,16 @@ def _within(
     indices: torch.Tensor, shape: tuple[int, ...], axis: int, rows: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Flat indices of the elements among the slices, and which of the elements are in one."""
-    place = torch.full((shape[axis],), -1, dtype=torch.int64)
-    place[rows] = torch.arange(len(rows))
+    row_of = torch.full((shape[axis],), -1, dtype=torch.int64)
+    row_of[rows] = torch.arange(len(rows))
     below = 1
     for extent in shape[axis + 1 :]:
         below *= extent
-    mine = place[indices // below % shape[axis]]
-    keep = mine >= 0
+    row = row_of[indices // below % shape[axis]]
+    keep = row >= 0
     kept = indices[keep]
     above, inner = kept // (below * shape[axis]), kept % below
-    return (above * len(rows) + mine[keep]) * below + inner, keep
+    return (above * len(rows) + row[keep]) * below + inner, keep
 
 
 def elements_of(indices: Blob | None, data: Blob, shape: tuple[int, ...], dtype: DType) -> Elements:

@@ -43,11 +43,11 @@ class Timestamp:
     host_ns: int = 0
 
     @staticmethod
-    def now(device: torch.device, again: Timestamp | None = None) -> Timestamp:
+    def now(device: torch.device, reuse: Timestamp | None = None) -> Timestamp:
         """This moment; ``again`` is a mark that is done with, whose event is recorded anew."""
         if device.type != "cuda":
             return Timestamp(None, time.perf_counter_ns())
-        mark = again or Timestamp(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
+        mark = reuse or Timestamp(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
         assert mark.event is not None
         mark.event.record(torch.cuda.current_stream(device))
         return mark

@@ -157,9 +157,9 @@ def expected_output(
     if condition is not None:
         for allowed, moved in pieces(tolerance, condition):
             most = allowed * (ILL_CONDITIONED / (unit * factor))
-            wanted = moved * (unit * FLOOR[dtype])
-            ill_conditioned = bool((wanted > most).any()) or ill_conditioned
-            allowed.add_(torch.minimum(wanted, most))
+            allowance = moved * (unit * FLOOR[dtype])
+            ill_conditioned = bool((allowance > most).any()) or ill_conditioned
+            allowed.add_(torch.minimum(allowance, most))
     spread = None
     if half and finite and double.numel() >= SPREAD_LEAST:
         honest = max(_measured_rms(sequential, reference, double, tolerance), rms_error(reference, double, tolerance))
@@ -204,18 +204,21 @@ def _largest_ratio(value: torch.Tensor, exact: torch.Tensor, scale: torch.Tensor
     """Largest |value - exact| / scale over elements where both are finite."""
     if exact.numel() == 0:
         return 0.0
-    found = 0.0
-    for one, truth, unit in pieces(value, exact, scale):
-        ratio = torch.sub(one, truth).abs_().div_(unit)
-        largest = float(ratio.max())
-        found = max(found, largest if math.isfinite(largest) else float(ratio.nan_to_num_(nan=0.0, posinf=0.0).max()))
-    return found
+    largest = 0.0
+    for values, truth, unit in pieces(value, exact, scale):
+        ratio = torch.sub(values, truth).abs_().div_(unit)
+        part_largest = float(ratio.max())
+        largest = max(
+            largest,
+            part_largest if math.isfinite(part_largest) else float(ratio.nan_to_num_(nan=0.0, posinf=0.0).max()),
+        )
+    return largest
 
 
 def rms_error(value: torch.Tensor, exact: torch.Tensor, tolerance: torch.Tensor) -> float:
     """Root of the mean square of errors in units of the tolerance; not finite where a value is not."""
     flat = value.reshape(-1), exact.reshape(-1), tolerance.reshape(-1)
-    squares = [torch.sub(one, truth).div_(allowed).square_().sum() for one, truth, allowed in pieces(*flat)]
+    squares = [torch.sub(values, truth).div_(allowed).square_().sum() for values, truth, allowed in pieces(*flat)]
     return math.sqrt(float(torch.stack(squares).sum()) / max(exact.numel(), 1))
 
 
