@@ -65,9 +65,9 @@ class Tab:
         self.page.wait_for_function(_SETTLED)
         return self
 
-    def arrive(self, index: str) -> None:
+    def arrive(self, path: str) -> None:
         """Wait until a click has led to a page of the report, and that has loaded."""
-        self.page.wait_for_url(f"{self.folder.as_uri()}/{index}")
+        self.page.wait_for_url(f"{self.folder.as_uri()}/{path}")
 
     @property
     def strangers(self) -> list[str]:

@@ -96,7 +96,7 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.evaluate("document.querySelector('[data-tabs]').scrollIntoView({behavior: 'instant'})")
     numbers = page.locator("[data-tabs] + details").first
     numbers.locator("summary").hover()
-    index = numbers.bounding_box()
+    box = numbers.bounding_box()
     page.wait_for_function("() => waiting() > 0")
     page.mouse.down()
     page.evaluate("release()")
@@ -104,8 +104,8 @@ def test_a_press_that_lasts_while_charts_come_near_is_still_a_click(viewport: di
     page.mouse.up()
     page.locator("[data-tabs] figure.chart[data-drawn=true]").first.wait_for()
     assert numbers.get_attribute("open") is not None
-    assert index is not None
-    assert numbers.bounding_box()["y"] == index["y"]
+    assert box is not None
+    assert numbers.bounding_box()["y"] == box["y"]
 
 
 def test_charts_that_were_hidden_meanwhile_come_back_as_wide_as_their_place(tab: OPEN, report: Path):

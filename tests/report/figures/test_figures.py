@@ -235,17 +235,17 @@ def test_the_roofline_puts_an_attempt_where_its_view_does() -> None:
 def test_the_ceilings_of_tensor_cores_are_drawn_where_tensor_cores_worked() -> None:
     records = golden_records("measured-a")
     view = attempt_view(next(attempt for attempt in records.attempts if attempt.profile), None)
-    index = view.place
-    assert index is not None
-    assert index.roofs is not None
-    roofs = index.roofs
-    used = index.model_copy(update={"tensor_cores": True, "flops_per_s": 3e14})
-    drawn = {attempt: rows_of(roofline(attempt)) for attempt in (index, used)}
+    point = view.place
+    assert point is not None
+    assert point.roofs is not None
+    roofs = point.roofs
+    used = point.model_copy(update={"tensor_cores": True, "flops_per_s": 3e14})
+    drawn = {drawn_point: rows_of(roofline(drawn_point)) for drawn_point in (point, used)}
     peaks = {
-        attempt: {row["name"].partition(" ")[0]: row["rate"] for row in rows if "flop" in row.get("name", "")}
-        for attempt, rows in drawn.items()
+        drawn_point: {row["name"].partition(" ")[0]: row["rate"] for row in rows if "flop" in row.get("name", "")}
+        for drawn_point, rows in drawn.items()
     }
-    assert peaks[index] == {"FP32": roofs.fp32_flops_per_s}
+    assert peaks[point] == {"FP32": roofs.fp32_flops_per_s}
     assert peaks[used] == {
         "FP32": roofs.fp32_flops_per_s,
         "TF32": roofs.tf32_tensor_flops_per_s,

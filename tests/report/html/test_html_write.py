@@ -303,7 +303,7 @@ def test_it_opens_what_it_wrote(command: Run, results: Path, tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "messages"),
     [
         (("unknown",), "unknown"),
         (("latest", "--all"), "--all"),

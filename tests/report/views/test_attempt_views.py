@@ -133,18 +133,18 @@ def test_with_tensor_cores_the_ceiling_is_that_of_their_fastest_type(counter: st
     used = Metric(name=counter, value=40.0, unit="%", origin=Origin.MEASURED)
     many = attempt.profile.roofline.model_copy(update={"flops": 1e12})
     profile = attempt.profile.model_copy(update={"metrics": (*attempt.profile.metrics, used), "roofline": many})
-    index = roofline_point(attempt.model_copy(update={"profile": profile}))
-    assert index is not None
-    assert index.roofs is not None
-    assert index.tensor_cores
-    assert index.ceiling_us == pytest.approx(1e12 / index.roofs.fp16_tensor_flops_per_s * 1e6)
+    point = roofline_point(attempt.model_copy(update={"profile": profile}))
+    assert point is not None
+    assert point.roofs is not None
+    assert point.tensor_cores
+    assert point.ceiling_us == pytest.approx(1e12 / point.roofs.fp16_tensor_flops_per_s * 1e6)
     idle = used.model_copy(update={"value": 0.0})
     profile = profile.model_copy(update={"metrics": (*attempt.profile.metrics, idle)})
-    index = roofline_point(attempt.model_copy(update={"profile": profile}))
-    assert index is not None
-    assert index.roofs is not None
-    assert not index.tensor_cores
-    assert index.ceiling_us == pytest.approx(1e12 / index.roofs.fp32_flops_per_s * 1e6)
+    point = roofline_point(attempt.model_copy(update={"profile": profile}))
+    assert point is not None
+    assert point.roofs is not None
+    assert not point.tensor_cores
+    assert point.ceiling_us == pytest.approx(1e12 / point.roofs.fp32_flops_per_s * 1e6)
 
 
 def test_a_modelled_time_has_no_share_of_the_floor_and_a_quarantined_one_has_no_share_at_all() -> None:

@@ -68,7 +68,7 @@ def test_a_run_without_attempts_has_a_view():
 
 
 @pytest.mark.parametrize(
-    ("state", "live", "shown"),
+    ("state", "live", "text"),
     [
         (RunState.RUNNING, True, "running"),
         (RunState.RUNNING, False, "interrupted"),
