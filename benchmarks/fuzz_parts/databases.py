@@ -30,7 +30,7 @@ from kernelforge.records import Finding, Message
 from kernelforge.run.proposals import AgentReply, messages_of
 from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE
 from kernelforge.server.base import Caller, RequestRejected
-from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.http.auth import Tokens
 from kernelforge.server.jobs.completion import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings

@@ -31,7 +31,7 @@ from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.catalogue import Catalogue
-from kernelforge.workers.base import BriefFacts
+from kernelforge.workers.base import TaskContextData
 from tests.agents.prompt_samples import BRIEF
 from tests.support.inprocess_engine import InProcessEngine, completion
 
@@ -59,9 +59,9 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 class _Engine(InProcessEngine):
     """Also tells of a task what a prompt needs."""
 
-    async def brief(self, task: Task) -> BriefFacts:
+    async def brief(self, task: Task) -> TaskContextData:
         facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
-        return BriefFacts(
+        return TaskContextData(
             facts=facts, shared=dict(BRIEF.shared), graph=BRIEF.graph, device=dict(BRIEF.device), spec=BRIEF.spec.key
         )
 

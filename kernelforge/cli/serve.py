@@ -31,7 +31,7 @@ from kernelforge.utils.shell_hints import install_hint
 if TYPE_CHECKING:
     import socket
 
-    from kernelforge.server.http.tokens import Tokens
+    from kernelforge.server.http.auth import Tokens
     from kernelforge.server.jobs.service import JobService
     from kernelforge.server.jobs.state import JobServiceSettings
     from kernelforge.server.sessions.service import Sessions
@@ -121,7 +121,7 @@ def revoke_token(name: NameArgument, results: ResultsOption = DEFAULT_RESULTS) -
 
 def _tokens(results: Path) -> Tokens:
     require_server_packages()
-    from kernelforge.server.http.tokens import Tokens
+    from kernelforge.server.http.auth import Tokens
 
     return Tokens(results)
 
@@ -204,9 +204,9 @@ def serve(
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure)
+    from kernelforge.server.http.auth import Tokens
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.process import is_loopback, listen, run
-    from kernelforge.server.http.tokens import Tokens
     from kernelforge.server.jobs.service import JobService
     from kernelforge.tasks.catalogue import Catalogue
 

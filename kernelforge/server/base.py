@@ -1,4 +1,4 @@
-"""What all parts of the server share: refusals, callers, the clock, a cache."""
+"""Shared parts of the server: refusals, callers, the clock, a cache."""
 
 from __future__ import annotations
 

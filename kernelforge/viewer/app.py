@@ -40,7 +40,7 @@ async def serve(viewer: Viewer, listener: socket.socket, stop: Stop, *, ready: C
     """
     server = Server(_config(viewer), ready)
     serving = asyncio.create_task(server.serve([listener]))
-    asked = asyncio.create_task(stop.asked.wait())
+    asked = asyncio.create_task(stop.requested.wait())
     await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
     asked.cancel()
     viewer.news.close()

@@ -1,37 +1,48 @@
 """Interface between the reward server and a pool of workers.
 
-An engine owns workers. Each is a process of ours that keeps warm what evaluations take, and starts the jailed children
-that touch untrusted code. A *slot* is a place on a device where one candidate at a time is evaluated; *preparing* a
-candidate takes no slot: its plan is resolved and its source compiled on CPU cores, into the cache that the slots read.
+An engine owns worker processes. Each keeps evaluators warm, and starts the jailed children that touch untrusted code. A
+*slot* is a place on a device where one candidate at a time is evaluated. *Preparing* a candidate needs no slot: its
+plan is resolved and its source compiled on CPU cores, into the cache that the slots read.
 
-The gateway decides what runs where and what is tried again. An engine tries nothing twice.
+The server decides what runs where and what is retried. An engine retries nothing.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from kernelforge.errors import KernelForgeError
-from kernelforge.records import Candidate, Evaluation, Fingerprint, Graph, Profile, Record, Task, TaskFacts
+from kernelforge.errors import (
+    ChildDied,
+    ChildTimeout,
+    DeviceError,
+    KernelForgeError,
+    SandboxError,
+    TaskError,
+    UnsupportedError,
+)
+from kernelforge.records import Candidate, Evaluation, Fingerprint, Graph, Profile, Record, Task, TaskFacts, Verdict
+
+_LOG = logging.getLogger(__name__)
 
 
 class WorkerDied(KernelForgeError):
-    """The process that had the order ended. Nothing is known of the candidate; another worker may be given it."""
+    """The worker process with the order ended. This says nothing about the candidate; another worker may try it."""
 
 
-class Trouble(Record):
-    """Why an order has no evaluation: ours, never the candidate's."""
+class InfrastructureFailure(Record):
+    """Reason for which an order has no evaluation, other than the candidate."""
 
     code: Literal["unsupported", "device", "oracle", "sandbox", "internal"]
     message: str
     retryable: bool
-    """Whether another try may end otherwise."""
+    """Whether another try may succeed."""
 
 
 class EvaluationOrder(Record):
-    """One candidate to be evaluated. It holds all that a worker needs: workers keep nothing that they must be told."""
+    """One candidate to evaluate, with all data that a worker needs."""
 
     id: str
     task: Task
@@ -39,33 +50,33 @@ class EvaluationOrder(Record):
     profile: bool = False
     """Also profile a correct candidate at the full size."""
     prepared: dict[str, float] = {}
-    """Seconds that preparing it took, by part of the work: they count among those of its evaluation."""
+    """Seconds spent on its preparation, by part; they count towards its evaluation."""
 
 
 class Prepared(Record):
-    """An order that may go to a slot."""
+    """An order that is ready for a slot."""
 
     order: str
     seconds: dict[str, float] = {}
-    """Wall time by part of the work, as in an evaluation."""
+    """Wall time by part of the preparation, as in an evaluation."""
 
 
 class EvaluationReport(Record):
-    """What became of an order: an evaluation, or trouble. An evaluation with verdict ``INFRA`` comes as trouble."""
+    """Result of an order: an evaluation, or a failure. An evaluation with verdict ``INFRA`` becomes a failure."""
 
     order: str
     evaluation: Evaluation | None = None
     profile: Profile | None = None
-    trouble: Trouble | None = None
+    trouble: InfrastructureFailure | None = None
     worker_seconds: float = 0.0
     """From the order's arrival at the worker to the report."""
 
 
-class BriefFacts(Record):
-    """What agents may be told of a task, from a worker that has its oracle."""
+class TaskContextData(Record):
+    """Facts of a task that agents may see, from a worker that has its oracle."""
 
     facts: TaskFacts
-    """Of the sizes ``full`` and ``small`` only."""
+    """Only of the sizes ``full`` and ``small``."""
     shared: dict[str, str]
     graph: Graph
     device: dict[str, str]
@@ -75,28 +86,28 @@ class BriefFacts(Record):
 
 @dataclass(frozen=True)
 class Slot:
-    """A place on a device, as it is now."""
+    """State of a place on a device."""
 
     name: str
     """Unique in the engine: ``emulated:h100#1``, ``cuda:0``, ``node-2/cuda:0``."""
     device: str
-    state: Literal["starting", "idle", "busy", "aside"]
-    """``aside``: in quarantine, or its worker does not start; ``why`` says more."""
-    warm: frozenset[str] = frozenset()
-    """Digests of the tasks whose oracles it keeps: an order for one of them begins at once."""
+    state: Literal["starting", "idle", "busy", "quarantined"]
+    """``quarantined``: the device is in quarantine, or the worker does not start; ``why`` gives the reason."""
+    cached_tasks: frozenset[str] = frozenset()
+    """Digests of the tasks whose oracles are warm: an order for one of them starts at once."""
     why: str = ""
 
 
 @dataclass(frozen=True)
 class Health:
-    """What operators are shown of an engine."""
+    """State of an engine for operators."""
 
     workers: int
     """Worker processes that are alive."""
     restarts: int
     """Workers that were replaced since the start."""
     notes: tuple[str, ...] = ()
-    """What an operator should know, such as a GPU in quarantine."""
+    """Messages for the operator, such as a GPU in quarantine."""
     extra: Mapping[str, float] = field(default_factory=dict)
     """Further gauges by name, such as warm tasks."""
 
@@ -104,8 +115,8 @@ class Health:
 class Engine(Protocol):
     """Runs orders. All of it is used from one event loop.
 
-    Cancelling the task that awaits :meth:`prepare` or :meth:`evaluate` frees what it holds within about a second:
-    jailed children are killed, and a worker that does not come back is replaced.
+    Cancelling :meth:`prepare` or :meth:`evaluate` frees the worker within about a second: jailed children are killed,
+    and a worker that does not react is replaced.
     """
 
     name: Literal["local", "ray"]
@@ -120,7 +131,7 @@ class Engine(Protocol):
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes the numbers on this engine's devices, which are all of one kind. Known once it has started."""
+        """Device and toolchain of this engine's slots, which are all of one kind. Available after :meth:`start`."""
         ...
 
     def slots(self) -> Sequence[Slot]: ...
@@ -129,15 +140,15 @@ class Engine(Protocol):
 
     @property
     def preparing(self) -> int:
-        """How many :meth:`prepare` calls may usefully be in flight at a time."""
+        """Useful number of concurrent :meth:`prepare` calls."""
         ...
 
     async def changed(self) -> None:
-        """Return when a slot may have become free, or have come or gone, since the last call."""
+        """Return when a slot may have become free, or was added or removed, since the last call."""
         ...
 
     async def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
-        """Resolve and compile, on CPU cores. A report: it ended here.
+        """Resolve and compile a candidate on CPU cores. Returns a report if its evaluation ended here.
 
         Raises:
             WorkerDied: try again.
@@ -145,22 +156,55 @@ class Engine(Protocol):
         ...
 
     async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
-        """Evaluate on a slot that is idle.
+        """Evaluate on an idle slot.
 
         Raises:
             WorkerDied: try again, on any slot.
         """
         ...
 
-    async def brief(self, task: Task) -> BriefFacts:
-        """What agents may be told of a task; takes no slot.
+    async def task_context(self, task: Task) -> TaskContextData:
+        """Facts of a task that agents may see; needs no slot.
 
         Raises:
-            TaskError: its reference does not run, or it cannot be judged.
+            TaskError: its reference does not run, or it cannot be evaluated.
             WorkerDied: try again.
         """
         ...
 
     async def close(self) -> None:
-        """End every worker and all that it started."""
+        """End every worker and its children."""
         ...
+
+
+def classify(error: Exception) -> InfrastructureFailure:
+    """The failure that an error stands for. An unexpected error is logged with its traceback."""
+    message = str(error) or type(error).__name__
+    match error:
+        case UnsupportedError():
+            return InfrastructureFailure(code="unsupported", message=message, retryable=False)
+        case TaskError():
+            return InfrastructureFailure(code="oracle", message=message, retryable=False)
+        case DeviceError():
+            return InfrastructureFailure(code="device", message=message, retryable=True)
+        case ChildDied() | ChildTimeout() if "oracle child" in message:
+            return InfrastructureFailure(code="oracle", message=message, retryable=True)
+        case SandboxError():
+            return InfrastructureFailure(code="sandbox", message=message, retryable=True)
+        case KernelForgeError():
+            return InfrastructureFailure(code="internal", message=message, retryable=False)
+    _LOG.error("an order failed with an unexpected error", exc_info=error)
+    # A full disk or too many open files may be temporary; a bug is not.
+    message = f"{type(error).__name__}: {message}"
+    return InfrastructureFailure(code="internal", message=message, retryable=isinstance(error, OSError))
+
+
+def make_report(order: str, evaluation: Evaluation, profile: Profile | None, seconds: float) -> EvaluationReport:
+    """The report of an evaluated order; verdict ``INFRA`` becomes a failure."""
+    if evaluation.verdict is not Verdict.INFRA:
+        return EvaluationReport(order=order, evaluation=evaluation, profile=profile, worker_seconds=seconds)
+    # Impossible times are a failure of the device; all else is unsupported by it, now and later.
+    timing = evaluation.stage == "timing"
+    code: Literal["device", "unsupported"] = "device" if timing else "unsupported"
+    failure = InfrastructureFailure(code=code, message=evaluation.reason, retryable=timing)
+    return EvaluationReport(order=order, trouble=failure, worker_seconds=seconds)

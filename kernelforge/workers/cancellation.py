@@ -10,17 +10,17 @@ from contextlib import contextmanager
 from kernelforge.errors import EvaluationCancelled
 
 ORACLE_PATIENCE_S = 0.5
-"""How long an interrupted call may go on waiting for its oracle, which is dear to replace."""
+"""How long an interrupted call may wait for its oracle before the oracle is ended too, which is slow to replace."""
 
-_AGAIN_S = 0.05
+_REPEAT_S = 0.05
 
 
 class CancellableCall:
-    """The call that a bench is in.
+    """The call that a worker is executing.
 
     Args:
-        end: ends what the call waits for now; with True, its oracle too. Called from another thread, again and again
-            until the call has ended: between two looks it may have begun to wait for something else.
+        end: ends the child that the call waits for; with True, its oracle too. Called repeatedly from another thread
+            until the call has ended, because the call may have started to wait for another child in between.
     """
 
     def __init__(self, end: Callable[[bool], None]) -> None:
@@ -35,7 +35,7 @@ class CancellableCall:
 
     @contextmanager
     def call(self) -> Iterator[None]:
-        """Around a call.
+        """Context of one call.
 
         Raises:
             EvaluationCancelled: another thread cancelled the call; its result, or its error, is discarded.
@@ -53,20 +53,20 @@ class CancellableCall:
                 raise EvaluationCancelled("the call was interrupted")
 
     def interrupt(self) -> bool:
-        """End the call in progress, which then raises :class:`EvaluationCancelled`; False where there is none."""
+        """End the call in progress, which then raises :class:`EvaluationCancelled`; False if there is none."""
         with self._lock:
             if not self._busy:
                 return False
             if not self._stopped:
                 self._stopped = True
-                threading.Thread(target=self._insist, args=(self._number,), name="interrupt", daemon=True).start()
+                threading.Thread(target=self._end_calls, args=(self._number,), name="interrupt", daemon=True).start()
             return True
 
-    def _insist(self, number: int) -> None:
+    def _end_calls(self, number: int) -> None:
         started = time.monotonic()
         while True:
             with self._lock:
                 if not self._busy or self._number != number:
                     return
                 self._end(time.monotonic() - started > ORACLE_PATIENCE_S)
-            time.sleep(_AGAIN_S)
+            time.sleep(_REPEAT_S)

@@ -1,4 +1,4 @@
-"""A compile worker: plans and sources prepared without a device, and task facts."""
+"""A compile worker: prepares plans and sources without a device, and describes tasks to agents."""
 
 from __future__ import annotations
 
@@ -16,30 +16,29 @@ from kernelforge.evaluation.pool import make_compiler
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.records import Evaluation, Fingerprint, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
-from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport, Prepared
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report
 from kernelforge.workers.cancellation import CancellableCall
-from kernelforge.workers.failures import report_of, trouble_of
 
 
 class Target(Record):
-    """The device that candidates are prepared for, as one needs to know it who has none."""
+    """Description of the device that candidates are prepared for."""
 
     fingerprint: Fingerprint
     description: dict[str, str]
-    """Facts that a Coder may use."""
+    """Facts for a Coder."""
     spec: str
-    """See :attr:`kernelforge.workers.base.BriefFacts.spec`."""
+    """See :attr:`kernelforge.workers.base.TaskContextData.spec`."""
 
 
 class CompileWorker:
-    """Prepares candidates and briefs agents, without a device. For one thread, beside :meth:`interrupt`.
+    """Prepares candidates and describes tasks without a device. For one thread, except :meth:`interrupt`.
 
     Args:
-        target: the device that it works for.
-        compiler: where candidates are built.
-        open_oracle: opens a task's oracle, which is closed again once the task is known.
-        known: what is known of tasks already.
-        ongoing: the calls that these are part of; None: calls of its own.
+        target: the device to prepare for.
+        compiler: builds candidates.
+        open_oracle: opens a task's oracle, which is closed once the facts are cached.
+        known: cached facts of tasks.
+        call: shared with a :class:`DeviceWorker` that uses this object; None: a separate one.
     """
 
     def __init__(
@@ -49,13 +48,13 @@ class CompileWorker:
         open_oracle: Callable[[Task, OracleFacts], Oracle],
         *,
         known: KnownTasks | None = None,
-        ongoing: CancellableCall | None = None,
+        call: CancellableCall | None = None,
     ) -> None:
         self.target = target
         self.known = known or KnownTasks()
         self._compiler = compiler
         self._open_oracle = open_oracle
-        self._ongoing = ongoing or CancellableCall(self._end)
+        self._call = call or CancellableCall(self._end)
         self._zygote: Zygote | None = None
 
     @classmethod
@@ -68,7 +67,7 @@ class CompileWorker:
         cache: Path | None = None,
         compile_limit_s: float | None = None,
     ) -> CompileWorker:
-        """One with a compiler and oracles of its own, warm from the start; :meth:`close` ends them.
+        """A worker with its own compiler and oracles, warm from the start; :meth:`close` ends them.
 
         Raises:
             DeviceError: the compiler is not installed.
@@ -76,46 +75,46 @@ class CompileWorker:
         """
         zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
         compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
-        made = cls(target, compiler, lambda task, known: Oracle(zygote, task, threads=threads, cached=known))
-        made._zygote = zygote
+        worker = cls(target, compiler, lambda task, cached: Oracle(zygote, task, threads=threads, cached=cached))
+        worker._zygote = zygote
         try:
             compiler.start()
             zygote.start()
         except BaseException:
-            made.close()
+            worker.close()
             raise
-        return made
+        return worker
 
     def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
-        """Resolve and compile at every size, into the cache. A report: it ended here, as
-        :class:`~kernelforge.evaluation.evaluator.Evaluator` would have ended it.
+        """Resolve and compile at every size, into the cache. Returns a report if that fails, the same that
+        :class:`~kernelforge.evaluation.evaluator.Evaluator` would make.
 
         Raises:
-            EvaluationCancelled: by :meth:`interrupt`.
+            EvaluationCancelled: :meth:`interrupt` was called.
         """
         started = time.perf_counter()
-        with self._ongoing.call():
+        with self._call.call():
             try:
-                ended = self._prepared(order, started)
+                result = self._prepare(order, started)
             except EvaluationCancelled:
                 raise
             except Exception as error:
                 seconds = time.perf_counter() - started
-                return EvaluationReport(order=order.id, trouble=trouble_of(error), worker_seconds=seconds)
-            if isinstance(ended, BuildState):
-                return Prepared(order=order.id, seconds=ended.seconds)
-            return report_of(order.id, ended, None, time.perf_counter() - started)
+                return EvaluationReport(order=order.id, trouble=classify(error), worker_seconds=seconds)
+            if isinstance(result, BuildState):
+                return Prepared(order=order.id, seconds=result.seconds)
+            return make_report(order.id, result, None, time.perf_counter() - started)
 
-    def _prepared(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
+    def _prepare(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
         task, candidate = order.task, order.candidate
-        work = BuildState(stopped=self._ongoing.stopped)
+        state = BuildState(stopped=self._call.stopped)
         fingerprint = self.target.fingerprint
         try:
-            resolve_plans(candidate, task, self._facts(task), work)
-            compile_plans(candidate, task, self._compiler, fingerprint.arch, work)
+            resolve_plans(candidate, task, self._facts(task), state)
+            compile_plans(candidate, task, self._compiler, fingerprint.arch, state)
         except StageFailed as failure:
-            return concluded(candidate, task, fingerprint, work, failure, time.perf_counter() - started)
-        return work
+            return concluded(candidate, task, fingerprint, state, failure, time.perf_counter() - started)
+        return state
 
     def _facts(self, task: Task) -> TaskFacts:
         known = self.known.of(task)
@@ -124,17 +123,17 @@ class CompileWorker:
         with self._open_oracle(task, known) as oracle:
             return oracle.facts()
 
-    def brief(self, task: Task) -> BriefFacts:
-        """What agents may be told of a task.
+    def task_context(self, task: Task) -> TaskContextData:
+        """Facts of a task that agents may see.
 
         Raises:
-            TaskError: its reference does not run, or wrong answers to it could earn a reward.
-            EvaluationCancelled: by :meth:`interrupt`.
+            TaskError: its reference does not run, or wrong answers could earn a reward.
+            EvaluationCancelled: :meth:`interrupt` was called.
         """
-        with self._ongoing.call(), self._open_oracle(task, self.known.of(task)) as oracle:
+        with self._call.call(), self._open_oracle(task, self.known.of(task)) as oracle:
             facts = oracle.facts()
             oracle.require_admitted()
-            return BriefFacts(
+            return TaskContextData(
                 facts=public_facts(facts),
                 shared=shape_invariants(task, facts),
                 graph=oracle.trace("full"),
@@ -143,8 +142,8 @@ class CompileWorker:
             )
 
     def interrupt(self) -> bool:
-        """End the call in progress within about a second, from another thread; False where there is none."""
-        return self._ongoing.interrupt()
+        """End the call in progress within about a second, from another thread; False if there is none."""
+        return self._call.interrupt()
 
     def _end(self, oracles: bool) -> None:
         self._compiler.interrupt()
@@ -152,7 +151,7 @@ class CompileWorker:
             self._zygote.interrupt()
 
     def close(self) -> None:
-        """End what :meth:`alone` started."""
+        """End the processes that :meth:`alone` started."""
         if self._zygote is not None:
             self._compiler.close()
             self._zygote.close()

@@ -1,4 +1,4 @@
-"""A device worker: evaluates candidates on one device, with its helper processes and the oracles of recent tasks."""
+"""A device worker: evaluates candidates on one device, with helper processes and warm oracles of recent tasks."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
 from kernelforge.records import Fingerprint, MeasureSettings, Task
-from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport, Prepared
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report
 from kernelforge.workers.cancellation import CancellableCall
 from kernelforge.workers.compile_worker import CompileWorker, Target
-from kernelforge.workers.failures import report_of, trouble_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,14 +24,14 @@ class DeviceWorker:
 
     Args:
         device: name of one device: ``emulated:h100`` or ``cuda:0``.
-        threads: threads that one emulated run, and the oracle, may use.
-        measure: how a device that measures is used.
-        allow_unconfined: run children without a jail where none works.
+        threads: threads of one emulated run, and of the oracle.
+        measure: settings of timing on a GPU.
+        allow_unconfined: run children without a jail if none works.
         warm_tasks: oracles that are kept; the least recently used one is closed first.
-        warm_bytes: memory that they may hold together between two orders, in bytes.
-        cache: folder of the build cache; None for the user's own.
-        run_limit_s: longest that one run of a candidate's plan may take; None for the usual limit.
-        compile_limit_s: longest that one compilation may take; None for the usual limit.
+        warm_bytes: memory of all kept oracles together between orders, in bytes.
+        cache: folder of the build cache; None for the user's cache.
+        run_limit_s: longest run of a candidate's plan, in wall seconds; None for the default.
+        compile_limit_s: longest compilation, in seconds; None for the default.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
@@ -73,66 +72,66 @@ class DeviceWorker:
         except BaseException:
             self._pool.close()
             raise
-        self._ongoing = CancellableCall(lambda oracles: self._pool.interrupt(oracles=oracles))
+        self._call = CancellableCall(lambda oracles: self._pool.interrupt(oracles=oracles))
         self._preparer = CompileWorker(
             self.target,
             self._pool.compiler,
-            lambda task, known: self._pool.oracle(task, cached=known),
+            lambda task, cached: self._pool.oracle(task, cached=cached),
             known=self._pool.known_tasks,
-            ongoing=self._ongoing,
+            call=self._call,
         )
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes the numbers on the device."""
+        """Device and toolchain."""
         return self.target.fingerprint
 
     @property
-    def warm(self) -> frozenset[str]:
-        """Digests of the tasks whose oracles are kept."""
+    def cached_tasks(self) -> frozenset[str]:
+        """Digests of the tasks whose oracles are warm."""
         return self._pool.evaluators.digests
 
     def evaluate(self, order: EvaluationOrder) -> EvaluationReport:
-        """Run the whole cascade, on inputs from a fresh secret. Infrastructure failures are in the report.
+        """Run the complete cascade on inputs from a new random seed. The report contains infrastructure failures.
 
         Raises:
-            EvaluationCancelled: by :meth:`interrupt`.
+            EvaluationCancelled: :meth:`interrupt` was called.
         """
         started = time.perf_counter()
-        with self._ongoing.call():
+        with self._call.call():
             try:
                 with self._pool.evaluators.using(order.task) as evaluator:
                     evaluation, profile = evaluator.evaluate(
                         order.candidate,
                         seed=secrets.randbits(63),
                         profile=order.profile,
-                        stopped=self._ongoing.stopped,
+                        stopped=self._call.stopped,
                     )
             except EvaluationCancelled:
                 raise
             except Exception as error:
-                trouble = trouble_of(error)
-                return EvaluationReport(order=order.id, trouble=trouble, worker_seconds=time.perf_counter() - started)
+                failure = classify(error)
+                return EvaluationReport(order=order.id, trouble=failure, worker_seconds=time.perf_counter() - started)
             if order.prepared:
                 made, before = evaluation.seconds, order.prepared
                 seconds = {part: made.get(part, 0.0) + before.get(part, 0.0) for part in {**made, **before}}
                 evaluation = evaluation.model_copy(update={"seconds": seconds})
-            return report_of(order.id, evaluation, profile, time.perf_counter() - started)
+            return make_report(order.id, evaluation, profile, time.perf_counter() - started)
 
     def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
         """See :meth:`CompileWorker.prepare`."""
         return self._preparer.prepare(order)
 
-    def brief(self, task: Task) -> BriefFacts:
-        """See :meth:`CompileWorker.brief`."""
-        return self._preparer.brief(task)
+    def task_context(self, task: Task) -> TaskContextData:
+        """See :meth:`CompileWorker.task_context`."""
+        return self._preparer.task_context(task)
 
     def interrupt(self) -> bool:
-        """End the call in progress within about a second, from another thread; False where there is none.
+        """End the call in progress within about a second, from another thread; False if there is none.
 
         The call then raises :class:`~kernelforge.errors.EvaluationCancelled`.
         """
-        return self._ongoing.interrupt()
+        return self._call.interrupt()
 
     def close(self) -> None:
         """End every helper process."""

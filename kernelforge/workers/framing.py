@@ -10,23 +10,23 @@ from typing import Any
 
 _LENGTH = struct.Struct("<I")
 MAX_FRAME_BYTES = 256 << 20
-"""More than any order or report takes; a length above it is a mistake of ours."""
+"""Larger than any order or report; a longer frame is a bug."""
 
 
 def packed(data: dict[str, Any]) -> bytes:
     """One frame as bytes.
 
     Raises:
-        ValueError: it is too long.
+        ValueError: it is too large.
     """
     text = json.dumps(data, separators=(",", ":")).encode()
     if len(text) > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {len(text)} bytes is longer than any that an engine sends")
+        raise ValueError(f"a frame of {len(text)} bytes exceeds the limit of {MAX_FRAME_BYTES}")
     return _LENGTH.pack(len(text)) + text
 
 
 def receive(sock: socket.socket) -> dict[str, Any] | None:
-    """The next frame of a blocking socket; None when the other side is gone."""
+    """The next frame of a blocking socket; None if the other side has closed."""
     head = _exactly(sock, _LENGTH.size)
     if head is None:
         return None
@@ -35,7 +35,7 @@ def receive(sock: socket.socket) -> dict[str, Any] | None:
 
 
 async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
-    """The next frame; None when the other side is gone."""
+    """The next frame; None if the other side has closed."""
     try:
         return _object(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size))))
     except (asyncio.IncompleteReadError, ConnectionError):
@@ -58,7 +58,7 @@ def _exactly(sock: socket.socket, count: int) -> bytes | None:
 def _length(head: bytes) -> int:
     length: int = _LENGTH.unpack(head)[0]
     if length > MAX_FRAME_BYTES:
-        raise ValueError(f"a frame of {length} bytes was announced, which no worker sends")
+        raise ValueError(f"a frame of {length} bytes was announced; the limit is {MAX_FRAME_BYTES}")
     return length
 
 

@@ -24,19 +24,19 @@ class LocalEngine(WorkerPoolEngine):
     Args:
         device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot.
         slots: candidates evaluated at a time on an emulated device; None for the number of cores.
-        compilers: workers that prepare candidates and brief agents; None for one per four cores, at least one.
-        measure: how a device that measures is used.
-        allow_unconfined: run children without a jail where none works.
-        threads: threads that one emulated run, and an oracle, may use; None for the cores shared out among slots.
-        warm_tasks: oracles that each slot keeps. Between orders those of all slots together hold a third of the
-            machine's memory at most; while it works, one may take 8 GiB.
-        cache: folder of the build cache, which all workers share; None for the user's own.
-        run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; a longer one is ``TIMEOUT``.
-            None for 20 s, which a whole run at the full size may well take on an emulated device.
-        compile_limit_s: longest that one compilation may take, in seconds of wall and of CPU time; None for 60 s.
+        compilers: compile workers; None for one per four cores, at least one.
+        measure: settings of timing on a GPU.
+        allow_unconfined: run children without a jail if none works.
+        threads: threads of one emulated run, and of an oracle; None for an equal share of the cores per slot.
+        warm_tasks: oracles that each slot keeps. Between orders those of all slots together hold at most a third of
+            the machine's memory; while it runs, one may take 8 GiB.
+        cache: folder of the build cache, which all workers share; None for the user's cache.
+        run_limit_s: longest run of a candidate's plan, in wall seconds; a longer one is ``TIMEOUT``. None for 20 s,
+            which a run at the full size may need on an emulated device.
+        compile_limit_s: longest compilation, in seconds of wall and of CPU time; None for 60 s.
 
     Raises:
-        UsageError: options that do not go together.
+        UsageError: options that contradict each other.
         DeviceError: there is no such device.
     """
 
@@ -61,26 +61,26 @@ class LocalEngine(WorkerPoolEngine):
         cores = os.cpu_count() or 1
         if on_gpu and slots not in (None, len(names)):
             raise UsageError(
-                f"{device} has one slot per GPU, {len(names)} in all: times beside another run mean nothing"
+                f"{device} has one slot per GPU, {len(names)} in all: concurrent runs would distort the times"
             )
         check_counts(slots=slots, compilers=compilers, threads=threads)
         check_limits(run_limit_s=run_limit_s, compile_limit_s=compile_limit_s)
-        many = len(names) if on_gpu else slots or cores
+        slot_count = len(names) if on_gpu else slots or cores
         self._common: dict[str, Any] = {
-            "threads": threads or max(cores // many, 1),
+            "threads": threads or max(cores // slot_count, 1),
             "allow_unconfined": allow_unconfined,
             "cache": None if cache is None else str(cache.resolve()),
             "run_limit_s": run_limit_s,
             "compile_limit_s": compile_limit_s,
         }
-        labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(many)]
+        labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
         settings = {
             "measure": check_measure(measure or MeasureSettings(), names[0]),
             "warm_tasks": warm_tasks,
-            "warm_bytes": _memory_bytes() // (3 * many),
+            "warm_bytes": _memory_bytes() // (3 * slot_count),
         }
         super().__init__()
-        self._seats = {
+        self._worker_slots = {
             label: WorkerSlot(
                 label,
                 WorkerSettings(role="device", device=label.partition("#")[0], **settings, **self._common),
@@ -96,17 +96,17 @@ class LocalEngine(WorkerPoolEngine):
         Raises:
             KernelForgeError: no worker starts: no jail, no such device.
         """
-        for seat in self._seats.values():
-            seat.open()
+        for worker_slot in self._worker_slots.values():
+            worker_slot.open()
         try:
             self._target = await self._first_target()
         except BaseException:
             await self.close()
             raise
         settings = WorkerSettings(role="cpu", target=self._target, **self._common)
-        self._desks = {name: WorkerSlot(name, settings, self._desk_change.set) for name in self._compilers}
-        for desk in self._desks.values():
-            desk.open()
+        self._compile_slots = {name: WorkerSlot(name, settings, self._compile_change.set) for name in self._compilers}
+        for compile_slot in self._compile_slots.values():
+            compile_slot.open()
         self._change.set()
 
     @property

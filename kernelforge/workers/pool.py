@@ -7,139 +7,151 @@ from collections.abc import Sequence
 
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.records import Fingerprint, Task
-from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport, Health, Prepared, Slot, WorkerDied
+from kernelforge.workers.base import (
+    EvaluationOrder,
+    EvaluationReport,
+    Health,
+    Prepared,
+    Slot,
+    TaskContextData,
+    WorkerDied,
+)
 from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.slot import WorkerSlot
 
 
 class WorkerPoolEngine:
-    """Everything of an engine but how its seats come and go, which may happen while it runs."""
+    """Common part of all engines. Subclasses add and remove worker slots, also while the engine runs."""
 
     def __init__(self) -> None:
-        self._change, self._desk_change = asyncio.Event(), asyncio.Event()
-        self._seats: dict[str, WorkerSlot] = {}
-        self._desks: dict[str, WorkerSlot] = {}
+        self._change, self._compile_change = asyncio.Event(), asyncio.Event()
+        self._worker_slots: dict[str, WorkerSlot] = {}
+        self._compile_slots: dict[str, WorkerSlot] = {}
         self._target: Target | None = None
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes the numbers on this engine's devices."""
+        """Device and toolchain of this engine's slots."""
         if self._target is None:
-            raise KernelForgeError("the engine has not started, so its devices are not known yet")
+            raise KernelForgeError("the engine has not started; its devices are unknown")
         return self._target.fingerprint
 
     def slots(self) -> Sequence[Slot]:
-        return [seat.slot() for seat in self._seats.values()]
+        return [worker_slot.slot() for worker_slot in self._worker_slots.values()]
 
     def health(self) -> Health:
-        seats = [*self._seats.values(), *self._desks.values()]
+        worker_slots = [*self._worker_slots.values(), *self._compile_slots.values()]
         return Health(
-            workers=sum(seat.worker is not None for seat in seats),
-            restarts=sum(seat.restarts for seat in seats),
-            notes=tuple(f"{seat.name} is {seat.state}: {seat.why}" for seat in seats if seat.why),
-            extra={"warm_tasks": float(sum(len(slot.warm) for slot in self.slots()))},
+            workers=sum(item.worker is not None for item in worker_slots),
+            restarts=sum(item.restarts for item in worker_slots),
+            notes=tuple(f"{item.name} is {item.state}: {item.why}" for item in worker_slots if item.why),
+            extra={"warm_tasks": float(sum(len(slot.cached_tasks) for slot in self.slots()))},
         )
 
     @property
     def preparing(self) -> int:
-        """One for each worker that prepares."""
-        return len(self._desks)
+        """One for each compile worker."""
+        return len(self._compile_slots)
 
     async def changed(self) -> None:
-        """Return when a slot may have become free, or have come or gone, since the last call. For one caller."""
+        """Return when a slot may have become free, or was added or removed, since the last call. For one caller."""
         await self._change.wait()
         self._change.clear()
 
     async def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
-        """Resolve and compile in a worker without a device. Where no such worker starts, the slot's own compiler will.
+        """Resolve and compile in a compile worker. If none starts, the slot compiles during the evaluation.
 
         Raises:
             WorkerDied: try again.
         """
-        desk = await self._desk()
-        if desk is None:
+        compile_slot = await self._idle_compile_slot()
+        if compile_slot is None:
             return Prepared(order=order.id)
-        reply = await desk.ask("prepare", order=order.model_dump(mode="json"))
+        reply = await compile_slot.ask("prepare", order=order.model_dump(mode="json"))
         if "prepared" in reply:
             return Prepared.model_validate(reply["prepared"])
         return EvaluationReport.model_validate(reply["report"])
 
     async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
-        """Evaluate on a slot that is idle.
+        """Evaluate on an idle slot.
 
         Raises:
             WorkerDied: try again, on any slot.
         """
-        seat = self._seats.get(slot)
-        if seat is None:
-            raise WorkerDied(f"slot {slot} is gone")
-        reply = await seat.ask("evaluate", order=order.model_dump(mode="json"))
+        worker_slot = self._worker_slots.get(slot)
+        if worker_slot is None:
+            raise WorkerDied(f"slot {slot} no longer exists")
+        reply = await worker_slot.ask("evaluate", order=order.model_dump(mode="json"))
         report = EvaluationReport.model_validate(reply["report"])
         if report.trouble is not None and report.trouble.code == "device":
-            seat.replace(report.trouble.message)
+            worker_slot.replace(report.trouble.message)
         return report
 
-    async def brief(self, task: Task) -> BriefFacts:
-        """What agents may be told of a task; takes no slot.
+    async def task_context(self, task: Task) -> TaskContextData:
+        """Facts of a task that agents may see; needs no slot.
 
         Raises:
-            TaskError: its reference does not run, or it cannot be judged.
+            TaskError: its reference does not run, or it cannot be evaluated.
             WorkerDied: try again.
         """
-        desk = await self._desk()
-        if desk is None:
-            why = next((desk.why for desk in self._desks.values()), "there is none")
+        compile_slot = await self._idle_compile_slot()
+        if compile_slot is None:
+            why = next((compile_slot.why for compile_slot in self._compile_slots.values()), "there is none")
             raise KernelForgeError(f"no worker describes tasks: {why}")
-        reply = await desk.ask("brief", task=task.model_dump(mode="json"))
-        return BriefFacts.model_validate(reply["brief"])
+        reply = await compile_slot.ask("brief", task=task.model_dump(mode="json"))
+        return TaskContextData.model_validate(reply["brief"])
 
     async def close(self) -> None:
-        """End every worker and all that it started."""
-        await asyncio.gather(*(seat.close() for seat in [*self._seats.values(), *self._desks.values()]))
+        """End every worker and its children."""
+        await asyncio.gather(
+            *(worker_slot.close() for worker_slot in [*self._worker_slots.values(), *self._compile_slots.values()])
+        )
 
     async def _first_target(self) -> Target:
-        """What the first worker that is ready works for.
+        """The target of the first worker that is ready.
 
         Raises:
-            KernelForgeError: none of them starts.
+            KernelForgeError: no worker starts.
         """
-        seats = self._seats.values()
+        worker_slots = self._worker_slots.values()
         while True:
-            for seat in seats:
-                if seat.worker is not None and seat.worker.target is not None:
-                    return seat.worker.target
-            errors = [seat.first_error for seat in seats if seat.first_error is not None]
-            if len(errors) == len(seats):
+            for worker_slot in worker_slots:
+                if worker_slot.worker is not None and worker_slot.worker.target is not None:
+                    return worker_slot.worker.target
+            errors = [item.first_error for item in worker_slots if item.first_error is not None]
+            if len(errors) == len(worker_slots):
                 raise errors[0]
             await self.changed()
 
-    async def _desk(self) -> WorkerSlot | None:
-        """An idle worker that prepares, waited for; None where none of them starts."""
+    async def _idle_compile_slot(self) -> WorkerSlot | None:
+        """Wait for an idle compile worker; None if none of them starts."""
         while True:
-            for desk in self._desks.values():
-                if desk.state == "idle":
-                    return desk
-            if all(desk.state == "aside" for desk in self._desks.values()):
+            for compile_slot in self._compile_slots.values():
+                if compile_slot.state == "idle":
+                    return compile_slot
+            if all(compile_slot.state == "quarantined" for compile_slot in self._compile_slots.values()):
                 return None
-            self._desk_change.clear()
-            await self._desk_change.wait()
+            self._compile_change.clear()
+            await self._compile_change.wait()
 
 
 def check_counts(**counts: int | None) -> None:
-    """
+    """Check numbers of slots, compilers or threads.
+
     Raises:
-        UsageError: an engine without one of what it needs.
+        UsageError: one of them is below 1.
     """
-    for what, count in counts.items():
+    for name, count in counts.items():
         if count is not None and count < 1:
-            raise UsageError(f"an engine needs at least one of its {what}; {count} were asked for")
+            raise UsageError(f"an engine needs at least one of its {name}; {count} were requested")
 
 
 def check_limits(**limits_s: float | None) -> None:
-    """
+    """Check time limits.
+
     Raises:
-        UsageError: a limit that nothing keeps.
+        UsageError: one of them is not above 0.
     """
-    for what, seconds in limits_s.items():
+    for name, seconds in limits_s.items():
         if seconds is not None and not seconds > 0:
-            raise UsageError(f"{what} is a number of seconds above 0; {seconds:g} was asked for")
+            raise UsageError(f"{name} is a number of seconds above 0; {seconds:g} was requested")

@@ -25,10 +25,10 @@ ENVIRONMENT = (
     "PATH", "HOME", "XDG_CACHE_HOME", "TMPDIR", "LANG", "LC_ALL",
     "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "CUDA_HOME", "CUDA_PATH", "LD_LIBRARY_PATH",
 )  # fmt: skip
-"""All of its engine's environment that a worker gets: where things are. No key and no token is among it."""
+"""Environment variables that a worker inherits: paths and locale, no keys and no tokens."""
 
 START_S = 300.0
-"""Longest that a worker may take to warm up."""
+"""Longest warm-up of a worker."""
 
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
@@ -38,14 +38,14 @@ _LOG = logging.getLogger(__name__)
 
 
 class Worker:
-    """One worker process. Made by :meth:`start`; it is of no use once :attr:`alive` is false."""
+    """One worker process, created by :meth:`start` and usable while :attr:`alive`."""
 
     def __init__(self, name: str, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.name = name
         self.target: Target | None = None
-        """What it works for; known once it is ready."""
-        self.warm: frozenset[str] = frozenset()
-        """Digests of the tasks whose oracles it keeps."""
+        """Device of its candidates; None until it is ready."""
+        self.cached_tasks: frozenset[str] = frozenset()
+        """Digests of the tasks whose oracles are warm."""
         self._process = process
         self._reader = reader
         self._writer = writer
@@ -60,14 +60,14 @@ class Worker:
         """Start a worker and wait until it is warm.
 
         Raises:
-            KernelForgeError: it does not start; of the type that stopped it.
+            KernelForgeError: it does not start; the worker's own error type.
         """
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        own_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-I", "-c", _START, str(theirs.fileno()), json.dumps(import_path()),
+                sys.executable, "-I", "-c", _START, str(worker_end.fileno()), json.dumps(import_path()),
                 env={variable: os.environ[variable] for variable in ENVIRONMENT if variable in os.environ},
-                pass_fds=[theirs.fileno()],
+                pass_fds=[worker_end.fileno()],
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=PIPE,
@@ -75,12 +75,12 @@ class Worker:
                 start_new_session=True,
             )  # fmt: skip
         except OSError as error:
-            ours.close()
+            own_end.close()
             raise KernelForgeError(f"worker {name} cannot be started: {error}") from error
         finally:
-            theirs.close()
+            worker_end.close()
         try:
-            reader, writer = await asyncio.open_connection(sock=ours)
+            reader, writer = await asyncio.open_connection(sock=own_end)
         except BaseException:
             with contextlib.suppress(ProcessLookupError):
                 process.kill()
@@ -104,14 +104,14 @@ class Worker:
         return not (self._killed or self._ended.is_set())
 
     async def ended(self) -> None:
-        """Return when the process has ended, or no longer speaks."""
+        """Return when the process has ended or closed its socket."""
         await self._ended.wait()
 
     def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Send a request: its number, and where its reply will be.
+        """Send a request. Returns its number and a future of its reply.
 
-        The reply raises :class:`WorkerDied` where the process ends first, :class:`EvaluationCancelled` after
-        :meth:`interrupt`, and what the worker raised.
+        The future raises :class:`WorkerDied` if the process ends first, :class:`EvaluationCancelled` after
+        :meth:`interrupt`, or the worker's error.
         """
         number = next(self._ids)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
@@ -123,7 +123,7 @@ class Worker:
         return number, future
 
     def interrupt(self, number: int) -> None:
-        """Have a request ended whose reply nobody wants."""
+        """End an abandoned request."""
         if self.alive:
             self._writer.write(packed({"id": number, "op": "interrupt"}))
 
@@ -134,7 +134,7 @@ class Worker:
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process in good order, by force where it does not end by itself."""
+        """End the process; kill it if it does not end by itself."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSING_S + 1.0):
@@ -155,19 +155,19 @@ class Worker:
             status = await self._process.wait()
             raise KernelForgeError(f"worker {self.name} ended with status {status} before it was warm; see the log")
         if "failed" in reply:
-            raise error_told(reply["failed"])
+            raise error_from(reply["failed"])
         self.target = Target.model_validate(reply["ready"])
         self._tasks.append(asyncio.create_task(self._receive()))
 
     async def _receive(self) -> None:
         try:
             while (reply := await read(self._reader)) is not None:
-                self.warm = frozenset(reply["warm"])
+                self.cached_tasks = frozenset(reply["warm"])
                 future = self._waiting.pop(reply["id"])
                 if "interrupted" in reply:
                     future.set_exception(EvaluationCancelled("the order was interrupted"))
                 elif "error" in reply:
-                    future.set_exception(error_told(reply["error"]))
+                    future.set_exception(error_from(reply["error"]))
                 else:
                     future.set_result(reply)
         finally:
@@ -179,20 +179,20 @@ class Worker:
             self._writer.close()
 
     def _died(self) -> WorkerDied:
-        return WorkerDied(f"worker {self.name} (process {self.pid}) ended while it had an order")
+        return WorkerDied(f"worker {self.name} (process {self.pid}) ended during an order")
 
     async def _log(self) -> None:
         assert self._process.stderr is not None
-        left = b""
+        rest = b""
         while piece := await self._process.stderr.read(1 << 16):
-            *lines, left = (left + piece)[-(1 << 16) :].split(b"\n")
+            *lines, rest = (rest + piece)[-(1 << 16) :].split(b"\n")
             for line in lines:
                 _LOG.warning("worker %s: %s", self.name, line.decode(errors="replace"))
-        if left:
-            _LOG.warning("worker %s: %s", self.name, left.decode(errors="replace"))
+        if rest:
+            _LOG.warning("worker %s: %s", self.name, rest.decode(errors="replace"))
 
 
-def error_told(told: dict[str, str]) -> KernelForgeError:
-    """The error that a worker told of."""
-    kind = getattr(errors, told["kind"], KernelForgeError)
-    return kind(told["message"]) if issubclass(kind, KernelForgeError) else KernelForgeError(told["message"])
+def error_from(reply: dict[str, str]) -> KernelForgeError:
+    """The error in a worker's reply."""
+    kind = getattr(errors, reply["kind"], KernelForgeError)
+    return kind(reply["message"]) if issubclass(kind, KernelForgeError) else KernelForgeError(reply["message"])

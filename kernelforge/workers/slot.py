@@ -15,25 +15,25 @@ from kernelforge.workers.process import Worker
 from kernelforge.workers.worker_main import WorkerSettings
 
 SETTLE_S = 3.0
-"""How long a worker may take to come back from an order that was cancelled, before another takes its place."""
+"""Longest time a worker may take to stop a cancelled order; then it is replaced."""
 
 SETTLE_GPU_S = 15.0
-"""The same on a GPU: it is probed after a runner was killed, and a new worker takes longer than that."""
+"""The same on a GPU, which is probed after a runner was killed; starting a new worker would take longer."""
 
-ASIDE_AFTER = 3
-"""Failed starts in a row after which a seat is set aside. It is tried again, ever more rarely."""
+QUARANTINE_AFTER = 3
+"""Failed starts in a row after which a slot is quarantined. It is retried with growing pauses."""
 
 _BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0
 _LOG = logging.getLogger(__name__)
 
 
 class WorkerHandle(Protocol):
-    """A worker wherever it is: :class:`kernelforge.workers.process.Worker`, or one that speaks for such a process."""
+    """A worker process: :class:`kernelforge.workers.process.Worker`, or a proxy of one on another node."""
 
     @property
     def target(self) -> Target | None: ...
     @property
-    def warm(self) -> frozenset[str]: ...
+    def cached_tasks(self) -> frozenset[str]: ...
     @property
     def pid(self) -> int: ...
     @property
@@ -49,10 +49,10 @@ class WorkerSlot:
     """Keeps one worker running, and gives it one request at a time.
 
     Args:
-        name: of the slot, or of a worker without one.
-        settings: what its workers are started with.
+        name: name of the slot, or of a compile worker.
+        settings: settings of its workers.
         changed: called whenever :attr:`state` may have changed.
-        start: starts a worker of that name and those settings, and raises KernelForgeError where none starts.
+        start: starts a worker, given its name and settings; raises KernelForgeError on failure.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class WorkerSlot:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.state: Literal["starting", "idle", "busy", "aside"] = "starting"
+        self.state: Literal["starting", "idle", "busy", "quarantined"] = "starting"
         self.why = ""
         self.restarts = 0
         self.worker: WorkerHandle | None = None
@@ -74,67 +74,67 @@ class WorkerSlot:
         self._start = start
         self._settle_s = SETTLE_GPU_S if settings.device.startswith("cuda") else SETTLE_S
         self._settling: set[asyncio.Task[None]] = set()
-        self._keeper: asyncio.Task[None] | None = None
-        self._gone: WorkerHandle | None = None
-        """A worker that ended, until nothing is left of it."""
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ended_worker: WorkerHandle | None = None
+        """A worker that ended, until its children have ended."""
 
     def slot(self) -> Slot:
         worker = self.worker
-        device, warm = self.settings.device, frozenset[str]()
+        device, cached_tasks = self.settings.device, frozenset[str]()
         if worker is not None:
-            warm = worker.warm
+            cached_tasks = worker.cached_tasks
             device = worker.target.fingerprint.device if worker.target else device
-        return Slot(self.name, device, self.state, warm, self.why)
+        return Slot(self.name, device, self.state, cached_tasks, self.why)
 
     def open(self) -> None:
-        """Start a worker, and from now on another whenever it ends."""
-        self._keeper = asyncio.create_task(self._keep())
+        """Start a worker, and a new one whenever it ends."""
+        self._supervisor = asyncio.create_task(self._supervise())
 
     async def ask(self, op: str, **content: Any) -> dict[str, Any]:
-        """Give the worker a request; the seat must be idle. Cancelled, the worker is told to stop, and the seat stays
-        busy until it has.
+        """Send a request to the worker of an idle slot. Cancelling interrupts the worker; the slot is busy until it has
+        stopped.
 
         Raises:
             WorkerDied: the worker ended.
-            KernelForgeError: what the worker raised.
+            KernelForgeError: the worker's error.
         """
         worker = self.worker
         if worker is None or self.state != "idle":
             raise WorkerDied(f"{self.name} has no idle worker: it is {self.state}")
         number, reply = worker.send(op, **content)
-        self._becomes("busy")
-        left = False
+        self._set_state("busy")
+        cancelled = False
         try:
             return await asyncio.shield(reply)
         except asyncio.CancelledError:
-            left = True
+            cancelled = True
             worker.interrupt(number)
             settling = asyncio.create_task(self._settle(worker, reply))
             self._settling.add(settling)
             settling.add_done_callback(self._settling.discard)
             raise
         finally:
-            if not left:
+            if not cancelled:
                 self._free(worker)
 
     def replace(self, why: str) -> None:
-        """End the worker, so that a fresh one takes its place."""
+        """Replace the worker by a new one."""
         if self.worker is not None:
             self._kill(self.worker, why)
 
     async def close(self) -> None:
-        """End the worker for good."""
-        for task in (self._keeper, *self._settling):
+        """End the worker without a replacement."""
+        for task in (self._supervisor, *self._settling):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        workers = [worker for worker in (self._gone, self.worker) if worker is not None]
-        self._gone = self.worker = None
+        workers = [worker for worker in (self._ended_worker, self.worker) if worker is not None]
+        self._ended_worker = self.worker = None
         await asyncio.gather(*(worker.close() for worker in workers))
 
     async def _settle(self, worker: WorkerHandle, reply: asyncio.Future[dict[str, Any]]) -> None:
-        """Wait until a worker is back from an order that was cancelled, or is gone."""
+        """Wait until a worker has stopped a cancelled order, or has ended."""
         try:
             done, _ = await asyncio.wait({reply}, timeout=self._settle_s)
             if not done:
@@ -148,14 +148,14 @@ class WorkerSlot:
     def _kill(self, worker: WorkerHandle, why: str) -> None:
         _LOG.warning("%s: its worker is replaced: %s", self.name, why)
         worker.kill()
-        if self.worker is worker:  # nobody is to find the seat idle until the end of the process is noticed
-            self._becomes("starting", f"its worker is replaced: {why}")
+        if self.worker is worker:  # not idle, although the end of the process was not noticed yet
+            self._set_state("starting", f"its worker is replaced: {why}")
 
     def _free(self, worker: WorkerHandle) -> None:
         if self.worker is worker and worker.alive:
-            self._becomes("idle")
+            self._set_state("idle")
 
-    async def _keep(self) -> None:
+    async def _supervise(self) -> None:
         failures = 0
         while True:
             try:
@@ -164,19 +164,19 @@ class WorkerSlot:
                 failures += 1
                 self.first_error = self.first_error or error
                 wait = min(_BACKOFF_S * 2 ** (failures - 1), _LONGEST_BACKOFF_S)
-                self._becomes("aside" if failures >= ASIDE_AFTER else "starting", str(error))
-                _LOG.warning("%s: no worker starts; tried again in %g s: %s", self.name, wait, error)
+                self._set_state("quarantined" if failures >= QUARANTINE_AFTER else "starting", str(error))
+                _LOG.warning("%s: no worker starts; trying again in %g s: %s", self.name, wait, error)
                 await asyncio.sleep(wait)
                 continue
             failures = 0
-            self._becomes("idle")
+            self._set_state("idle")
             await self.worker.ended()
-            self._gone, self.worker = self.worker, None
+            self._ended_worker, self.worker = self.worker, None
             self.restarts += 1
-            self._becomes("starting", "its worker ended and is replaced")
-            await self._gone.close()
-            self._gone = None
+            self._set_state("starting", "its worker ended and is replaced")
+            await self._ended_worker.close()
+            self._ended_worker = None
 
-    def _becomes(self, state: Literal["starting", "idle", "busy", "aside"], why: str = "") -> None:
+    def _set_state(self, state: Literal["starting", "idle", "busy", "quarantined"], why: str = "") -> None:
         self.state, self.why = state, why
         self._changed()

@@ -1,7 +1,7 @@
 """A worker process: one with a device, or one that only compiles.
 
-It speaks frames over one inherited socket: settings in, ``ready`` out; then one order at a time, with ``interrupt``
-at any time. It ends when the engine closes the socket or dies, and takes every process that it started with it.
+It exchanges frames over one inherited socket: settings in, ``ready`` out; then one order at a time, with ``interrupt``
+at any time. It ends when the engine closes the socket or dies, and ends every process that it started.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from kernelforge.workers.device_worker import DeviceWorker
 from kernelforge.workers.framing import packed, receive
 
 CLOSING_S = 5.0
-"""How long a worker may take to end its helpers once the engine is gone; they end with it in any case."""
+"""Longest time to end helper processes in order once the engine is gone; then they are killed."""
 
 _RETRY_S = 0.01
 _LOG = logging.getLogger(__name__)
 
 
 class WorkerSettings(Record):
-    """What a worker is started with."""
+    """Settings of a worker process."""
 
     role: Literal["device", "cpu"]
-    """``device``: evaluates on a device of its own. ``cpu``: prepares and briefs, and opens none."""
+    """``device``: evaluates on one device. ``cpu``: prepares candidates and describes tasks without a device."""
     device: str = ""
     threads: int = 1
     measure: MeasureSettings | None = None
@@ -48,33 +48,33 @@ class WorkerSettings(Record):
     run_limit_s: float | None = None
     compile_limit_s: float | None = None
     target: Target | None = None
-    """What a worker without a device prepares for."""
+    """The device that a compile worker prepares for."""
 
 
 class _Server:
-    """Serves one engine. Frames are read in a thread of their own, so that an interrupt is heard while work goes on."""
+    """Serves one engine. A thread reads frames, so that an interrupt is received while an order runs."""
 
-    def __init__(self, sock: socket.socket, bench: DeviceWorker | CompileWorker) -> None:
+    def __init__(self, sock: socket.socket, worker: DeviceWorker | CompileWorker) -> None:
         self._sock = sock
-        self._bench = bench
+        self._worker = worker
         self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._current: int | None = None
-        self._unwanted: set[int] = set()
+        self._interrupted: set[int] = set()
 
     def serve(self) -> None:
-        """Work until the engine is gone."""
+        """Serve orders until the engine is gone."""
         threading.Thread(target=self._read, name="orders", daemon=True).start()
         while (order := self._orders.get()) is not None:
             with self._lock:
                 self._current = order["id"]
-            reply = self._answered(order)
+            reply = self._answer(order)
             with self._lock:
                 self._current = None
-                self._unwanted.discard(order["id"])
-            warm = sorted(self._bench.warm) if isinstance(self._bench, DeviceWorker) else []
+                self._interrupted.discard(order["id"])
+            cached_tasks = sorted(self._worker.cached_tasks) if isinstance(self._worker, DeviceWorker) else []
             try:
-                self._sock.sendall(packed({"id": order["id"], "warm": warm, **reply}))
+                self._sock.sendall(packed({"id": order["id"], "warm": cached_tasks, **reply}))
             except OSError:
                 return
 
@@ -84,41 +84,41 @@ class _Server:
                 self._orders.put(frame)
                 continue
             with self._lock:
-                self._unwanted.add(frame["id"])
+                self._interrupted.add(frame["id"])
             threading.Thread(target=self._interrupt, args=(frame["id"],), daemon=True).start()
         ending = threading.Timer(CLOSING_S, os._exit, (1,))
         ending.daemon = True
         ending.start()
         self._orders.put(None)
-        self._bench.interrupt()
+        self._worker.interrupt()
 
     def _interrupt(self, order: int) -> None:
-        """End an order, also one that is about to begin."""
+        """Interrupt an order that runs or is about to start."""
         while True:
             with self._lock:
-                if self._current != order or self._bench.interrupt():
+                if self._current != order or self._worker.interrupt():
                     return
             time.sleep(_RETRY_S)
 
-    def _answered(self, frame: dict[str, Any]) -> dict[str, Any]:
+    def _answer(self, frame: dict[str, Any]) -> dict[str, Any]:
         try:
             with self._lock:
-                if frame["id"] in self._unwanted:
-                    raise EvaluationCancelled("it was interrupted before it began")
-            return self._done(frame)
+                if frame["id"] in self._interrupted:
+                    raise EvaluationCancelled("the order was interrupted before it started")
+            return self._execute(frame)
         except EvaluationCancelled:
             return {"interrupted": True}
         except KernelForgeError as error:
             return {"error": {"kind": type(error).__name__, "message": str(error)}}
 
-    def _done(self, frame: dict[str, Any]) -> dict[str, Any]:
+    def _execute(self, frame: dict[str, Any]) -> dict[str, Any]:
         if frame["op"] == "brief":
-            return {"brief": self._bench.brief(Task.model_validate(frame["task"])).model_dump(mode="json")}
+            return {"brief": self._worker.task_context(Task.model_validate(frame["task"])).model_dump(mode="json")}
         order = EvaluationOrder.model_validate(frame["order"])
-        if frame["op"] == "evaluate" and isinstance(self._bench, DeviceWorker):
-            return {"report": self._bench.evaluate(order).model_dump(mode="json")}
-        ended = self._bench.prepare(order)
-        return {"prepared" if isinstance(ended, Prepared) else "report": ended.model_dump(mode="json")}
+        if frame["op"] == "evaluate" and isinstance(self._worker, DeviceWorker):
+            return {"report": self._worker.evaluate(order).model_dump(mode="json")}
+        result = self._worker.prepare(order)
+        return {"prepared" if isinstance(result, Prepared) else "report": result.model_dump(mode="json")}
 
 
 def main(fd: int) -> None:
@@ -133,13 +133,13 @@ def main(fd: int) -> None:
         return
     settings = WorkerSettings.model_validate(first)
     try:
-        bench = _open(settings)
+        worker = _open(settings)
     except KernelForgeError as error:
         sock.sendall(packed({"failed": {"kind": type(error).__name__, "message": str(error)}}))
         return
-    with bench:
-        sock.sendall(packed({"ready": bench.target.model_dump(mode="json")}))
-        _Server(sock, bench).serve()
+    with worker:
+        sock.sendall(packed({"ready": worker.target.model_dump(mode="json")}))
+        _Server(sock, worker).serve()
 
 
 def _open(settings: WorkerSettings) -> DeviceWorker | CompileWorker:

@@ -15,7 +15,7 @@ from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import JobStatus
 from kernelforge.errors import ServerError
 from kernelforge.records import Task
-from kernelforge.workers.base import BriefFacts
+from kernelforge.workers.base import TaskContextData
 from tests.support.inprocess_engine import InProcessEngine, completion
 from tests.support.minimal_service import TinyCore
 
@@ -25,9 +25,9 @@ TASK = "core/gelu"
 class EngineWithBriefs(InProcessEngine):
     """Knows what a prompt tells of a task, as an engine that ran its reference does."""
 
-    async def brief(self, task: Task) -> BriefFacts:
+    async def brief(self, task: Task) -> TaskContextData:
         known = await TinyCore().task_context(task)
-        return BriefFacts(
+        return TaskContextData(
             facts=known.facts, shared=known.shared, graph=known.graph, device=known.device, spec=known.spec.key
         )
 

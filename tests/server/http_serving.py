@@ -42,5 +42,5 @@ async def served(core: TinyCore, limits: Limits | None = None, **options: Any) -
         host, _, port = address(listener).removeprefix("http://").partition(":")
         yield host, int(port)
     finally:
-        stop.asked.set()
+        stop.requested.set()
         await asyncio.wait_for(serving, WAIT_S)

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
 from kernelforge.errors import KernelForgeError
-from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.http.auth import Tokens
 from kernelforge.utils.shell_hints import install_hint
 
 START_S = 240

@@ -16,13 +16,13 @@ from typing import Literal
 from kernelforge.client.models import JobRequest
 from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
-    BriefFacts,
     EvaluationOrder,
     EvaluationReport,
     Health,
+    InfrastructureFailure,
     Prepared,
     Slot,
-    Trouble,
+    TaskContextData,
     WorkerDied,
 )
 from tests.support.factories import make_evaluation, make_fingerprint, measured
@@ -120,7 +120,9 @@ class InProcessEngine:
             if dies and self._tried[source] <= int(dies[1]):
                 raise WorkerDied("the worker ended with signal 9")
             if "TROUBLE" in source or ("ONCE" in source and self._tried[source] == 1):
-                trouble = Trouble(code="device", message="the device is not well", retryable="ONCE" in source)
+                trouble = InfrastructureFailure(
+                    code="device", message="the device is not well", retryable="ONCE" in source
+                )
                 return EvaluationReport(order=order.id, trouble=trouble)
             verdict = Verdict.WRONG if "WRONG" in source else Verdict.OK
             profile = _profile(self._fingerprint.device) if order.profile and verdict is Verdict.OK else None
@@ -133,10 +135,10 @@ class InProcessEngine:
             self._busy.discard(slot)
             self._changed.set()
 
-    async def brief(self, task: Task) -> BriefFacts:
+    async def task_context(self, task: Task) -> TaskContextData:
         self.briefs += 1
         await asyncio.sleep(0)
-        return BriefFacts(
+        return TaskContextData(
             facts=TaskFacts(task_digest=task.digest, sizes=()),
             shared={},
             graph=Graph(size="full", nodes=()),

@@ -240,7 +240,7 @@ def test_a_stream_ends_with_the_viewer(tmp_path: Path) -> None:
         with store:
             async with opened(tmp_path) as one, listening(one.client) as next_one:
                 await next_one("progress")
-                one.stop.asked.set()
+                one.stop.requested.set()
                 with pytest.raises(AssertionError, match="the stream ended"):
                     await next_one("none of that kind")
 

@@ -59,7 +59,7 @@ async def opened(
                 assert (await client.get(f"/?token={token}")).status_code == 303
                 yield Open(viewer, url, port, token, client, stop)
         finally:
-            stop.asked.set()
+            stop.requested.set()
             await asyncio.wait_for(serving, WAIT_S)
 
 

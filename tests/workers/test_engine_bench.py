@@ -28,11 +28,11 @@ def test_the_oracles_of_the_last_tasks_are_kept(bench: DeviceWorker) -> None:
         report = bench.evaluate(one)
         assert report.evaluation is not None
         assert report.evaluation.verdict is Verdict.OK
-    assert bench.warm == {one.task.digest for one in tasks[1:]}
+    assert bench.cached_tasks == {one.task.digest for one in tasks[1:]}
     again = bench.evaluate(tasks[0]).evaluation
     assert again is not None
     assert again.verdict is Verdict.OK
-    assert bench.warm == {tasks[0].task.digest, tasks[2].task.digest}
+    assert bench.cached_tasks == {tasks[0].task.digest, tasks[2].task.digest}
 
 
 def test_oracles_that_hold_too_much_are_closed(bench: DeviceWorker) -> None:
@@ -41,7 +41,9 @@ def test_oracles_that_hold_too_much_are_closed(bench: DeviceWorker) -> None:
     report = bench.evaluate(large)
     assert report.evaluation is not None
     assert report.evaluation.verdict is Verdict.OK
-    assert bench.warm == frozenset(), "the large one alone holds more than they all may, and goes after the others"
+    assert bench.cached_tasks == frozenset(), (
+        "the large one alone holds more than they all may, and goes after the others"
+    )
 
 
 def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: DeviceWorker) -> None:
@@ -68,21 +70,21 @@ def test_an_interrupt_ends_the_call_in_progress_and_no_other(bench: DeviceWorker
 
 def test_a_call_that_waits_for_its_oracle_is_ended_there_in_the_end() -> None:
     ended = threading.Event()
-    asked: list[bool] = []
+    requests: list[bool] = []
 
     def end(oracles: bool) -> None:
-        asked.append(oracles)
+        requests.append(oracles)
         if oracles:
             ended.set()
 
-    ongoing = CancellableCall(end)
+    cancellable = CancellableCall(end)
 
     def call() -> None:
-        with ongoing.call():
-            assert ongoing.interrupt()
+        with cancellable.call():
+            assert cancellable.interrupt()
             assert ended.wait(30)
 
     with pytest.raises(EvaluationCancelled):
         call()
-    assert asked[0] is False
-    assert not ongoing.interrupt()
+    assert requests[0] is False
+    assert not cancellable.interrupt()

@@ -138,7 +138,7 @@ def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: as
 
 
 def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    facts = runner.run(engine.brief(order().task))
+    facts = runner.run(engine.task_context(order().task))
     assert {size.size for size in facts.facts.sizes} == {"full", "small"}
     assert facts.graph.nodes
     assert "H100" in facts.device["device"]
@@ -237,7 +237,7 @@ def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngi
         slot = (await idle_slot(engine)).name
         task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
         await asyncio.sleep(1.0)
-        worker = engine._seats[slot].worker
+        worker = engine._worker_slots[slot].worker
         assert worker is not None
         children = family_of(worker.pid)
         os.kill(worker.pid, signal.SIGKILL)
@@ -256,15 +256,15 @@ def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngi
 
 def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason(runner: asyncio.Runner) -> None:
     async def scenario() -> tuple[str, str]:
-        seat = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
-        seat.open()
-        await until(lambda: seat.state == "aside")
-        found = seat.slot()
-        await seat.close()
+        worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
+        worker_slot.open()
+        await until(lambda: worker_slot.state == "quarantined")
+        found = worker_slot.slot()
+        await worker_slot.close()
         return found.state, found.why
 
     state, why = runner.run(scenario())
-    assert state == "aside"
+    assert state == "quarantined"
     assert "nowhere" in why
 
 

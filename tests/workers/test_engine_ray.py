@@ -81,7 +81,7 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def open_cluster() -> Iterator[str]:
-    """The address of a cluster that lets anybody in: what its head answers with, and no node to send anything on to."""
+    """Address of a cluster that accepts any client, with a head but no nodes."""
     ray = importlib.util.find_spec("ray")
     assert ray is not None
     assert ray.origin is not None
@@ -180,7 +180,7 @@ def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runne
         assert [verdict(report) for report in reports] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.OK]
         assert all(report.evaluation and report.evaluation.fingerprint == engine.fingerprint for report in reports)
         assert [report.profile is not None for report in reports] == [False, False, False, True]
-    assert all(slot.warm == {order().task.digest} for slot in engine.slots())
+    assert all(slot.cached_tasks == {order().task.digest} for slot in engine.slots())
 
 
 def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Runner) -> None:
@@ -192,7 +192,7 @@ def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Ru
             ended = await asyncio.gather(
                 *(engine.prepare(order(source)) for source in (order().candidate.source, BROKEN))
             )
-            brief = await engine.brief(order().task)
+            brief = await engine.task_context(order().task)
         assert not any(task.done() for task in slots)
         for task in slots:
             task.cancel()
@@ -303,7 +303,7 @@ def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyn
         slot = (await idle_slot(engine)).name
         task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
         await asyncio.sleep(1.0)
-        worker = engine._seats[slot].worker
+        worker = engine._worker_slots[slot].worker
         assert worker is not None
         children = family_of(worker.pid)
         os.kill(worker.pid, signal.SIGKILL)
@@ -344,15 +344,15 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     victim = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
     its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
     assert len(its_slots) == 1
-    seat = engine._seats[next(iter(its_slots))]
-    close, closed = seat.close, asyncio.Event()
+    worker_slot = engine._worker_slots[next(iter(its_slots))]
+    close, closed = worker_slot.close, asyncio.Event()
 
     async def close_late() -> None:
         """As if the processes of a dead node took long to miss: what the engine shows must not wait for it."""
         await closed.wait()
         await close()
 
-    monkeypatch.setattr(seat, "close", close_late)
+    monkeypatch.setattr(worker_slot, "close", close_late)
     raylet = victim.all_processes["raylet"][0].process
     family = processes_of(victim)
     assert len(family) > 4
@@ -395,7 +395,7 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
 
 
 def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any, runner: asyncio.Runner) -> None:
-    with pytest.raises(KernelForgeError, match="lets anybody in"):
+    with pytest.raises(KernelForgeError, match="accepts clients without a valid token"):
         runner.run(RayEngine("emulated:h100", address=open_cluster).start())
 
 

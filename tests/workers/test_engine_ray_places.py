@@ -1,4 +1,4 @@
-"""How many workers a node of a Ray cluster gets, and which nodes are unlike the others. Needs no Ray."""
+"""Capacity of the nodes of a Ray cluster, and differences between nodes. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.ray.cluster import Node
-from kernelforge.workers.ray.engine import places_on, unlike
+from kernelforge.workers.ray.engine import capacity_of, differences
 from tests.support.factories import make_fingerprint
 
 
@@ -27,7 +27,7 @@ from tests.support.factories import make_fingerprint
 def test_a_node_without_gpus_shares_its_cpus_out(cpus: int, asked: dict[str, int], expected: tuple[int, int]) -> None:
     node = Node(id="a" * 56, host="here", cpus=cpus, gpus=0, memory_bytes=0)
     options = {"threads": 1, "slots": None, "compilers": 1, **asked}
-    assert places_on(node, on_gpu=False, **options) == expected
+    assert capacity_of(node, on_gpu=False, **options) == expected
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_slot_on_a_gpu_takes_the_gpu_and_a_cpu(
     cpus: int, gpus: int, slots: int | None, expected: tuple[int, int]
 ) -> None:
     node = Node(id="a" * 56, host="here", cpus=cpus, gpus=gpus, memory_bytes=0)
-    assert places_on(node, on_gpu=True, threads=1, slots=slots, compilers=1) == expected
+    assert capacity_of(node, on_gpu=True, threads=1, slots=slots, compilers=1) == expected
 
 
 def gpu(**changes: str) -> Target:
@@ -51,7 +51,7 @@ HERE = {name: str(value) for name, value in gpu().fingerprint if name in ("kerne
 
 
 def test_gpus_of_one_kind_are_alike_whatever_their_numbers() -> None:
-    assert unlike(gpu(device="cuda:3", gpu_uuid="GPU-3"), HERE, gpu()) == ""
+    assert differences(gpu(device="cuda:3", gpu_uuid="GPU-3"), HERE, gpu()) == ""
 
 
 @pytest.mark.parametrize(
@@ -59,9 +59,9 @@ def test_gpus_of_one_kind_are_alike_whatever_their_numbers() -> None:
 )
 def test_a_slot_that_would_give_other_numbers_is_told_apart(difference: dict[str, str]) -> None:
     (name, value), *_ = difference.items()
-    told = unlike(gpu(**difference), HERE, gpu())
+    told = differences(gpu(**difference), HERE, gpu())
     assert f"{name} {value} (others: {getattr(gpu().fingerprint, name)})" == told
 
 
 def test_a_compiler_is_told_apart_by_what_its_node_has() -> None:
-    assert "toolchain nvrtc 12.0.1" in unlike(gpu(), {**HERE, "toolchain": "nvrtc 12.0.1"}, gpu())
+    assert "toolchain nvrtc 12.0.1" in differences(gpu(), {**HERE, "toolchain": "nvrtc 12.0.1"}, gpu())

@@ -1,4 +1,4 @@
-"""A seat between two workers, and nodes of a cluster that go and come: nobody is shown half of it. Needs no Ray."""
+"""Worker slots between two workers, and nodes that join and leave a cluster. Needs no Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = Target(fingerprint=make_fingerprint(), description={}, spec="h100")
 class Puppet:
     """A worker that does what a test says, when it says so."""
 
-    target, warm, pid = TARGET, frozenset[str](), 1
+    target, cached_tasks, pid = TARGET, frozenset[str](), 1
 
     def __init__(self) -> None:
         self.alive = True
@@ -56,11 +56,13 @@ class Puppet:
 
 
 class Opened:
-    """A seat with its first worker, and those that follow."""
+    """A worker_slot with its first worker, and those that follow."""
 
     def __init__(self) -> None:
         self.workers: list[Puppet] = []
-        self.seat = WorkerSlot("a", WorkerSettings(role="device", device="emulated:h100"), lambda: None, self._start)
+        self.worker_slot = WorkerSlot(
+            "a", WorkerSettings(role="device", device="emulated:h100"), lambda: None, self._start
+        )
 
     async def _start(self, name: str, settings: WorkerSettings) -> Puppet:
         self.workers.append(Puppet())
@@ -68,26 +70,26 @@ class Opened:
 
     async def worker(self) -> Puppet:
         """The newest, once it is idle."""
-        await until(lambda: self.seat.state == "idle")
+        await until(lambda: self.worker_slot.state == "idle")
         return self.workers[-1]
 
 
 def test_a_worker_that_is_being_replaced_is_given_nothing_more() -> None:
     async def main() -> None:
         opened = Opened()
-        opened.seat.open()
+        opened.worker_slot.open()
         worker = await opened.worker()
-        opened.seat.replace("its device is not well")
-        assert opened.seat.slot().state == "starting"
+        opened.worker_slot.replace("its device is not well")
+        assert opened.worker_slot.slot().state == "starting"
         with pytest.raises(WorkerDied, match="no idle worker"):
-            await opened.seat.ask("evaluate")
+            await opened.worker_slot.ask("evaluate")
         assert worker.replies == []
         worker.may_close.set()
         worker.end()
         await until(lambda: len(opened.workers) == 2)
         assert (await opened.worker()).alive
         opened.workers[1].may_close.set()
-        await opened.seat.close()
+        await opened.worker_slot.close()
 
     asyncio.run(main())
 
@@ -95,24 +97,24 @@ def test_a_worker_that_is_being_replaced_is_given_nothing_more() -> None:
 def test_an_order_that_a_worker_of_before_never_answered_does_not_keep_the_seat_busy() -> None:
     async def main() -> None:
         opened = Opened()
-        opened.seat.open()
+        opened.worker_slot.open()
         first = await opened.worker()
         first.may_close.set()
-        call = asyncio.create_task(opened.seat.ask("evaluate"))
+        call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
         await until(lambda: bool(first.replies))
         call.cancel()
         await asyncio.wait({call})
         first.end()  # and its reply, through another process, is still on its way
         await until(lambda: len(opened.workers) == 2)
         second = await opened.worker()
-        call = asyncio.create_task(opened.seat.ask("evaluate"))
+        call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
         await until(lambda: bool(second.replies))
         second.replies[0].set_result({})
         assert await call == {}
-        assert opened.seat.slot().state == "idle"
+        assert opened.worker_slot.slot().state == "idle"
         first.replies[0].set_exception(WorkerDied("late"))
         second.may_close.set()
-        await opened.seat.close()
+        await opened.worker_slot.close()
 
     asyncio.run(main())
 
@@ -120,11 +122,11 @@ def test_an_order_that_a_worker_of_before_never_answered_does_not_keep_the_seat_
 def test_a_seat_that_closes_leaves_nothing_of_a_worker_that_ended_just_before() -> None:
     async def main() -> None:
         opened = Opened()
-        opened.seat.open()
+        opened.worker_slot.open()
         first = await opened.worker()
         first.end()
-        await until(lambda: opened.seat.worker is None)
-        closing = asyncio.create_task(opened.seat.close())
+        await until(lambda: opened.worker_slot.worker is None)
+        closing = asyncio.create_task(opened.worker_slot.close())
         await asyncio.sleep(0)
         first.may_close.set()
         await closing
@@ -168,11 +170,11 @@ def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypatch: p
         monkeypatch.setattr(SlowToClose, "may_close", asyncio.Event(), raising=False)
         engine = RayEngine("emulated:h100", address=Grid.address)
         engine._target = TARGET
-        await engine._look()
+        await engine._update_nodes()
         assert len(engine.slots()) == engine.preparing == 2
         engine._cluster.alive = "c"  # type: ignore[attr-defined]
         async with asyncio.timeout(60):
-            await engine._look()
+            await engine._update_nodes()
         assert [slot.name for slot in engine.slots()] == ["here-cccccc/emulated:h100#1"]
         assert (engine.preparing, engine.health().extra["nodes"]) == (1, 1.0)
         closing = asyncio.create_task(engine.close())

@@ -1,17 +1,28 @@
-"""Authentication and scopes.
+"""Tokens, authentication and scopes.
 
-A server on a loopback address without tokens is open to whoever can reach that address, and to nobody's browser:
-requests must name a loopback host (against DNS rebinding) and must not come from another site's page. As soon as there
-is a token, and always on any other address, every request needs a valid one, whatever its path.
+Tokens are shown once, stored as hashes in the results folder, and revocable without a restart.
+
+A server on a loopback address without tokens is open to local programs, but not to browsers: requests must name a
+loopback host (against DNS rebinding) and must not come from another site's page. As soon as there is a token, and
+always on any other address, every request needs a valid one, whatever its path.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import ipaddress
 import re
+import secrets
+import sqlite3
+import time
 from base64 import b64decode
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Literal, Protocol, get_args
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
 
 from fastapi import Depends
 from fastapi.openapi.models import HTTPBearer
@@ -19,38 +30,184 @@ from fastapi.security.base import SecurityBase
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.errors import StoreError, UsageError
+from kernelforge.server.base import DATABASE_NAME, Caller, RequestRejected
 from kernelforge.server.http.errors import problem_response
+from kernelforge.store.database import as_text, readable
 
 TokenScope = Literal["submit", "read", "admin"]
 SCOPES: tuple[TokenScope, ...] = get_args(TokenScope)
 _HOST = re.compile(rb"(?:(?P<name>localhost)|\[(?P<v6>[0-9a-f:.]+)\]|(?P<v4>[0-9.]+))(?::[0-9]{1,5})?", re.I)
-"""A Host header that names this machine (RFC 9110, 7.2), and nothing that libraries read each in their own way."""
+"""A Host header that names this machine (RFC 9110, section 7.2) unambiguously."""
 LOCAL = Caller("local")
-"""Whoever asks an open server."""
+"""Caller of a server that requires no token."""
 
 
-class TokenBook(Protocol):
-    """What a server knows of tokens. Both are asked for every request, and answer from memory."""
+PREFIX = "kf_"
+"""Marks a token in a log or a repository."""
+MAX_TOKENS = 200
+"""Most valid tokens: a presented token is compared with each."""
+REREAD_S = 0.5
+"""How long a revoked token may still be accepted."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_BUSY_MS = 5_000
+_TABLE = """
+create table if not exists tokens (
+    name text primary key,
+    sha256 blob not null unique,
+    scopes text not null,
+    created_at real not null,
+    revoked_at real
+) strict
+"""
+
+
+@dataclass(frozen=True)
+class TokenRow:
+    """A token as it is listed, without the token."""
+
+    name: str
+    scopes: tuple[str, ...]
+    created_at: float
+    """UTC seconds since 1970."""
+    revoked_at: float | None
+
+
+class Tokens:
+    """The tokens of a results folder. Other processes may add and revoke at the same time.
+
+    Args:
+        folder: the results folder; created if missing.
+
+    Raises:
+        StoreError: the database cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / DATABASE_NAME
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._path.touch(mode=0o600)
+            # Used by one event loop or one command; only closing may happen in another thread.
+            self._db = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
+            self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
+            self._db.execute("pragma journal_mode = wal")
+            self._db.execute(_TABLE)
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot open {self._path}: {error}") from error
+        self._valid: tuple[tuple[bytes, Caller], ...] = ()
+        self._any = False
+        self._read_at = float("-inf")
+
+    def close(self) -> None:
+        self._db.close()
+
+    def create(self, name: str, scopes: Collection[str]) -> str:
+        """Create a token of 256 random bits, which is shown only once.
+
+        Raises:
+            UsageError: the name is taken or malformed, a scope is unknown, or there are too many tokens.
+        """
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"a token's name is 1 to 64 letters, digits and '._-', {name[:80]!r} is not")
+        unknown = sorted(set(scopes) - set(SCOPES))
+        if unknown or not scopes:
+            raise UsageError(f"scopes are {', '.join(SCOPES)}; not {', '.join(unknown) or 'none'}")
+        token = PREFIX + secrets.token_urlsafe(32)
+        row = (name, _digest(token.encode()), " ".join(scope for scope in SCOPES if scope in scopes), time.time())
+        with self._writing():
+            if self._db.execute("select count(*) from tokens where revoked_at is null").fetchone()[0] >= MAX_TOKENS:
+                raise UsageError(f"there are {MAX_TOKENS} tokens; revoke one first")
+            try:
+                self._db.execute("insert into tokens (name, sha256, scopes, created_at) values (?, ?, ?, ?)", row)
+            except sqlite3.IntegrityError as error:
+                raise UsageError(f"there is or was a token {name!r}; choose another name") from error
+        return token
+
+    def revoke(self, name: str) -> None:
+        """Revoke a token.
+
+        Raises:
+            UsageError: there is no such token, or it was revoked before.
+        """
+        with self._writing():
+            changed = self._db.execute(
+                "update tokens set revoked_at = ? where name = ? and revoked_at is null", (time.time(), name)
+            ).rowcount
+        if not changed:
+            raise UsageError(f"there is no valid token {name[:80]!r}; 'kernelforge token list' names them")
+
+    def rows(self) -> list[TokenRow]:
+        """All tokens, oldest first, revoked ones included."""
+        rows = self._query("select name, scopes, created_at, revoked_at from tokens order by created_at")
+        with readable(self._path, "tokens"):
+            return [
+                TokenRow(as_text(name), tuple(scopes.split()), float(created), revoked)
+                for name, scopes, created, revoked in rows
+            ]
 
     def any(self) -> bool:
-        """Whether there is or ever was one: a server that had tokens does not become open when they are revoked."""
-        ...
+        """Whether a token exists or existed: a server whose tokens are all revoked does not become open."""
+        self._reread()
+        return self._any
 
     def caller(self, token: bytes) -> Caller | None:
-        """Whose a token is; None for one that is unknown or revoked."""
-        ...
+        """The owner of a token; None if it is unknown or revoked."""
+        self._reread()
+        presented = _digest(token)
+        match = None
+        for digest, caller in self._valid:  # no early exit: the time must not depend on the token
+            if hmac.compare_digest(digest, presented):
+                match = caller
+        return match
+
+    def _reread(self) -> None:
+        now = time.monotonic()
+        if now - self._read_at < REREAD_S:
+            return
+        rows = self._query("select name, sha256, scopes, revoked_at from tokens")
+        with readable(self._path, "tokens"):
+            self._valid = tuple(
+                (bytes(digest), Caller(as_text(name), frozenset(scopes.split())))
+                for name, digest, scopes, revoked in rows
+                if revoked is None
+            )
+        self._any, self._read_at = bool(rows), now
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            self._db.execute("begin immediate")
+            try:
+                yield
+            except BaseException:
+                self._db.execute("rollback")
+                raise
+            self._db.execute("commit")
+        except sqlite3.Error as error:
+            raise StoreError(f"cannot write {self._path}: {error}") from error
+
+    def _query(self, statement: str) -> list[Any]:
+        try:
+            return self._db.execute(statement).fetchall()
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise StoreError(f"cannot read {self._path}: {error}") from error
+
+
+def _digest(token: bytes) -> bytes:
+    """SHA-256. Tokens are 256 random bits, so they need no salt or key stretching."""
+    return hashlib.sha256(token).digest()
 
 
 class AuthMiddleware:
-    """Lets in who may come in, before anything else looks at the request. Pure ASGI.
+    """Pure ASGI middleware that authenticates each request before anything else reads it.
 
     Args:
         tokens: None on a server that can have none.
-        public: whether the address is more than a loopback one; tokens are then always needed.
+        public: whether the address is not a loopback one; tokens are then always required.
     """
 
-    def __init__(self, app: ASGIApp, tokens: TokenBook | None, public: bool) -> None:
+    def __init__(self, app: ASGIApp, tokens: Tokens | None, public: bool) -> None:
         self._app = app
         self._tokens = tokens
         self._public = public
@@ -61,8 +218,8 @@ class AuthMiddleware:
             return
         try:
             if not scope.get("raw_path", b"/").startswith((b"/", b"*")):
-                # Of a whole URL as the target the host counts, whatever the header says.
-                raise RequestRejected(400, "bad_request", "ask for a path of this server, not for a whole URL")
+                # In an absolute URL as the target, the host overrides the Host header.
+                raise RequestRejected(400, "bad_request", "request a path of this server, not an absolute URL")
             if sum(name == b"host" for name, _ in scope["headers"]) > 1:
                 raise RequestRejected(400, "bad_request", "send one Host header")
             scope.setdefault("state", {})["caller"] = self._admit(dict(scope["headers"]))
@@ -76,7 +233,7 @@ class AuthMiddleware:
             token = _token(headers.get(b"authorization", b""))
             caller = self._tokens.caller(token) if self._tokens and token else None
             if caller is None:
-                message = "send a valid token: 'Authorization: Bearer TOKEN', or KERNELFORGE_TOKEN of our clients"
+                message = "send a valid token: 'Authorization: Bearer TOKEN', or set KERNELFORGE_TOKEN for the client"
                 raise RequestRejected(401, "unauthorised", message)
             return caller
         host = headers.get(b"host", b"")
@@ -104,7 +261,7 @@ def _token(header: bytes) -> bytes | None:
 
 @lru_cache(maxsize=256)
 def _is_loopback(host: bytes) -> bool:
-    """Whether a Host header names this machine by a name that nobody else can point elsewhere."""
+    """Whether a Host header names this machine by a name that DNS cannot redirect."""
     match = _HOST.fullmatch(host)
     if match is None or match["name"]:
         return match is not None
@@ -115,7 +272,7 @@ def _is_loopback(host: bytes) -> bool:
 
 
 async def _refuse(refusal: RequestRejected, scope: Scope, receive: Receive, send: Send) -> None:
-    # The body was not read. A connection that goes on sending one would keep the server busy for nothing.
+    # The body was not read: close the connection, so that the client stops sending it.
     response = problem_response(refusal, scope, {"Connection": "close"} if _has_body(scope) else None)
     if scope["type"] != "websocket":
         await response(scope, receive, send)
@@ -136,10 +293,10 @@ def _has_body(scope: Scope) -> bool:
 
 
 class RequireScope(SecurityBase):
-    """A dependency that gives the caller, if its token has a scope.
+    """A dependency that returns the caller if its token has a scope.
 
     Args:
-        scope: None: any valid token will do.
+        scope: None accepts any valid token.
     """
 
     def __init__(self, scope: TokenScope | None) -> None:
@@ -157,8 +314,8 @@ class RequireScope(SecurityBase):
 Submitter = Annotated[Caller, Depends(RequireScope("submit"))]
 """A parameter of routes that submit or cancel."""
 Reader = Annotated[Caller, Depends(RequireScope("read"))]
-"""A parameter of routes that tell of jobs, runs and tasks."""
+"""A parameter of routes that read jobs, runs and tasks."""
 Admin = Annotated[Caller, Depends(RequireScope("admin"))]
-"""A parameter of routes that change how the server treats others."""
+"""A parameter of routes that change the server's settings."""
 Anyone = Annotated[Caller, Depends(RequireScope(None))]
-"""A parameter of routes for whoever has a token at all."""
+"""A parameter of routes that accept any valid token."""

@@ -38,19 +38,19 @@ CODES: Mapping[int, str] = {
     503: "unavailable",
     504: "infra_error",
 }
-"""The word for programs where whoever refused gave none."""
+"""Default error codes by status."""
 
 MEANINGS: Mapping[int, str] = {
     400: "The body is not JSON.",
     401: "No valid token.",
-    403: "The token has not this scope, or the request comes from another site.",
+    403: "The token lacks this scope, or the request comes from another site.",
     404: "There is no such job, task, run or path.",
     408: "The body took too long to arrive.",
     409: "The idempotency key belongs to another request.",
     413: "The body is too large.",
-    422: "Understood, and not possible.",
-    429: "This run or token has too much waiting.",
-    500: "A fault of the server; its log has the request's id.",
+    422: "Well-formed but impossible.",
+    429: "This run or token has too many jobs waiting.",
+    500: "A server error; the log has the request's id.",
     503: "The server is full, starting or draining.",
     504: "The evaluation took longer than the request allows; it has no score.",
 }
@@ -60,22 +60,22 @@ _SCHEMA = {"$ref": f"#/components/schemas/{ProblemAnswer.__name__}"}
 
 
 def documented(*statuses: int, json: bool = True) -> dict[int | str, dict[str, Any]]:
-    """What a route may answer beside success, for OpenAPI. Any of them may need a token, and any may be refused.
+    """Error responses of a route for OpenAPI. Those of authentication and overload apply to every route.
 
     Args:
-        json: whether the route's success is JSON. Where it is not, the framework would describe errors by its type too.
+        json: whether the route returns JSON on success. If not, the framework would use its content type for errors.
     """
     shape: dict[str, Any] = {"model": ProblemAnswer} if json else {"content": {"application/json": {"schema": _SCHEMA}}}
     return {status: {**shape, "description": MEANINGS[status]} for status in sorted({401, 403, 503, *statuses})}
 
 
 def request_id(scope: Scope) -> str:
-    """The id that the log gave a request."""
+    """Id of a request in the log."""
     return str(scope.get("state", {}).get("request_id", ""))
 
 
 def problem_response(refusal: RequestRejected, scope: Scope, headers: Mapping[str, str] | None = None) -> Response:
-    """A refusal as HTTP."""
+    """The HTTP response of a refusal."""
     problem = Problem(code=refusal.code, message=str(refusal)[:MAX_MESSAGE_CHARS], retry_after_s=refusal.retry_after_s)
     answer = ProblemAnswer(error=problem, request_id=request_id(scope))
     sent = dict(headers or {})
@@ -87,7 +87,7 @@ def problem_response(refusal: RequestRejected, scope: Scope, headers: Mapping[st
 
 
 def answer_problems(app: FastAPI) -> None:
-    """Have an application answer all errors in this shape."""
+    """Make an application answer all errors in this form."""
     app.add_exception_handler(RequestRejected, _refused)
     app.add_exception_handler(StoreError, _unreadable)
     app.add_exception_handler(HTTPException, _by_framework)
@@ -114,28 +114,28 @@ async def _by_framework(request: Request, error: Exception) -> Response:
 async def _invalid(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = error.errors()
-    if any(found["type"] == "json_invalid" for found in errors):
+    if any(item["type"] == "json_invalid" for item in errors):
         return problem_response(RequestRejected(400, CODES[400], "the body is not JSON"), request.scope)
-    told = "; ".join(_told(found) for found in errors[:_SHOWN_ERRORS])
+    message = "; ".join(_describe(item) for item in errors[:_SHOWN_ERRORS])
     more = len(errors) - _SHOWN_ERRORS
     return problem_response(
-        RequestRejected(422, CODES[422], told + (f"; and {more} more" if more > 0 else "")), request.scope
+        RequestRejected(422, CODES[422], message + (f"; and {more} more" if more > 0 else "")), request.scope
     )
 
 
-def _told(found: Mapping[str, Any]) -> str:
-    """One fault of a request: where, and what is wrong. What was sent there is left out: it may be a completion."""
-    where = ".".join(str(part)[:100] for part in found["loc"])
-    return f"{where}: {found['msg'].removeprefix('Value error, ')}"
+def _describe(item: Mapping[str, Any]) -> str:
+    """Field and reason of a validation error, without the value, which may be a completion."""
+    field = ".".join(str(part)[:100] for part in item["loc"])
+    return f"{field}: {item['msg'].removeprefix('Value error, ')}"
 
 
 RETRY_AFTER_S = 2.0
 GRACE_S = 5.0
-"""How much longer than a job's deadline is waited for it, so that the deadline itself ends it."""
+"""Wait beyond a job's deadline, so that the deadline ends the job first."""
 
 
-def trouble(job: Job) -> RequestRejected:
-    """Why a job that has ended has no score: 504 when its time ran out, else 503."""
+def missing_score(job: Job) -> RequestRejected:
+    """The refusal for a job that ended without a score: 504 if its time ran out, else 503."""
     error = None if job.result is None else job.result.error
     if error is None:
         return RequestRejected(

@@ -18,12 +18,12 @@ _BODY = {b"content-length", b"transfer-encoding"}
 
 
 def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
-    """uvicorn's protocol with the limits that it lacks: it would hold a silent connection for ever."""
+    """uvicorn's protocol with limits on connections that send nothing, which uvicorn would keep for ever."""
     base: Any = AutoHTTPProtocol
     silent: dict[Any, None] = {}
-    """Connections without a request, that whose last one ended longest ago first."""
+    """Connections without a request, in the order in which their last one ended."""
     sending: dict[Any, None] = {}
-    """Connections whose request has a body that is still to come, the first of them first."""
+    """Connections whose request body is incomplete, oldest first."""
 
     class Bounded(base):  # type: ignore[misc]
         """One connection."""
@@ -31,7 +31,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def connection_made(self, transport: asyncio.Transport) -> None:
             self._head_bytes, self._timer = 0, None
             super().connection_made(transport)
-            if len(self.connections) > limits.connections and not _give_way(silent, sending):
+            if len(self.connections) > limits.connections and not _abort_oldest(silent, sending):
                 transport.abort()
                 return
             silent[self] = None
@@ -45,7 +45,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
 
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
-            self._file()
+            self._update_queues()
             if self.transport.get_protocol() is not self:
                 self._head_came()
                 self.loop.call_later(limits.head_s, self._end_unless_greeted)
@@ -60,10 +60,10 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self._await_head()
 
         def _should_upgrade(self) -> bool:
-            # Of anything else the WebSocket side would neither answer nor close the connection.
+            # Otherwise the WebSocket implementation would neither answer nor close the connection.
             names = {name for name, _ in self.headers}
-            whole = self.parser.get_method() == b"GET" and names.issuperset(_HANDSHAKE) and not names & _BODY
-            return whole and bool(super()._should_upgrade())
+            complete = self.parser.get_method() == b"GET" and names.issuperset(_HANDSHAKE) and not names & _BODY
+            return complete and bool(super()._should_upgrade())
 
         def _end_unless_greeted(self) -> None:
             if not getattr(self.transport.get_protocol(), "handshake_complete", True):
@@ -72,19 +72,21 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def on_headers_complete(self) -> None:
             super().on_headers_complete()
             if not self.url.startswith(b"/"):
-                self.scope["raw_path"] = self.url  # of a whole URL httptools keeps the path alone; the gate refuses it
+                self.scope["raw_path"] = (
+                    self.url
+                )  # httptools keeps only the path of an absolute URL, which AuthMiddleware refuses
 
         def on_response_complete(self) -> None:
             self._head_bytes = 0
             super().on_response_complete()
-            self._file()
+            self._update_queues()
 
-        def _file(self) -> None:
-            """Note whom the connection waits for. A few bytes more do not make it younger."""
+        def _update_queues(self) -> None:
+            """Update ``silent`` and ``sending``. Further bytes do not change a connection's position."""
             answered = self.cycle is None or self.cycle.response_complete
-            ours = self.transport.get_protocol() is self and not self.transport.is_closing()  # else a WebSocket by now
-            for waiting, so in ((silent, answered), (sending, not answered and self.cycle.more_body)):
-                if so and ours:
+            is_http = self.transport.get_protocol() is self and not self.transport.is_closing()
+            for waiting, applies in ((silent, answered), (sending, not answered and self.cycle.more_body)):
+                if applies and is_http:
                     waiting.setdefault(self)
                 else:
                     waiting.pop(self, None)
@@ -99,15 +101,15 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
                 self._timer = None
 
         def _too_slow(self) -> None:
-            # Where the connection became a WebSocket it has another protocol by now, with pings of its own.
+            # A WebSocket has another protocol, with its own pings.
             if self.transport.get_protocol() is self:
                 self.transport.abort()
 
     return Bounded
 
 
-def _give_way(*waiting: dict[Any, None]) -> bool:
-    """Close the connection that has waited longest for its client; False where none does."""
+def _abort_oldest(*waiting: dict[Any, None]) -> bool:
+    """Close the connection that has waited longest for its client; False if there is none."""
     for connections in waiting:
         for oldest in connections:
             del connections[oldest]
@@ -122,14 +124,14 @@ _MiB = 1 << 20
 
 @dataclass(frozen=True)
 class Limits:
-    """Bounds of the HTTP side. Those of single fields are in :mod:`kernelforge.client.models`."""
+    """Limits of HTTP requests. Limits of single fields are in :mod:`kernelforge.client.models`."""
 
     body_bytes: int = 16 * _MiB
     """A completion of 2 Mi characters that are all escaped needs 12 MiB."""
     batch_bytes: int = 64 * _MiB
-    """Of a batch."""
+    """Size of the body of a batch."""
     bodies_bytes: int = 512 * _MiB
-    """Of all bodies that are being received or answered, together."""
+    """Size of all bodies together that are being received or answered."""
     body_s: float = 60.0
     """Time in which a body must have arrived."""
     head_s: float = 15.0
@@ -141,15 +143,15 @@ class Limits:
 
 
 class BodyLimit:
-    """Bounds size, memory and time of request bodies, also of those without a length. Pure ASGI.
+    """Limits size, memory and time of request bodies, also without a length header. Pure ASGI.
 
-    One place for all three, and not the framework's limit of the size alone, so that each is refused in our format.
+    It replaces the framework's size limit, so that all refusals have the same format.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits) -> None:
         self._app = app
         self._limits = limits
-        self._held_bytes = 0
+        self._used_bytes = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         length = _announced(scope) if scope["type"] == "http" else 0
@@ -165,16 +167,17 @@ class BodyLimit:
         try:
             await self._app(scope, body.receive, send)
         finally:
-            self._held_bytes -= body.size
+            self._used_bytes -= body.size
 
     def take(self, size: int) -> None:
-        """
+        """Reserve memory for a part of a body.
+
         Raises:
             HTTPException: 503: all bodies together are too large.
         """
-        if self._held_bytes + size > self._limits.bodies_bytes:
+        if self._used_bytes + size > self._limits.bodies_bytes:
             raise HTTPException(503, "too many large requests at a time", {"Retry-After": "1", "Connection": "close"})
-        self._held_bytes += size
+        self._used_bytes += size
 
 
 class _Body:
@@ -183,11 +186,11 @@ class _Body:
         self._receive = receive
         self._most = most
         self._deadline = asyncio.get_running_loop().time() + seconds
-        self._whole = False
+        self._complete = False
         self.size = 0
 
     async def receive(self) -> Message:
-        if self._whole:
+        if self._complete:
             return await self._receive()
         try:
             async with asyncio.timeout_at(self._deadline):
@@ -199,12 +202,12 @@ class _Body:
             raise HTTPException(413, str(_too_large(self._most)), {"Connection": "close"})
         self._bodies.take(size)
         self.size += size
-        self._whole = not message.get("more_body", False)
+        self._complete = not message.get("more_body", False)
         return message
 
 
 def _announced(scope: Scope) -> int | None:
-    """Bytes of the body; None where they are not told, 0 where there is none."""
+    """Announced bytes of the body; None if unknown, 0 if there is no body."""
     for name, value in scope["headers"]:
         if name == b"transfer-encoding":
             return None

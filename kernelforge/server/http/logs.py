@@ -19,7 +19,7 @@ from kernelforge.server.http.errors import problem_response
 
 LogFormat = Literal["json", "text"]
 RequestObserver = Callable[[str, str, int, float], None]
-"""Told of every request: method, route template, status, seconds."""
+"""Called for every request with method, route template, status and seconds."""
 UNKNOWN_ROUTE = "unknown"
 _ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _QUIET = frozenset({"/healthz", "/readyz", "/metrics"})
@@ -28,7 +28,7 @@ _METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "HEAD", "OPTIONS", "PATCH"
 _ADDED: list[Processor] = [
     structlog.stdlib.add_log_level,
     structlog.processors.TimeStamper(fmt="iso"),
-    structlog.processors.format_exc_info,  # text without the values of variables: those may be tokens
+    structlog.processors.format_exc_info,  # without values of variables, which may be tokens
 ]
 log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
     logging.getLogger("kernelforge.server"),
@@ -36,11 +36,11 @@ log: structlog.stdlib.BoundLogger = structlog.wrap_logger(
     wrapper_class=structlog.stdlib.BoundLogger,
     cache_logger_on_first_use=True,
 )
-"""Goes through the standard library, so that an application of others decides where its lines go."""
+"""Uses the standard library, so that an embedding application can redirect it."""
 
 
 def configure_logs(form: LogFormat, stream: TextIO | None = None) -> None:
-    """Send our lines, and those of the web server and other libraries from WARNING on, to a stream; stderr if None."""
+    """Send the server's log, and warnings of libraries, to a stream; None for stderr."""
     stream = stream or sys.stderr
     renderer: list[Processor] = (
         [structlog.processors.EventRenamer("message"), structlog.processors.JSONRenderer()]
@@ -61,7 +61,7 @@ def configure_logs(form: LogFormat, stream: TextIO | None = None) -> None:
 
 
 class RequestLog:
-    """Names each request, logs and counts it, and answers 500 where something of ours broke. Pure ASGI."""
+    """Assigns request ids, logs and counts requests, and answers 500 after an unexpected error. Pure ASGI."""
 
     def __init__(self, app: ASGIApp, observe: RequestObserver) -> None:
         self._app = app
@@ -91,9 +91,7 @@ class RequestLog:
         except Exception:
             log.exception("fault", request_id=name, path=scope["path"])
             if status == 0 and scope["type"] == "http":
-                refusal = RequestRejected(
-                    500, "internal", "a fault of the server; its log says more under this request's id"
-                )
+                refusal = RequestRejected(500, "internal", "a server error; see its log under this request id")
                 await problem_response(refusal, scope)(scope, receive, send_named)
         finally:
             self._note(scope, name, status, perf_counter() - began)
@@ -117,7 +115,7 @@ class RequestLog:
 
 
 def route_of(scope: Scope) -> str:
-    """The template of a request's path: bounded in number, and without anybody's ids."""
+    """The template of a request's path, without ids, so that the number of values is bounded."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))
 
 

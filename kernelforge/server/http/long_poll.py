@@ -16,19 +16,19 @@ from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.service import JobService
 
 WATCH_AFTER_S = 0.05
-"""A request that is answered sooner is not watched for its client's going away: that costs more than the answer."""
+"""Time after which a request is watched for a client that disconnects; for faster answers it costs too much."""
 RETRY_AFTER_S = 1.0
 
 
 class ClientGone(KernelForgeError):
-    """Nobody waits for the answer any more."""
+    """The client disconnected before the answer."""
 
 
 class LongPollLimiter:
-    """The held requests of a server.
+    """The open requests that wait for jobs.
 
     Args:
-        most: how many there may be at a time.
+        most: largest number at the same time.
     """
 
     def __init__(self, most: int) -> None:
@@ -40,19 +40,19 @@ class LongPollLimiter:
         return len(self._holds)
 
     def waiting(self, request: Request, *, watched: bool = True) -> LongPoll:
-        """A context in which a request is held.
+        """A context in which a request waits.
 
         Args:
-            watched: cancel what is done inside when the client goes away; for a request whose body was read whole.
+            watched: cancel the body of the context when the client disconnects; the request body must be complete.
 
         Raises:
-            RequestRejected: 503, on entering: too many are held; at any time: the server closes.
-            ClientGone: on leaving.
+            RequestRejected: 503, on entry: too many requests wait; at any time: the server closes.
+            ClientGone: on exit.
         """
         return LongPoll(self, request, watched)
 
     def close(self) -> None:
-        """End all that are held, and hold no more."""
+        """End all waiting requests, and accept no more."""
         self._closed.set()
         for hold in tuple(self._holds):
             hold.end("closed")
@@ -62,7 +62,7 @@ class LongPollLimiter:
             raise _closing()
         if len(self._holds) >= self._most:
             raise RequestRejected(
-                503, "too_many_held", f"{self._most} requests are held open already", retry_after_s=RETRY_AFTER_S
+                503, "too_many_held", f"{self._most} requests wait already", retry_after_s=RETRY_AFTER_S
             )
         self._holds.add(hold)
 
@@ -89,47 +89,47 @@ class LongPollLimiter:
                 upcoming.cancel()
                 with suppress(asyncio.CancelledError, StopAsyncIteration):
                     await upcoming
-            if isinstance(jobs, AsyncGenerator):  # else it would be followed until somebody collects the garbage
+            if isinstance(jobs, AsyncGenerator):  # otherwise it runs until it is garbage-collected
                 await jobs.aclose()
 
 
 class LongPoll:
-    """One held request, as an asynchronous context manager. Made by :meth:`LongPollLimiter.waiting`."""
+    """One waiting request as an asynchronous context manager, created by :meth:`LongPollLimiter.waiting`."""
 
-    def __init__(self, held: LongPollLimiter, request: Request, watched: bool) -> None:
-        self._held = held
+    def __init__(self, limiter: LongPollLimiter, request: Request, watched: bool) -> None:
+        self._limiter = limiter
         self._request = request
         self._watched = watched
-        self._why: Literal["gone", "closed"] | None = None
+        self._reason: Literal["gone", "closed"] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._task: asyncio.Task[object] | None = None
 
     async def __aenter__(self) -> None:
-        self._held.enter(self)
+        self._limiter.enter(self)
         self._task = asyncio.current_task()
         if self._watched:
             self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch)
 
-    def end(self, why: Literal["gone", "closed"]) -> None:
-        """Cancel what is done inside. A hold that is not watched ends by :meth:`LongPollLimiter.until_closed`."""
-        if self._watched and self._why is None and self._task is not None:
-            self._why = why
+    def end(self, reason: Literal["gone", "closed"]) -> None:
+        """Cancel the body of the context. An unwatched one is ended by :meth:`LongPollLimiter.until_closed`."""
+        if self._watched and self._reason is None and self._task is not None:
+            self._reason = reason
             self._task.cancel()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._held.leave(self)
+        self._limiter.leave(self)
         if self._timer is not None:
             self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()
-        if self._why is None or self._task is None:
+        if self._reason is None or self._task is None:
             return
         self._task.uncancel()
         if isinstance(error, asyncio.CancelledError):
-            raise (ClientGone("the client went away") if self._why == "gone" else _closing()) from error
+            raise (ClientGone("the client went away") if self._reason == "gone" else _closing()) from error
 
     def _watch(self) -> None:
         self._watcher = asyncio.get_running_loop().create_task(self._until_gone())
@@ -144,24 +144,24 @@ def _closing() -> RequestRejected:
     return RequestRejected(503, "draining", "this server is shutting down", retry_after_s=RETRY_AFTER_S)
 
 
-def held_by(request: Request) -> LongPollLimiter:
-    """The held requests of the application that a request came to."""
-    return cast(LongPollLimiter, request.app.state.held)
+def limiter_of(request: Request) -> LongPollLimiter:
+    """The limiter of a request's application."""
+    return cast(LongPollLimiter, request.app.state.long_polls)
 
 
-def core_of(request: Request) -> JobService:
-    """The gateway behind the application that a request came to."""
+def service_of(request: Request) -> JobService:
+    """The job service of a request's application."""
     return cast(JobService, request.app.state.service)
 
 
-async def held_score(
+async def score_and_wait(
     request: Request, service: JobService, job: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None
 ) -> Job:
-    """Submit a job and hold the request until it ends. The job is cancelled when the client goes away.
+    """Submit a job and wait for its end. The job is cancelled when the client disconnects.
 
     Raises:
-        RequestRejected: the job was not accepted, too many requests are held, or the server closes.
-        ClientGone: nobody would hear the answer.
+        RequestRejected: the job was not accepted, too many requests wait, or the server closes.
+        ClientGone: the client disconnected.
     """
-    async with held_by(request).waiting(request):
+    async with limiter_of(request).waiting(request):
         return await service.score(job, caller, timeout_s=timeout_s, key=key)

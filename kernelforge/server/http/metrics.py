@@ -21,9 +21,9 @@ _JOB_SECONDS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 
 
 class Metrics:
-    """What a server counts, and what it reads from the gateway when it is asked."""
+    """Counters of the server, and gauges that are read from the job service on request."""
 
-    def __init__(self, service: JobService, held: LongPollLimiter) -> None:
+    def __init__(self, service: JobService, long_polls: LongPollLimiter) -> None:
         self.registry = CollectorRegistry(auto_describe=True)
         self._requests = Counter(
             "kernelforge_http_requests", "Requests.", ("method", "route", "status"), registry=self.registry
@@ -58,7 +58,7 @@ class Metrics:
             buckets=_JOB_SECONDS,
             registry=self.registry,
         )
-        self.registry.register(_Now(service, held))
+        self.registry.register(_Gauges(service, long_polls))
         service.on_ended(self.observe_job)
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -66,7 +66,7 @@ class Metrics:
         self._request_s.labels(route).observe(seconds)
 
     def observe_job(self, job: Job) -> None:
-        """Count a job that ended."""
+        """Count a completed job."""
         result = job.result
         if result is None or job.finished_at is None:
             return
@@ -81,16 +81,16 @@ class Metrics:
             self._faults.labels(result.error.code).inc()
 
     def render(self) -> bytes:
-        """In Prometheus' text format."""
+        """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 
-class _Now(Collector):
-    """Gauges that are read from the gateway when somebody asks."""
+class _Gauges(Collector):
+    """Gauges that are read from the job service on request."""
 
-    def __init__(self, service: JobService, held: LongPollLimiter) -> None:
+    def __init__(self, service: JobService, long_polls: LongPollLimiter) -> None:
         self._service = service
-        self._held = held
+        self._long_polls = long_polls
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         return iter(())
@@ -103,7 +103,7 @@ class _Now(Collector):
         yield GaugeMetricFamily("kernelforge_workers", "Worker processes that are alive.", health.workers)
         yield GaugeMetricFamily("kernelforge_worker_restarts", "Workers replaced since the start.", health.restarts)
         yield GaugeMetricFamily("kernelforge_runs", "Runs that the server knows.", len(self._service.runs()))
-        yield GaugeMetricFamily("kernelforge_held_requests", "Requests that wait for jobs.", len(self._held))
+        yield GaugeMetricFamily("kernelforge_held_requests", "Requests that wait for jobs.", len(self._long_polls))
         events = CounterMetricFamily("kernelforge_gateway_events", "What the gateway did.", labels=("event",))
         for event, count in self._service.counters.items():
             events.add_metric((event,), count)

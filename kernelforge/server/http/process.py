@@ -1,4 +1,4 @@
-"""The server's process: sockets, uvicorn, and an orderly end."""
+"""The server's process: sockets, uvicorn, and draining on a signal."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.jobs.service import JobService
 
 CLOSE_S = 5
-"""How long answers may take to be written once nothing runs any more."""
+"""Longest time to write the last answers once no job runs."""
 T = TypeVar("T")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 for one that is free.
+    """A listening socket; port 0 picks a free port.
 
     Raises:
-        UsageError: the address cannot be had.
+        UsageError: the address cannot be used.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.create_server((host, port), family=family, backlog=2048)
-        # Accepted sockets inherit it. asyncio would set it itself only where the protocol's number is known, and an
-        # answer written in two pieces would wait 40 ms for the client's acknowledgement.
+        # Accepted sockets inherit this. asyncio sets it only if the protocol number is known; without it an answer
+        # written in two pieces waits 40 ms for the client's acknowledgement.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listener
     except (OSError, UnicodeError, OverflowError) as error:
@@ -47,7 +47,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run on uvloop where it is installed: it serves twice as many requests a second."""
+    """Run on uvloop if it is installed, which serves twice as many requests per second."""
     with asyncio.Runner(loop_factory=auto_loop_factory()) as runner:
         return runner.run(main)
 
@@ -58,13 +58,13 @@ def is_loopback(listener: socket.socket) -> bool:
 
 
 def address(listener: socket.socket) -> str:
-    """Where a socket is reached, as a URL."""
+    """URL of a socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class Server(uvicorn.Server):
-    """Leaves signals to us, and tells when connections are accepted."""
+    """uvicorn's server without its signal handlers, and with a callback when connections are accepted."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
@@ -80,11 +80,10 @@ class Server(uvicorn.Server):
 
 
 class Stop:
-    """What signals ask for: the first to drain, the second to end at once. Use as a context manager in the main
-    thread, around all that a signal should end in good order."""
+    """Signal handlers: the first signal drains, the second ends at once. A context manager for the main thread."""
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.at_once = asyncio.Event()
         self.signal = 0
 
@@ -98,60 +97,60 @@ class Stop:
             asyncio.get_running_loop().remove_signal_handler(number)
 
     async def unless(self, work: Coroutine[Any, Any, None], *, at_once: bool = False) -> bool:
-        """Do something, unless a signal comes first: it is cancelled then. Whether it was done.
+        """Run ``work``, and cancel it if a signal comes first. Returns whether it finished.
 
         Args:
-            at_once: let it go on after the first signal.
+            at_once: cancel only at the second signal.
         """
-        doing = asyncio.create_task(work)
-        asked = asyncio.create_task((self.at_once if at_once else self.asked).wait())
-        await asyncio.wait((doing, asked), return_when=asyncio.FIRST_COMPLETED)
-        if not doing.done():
-            doing.cancel()
-            await asyncio.wait((doing,), timeout=CLOSE_S)
+        running = asyncio.create_task(work)
+        signalled = asyncio.create_task((self.at_once if at_once else self.requested).wait())
+        await asyncio.wait((running, signalled), return_when=asyncio.FIRST_COMPLETED)
+        if not running.done():
+            running.cancel()
+            await asyncio.wait((running,), timeout=CLOSE_S)
             return False
-        asked.cancel()
-        await doing
+        signalled.cancel()
+        await running
         return True
 
     def _on_signal(self, number: int) -> None:
         self.signal = number
-        (self.at_once if self.asked.is_set() else self.asked).set()
+        (self.at_once if self.requested.is_set() else self.requested).set()
 
 
 DRAIN_S = 60.0
 
 
 _OTHER_FILES = 1_000
-"""Files that the server opens beside connections, with room to spare."""
+"""Upper bound of open files other than connections."""
 
 
 def allow_connections(limits: Limits) -> Limits:
-    """Raise the soft limit of open files towards what the connections take; many systems begin with 1024.
+    """Raise the soft limit of open files for the connections; the default of many systems is 1024.
 
     Returns:
-        The limits, with as many connections as there can be open files for: one more could not even be refused.
+        The limits, with no more connections than there can be open files.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = limits.connections + _OTHER_FILES
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    needed = limits.connections + _OTHER_FILES
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        most = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
             soft = most
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    if soft == resource.RLIM_INFINITY or soft >= needed:
         return limits
     return replace(limits, connections=max(soft - _OTHER_FILES, soft // 2))
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How serving ended."""
+class ServerExit:
+    """Signals that ended the server."""
 
     signal: int
-    """The signal that asked for it."""
+    """The first signal."""
     at_once: bool
-    """Whether a second one came, so that what ran was not waited for."""
+    """Whether a second signal came, so that running jobs were not awaited."""
 
 
 async def serve(
@@ -163,20 +162,20 @@ async def serve(
     limits: Limits,
     ready: Callable[[], None],
     drain_s: float = DRAIN_S,
-) -> Ending:
-    """Serve until a signal, then accept no more jobs, wait for what runs, and end.
+) -> ServerExit:
+    """Serve until a signal, then accept no more jobs, wait for running ones, and end.
 
-    Polls are answered while it drains. Held requests end when nothing runs any more, or when time is up.
+    Polls are answered while it drains. Open requests end when no job runs, or when time is up.
 
     Args:
         ready: called when connections are accepted.
-        drain_s: how long to wait for what runs.
+        drain_s: longest wait for running jobs.
     """
     server = Server(_config(app, limits), ready)
     serving = asyncio.create_task(server.serve([listener]))
-    asked = asyncio.create_task(stop.asked.wait())
+    signalled = asyncio.create_task(stop.requested.wait())
     at_once = asyncio.create_task(stop.at_once.wait())
-    await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait((serving, signalled), return_when=asyncio.FIRST_COMPLETED)
     if not serving.done():
         log.info("draining", signal=stop.signal, limit_s=drain_s)
         drain = asyncio.create_task(service.drain())
@@ -184,15 +183,15 @@ async def serve(
         if not drain.done():
             log.warning("not_drained", running=service.status().running)
             drain.cancel()
-        held: LongPollLimiter = app.state.held
-        held.close()
+        long_polls: LongPollLimiter = app.state.long_polls
+        long_polls.close()
         server.should_exit, server.force_exit = True, stop.at_once.is_set()
         await asyncio.wait((serving, at_once), return_when=asyncio.FIRST_COMPLETED)
         server.force_exit = True
-    for task in (asked, at_once):
+    for task in (signalled, at_once):
         task.cancel()
     await serving
-    return Ending(stop.signal, stop.at_once.is_set())
+    return ServerExit(stop.signal, stop.at_once.is_set())
 
 
 def _config(app: FastAPI, limits: Limits) -> uvicorn.Config:

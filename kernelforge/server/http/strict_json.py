@@ -12,11 +12,11 @@ from pydantic_core import from_json
 from starlette.exceptions import HTTPException
 
 MAX_VALUES = 1_000_000
-"""Values in one text. In 16 MiB there could be eight million, which take seconds, and gigabytes, to be made."""
+"""Most values in one text. In 16 MiB there could be eight million, which take seconds and gigabytes to parse."""
 
 
 class StrictRequest(Request):
-    """Reads JSON with pydantic's parser, which is faster than the standard one and bounds depth and digits."""
+    """Request that parses JSON with pydantic's parser, which is fast and limits depth and digits."""
 
     async def json(self) -> Any:
         body = await self.body()
@@ -29,11 +29,11 @@ class StrictRequest(Request):
 
 
 def has_too_many_values(text: bytes) -> bool:
-    """Whether JSON holds more than :data:`MAX_VALUES` values: counted at the speed of memory, and before it is read."""
-    if len(text) < 2 * MAX_VALUES:  # a value has a letter at least, and something between it and the next
+    """Whether JSON holds more than :data:`MAX_VALUES` values, counted quickly and before it is parsed."""
+    if len(text) < 2 * MAX_VALUES:  # a value and its separator take two characters at least
         return False
     unescaped = text.replace(rb"\\", b"").replace(rb"\"", b"")
-    if unescaped.count(b'"') > 4 * MAX_VALUES:  # two around each string, which is a value or the name of one
+    if unescaped.count(b'"') > 4 * MAX_VALUES:  # two around each string, which is a value or a key
         return True
     outside = b"".join(unescaped.split(b'"')[::2])
     return sum(outside.count(mark) for mark in (b",", b"[", b"{")) >= MAX_VALUES
@@ -50,10 +50,10 @@ class StrictRoute(APIRoute):
 
 
 def api_router(tag: str) -> APIRouter:
-    """A router of strict routes under one heading of the OpenAPI page."""
+    """A router of strict routes under one tag of the OpenAPI page."""
     return APIRouter(route_class=StrictRoute, tags=[tag])
 
 
 def json_answer(answer: BaseModel, status: int = 200) -> Response:
-    """A record that was validated when it was made, as it is."""
+    """Serialise an already validated model."""
     return Response(answer.model_dump_json(), status, media_type="application/json")

@@ -57,7 +57,7 @@ class Accepted:
 
 
 class Admission:
-    """Decides what becomes of requests.
+    """Decides whether requests are answered, joined, queued or refused.
 
     Args:
         restored: the first free numbers of jobs and evaluation tasks.

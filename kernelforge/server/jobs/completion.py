@@ -18,7 +18,7 @@ from kernelforge.server.jobs.models import ActiveJob, EvaluationTask, Phase
 from kernelforge.server.jobs.results import FaultCode, failed
 from kernelforge.server.jobs.state import ServiceState
 from kernelforge.store.database import Database, as_text, readable
-from kernelforge.workers.base import EvaluationReport, Trouble
+from kernelforge.workers.base import EvaluationReport, InfrastructureFailure
 
 _PAGE = 500
 """Jobs that are read at a time; a database may hold very many."""
@@ -191,13 +191,15 @@ class JobCompletion:
 
     def task_reported(self, task: EvaluationTask, report: EvaluationReport) -> None:
         """End a task with its evaluation, or with an infrastructure failure that is not retried."""
-        evaluation, trouble = report.evaluation, report.trouble
-        if evaluation is not None and trouble is None:
-            trouble = _mismatch(task, evaluation)
-        if evaluation is None or trouble is not None:
-            trouble = trouble or Trouble(code="internal", message="the engine reported nothing", retryable=False)
+        evaluation, failure = report.evaluation, report.trouble
+        if evaluation is not None and failure is None:
+            failure = _mismatch(task, evaluation)
+        if evaluation is None or failure is not None:
+            failure = failure or InfrastructureFailure(
+                code="internal", message="the engine reported nothing", retryable=False
+            )
             self._state.counters["troubled"] += 1
-            self._fail(task, trouble, failure_code=trouble.code)
+            self._fail(task, failure, failure_code=failure.code)
             return
         self._state.counters["evaluated"] += 1
         self._state.counters["failed_at_hidden"] += evaluation.failed_at_hidden
@@ -214,14 +216,16 @@ class JobCompletion:
     def task_lost(self, task: EvaluationTask, message: str) -> None:
         """End a task that has cost too many workers."""
         self._state.counters["given_up"] += 1
-        self._fail(task, Trouble(code="internal", message=message, retryable=True), failure_code="worker_died")
+        self._fail(
+            task, InfrastructureFailure(code="internal", message=message, retryable=True), failure_code="worker_died"
+        )
 
-    def _fail(self, task: EvaluationTask, trouble: Trouble, *, failure_code: FaultCode) -> None:
+    def _fail(self, task: EvaluationTask, failure: InfrastructureFailure, *, failure_code: FaultCode) -> None:
         self._state.active.close(task)
-        end = TaskEnd(task.id, "failed", utc_seconds(), None, None, trouble.model_dump_json())
+        end = TaskEnd(task.id, "failed", utc_seconds(), None, None, failure.model_dump_json())
         ends: list[End] = []
         for job in task.jobs.values():
-            result = failed(failure_code, trouble.message, policy=job.policy, retryable=trouble.retryable)
+            result = failed(failure_code, failure.message, policy=job.policy, retryable=failure.retryable)
             ends.append((job, JobStatus.FINISHED, result))
         self.complete(ends, end)
 
@@ -242,15 +246,15 @@ class JobCompletion:
         return [active for active, _ in ended]
 
 
-def _mismatch(task: EvaluationTask, evaluation: Evaluation) -> Trouble | None:
+def _mismatch(task: EvaluationTask, evaluation: Evaluation) -> InfrastructureFailure | None:
     """A failure if an evaluation is infrastructural or belongs to another task: it must not become a reward."""
     if evaluation.verdict is Verdict.INFRA:
-        return Trouble(code="unsupported", message=evaluation.reason, retryable=False)
+        return InfrastructureFailure(code="unsupported", message=evaluation.reason, retryable=False)
     if evaluation.candidate != task.candidate_hash or evaluation.task != task.registered.digest:
         message = f"the engine answered for candidate {evaluation.candidate}; requested was {task.candidate_hash}"
-        return Trouble(code="internal", message=message, retryable=True)
+        return InfrastructureFailure(code="internal", message=message, retryable=True)
     if evaluation.key != task.key:
         made = evaluation.fingerprint
         message = f"the evaluation ran on {made.device} ({made.gpu or made.arch}, {made.toolchain}), not as requested"
-        return Trouble(code="internal", message=message, retryable=True)
+        return InfrastructureFailure(code="internal", message=message, retryable=True)
     return None

@@ -47,7 +47,7 @@ class ActiveJob:
 
     @property
     def started_at(self) -> float | None:
-        """When a worker got its task; for a job that joined later, when it joined."""
+        """Time at which a worker got its task; for a job that joined later, when it joined."""
         started_at = self.evaluation_task.started_at
         return None if started_at is None else max(started_at, self.submitted_at)
 

@@ -20,22 +20,22 @@ FaultCode = Literal[
 
 
 def scored(policy: str, evaluation: Evaluation, source: str | None, earlier: Sequence[Evaluation] = ()) -> RewardResult:
-    """What a policy makes of an evaluation.
+    """The result of an evaluation under a reward policy.
 
-    Where a policy gives no value the result is an ``infra_error``: what ran without a jail is never rewarded
-    (``sandbox``), and a time that varies too much for the policy (``device``) may vary less when it is taken again.
+    If the policy gives no value the result is an ``infra_error``: a candidate that ran without a jail is never rewarded
+    (``sandbox``), and a time that varies too much for the policy (``device``) may vary less in another try.
 
     Args:
-        source: the candidate's, if there was one.
-        earlier: what came before in a session, oldest first. A job stands by itself: it is shown none.
+        source: source of the candidate, if there was one.
+        earlier: earlier evaluations of a session, oldest first; none for a job.
     """
     try:
-        given = reward(policy, evaluation, Context(source, earlier))
-        if given.value is not None:
-            fields = {"outcome": "scored", "reward": given.value, "error": None}
-            return RewardResult(**{**dict(_told(policy, evaluation)), **fields})
-        why = unscored(evaluation, given)
-    except Exception as error:  # a policy's mistake, or one that an upgrade took away: the job ends all the same
+        score = reward(policy, evaluation, Context(source, earlier))
+        if score.value is not None:
+            fields = {"outcome": "scored", "reward": score.value, "error": None}
+            return RewardResult(**{**dict(_without_outcome(policy, evaluation)), **fields})
+        why = unscored(evaluation, score)
+    except Exception as error:  # a bug in a policy, or a policy that was removed: the job must end nevertheless
         _LOG.exception("policy %s failed on evaluation %s", policy, evaluation.key)
         return _faulty(policy, evaluation, Fault(code="internal", message=f"policy {policy} failed: {error}"))
     jailed = evaluation.fingerprint.jail != "none"
@@ -68,30 +68,30 @@ def without_candidate(candidate: str, task: str, fingerprint: Fingerprint, fault
 
 
 def feedback(evaluation: Evaluation) -> str:
-    """What a Coder can use, at most :data:`MAX_FEEDBACK_CHARS` characters.
+    """Feedback for a Coder, at most :data:`MAX_FEEDBACK_CHARS` characters.
 
-    Of what went wrong only the reason is told, which the cascade words so that it names no hidden size.
+    For a failure it is the reason only, which the cascade writes without naming a hidden size.
     """
     if evaluation.verdict is not Verdict.OK:
         return _bounded(evaluation.reason)
-    told = [_right(evaluation)]
+    parts = [_correctness_text(evaluation)]
     performance = evaluation.performance
     if performance is not None:
         how = "measured" if performance.origin is Origin.MEASURED else "modelled"
-        told.append(f"{performance.time_us:.4g} us {how} at the full size, bound by {performance.bound}")
+        parts.append(f"{performance.time_us:.4g} us {how} at the full size, bound by {performance.bound}")
         if performance.speedup is not None:
-            told.append(f"{performance.speedup:.3g} times as fast as the fastest baseline")
+            parts.append(f"{performance.speedup:.3g} times as fast as the fastest baseline")
         if performance.quarantined is not None:
-            told.append(f"the time is not believed: {performance.quarantined}")
+            parts.append(f"the time is not believed: {performance.quarantined}")
     if evaluation.correctness is not None:
         guarded = [check for check in evaluation.correctness.sizes if check.status == "guarded"]
         if guarded:
-            told.append(f"the plan refused {len(guarded)} of {len(evaluation.correctness.sizes)} sizes")
-    return _bounded("; ".join(told))
+            parts.append(f"the plan refused {len(guarded)} of {len(evaluation.correctness.sizes)} sizes")
+    return _bounded("; ".join(parts))
 
 
-def _right(evaluation: Evaluation) -> str:
-    """At which sizes a candidate was found right."""
+def _correctness_text(evaluation: Evaluation) -> str:
+    """The sizes at which a candidate was correct, as text."""
     checks = evaluation.correctness.sizes if evaluation.correctness is not None else ()
     full = next((check for check in checks if check.size == "full"), None)
     if full is None or not full.message:
@@ -101,8 +101,8 @@ def _right(evaluation: Evaluation) -> str:
     return f"right at every size; the full size: {full.message}"
 
 
-def _told(policy: str, evaluation: Evaluation) -> RewardResult:
-    """All of a result but its outcome, which is a fault for now."""
+def _without_outcome(policy: str, evaluation: Evaluation) -> RewardResult:
+    """A result with a placeholder as its outcome."""
     performance = evaluation.performance
     origin: Literal["measured", "modelled"] | None = None
     if performance is not None:
@@ -124,7 +124,7 @@ def _told(policy: str, evaluation: Evaluation) -> RewardResult:
 
 
 def _faulty(policy: str, evaluation: Evaluation, fault: Fault) -> RewardResult:
-    return _told(policy, evaluation).model_copy(update={"error": fault})
+    return _without_outcome(policy, evaluation).model_copy(update={"error": fault})
 
 
 def _bounded(text: str) -> str:

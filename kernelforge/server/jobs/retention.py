@@ -76,7 +76,7 @@ class Retention:
                 await key_filter.refresh(self._reader)
 
     async def _excess(self) -> tuple[int, int]:
-        """How many completed jobs, and tasks, are above the limits."""
+        """Numbers of completed jobs, and of tasks, above the limits."""
         counts = "SELECT (SELECT count(*) FROM jobs WHERE status != 'queued'), (SELECT count(*) FROM works)"
         [(jobs, tasks)] = await asyncio.to_thread(self._reader.tuples, counts)
         [(pages,)], [(free,)], [(size,)] = (

@@ -18,7 +18,7 @@ from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
 from kernelforge.server.jobs.models import EvaluationTask, Phase
 from kernelforge.server.jobs.queue import FairQueue
-from kernelforge.workers.base import Engine, EvaluationReport, Prepared, Slot, Trouble, WorkerDied
+from kernelforge.workers.base import Engine, EvaluationReport, InfrastructureFailure, Prepared, Slot, WorkerDied
 
 _LOG = logging.getLogger(__name__)
 
@@ -218,7 +218,7 @@ class Scheduler:
             self._died(task, str(error) or "its worker ended")
         except Exception as error:  # a bug of an engine must not end the server
             _LOG.exception("engine %s failed", self._engine.name)
-            trouble = Trouble(
+            trouble = InfrastructureFailure(
                 code="internal", message=f"the engine failed: {type(error).__name__}: {error}", retryable=False
             )
             return EvaluationReport(order=task.order().id, trouble=trouble)
@@ -257,7 +257,9 @@ class Scheduler:
             self._completion.task_reported(task, report)
         except Exception as error:  # its jobs must end nevertheless
             _LOG.exception("the evaluation of task %d cannot be used", task.id)
-            trouble = Trouble(code="internal", message=f"{type(error).__name__}: {error}", retryable=False)
+            trouble = InfrastructureFailure(
+                code="internal", message=f"{type(error).__name__}: {error}", retryable=False
+            )
             self._completion.task_reported(task, EvaluationReport(order=report.order, trouble=trouble))
 
     def _learn_cost(self, task: EvaluationTask) -> None:
@@ -280,12 +282,12 @@ def match(idle: Iterable[Slot], ready: deque[EvaluationTask]) -> tuple[Slot, Eva
     slots = list(idle)
     head = ready[0]
     for slot in slots:
-        if head.registered.digest in slot.warm:
+        if head.registered.digest in slot.cached_tasks:
             return slot, head
     if head.passed_over < MAX_PASSED_OVER:
         for task in ready:
             for slot in slots:
-                if task.registered.digest in slot.warm:
+                if task.registered.digest in slot.cached_tasks:
                     head.passed_over += 1
                     return slot, task
     return slots[0], head

@@ -33,8 +33,7 @@ class JobServiceSettings:
     keep_evaluations: int = 200_000
     """Evaluations that are kept once no kept job refers to them; the oldest are deleted."""
     keep_bytes: int = 16 << 30
-    """Size of ``server.db`` above which the oldest completed jobs and evaluations are deleted, whatever their
-    number."""
+    """Size of ``server.db`` above which the oldest completed jobs and evaluations are deleted first."""
     evaluations_in_memory: int = 1_000
     jobs_in_memory: int = 10_000
     """Completed jobs whose answers are cached in memory."""
@@ -43,7 +42,7 @@ class JobServiceSettings:
 
 
 class ServiceState:
-    """What the parts of the job service share.
+    """State that the parts of the job service share.
 
     Args:
         active: jobs that have not ended, and their evaluation tasks.

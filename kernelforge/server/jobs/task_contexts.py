@@ -47,7 +47,7 @@ class TaskContexts:
     async def _request(self, task: Task, digest: str) -> TaskContext:
         for _ in range(_TRIES):
             try:
-                data = await self._engine.brief(task)
+                data = await self._engine.task_context(task)
             except TaskError as error:
                 raise RequestRejected(422, "task_unusable", str(error)) from error
             except WorkerDied:

@@ -1,7 +1,7 @@
 """Protocols of trainers on the job service: each module translates a few routes.
 
-What all of them keep to: a request names a registered task, or carries reference code whose hash is one's; trouble of
-ours is an HTTP error or an answer without any number in it; an option that is not honoured is refused or reported.
+Common rules: a request names a registered task, or carries reference code with the hash of one; an infrastructure
+failure is an HTTP error or an answer without numbers; an unsupported option is refused or reported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["routers"]
 
 
 def routers(service: JobService, sessions: Sessions) -> list[APIRouter]:
-    """Every dialect, for :func:`~kernelforge.server.http.app.create_app`."""
+    """Routers of all protocols, for :func:`~kernelforge.server.http.app.create_app`."""
     return [
         openrlhf.router(service),
         slime.router(service),

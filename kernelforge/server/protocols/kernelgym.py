@@ -1,8 +1,8 @@
 """KernelGYM's evaluation server (Dr. Kernel, arXiv 2602.05885): ``reward_model.server_url=http://host:port/kernelgym``.
 
-Its client posts to ``/evaluate``, looks at ``/status/{task_id}`` until that says ``completed`` and then fetches
-``/results/{task_id}``; what has failed gets its own penalty. So a candidate that does not build or is wrong is
-``completed`` here, as there, and only trouble of ours is ``failed``, with no number in it.
+Its client posts to ``/evaluate``, polls ``/status/{task_id}`` until that is ``completed``, and then fetches
+``/results/{task_id}``; a failed evaluation gets a separate penalty. So a candidate that does not build or is wrong is
+``completed``, and only an infrastructure failure is ``failed``, without numbers.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ from kernelforge.client.models import (
 from kernelforge.records import Origin
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
-from kernelforge.server.http.errors import GRACE_S, documented, trouble
+from kernelforge.server.http.errors import GRACE_S, documented, missing_score
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import body_of, ended
 
 MAX_TRIES = 8
-"""How often one ``task_id`` may be evaluated after trouble of ours."""
+"""How often one ``task_id`` may be evaluated after infrastructure failures."""
 PRIORITIES = {"low": -5, "normal": 0, "high": 5}
 Status = Literal["pending", "processing", "completed", "failed", "timeout", "cancelled"]
 
 
 class EvaluationRequest(Narrow):
-    """What KernelGYM's client sends. What is not honoured here is refused, or named in ``metadata.not_honoured``."""
+    """Request of KernelGYM's client. Unsupported options are refused, or listed in ``metadata.not_honoured``."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     task_id: str = Field(min_length=1, max_length=100)
-    """The trainer's name for this evaluation: the same one with the same text is evaluated once."""
+    """The trainer's name for this evaluation. A repeated name with the same text is evaluated once."""
     reference_code: str = Field(max_length=MAX_SOURCE_CHARS)
-    """The task's file. Only its hash is looked up."""
+    """The task file; only its hash is used."""
     kernel_code: str = Field(max_length=MAX_COMPLETION_CHARS)
     """A model's reply with its two fenced blocks, or a JSON object with ``source`` and ``plan``."""
     toolkit: Literal["kernelbench"] = "kernelbench"
     backend_adapter: Literal["kernelbench"] = "kernelbench"
     backend: Literal["cuda", "triton"] = "cuda"
-    """Candidates are CUDA C++ whatever it says; the client says ``triton`` always."""
+    """Candidates are always CUDA C++; the client always sends ``triton``."""
     workflow: Literal["kernelbench"] | None = "kernelbench"
     entry_point: Literal["Model"] = "Model"
     num_correct_trials: int = Field(default=5, ge=1, le=20)
@@ -59,10 +59,10 @@ class EvaluationRequest(Narrow):
     num_warmup: int = Field(default=3, ge=0, le=100)
     perf_trim_count: int = Field(default=0, ge=0, le=50)
     timeout: int = Field(default=300, ge=10, le=3600)
-    """Seconds after which nobody wants the answer."""
+    """Seconds after which the evaluation is cancelled."""
     priority: Literal["low", "normal", "high"] = "normal"
     device_preference: str | None = Field(default=None, max_length=100)
-    """One of this server's devices, else the request is refused."""
+    """One of this server's devices; another one is refused."""
     force_refresh: bool = False
     reference_backend: str | None = Field(default=None, max_length=100)
     uuid: str | None = Field(default=None, max_length=200)
@@ -76,7 +76,7 @@ class EvaluationRequest(Narrow):
     measure_performance: bool | None = None
     run_performance: bool | None = None
     run_correctness: Literal[True] | None = None
-    """Nothing is timed or rewarded unchecked."""
+    """Every candidate is checked before it is timed or rewarded."""
     cases: None = None
     cases_code: None = None
     """Code of a request is never executed."""
@@ -91,16 +91,16 @@ class KernelGymBatch(Narrow):
 
 
 class EvaluationAnswer(BaseModel):
-    """KernelGYM's answer. Times are in milliseconds, and measured ones."""
+    """KernelGYM's answer. Times are measured, in milliseconds."""
 
     task_id: str
     status: Status
     compiled: bool | None = None
     correctness: bool | None = None
     decoy_kernel: bool | None = None
-    """Refused by the policy gate, for what a candidate may not do."""
+    """Refused by the policy gate."""
     reference_runtime: float | None = None
-    """Of the fastest baseline."""
+    """Time of the fastest baseline."""
     kernel_runtime: float | None = None
     speedup: float | None = None
     metadata: dict[str, Any] | None = None
@@ -133,12 +133,12 @@ def router(service: JobService) -> APIRouter:
     errors = documented(400, 404, 408, 409, 413, 422, 429, 504)
 
     async def answers(
-        request: Request, asked: list[EvaluationRequest], caller: Caller
+        request: Request, bodies: list[EvaluationRequest], caller: Caller
     ) -> list[tuple[EvaluationRequest, Job | RequestRejected]]:
-        jobs = [_job(service, one) for one in asked]
-        keys = [_key(service, one, caller) for one in asked]
-        longest = max(one.timeout for one in asked) + GRACE_S
-        return list(zip(asked, await ended(request, service, caller, jobs, timeout_s=longest, keys=keys), strict=True))
+        jobs = [_job(service, body) for body in bodies]
+        keys = [_key(service, body, caller) for body in bodies]
+        longest = max(body.timeout for body in bodies) + GRACE_S
+        return list(zip(bodies, await ended(request, service, caller, jobs, timeout_s=longest, keys=keys), strict=True))
 
     @routes.post("/kernelgym/evaluate", responses=errors)
     async def evaluate(request: Request, body: EvaluationRequest, caller: Submitter) -> EvaluationAnswer:
@@ -147,20 +147,20 @@ def router(service: JobService) -> APIRouter:
         if isinstance(job, RequestRejected):
             raise job
         if job.result is None or job.result.outcome != "scored":
-            raise trouble(job)
+            raise missing_score(job)
         return answer(service, body.task_id, job, not_honoured(body))
 
     @routes.post("/kernelgym/evaluate/batch", responses=errors)
     async def evaluate_batch(request: Request, body: KernelGymBatch, caller: Submitter) -> KernelGymBatchAnswer:
-        """Evaluate several candidates side by side. One that has no score does not fail the others."""
+        """Evaluate several candidates in parallel. One without a score does not fail the others."""
         began = _when(datetime.now(UTC).timestamp())
         results = [
-            _refused(one, job)
+            _refused(item, job)
             if isinstance(job, RequestRejected)
-            else answer(service, one.task_id, job, not_honoured(one))
-            for one, job in await answers(request, body.tasks, caller)
+            else answer(service, item.task_id, job, not_honoured(item))
+            for item, job in await answers(request, body.tasks, caller)
         ]
-        good = sum(one.status == "completed" for one in results)
+        good = sum(item.status == "completed" for item in results)
         return KernelGymBatchAnswer(
             batch_id=body.batch_id,
             total_tasks=len(results),
@@ -174,31 +174,31 @@ def router(service: JobService) -> APIRouter:
 
     @routes.get("/kernelgym/status/{task_id}", responses=errors)
     async def status(task_id: str, caller: Reader) -> StatusAnswer:
-        """Where an evaluation is."""
-        job = _known(service, task_id, caller)
+        """Status of an evaluation."""
+        job = _latest_job(service, task_id, caller)
         message = None if job.result is None or job.result.error is None else job.result.error.message
         return StatusAnswer(task_id=task_id, status=_status(job), error_message=message)
 
     @routes.get("/kernelgym/results/{task_id}", responses=errors)
     async def results(task_id: str, caller: Reader) -> EvaluationAnswer:
-        """What came of an evaluation."""
-        job = _known(service, task_id, caller)
+        """Result of an evaluation."""
+        job = _latest_job(service, task_id, caller)
         if not job.status.ended:
             raise RequestRejected(
-                404, "not_finished", f"task {task_id!r} is {_status(job)}; look again", retry_after_s=1.0
+                404, "not_finished", f"task {task_id!r} is {_status(job)}; poll again", retry_after_s=1.0
             )
         return answer(service, task_id, job, {})
 
     @routes.delete("/kernelgym/tasks/{task_id}", responses=errors)
     async def cancel(task_id: str, caller: Submitter) -> StatusAnswer:
-        """End an evaluation and free what it holds."""
-        job = _known(service, task_id, caller)
+        """Cancel an evaluation and free its worker."""
+        job = _latest_job(service, task_id, caller)
         await service.cancel([job.id])
         return StatusAnswer(task_id=task_id, status=_status(service.job(job.id)))
 
     @routes.get("/kernelgym/health", responses=errors)
     async def health(caller: Anyone) -> dict[str, Any]:
-        """Whether evaluations are taken now."""
+        """Whether evaluations are accepted."""
         now = service.status()
         if now.state != "ready":
             raise RequestRejected(503, "unavailable", f"the server is {now.state}", retry_after_s=1.0)
@@ -213,9 +213,9 @@ def router(service: JobService) -> APIRouter:
     return routes
 
 
-def not_honoured(asked: EvaluationRequest) -> dict[str, str]:
-    """Options that a request sets and that change nothing here, with what is done instead."""
-    told = {
+def not_honoured(request: EvaluationRequest) -> dict[str, str]:
+    """Options of a request that have no effect here, each with the reason."""
+    reasons = {
         "backend": ("triton", "candidates are CUDA C++ with a launch plan"),
         "num_correct_trials": (..., "every size and input distribution of the task is checked"),
         "num_perf_trials": (..., "the timing protocol takes as many samples as its interval needs"),
@@ -223,7 +223,7 @@ def not_honoured(asked: EvaluationRequest) -> dict[str, str]:
         "perf_trim_count": (..., "the timing protocol gives medians with intervals"),
         "reference_backend": (..., "the speedup is over the fastest baseline"),
         "uuid": (..., "results are kept by content"),
-        "use_reference_cache": (True, "baseline and candidate are timed in one lease"),
+        "use_reference_cache": (True, "baseline and candidate are timed under one GPU lock"),
         "is_valid": (True, "results are kept by content"),
         "verbose_errors": (False, "error_message has what a Coder can use"),
         "enable_triton_detection": (False, "the policy gate is always on"),
@@ -232,17 +232,17 @@ def not_honoured(asked: EvaluationRequest) -> dict[str, str]:
         "measure_performance": (False, "a correct candidate is always timed"),
         "run_performance": (False, "a correct candidate is always timed"),
     }
-    found = {}
-    for name in asked.model_fields_set & told.keys():
-        when, instead = told[name]
-        value = getattr(asked, name)
+    ignored = {}
+    for name in request.model_fields_set & reasons.keys():
+        when, reason = reasons[name]
+        value = getattr(request, name)
         if value is not None and (when is ... or value == when):
-            found[name] = instead
-    return dict(sorted(found.items()))
+            ignored[name] = reason
+    return dict(sorted(ignored.items()))
 
 
 def answer(service: JobService, task_id: str, job: Job, ignored: dict[str, str]) -> EvaluationAnswer:
-    """A job that has ended, in KernelGYM's words."""
+    """A completed job as KernelGYM's answer."""
     result = job.result
     times: dict[str, Any] = {
         "submitted_at": _when(job.submitted_at),
@@ -268,7 +268,7 @@ def answer(service: JobService, task_id: str, job: Job, ignored: dict[str, str])
         metadata["not_honoured"] = ignored
     kernel_ms = _measured_ms(service, job)
     if kernel_ms is not None and parts.coverage is not None:
-        # Its client divides the two; both are of the timed candidate, not of a profiler's run.
+        # The client divides the two; both belong to the timed candidate, not to a profiled run.
         metadata["total_kernel_run_time_in_profiling_us"] = 1e3 * kernel_ms
         metadata["custom_kernel_cuda_time_in_profiling_us"] = 1e3 * kernel_ms * parts.coverage
     return EvaluationAnswer(
@@ -297,58 +297,59 @@ _ERRORS = {
 }
 
 
-def _job(service: JobService, asked: EvaluationRequest) -> JobRequest:
-    """
+def _job(service: JobService, request: EvaluationRequest) -> JobRequest:
+    """The job of a request.
+
     Raises:
-        RequestRejected: 422: the reference is no registered task's, or the device is not here. Nothing was executed.
+        RequestRejected: 422: the reference belongs to no registered task, or there is no such device.
     """
-    reference, _ = service.find_task(None, asked.reference_code)
-    if asked.device_preference is not None:
-        devices = service.status().devices  # counts all that is queued
-        if asked.device_preference not in devices:
+    reference, _ = service.find_task(None, request.reference_code)
+    if request.device_preference is not None:
+        devices = service.status().devices  # computed once: status() counts all queued jobs
+        if request.device_preference not in devices:
             raise RequestRejected(
-                422, "no_such_device", f"there is no device {asked.device_preference!r}; there are {devices}"
+                422, "no_such_device", f"there is no device {request.device_preference!r}; there are {devices}"
             )
-    code = asked.kernel_code
+    code = request.kernel_code
     if code.lstrip().startswith("{"):
         try:
-            held: dict[str, Any] = {"candidate": CandidateText.model_validate_json(code)}
+            candidate: dict[str, Any] = {"candidate": CandidateText.model_validate_json(code)}
         except ValueError:
-            held = {"completion": code}
+            candidate = {"completion": code}
     else:
-        held = {"completion": code}
+        candidate = {"completion": code}
     return body_of(
         JobRequest,
         {
             "task": reference,
-            "priority": PRIORITIES[asked.priority],
-            "deadline_s": asked.timeout,
-            "profile": bool(asked.enable_profiling),
-            "fresh": asked.force_refresh,
-            **held,
+            "priority": PRIORITIES[request.priority],
+            "deadline_s": request.timeout,
+            "profile": bool(request.enable_profiling),
+            "fresh": request.force_refresh,
+            **candidate,
         },
         "kernel_code",
     )
 
 
 def _keys(task_id: str) -> list[str]:
-    """Idempotency keys of a trainer's task: one for each time it is tried."""
+    """Idempotency keys of a trainer's task, one for each try."""
     digest = hashlib.sha256(task_id.encode()).hexdigest()[:40]
     return [f"kernelgym/{digest}/{turn}" for turn in range(MAX_TRIES)]
 
 
-def _key(service: JobService, asked: EvaluationRequest, caller: Caller) -> str | None:
-    """The key to evaluate under: that of the job there is, unless trouble of ours ended it or another is wanted."""
-    for key in _keys(asked.task_id):
+def _key(service: JobService, request: EvaluationRequest, caller: Caller) -> str | None:
+    """The key of the existing job, or a new one after an infrastructure failure or with ``force_refresh``."""
+    for key in _keys(request.task_id):
         job = service.keyed(key, caller)
         if job is None:
             return key
-        if not asked.force_refresh and (job.result is None or job.result.outcome == "scored"):
+        if not request.force_refresh and (job.result is None or job.result.outcome == "scored"):
             return key
     return None
 
 
-def _known(service: JobService, task_id: str, caller: Caller) -> Job:
+def _latest_job(service: JobService, task_id: str, caller: Caller) -> Job:
     """The latest job of a trainer's task."""
     for key in reversed(_keys(task_id)):
         job = service.keyed(key, caller)
@@ -369,14 +370,14 @@ def _status(job: Job) -> Status:
     return "completed" if job.result is not None and job.result.outcome == "scored" else "failed"
 
 
-def _refused(asked: EvaluationRequest, refusal: RequestRejected) -> EvaluationAnswer:
+def _refused(request: EvaluationRequest, refusal: RequestRejected) -> EvaluationAnswer:
     return EvaluationAnswer(
-        task_id=asked.task_id, status="failed", error_message=f"{refusal.code}: {refusal}", error_code="SYSTEM_ERROR"
+        task_id=request.task_id, status="failed", error_message=f"{refusal.code}: {refusal}", error_code="SYSTEM_ERROR"
     )
 
 
 def _measured_ms(service: JobService, job: Job) -> float | None:
-    """The candidate's time, where it was measured and is believed."""
+    """The candidate's time in milliseconds, if it was measured and not quarantined."""
     stored = service.stored(job.id)
     speed = None if stored is None else stored.evaluation.performance
     if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:

@@ -1,8 +1,8 @@
-"""NeMo-Gym's resources server: ``/seed_session``, ``/verify``, ``/aggregate_metrics`` and what belongs to them.
+"""NeMo-Gym's resources server: ``/seed_session``, ``/verify``, ``/aggregate_metrics`` and related routes.
 
-NeMo-Gym reaches a resources server by host and port alone, so the same routes are at the root of this server too: give
-its host and port as the server's in NeMo-Gym's configuration. A row names its task as ``task``, or as ``task`` in
-``verifier_metadata``. Trouble of ours is 503 or 504, which NeMo-RL tries again.
+NeMo-Gym addresses a resources server by host and port only, so the routes are at the root of this server too: put its
+host and port into NeMo-Gym's configuration. A row names its task as ``task``, or as ``task`` in
+``verifier_metadata``. An infrastructure failure is 503 or 504, which NeMo-RL retries.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.jobs.service import JobService
-from kernelforge.server.protocols.common import Named, Wanted, body_of, extras, job_request, plain, score_all
+from kernelforge.server.protocols.common import Named, UrlDefaults, body_of, extras, job_request, plain, score_all
 
 PREFIX = "/nemo-gym"
 HELD_S = 600.0
-"""NeMo-Gym sets no limit of its own; this one frees a device that nobody may be waiting for."""
+"""NeMo-Gym sets no limit; this one frees the device if the client has stopped waiting."""
 MAX_ROWS = 100_000
 TASK_INDEX = "_ng_task_index"
 
@@ -34,7 +34,7 @@ Row = Annotated[dict[str, Any], Body()]
 
 
 class AggregateRequest(Narrow):
-    """What NeMo-Gym sends once all rollouts are verified: their answers, less the long parts."""
+    """Request of NeMo-Gym after all rollouts are verified: their answers without the long parts."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -42,10 +42,10 @@ class AggregateRequest(Narrow):
 
 
 class AggregateAnswer(BaseModel):
-    """Means, least and greatest of the reward and its components."""
+    """Mean, minimum and maximum of the reward and its components."""
 
     group_level_metrics: list[dict[str, Any]]
-    """Per task of the data set, in the order in which they first come."""
+    """Per task of the data set, in the order of first occurrence."""
     agent_metrics: dict[str, float]
     key_metrics: dict[str, float]
 
@@ -53,21 +53,21 @@ class AggregateAnswer(BaseModel):
 def router(service: JobService) -> APIRouter:
     routes = api_router("nemo-gym")
 
-    async def seed_session(row: Row, wanted: Wanted, caller: Submitter) -> dict[str, str]:
-        """Look the row's task up before a model is asked; nothing is kept."""
+    async def seed_session(row: Row, defaults: UrlDefaults, caller: Submitter) -> dict[str, str]:
+        """Check the row's task before the model is prompted. No state is kept."""
         session = row.get("resources_session_id")
         row = row.get("task_data", {}) if session is not None else row
-        job = job_request(_named(row), wanted, "")
+        job = job_request(_named(row), defaults, "")
         service.find_task(job.task, job.reference_code)
         return {} if session is None else {"resources_session_id": str(session)}
 
     async def close_session(row: Row, caller: Submitter) -> dict[str, str]:
-        """Nothing is kept of a session, so nothing is to be closed."""
+        """Sessions have no state, so there is nothing to close."""
         return {"resources_session_id": str(row.get("resources_session_id", ""))}
 
-    async def verify(request: Request, row: Row, wanted: Wanted, caller: Submitter) -> dict[str, Any]:
-        """The row as it came, with its reward."""
-        job = job_request(_named(row), wanted, said(row.get("response")))
+    async def verify(request: Request, row: Row, defaults: UrlDefaults, caller: Submitter) -> dict[str, Any]:
+        """The row with its reward."""
+        job = job_request(_named(row), defaults, last_message(row.get("response")))
         (result,) = await score_all(request, service, caller, [job], timeout_s=HELD_S)
         more = result.model_dump(exclude={"outcome", "reward", "components", "error"})
         return row | {"reward": result.reward, "reward_components": extras(result.components), "kernelforge": more}
@@ -77,7 +77,7 @@ def router(service: JobService) -> APIRouter:
         return await asyncio.to_thread(aggregate, body.verify_responses)
 
     async def reverify_mode(caller: Reader) -> str:
-        """Verifying again needs nothing but the row."""
+        """Verification is stateless: it needs only the row."""
         return "stateless"
 
     posts: dict[str, Callable[..., Any]] = {
@@ -101,11 +101,11 @@ def router(service: JobService) -> APIRouter:
     return routes
 
 
-def said(response: Any) -> str:
-    """The text of the last message in an OpenAI response; empty where the model gave none.
+def last_message(response: Any) -> str:
+    """The text of the last message in an OpenAI response; empty if the model gave none.
 
     Raises:
-        RequestRejected: 422: it is no such response.
+        RequestRejected: 422: it is not an OpenAI response.
     """
     if not isinstance(response, dict) or not isinstance(response.get("output"), list):
         raise RequestRejected(422, "invalid", "response: an OpenAI response with its list 'output' is needed")
@@ -146,10 +146,10 @@ def _statistics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     for row in rows:
         for key, value in row.items():
             columns[key].append(value)
-    found: dict[str, float] = {}
+    statistics: dict[str, float] = {}
     for key, values in columns.items():
-        found |= {f"mean/{key}": sum(values) / len(values), f"min/{key}": min(values), f"max/{key}": max(values)}
-    return found
+        statistics |= {f"mean/{key}": sum(values) / len(values), f"min/{key}": min(values), f"max/{key}": max(values)}
+    return statistics
 
 
 def _is_number(value: Any) -> bool:
@@ -157,7 +157,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _named(row: Mapping[str, Any]) -> Named:
-    """What a row says of its task, at its top or in ``verifier_metadata``."""
+    """Fields of a row, at its top level or in ``verifier_metadata``."""
     metadata = row.get("verifier_metadata")
     inner = plain(metadata, *_NAMES) if isinstance(metadata, dict) else {}
     return body_of(Named, inner | plain(row, *_NAMES), "row")

@@ -1,8 +1,8 @@
 """OpenEnv's environment (0.10): a client with ``base_url=http://host:port/openenv``.
 
-Over ``/ws`` an episode is a session: ``reset`` names the task, each ``step`` is a turn, and the observation is what to
-ask the model next. The HTTP routes keep nothing between requests, as OpenEnv's own do not: there a step names its task
-and is a turn by itself. Trouble of ours is an ``error`` message, after which the step may be sent again.
+Over ``/ws`` an episode is a session: ``reset`` names the task, each ``step`` is a turn, and the observation is the next
+prompt. The HTTP routes are stateless, as OpenEnv's are: a step names its task and is a complete episode. An
+infrastructure failure is an ``error`` message, after which the step may be sent again.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from kernelforge.server.sessions.service import TURN_S, Sessions
 from kernelforge.version import __version__
 
 MAX_EPISODES = 1_000
-"""Connections at a time."""
+"""Connections at the same time."""
 MAX_MESSAGE_CHARS = 2 * MAX_COMPLETION_CHARS
 _WAITING = 1
-"""Messages of a connection that are read ahead of the one in work: each may take some MiB."""
+"""Messages of a connection that are read ahead; each may take some MiB."""
 
 
 class _Part(Narrow):
@@ -48,31 +48,31 @@ class _Part(Narrow):
 
 
 class ResetRequest(_Part):
-    """Which task, and how long."""
+    """Task and length of an episode."""
 
     task: str | None = Field(default=None, max_length=200)
     """``suite/name``, or a task's digest."""
     reference_code: str | None = None
-    """The task's file instead; only its hash is looked up."""
+    """The task file instead of its name; only its hash is used."""
     turns: int = Field(default=4, ge=1, le=MAX_TURNS)
     policy: str | None = Field(default=None, max_length=100)
     run_id: Name = "default"
     policy_version: int | None = Field(default=None, ge=0, le=2**53)
     seed: int | None = Field(default=None, ge=0)
-    """Changes nothing: a task is the same every time, and its inputs are drawn from a secret."""
+    """Ignored: a task does not vary, and its inputs are drawn from a secret seed."""
     episode_id: str | None = Field(default=None, max_length=255)
 
 
 class Action(_Part):
-    """What a model said."""
+    """Reply of the model."""
 
     completion: str = Field(max_length=MAX_COMPLETION_CHARS)
     task: str | None = Field(default=None, max_length=200)
-    """Only where nothing was reset, as over HTTP: the step then is an episode of its own."""
+    """Only without a reset, as over HTTP: the step is then a complete episode."""
     policy: str | None = Field(default=None, max_length=100)
-    """Goes with ``task``."""
+    """Only with ``task``."""
     metadata: dict[str, Any] = {}
-    """Not looked at; OpenEnv's own actions have it."""
+    """Ignored; OpenEnv's actions have it."""
 
 
 class StepRequest(_Part):
@@ -82,13 +82,13 @@ class StepRequest(_Part):
 
 
 class Observation(_Part):
-    """What a model is told."""
+    """Observation for the model."""
 
     task: str
     prompt: str
-    """What to ask the model next, word for word; empty at the end."""
+    """The next prompt, verbatim; empty at the end."""
     feedback: str = ""
-    """What came of the last completion, in a few lines. The prompt has it too."""
+    """Result of the last completion in a few lines; also part of the prompt."""
     verdict: str | None = None
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
@@ -122,7 +122,7 @@ def router(service: JobService, sessions: Sessions) -> APIRouter:
 
     @routes.post("/openenv/reset", responses=errors)
     async def reset(body: ResetRequest, caller: Submitter) -> Stepped:
-        """The prompt of a task. Nothing is kept; episodes of several turns go over ``/openenv/ws``."""
+        """The prompt of a task. Stateless; episodes of several turns use ``/openenv/ws``."""
         reference, _ = service.find_task(body.task, body.reference_code)
         prompt = await sessions.first_prompt(reference)
         return Stepped(observation=Observation(task=reference, prompt=prompt, max_turns=1))
@@ -141,7 +141,7 @@ def router(service: JobService, sessions: Sessions) -> APIRouter:
 
     @routes.get("/openenv/state", responses=errors)
     async def state(caller: Reader) -> State:
-        """Nothing is kept over HTTP."""
+        """An empty state: HTTP is stateless."""
         return State()
 
     @routes.get("/openenv/metadata", responses=errors)
@@ -173,7 +173,7 @@ def router(service: JobService, sessions: Sessions) -> APIRouter:
         episode = Episode(service, sessions, caller)
         open_episodes.add(episode)
         try:
-            await _talk(socket, episode)
+            await _serve_messages(socket, episode)
         finally:
             open_episodes.discard(episode)
             await episode.end()
@@ -193,12 +193,12 @@ class Episode:
         self._max_turns = 0
 
     async def answer(self, text: str | None) -> dict[str, Any] | None:
-        """The answer to a message; None to one that ends the connection."""
-        sent = b"" if text is None else text.encode()
-        if has_too_many_values(sent):
+        """The answer to a message; None if the message ends the connection."""
+        payload = b"" if text is None else text.encode()
+        if has_too_many_values(payload):
             return _error("VALIDATION_ERROR", "a message has too many values")
         try:
-            message = from_json(sent, allow_inf_nan=False)
+            message = from_json(payload, allow_inf_nan=False)
         except ValueError as error:
             return _error("INVALID_JSON", f"Invalid JSON: {error}")
         if not isinstance(message, dict):
@@ -214,34 +214,34 @@ class Episode:
             if kind == "step":
                 return _observed(await self._step(body_of(Action, data, "action")))
         except RequestRejected as refusal:
-            wrong = refusal.status in (400, 404, 409, 413, 422)
-            return _error("VALIDATION_ERROR" if wrong else "EXECUTION_ERROR", f"{refusal.code}: {refusal}")
+            invalid = refusal.status in (400, 404, 409, 413, 422)
+            return _error("VALIDATION_ERROR" if invalid else "EXECUTION_ERROR", f"{refusal.code}: {refusal}")
         except KernelForgeError as error:
             return _error("EXECUTION_ERROR", str(error))
         return _error("UNKNOWN_TYPE", f"Unknown message type: {str(kind)[:100]}")
 
     async def end(self) -> None:
-        """Forget the session, and end its turn."""
+        """Delete the session, and end its turn."""
         session, self._session = self._session, None
         if session is not None:
             with suppress(RequestRejected):  # it was idle too long, or deleted by an administrator
                 await self._sessions.delete(session, self._caller)
 
-    async def _reset(self, asked: ResetRequest) -> Stepped:
-        reference, _ = self._service.find_task(asked.task, asked.reference_code)
+    async def _reset(self, request: ResetRequest) -> Stepped:
+        reference, _ = self._service.find_task(request.task, request.reference_code)
         await self.end()
         opened = await self._sessions.open(
             SessionRequest(
                 task=reference,
-                run_id=asked.run_id,
-                policy=asked.policy,
-                policy_version=asked.policy_version,
-                turns=asked.turns,
+                run_id=request.run_id,
+                policy=request.policy,
+                policy_version=request.policy_version,
+                turns=request.turns,
             ),
             self._caller,
         )
         self._session, self._max_turns = opened.id, opened.max_turns
-        self._state = State(episode_id=asked.episode_id or opened.id, task=reference)
+        self._state = State(episode_id=request.episode_id or opened.id, task=reference)
         observation = Observation(task=reference, prompt=opened.prompt, max_turns=opened.max_turns)
         return Stepped(observation=observation, done=opened.done)
 
@@ -249,7 +249,7 @@ class Episode:
         if self._session is None:
             return await self._alone(action)
         if action.task is not None:
-            raise RequestRejected(422, "invalid", "the task was named by the reset; leave it out of the action")
+            raise RequestRejected(422, "invalid", "the reset named the task; omit it in the action")
         number = self._state.step_count + 1
         turn = await self._sessions.turn(
             self._session, TurnRequest(number=number, completion=action.completion), self._caller
@@ -278,15 +278,15 @@ class Episode:
             raise RequestRejected(422, "no_task", "reset with a task first, or name one in the action")
         opened = await self._reset(ResetRequest(task=action.task, turns=1, policy=action.policy))
         if opened.done:
-            raise RequestRejected(422, "no_task", f"nothing is asked for task {action.task!r}")
+            raise RequestRejected(422, "no_task", f"there is no prompt for task {action.task!r}")
         try:
             return await self._step(Action(completion=action.completion))
         finally:
             await self.end()
 
 
-async def _talk(socket: WebSocket, episode: Episode) -> None:
-    """Answer messages in their order until either side ends it. A client that goes away ends its turn."""
+async def _serve_messages(socket: WebSocket, episode: Episode) -> None:
+    """Answer messages in order until either side closes. A client that disconnects ends its turn."""
     waiting: asyncio.Queue[str | None] = asyncio.Queue(_WAITING)
 
     async def read() -> None:

@@ -1,8 +1,8 @@
 """OpenRLHF's remote reward: ``--reward.remote_url http://host:port/openrlhf/reward``.
 
-The trainer sends lists of queries, prompts and labels (today one of each), waits 180 s, and tries five times, a second
-apart, whatever the error was; then the sample has no reward. Older versions send empty lists to all URLs but the first,
-which have to be answered.
+The trainer sends lists of queries, prompts and labels (today one of each), waits 180 s, and retries five times, a
+second apart, after any error; then the sample has no reward. Older versions send empty lists to all URLs but the first,
+which need an answer.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import (
     LARGE_CHARS,
     Label,
-    Wanted,
+    UrlDefaults,
     extras,
     from_label,
     job_request,
@@ -30,14 +30,14 @@ from kernelforge.server.protocols.common import (
 )
 
 HELD_S = 170.0
-"""The trainer hangs up after 180."""
+"""The trainer disconnects after 180 s."""
 _TAIL_CHARS = 256
-"""Of a prompt that was cut at its start, so much has to be there."""
+"""Length that must remain of a prompt that was cut at its start."""
 _TAIL_TRIES = 64
 
 
 class RewardRequest(Narrow):
-    """What OpenRLHF sends. The lists are parallel."""
+    """Request of OpenRLHF. The lists are parallel."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
@@ -49,7 +49,7 @@ class RewardRequest(Narrow):
 
 
 class RewardAnswer(BaseModel):
-    """Parallel to the request."""
+    """Answer for OpenRLHF; the lists are parallel to the request."""
 
     rewards: list[float]
     scores: list[float]
@@ -61,22 +61,24 @@ def router(service: JobService) -> APIRouter:
     routes = api_router("openrlhf")
 
     @routes.post("/openrlhf/reward", responses=documented(400, 404, 408, 413, 422, 429, 504))
-    async def reward(request: Request, body: RewardRequest, wanted: Wanted, caller: Submitter) -> RewardAnswer:
+    async def reward(request: Request, body: RewardRequest, defaults: UrlDefaults, caller: Submitter) -> RewardAnswer:
         """Rewards of completions, as OpenRLHF's remote reward model."""
         if not len(body.query) == len(body.prompts) == len(body.labels):
             sizes = f"{len(body.query)}, {len(body.prompts)} and {len(body.labels)}"
             raise RequestRejected(
                 422, "invalid", f"query, prompts and labels are parallel lists, not of {sizes} entries"
             )
-        # Where white space differs a text is walked through letter by letter: not in the event loop, if it is long.
+        # If white space differs, texts are compared character by character; long ones in a thread.
         large = sum(map(len, body.query)) > LARGE_CHARS
-        said = await asyncio.to_thread(_completions, body) if large else _completions(body)
-        jobs = [job_request(from_label(label), wanted, text) for text, label in zip(said, body.labels, strict=True)]
+        completions = await asyncio.to_thread(_completions, body) if large else _completions(body)
+        jobs = [
+            job_request(from_label(label), defaults, text) for text, label in zip(completions, body.labels, strict=True)
+        ]
         results = await score_all(request, service, caller, jobs, timeout_s=HELD_S)
         rewards = [result.reward for result in results if result.reward is not None]
         logs = [extras(result.components) for result in results]
         return RewardAnswer(
-            rewards=rewards, scores=rewards, extra_logs={key: [one[key] for one in logs] for key in (logs or [{}])[0]}
+            rewards=rewards, scores=rewards, extra_logs={key: [row[key] for row in logs] for key in (logs or [{}])[0]}
         )
 
     return routes
@@ -88,10 +90,10 @@ def _completions(body: RewardRequest) -> list[str]:
 
 
 def completion_in(query: str, prompt: str) -> str:
-    """What follows the prompt in a query.
+    """The completion in a query: the text after the prompt.
 
-    The tokenizer may have changed white space on the way, and the trainer cuts long prompts at their start. Where the
-    prompt cannot be found nothing is guessed: it may hold a correct candidate itself.
+    The tokenizer may have changed white space, and the trainer cuts long prompts at their start. A query without its
+    prompt is refused, because the prompt itself may hold a correct candidate.
 
     Raises:
         RequestRejected: 422: the query does not begin with its prompt, or it is too long.
@@ -102,28 +104,26 @@ def completion_in(query: str, prompt: str) -> str:
         )
     if query.startswith(prompt):
         return query[len(prompt) :]
-    wanted = "".join(prompt.split())
-    if not wanted:
+    prompt_text = "".join(prompt.split())
+    if not prompt_text:
         return query
-    seen = "".join(query.split())
-    if seen.startswith(wanted):
-        return _after(query, len(wanted))
-    tail = wanted[-_TAIL_CHARS:]
-    end = len(wanted)
+    query_text = "".join(query.split())
+    if query_text.startswith(prompt_text):
+        return _after(query, len(prompt_text))
+    tail = prompt_text[-_TAIL_CHARS:]
+    end = len(prompt_text)
     for _ in range(_TAIL_TRIES):
-        at = seen.rfind(tail, 0, end)
+        at = query_text.rfind(tail, 0, end)
         if at < 0:
             break
-        if wanted.endswith(seen[: at + len(tail)]):
+        if prompt_text.endswith(query_text[: at + len(tail)]):
             return _after(query, at + len(tail))
         end = at + len(tail) - 1
-    raise RequestRejected(
-        422, "invalid", "a query does not begin with its prompt, so the completion in it is not known"
-    )
+    raise RequestRejected(422, "invalid", "a query does not begin with its prompt, so its completion is unknown")
 
 
 def _after(text: str, count: int) -> str:
-    """What follows the first ``count`` characters that are no white space."""
+    """The text after the first ``count`` characters that are not white space."""
     for position, letter in enumerate(text):
         if not letter.isspace():
             count -= 1

@@ -1,7 +1,7 @@
 """slime's remote reward: ``--rm-type remote_rm --rm-url http://host:port/slime/reward``.
 
-The trainer sends one sample, waits 120 s, and tries ten times with growing pauses, whatever the error was. The answer
-is used as it is: a number, or with ``--reward-key`` a dictionary (add ``?form=dict`` to the URL).
+The trainer sends one sample, waits 120 s, and retries ten times with growing pauses after any error. It uses the answer
+unchanged: a number, or with ``--reward-key`` a dictionary (add ``?form=dict`` to the URL).
 """
 
 from __future__ import annotations
@@ -16,21 +16,29 @@ from kernelforge.server.http.auth import Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.jobs.service import JobService
-from kernelforge.server.protocols.common import Label, Named, extras, from_label, job_request, said_in, score_all
+from kernelforge.server.protocols.common import (
+    Label,
+    Named,
+    completion_text,
+    extras,
+    from_label,
+    job_request,
+    score_all,
+)
 
 HELD_S = 110.0
-"""The trainer hangs up after 120."""
+"""The trainer disconnects after 120 s."""
 
 
 class RewardRequest(Narrow):
-    """What slime sends."""
+    """Request of slime."""
 
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     prompt: Any = None
-    """Text or messages; not looked at."""
+    """Text or messages; ignored."""
     response: str = Field(max_length=MAX_COMPLETION_CHARS)
-    """The completion, with special tokens at its end unless the trainer leaves them out."""
+    """The completion, with special tokens at its end unless the trainer removes them."""
     label: Label = None
     """``suite/name`` of the task, or an object with ``task``, ``policy``, ``run_id``, ``policy_version``..."""
 
@@ -48,8 +56,8 @@ def router(service: JobService) -> APIRouter:
         request: Request, body: RewardRequest, url: Annotated[_Url, Query()], caller: Submitter
     ) -> float | dict[str, float]:
         """The reward of one sample, as slime's remote reward model."""
-        wanted = Named(**url.model_dump(exclude={"form"}))
-        job = job_request(from_label(body.label), wanted, await said_in(body.response))
+        defaults = Named(**url.model_dump(exclude={"form"}))
+        job = job_request(from_label(body.label), defaults, await completion_text(body.response))
         (result,) = await score_all(request, service, caller, [job], timeout_s=HELD_S)
         assert result.reward is not None
         return result.reward if url.form == "number" else {"reward": result.reward, **extras(result.components)}

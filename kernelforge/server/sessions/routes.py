@@ -10,7 +10,7 @@ from starlette.responses import Response
 from kernelforge.client.models import JobId, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.long_poll import held_by
+from kernelforge.server.http.long_poll import limiter_of
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.sessions.service import Sessions
 
@@ -22,27 +22,27 @@ def router(sessions: Sessions) -> APIRouter:
 
     @routes.post("/v1/sessions", status_code=201, responses=documented(400, 408, 413, 422, 429))
     async def open_session(body: SessionRequest, caller: Submitter) -> Session:
-        """Begin a conversation about a task; the answer has what to ask the model first."""
+        """Begin a conversation about a task; the answer has the first prompt."""
         return await sessions.open(body, caller)
 
     @routes.post("/v1/sessions/{session}/turns", responses=documented(400, 404, 408, 409, 413, 422, 429, 504))
     async def take_turn(request: Request, session: SessionPath, body: TurnRequest, caller: Submitter) -> Turn:
-        """Evaluate what the model said; the answer has its reward and what to ask next.
+        """Evaluate a reply; the answer has its reward and the next prompt.
 
-        Trouble of ours is 503 or 504, and the turn is not counted. With a number a turn can be sent again at any time:
-        the request joins the turn in progress or gets its answer.
+        An infrastructure failure is 503 or 504, and the turn is not counted. A turn with a number can be sent again at
+        any time: the request joins the turn in progress or gets its answer.
         """
-        async with held_by(request).waiting(request):
+        async with limiter_of(request).waiting(request):
             return await sessions.turn(session, body, caller)
 
     @routes.get("/v1/sessions/{session}", responses=documented(404))
     async def show_session(session: SessionPath, caller: Reader) -> Session:
-        """The whole conversation, with the discounted return of each turn."""
+        """The complete conversation, with the discounted return of each turn."""
         return await sessions.get(session, caller)
 
     @routes.delete("/v1/sessions/{session}", status_code=204, responses=documented(404))
     async def delete_session(session: SessionPath, caller: Submitter) -> Response:
-        """End a conversation, its running turn included, and forget it."""
+        """End a conversation, including its running turn, and delete it."""
         await sessions.delete(session, caller)
         return Response(status_code=204)
 

@@ -1,7 +1,7 @@
 """Sessions: each turn is a job; the Judge's finding is the next user message.
 
-A turn that trouble of ours ended is not counted and may be repeated. A turn that its client lost sight of goes on, and
-an identical request joins it or gets its answer.
+A turn that ends in an infrastructure failure is not counted and may be repeated. A turn whose client disconnected
+continues, and an identical request joins it or gets its answer.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.records import Attempt, Reward
 from kernelforge.rewards import discounted_returns, find_policy
 from kernelforge.server.base import Caller, Evaluated, RequestRejected, utc_seconds
-from kernelforge.server.http.errors import GRACE_S, trouble
+from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.results import scored
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
@@ -30,17 +30,17 @@ MAX_SESSIONS = 10_000
 MAX_SESSION_CHARS = 8 << 20
 """Characters of all completions of a session."""
 MAX_STORED_CHARS = 4 << 30
-"""Characters of the turns of all sessions, as they are kept: completions, evaluations and prompts. They share a file
-with jobs, which would have to go for them."""
+"""Stored characters of the turns of all sessions: completions, evaluations and prompts. They share a file with
+jobs."""
 IDLE_S = 24 * 3600.0
-"""A session that nobody uses for so long is deleted."""
+"""A session that is idle for this long is deleted."""
 SPARED_S = 600.0
-"""A session that is not done is not deleted to make room as long as it was used so lately."""
+"""An unfinished session is not deleted to make room if it was used within this time."""
 TURN_S = 600.0
-"""Longest that a turn may take where its request does not say."""
+"""Default time limit of a turn."""
 _SWEEP_S = 60.0
-_ASIDE = 2
-"""Prompts that are written at a time: each takes a CPU core for some milliseconds."""
+_MAX_THREADS = 2
+"""Prompts that are rendered in parallel; each takes a CPU core for some milliseconds."""
 
 T = TypeVar("T")
 
@@ -59,11 +59,11 @@ class Sessions:
 
     Args:
         path: the server's database, in the results folder.
-        limit: sessions at a time, of all callers together.
-        most_chars: of their turns, as they are kept.
+        limit: sessions at the same time, of all callers together.
+        most_chars: stored characters of their turns.
 
     Raises:
-        StoreError: the database cannot be had.
+        StoreError: the database cannot be opened.
     """
 
     def __init__(
@@ -82,13 +82,14 @@ class Sessions:
         self._idle_s = idle_s
         self._spared_s = spared_s
         self._running: dict[str, _Running] = {}
-        self._aside = asyncio.Semaphore(_ASIDE)
+        self._threads = asyncio.Semaphore(_MAX_THREADS)
         self._swept = float("-inf")
 
     async def open(self, request: SessionRequest, caller: Caller) -> Session:
-        """
-        At the limit the session makes room for itself: of those without a turn in progress, the least recently used
-        that is done goes, or else the least recently used that has not been for some minutes.
+        """Open a session.
+
+        At the limit another session without a turn in progress is deleted: the least recently used one that is done,
+        or else the least recently used one that was idle for some minutes.
 
         Raises:
             RequestRejected: 422: the task is not registered, or has no facts for agents; 429: all sessions are in use.
@@ -96,37 +97,38 @@ class Sessions:
         reference, task = self._service.find_task(request.task)
         await self._sweep()
         policy = _policy(request.policy or self._service.default_policy)
-        brief = await self._brief(reference)
-        first = await self._off(lambda: next_turn(brief, (), request.turns))
+        context = await self._context(reference)
+        first = await self._in_thread(lambda: next_turn(context, (), request.turns))
         row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
         unused = utc_seconds() - self._spared_s
-        if not await self._off(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
+        if not await self._in_thread(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
             message = f"{self._limit:,} sessions are in use; delete those that are done"
             raise RequestRejected(429, "too_many_sessions", message, retry_after_s=10)
         return _session(row, [])
 
     async def first_prompt(self, reference: str) -> str:
-        """What a model is asked first about a task.
+        """The first prompt about a task.
 
         Raises:
             RequestRejected: as :meth:`open`.
         """
-        brief = await self._brief(reference)
-        return (await self._off(lambda: next_turn(brief, (), 1))).prompt
+        context = await self._context(reference)
+        return (await self._in_thread(lambda: next_turn(context, (), 1))).prompt
 
     async def get(self, session: str, caller: Caller) -> Session:
-        """
+        """A session of this caller.
+
         Raises:
             RequestRejected: 404: there is no such session of this caller.
         """
-        return _session(*await self._found(session, caller))
+        return _session(*await self._load(session, caller))
 
     async def turn(self, session: str, request: TurnRequest, caller: Caller) -> Turn:
-        """Evaluate a turn, or give the answer of one that was evaluated.
+        """Evaluate a turn, or return the answer of an evaluated one.
 
         Raises:
-            RequestRejected: 404: no such session; 409: the session has ended, another turn is running, or the number is
-                of another turn; 413: the session is too long; 503, 504: infrastructure failure; not counted.
+            RequestRejected: 404: no such session; 409: the session has ended, another turn is running, or the number
+                belongs to another turn; 413: the session is too long; 503, 504: infrastructure failure; not counted.
         """
         running = self._running.get(session)
         if running is not None:
@@ -138,7 +140,7 @@ class Sessions:
             running = _Running(caller.name, request, asyncio.create_task(self._take(session, request, caller)))
             self._running[session] = running
             running.task.add_done_callback(lambda _: self._ended(session))
-        # A client that goes away takes its wait with it, and not the turn.
+        # A client that disconnects cancels its wait, not the turn.
         await asyncio.wait([running.task])
         if running.task.cancelled():
             raise RequestRejected(
@@ -152,23 +154,23 @@ class Sessions:
         Raises:
             RequestRejected: 404: there is no such session of this caller.
         """
-        await self._found(session, caller)
+        await self._load(session, caller)
         await self._stop(session)
-        await self._off(lambda: self._store.delete(session))
-        await self._stop(session)  # one that began meanwhile: it has nowhere to go
+        await self._in_thread(lambda: self._store.delete(session))
+        await self._stop(session)  # a turn that started in the meantime
 
     async def close(self) -> None:
-        """End what is running; sessions stay for the next start."""
+        """End running turns; sessions stay for the next start."""
         for session in tuple(self._running):
             await self._stop(session)
         self._store.close()
 
     async def _take(self, session: str, request: TurnRequest, caller: Caller) -> Turn:
-        row, turns = await self._found(session, caller)
+        row, turns = await self._load(session, caller)
         answered = _answered(request, turns)
         if answered is not None:
             return answered
-        asked = _asked(request, row, turns)
+        pending = _pending_turn(request, row, turns)
         started = utc_seconds()
         job = await self._service.score(
             JobRequest(
@@ -186,21 +188,21 @@ class Sessions:
         )
         stored = self._service.stored(job.id)
         if job.result is None or job.result.outcome != "scored" or stored is None:
-            raise trouble(job)
-        earlier = [one.attempt for one in turns]
-        told = redact_hidden_failures(stored.evaluation, [one.evaluation for one in earlier])
-        stored = replace(stored, evaluation=told)
+            raise missing_score(job)
+        earlier = [item.attempt for item in turns]
+        shown_evaluation = redact_hidden_failures(stored.evaluation, [attempt.evaluation for attempt in earlier])
+        stored = replace(stored, evaluation=shown_evaluation)
         result = _in_session(row.policy, job.result, stored, earlier)
         if result.outcome != "scored":
-            raise trouble(job.model_copy(update={"result": result}))
-        brief = await self._brief(row.task)
+            raise missing_score(job.model_copy(update={"result": result}))
+        context = await self._context(row.task)
 
-        def follows() -> TurnRow:
+        def store_turn() -> TurnRow:
             reward = Reward(policy=result.policy, value=result.reward, components={})
             attempt = attempt_of(
-                row.id, asked, request.completion, stored.evaluation, stored.profile, reward, earlier, started
+                row.id, pending, request.completion, stored.evaluation, stored.profile, reward, earlier, started
             )
-            following = next_turn(brief, [*earlier, attempt], row.request.turns)
+            following = next_turn(context, [*earlier, attempt], row.request.turns)
             turn = Turn(
                 number=len(turns) + 1,
                 completion=request.completion,
@@ -208,27 +210,27 @@ class Sessions:
                 observation=following.prompt,
                 best=attempt.accepted,
             )
-            found = TurnRow(job.id, turn, attempt, following)
-            self._store.add_turn(row.id, found, tuple(self._running))
-            return found
+            turn_row = TurnRow(job.id, turn, attempt, following)
+            self._store.add_turn(row.id, turn_row, tuple(self._running))
+            return turn_row
 
-        return (await self._off(follows)).turn
+        return (await self._in_thread(store_turn)).turn
 
-    async def _found(self, session: str, caller: Caller) -> tuple[SessionRow, list[TurnRow]]:
+    async def _load(self, session: str, caller: Caller) -> tuple[SessionRow, list[TurnRow]]:
         await self._sweep()
-        found = await self._off(lambda: self._store.get(session))
-        if found is None or (found[0].owner != caller.name and "admin" not in caller.scopes):
+        loaded = await self._in_thread(lambda: self._store.get(session))
+        if loaded is None or (loaded[0].owner != caller.name and "admin" not in caller.scopes):
             raise _unknown(session)
-        return found
+        return loaded
 
-    async def _brief(self, reference: str) -> TaskContext:
+    async def _context(self, reference: str) -> TaskContext:
         _, task = self._service.find_task(reference)
         try:
             return await self._service.task_context(task)
         except RequestRejected:
             raise
         except TaskError as error:
-            raise RequestRejected(422, "task_unusable", f"task {reference!r} cannot be worked on: {error}") from error
+            raise RequestRejected(422, "task_unusable", f"task {reference!r} cannot be used: {error}") from error
         except KernelForgeError as error:
             raise RequestRejected(503, "infra_error", f"task {reference!r}: {error}", retry_after_s=2) from error
 
@@ -241,20 +243,20 @@ class Sessions:
     def _ended(self, session: str) -> None:
         running = self._running.pop(session, None)
         if running is not None and not running.task.cancelled():
-            running.task.exception()  # whoever waited was told; if nobody did, the turn is not counted
+            running.task.exception()  # mark as retrieved; waiting callers have received it
 
     async def _sweep(self) -> None:
-        """Delete what was idle too long, once a minute at most."""
+        """Delete sessions that were idle too long, at most once a minute."""
         now = utc_seconds()
         if now - self._swept < min(_SWEEP_S, self._idle_s):
             return
         self._swept = now
-        for session in await self._off(lambda: self._store.expire(now - self._idle_s)):
+        for session in await self._in_thread(lambda: self._store.expire(now - self._idle_s)):
             await self._stop(session)
 
-    async def _off(self, work: Callable[[], T]) -> T:
-        """Work beside the event loop: it reads or writes the disk, or a prompt."""
-        async with self._aside:
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        """Run disk access or prompt rendering in a thread."""
+        async with self._threads:
             try:
                 return await asyncio.to_thread(work)
             except StoreError as error:
@@ -262,7 +264,7 @@ class Sessions:
 
 
 def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
-    """The answer of a turn that was evaluated, for a request that repeats it."""
+    """The answer of an evaluated turn, for a request that repeats it."""
     if request.number is None or request.number > len(turns):
         return None
     before = turns[request.number - 1].turn
@@ -273,7 +275,7 @@ def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
 
 
 def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
-    """The reward of a turn: the policy is shown the turns before it, which a job by itself is not."""
+    """The reward of a turn: unlike for a job, the policy sees the earlier turns."""
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
     result = scored(policy, stored.evaluation, stored.source, before)
     return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
@@ -292,34 +294,34 @@ def _unknown(session: str) -> RequestRejected:
     )
 
 
-def _asked(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -> PendingTurn:
-    """What the session's next turn was asked.
+def _pending_turn(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -> PendingTurn:
+    """The pending turn of a session.
 
     Raises:
-        RequestRejected: this cannot be the session's next turn.
+        RequestRejected: the request does not fit it.
     """
     if request.number is not None and request.number != len(turns) + 1:
         raise RequestRejected(409, "turn_out_of_order", f"the next turn is {len(turns) + 1}, not {request.number}")
-    asked = (turns[-1].next if turns else row.first).asked
-    if asked is None:
+    pending = (turns[-1].next if turns else row.first).asked
+    if pending is None:
         raise RequestRejected(409, "session_done", f"the session ended after {len(turns)} turns")
-    said = sum(len(one.turn.completion) for one in turns) + len(request.completion)
-    if said > MAX_SESSION_CHARS:
+    chars = sum(len(item.turn.completion) for item in turns) + len(request.completion)
+    if chars > MAX_SESSION_CHARS:
         raise RequestRejected(
             413, "too_large", f"a session's completions may have {MAX_SESSION_CHARS:,} characters together"
         )
-    return asked
+    return pending
 
 
 def _session(row: SessionRow, turns: list[TurnRow]) -> Session:
-    rewards = [one.turn.result.reward for one in turns]
+    rewards = [item.turn.result.reward for item in turns]
     return Session(
         id=row.id,
         task=row.task,
         run_id=row.request.run_id,
         policy=row.policy,
         prompt=row.first.prompt,
-        turns=[one.turn for one in turns],
+        turns=[item.turn for item in turns],
         max_turns=row.request.turns,
         discount=row.request.discount,
         done=(turns[-1].next if turns else row.first).asked is None,

@@ -51,15 +51,15 @@ _CHARS = "sum(length(turn) + length(attempt) + length(next))"
 
 @dataclass(frozen=True)
 class SessionRow:
-    """What a session began with."""
+    """A session at its start."""
 
     id: str
     owner: str
-    """Name of the caller who opened it."""
+    """Name of the caller that opened it."""
     task: str
     """``suite/name``."""
     digest: str
-    """The task's, so that a suite that changed under a session is seen."""
+    """Digest of the task, to detect a changed suite."""
     policy: str
     """Reward policy of its turns."""
     request: SessionRequest
@@ -68,7 +68,7 @@ class SessionRow:
 
 @dataclass(frozen=True)
 class TurnRow:
-    """One turn, with all that the next one depends on."""
+    """One turn, with the data that the next one depends on."""
 
     job: str
     turn: Turn
@@ -77,15 +77,13 @@ class TurnRow:
 
 
 class SessionStore:
-    """The tables ``sessions`` and ``turns`` of the server's database, over a connection of their own.
-
-    May be used from several threads.
+    """The tables ``sessions`` and ``turns`` of the server's database, over a separate connection. Thread-safe.
 
     Args:
-        most_chars: of the turns of all sessions; above it sessions make room for the newest turn.
+        most_chars: limit of stored characters of all turns; above it old sessions are deleted.
 
     Raises:
-        StoreError: the database cannot be had, read or written.
+        StoreError: the database cannot be opened, read or written.
     """
 
     def __init__(self, path: Path, most_chars: int) -> None:
@@ -102,16 +100,16 @@ class SessionStore:
             self._chars: dict[str, int] = dict(
                 self._db.execute(f"select session, {_CHARS} from turns group by session")
             )
-            """Of the turns of each session that has one."""
+            """Characters of the turns by session."""
 
     def close(self) -> None:
         with self._lock:
             self._db.close()
 
     def add(self, row: SessionRow, most: int, unused_since: float, busy: Sequence[str]) -> bool:
-        """Keep a session; where there are ``most`` already, in the place of the least recently used that is done, or
-        else of the least recently used since before ``unused_since``, in UTC seconds since 1970. Those that are
-        ``busy`` stay. False, and nothing has changed: all are in use.
+        """Store a session. If there are ``most`` already, the least recently used one that is done is deleted, or else
+        the least recently used one since before ``unused_since``, in UTC seconds since 1970. Sessions that are
+        ``busy`` stay. Returns False, without a change, if all are in use.
         """
         now = utc_seconds()
         texts = (row.id, row.owner, row.task, row.digest, row.policy, _json(row.request), _json(row.first))
@@ -119,44 +117,44 @@ class SessionStore:
             self._db.execute("begin immediate")
             [count] = self._db.execute("select count(*) from sessions").fetchone()
             if count >= most:
-                one = self._spare(unused_since, busy)
-                if one is None:
+                expendable = self._expendable(unused_since, busy)
+                if expendable is None:
                     return False
-                self._delete(one)
+                self._delete(expendable)
             self._db.execute("insert into sessions values (?, ?, ?, ?, ?, ?, ?, ?, ?, 0)", (*texts, now, now))
         return True
 
-    def _spare(self, unused_since: float, busy: Sequence[str]) -> str | None:
-        """The session that is missed least."""
-        for what, parameters in (("done = 1", ()), ("used_at < ?", (unused_since,))):
+    def _expendable(self, unused_since: float, busy: Sequence[str]) -> str | None:
+        """The session to delete first, if any may be deleted."""
+        for condition, parameters in (("done = 1", ()), ("used_at < ?", (unused_since,))):
             free = "id not in (select value from json_each(?))"
-            found = self._db.execute(
-                f"select id from sessions where {free} and {what} order by used_at limit 1",
+            row = self._db.execute(
+                f"select id from sessions where {free} and {condition} order by used_at limit 1",
                 (json.dumps(busy), *parameters),
             ).fetchone()
-            if found is not None:
-                return str(found[0])
+            if row is not None:
+                return str(row[0])
         return None
 
     def get(self, session: str) -> tuple[SessionRow, list[TurnRow]] | None:
-        """A session with its turns, by number; None where there is none.
+        """A session with its turns, by number; None if there is none.
 
         Raises:
             StoreError: it cannot be read.
         """
         with self._errors(), self._lock:
-            found = self._db.execute(
+            columns = self._db.execute(
                 "select id, owner, task, digest, policy, request, first from sessions where id = ?", (session,)
             ).fetchone()
             turns = self._db.execute(
                 "select job, turn, attempt, next from turns where session = ? order by number", (session,)
             ).fetchall()
-        if found is None:
+        if columns is None:
             return None
-        name, owner, task, digest, policy, request, first = found
+        name, owner, task, digest, policy, request, first = columns
         with readable(self._path, f"session {session}"):
-            began = SessionRequest.model_validate_json(request), NextTurn.model_validate_json(first)
-            row = SessionRow(name, owner, task, digest, policy, *began)
+            parsed = SessionRequest.model_validate_json(request), NextTurn.model_validate_json(first)
+            row = SessionRow(name, owner, task, digest, policy, *parsed)
             return row, [
                 TurnRow(
                     job,
@@ -168,11 +166,11 @@ class SessionStore:
             ]
 
     def add_turn(self, session: str, row: TurnRow, busy: Sequence[str]) -> None:
-        """Keep the next turn. It is on disk when this returns. Where all sessions together are too large then, those
-        that are missed least go, but none that is ``busy``."""
+        """Store the next turn; it is on disk when this returns. If all sessions together are then too large, others
+        are deleted, except those that are ``busy``."""
         values = (session, row.turn.number, row.job, _json(row.turn), _json(row.attempt), _json(row.next))
         chars = sum(map(len, values[3:]))
-        gone: list[str] = []
+        deleted: list[str] = []
         with self._errors(), self._lock:
             total = sum(self._chars.values()) + chars
             with self._db:
@@ -182,12 +180,15 @@ class SessionStore:
                 self._db.execute(
                     "update sessions set used_at = ?, done = ? where id = ?", (utc_seconds(), done, session)
                 )
-                while total > self._most_chars and (one := self._spare(utc_seconds(), (session, *busy))) is not None:
-                    self._db.execute("delete from sessions where id = ?", (one,))
-                    total -= self._chars.get(one, 0)
-                    gone.append(one)
-            for one in gone:
-                self._chars.pop(one, None)
+                while total > self._most_chars:
+                    other = self._expendable(utc_seconds(), (session, *busy))
+                    if other is None:
+                        break
+                    self._db.execute("delete from sessions where id = ?", (other,))
+                    total -= self._chars.get(other, 0)
+                    deleted.append(other)
+            for other in deleted:
+                self._chars.pop(other, None)
             self._chars[session] = self._chars.get(session, 0) + chars
 
     def delete(self, session: str) -> None:
@@ -199,12 +200,12 @@ class SessionStore:
         self._chars.pop(session, None)
 
     def expire(self, before: float) -> list[str]:
-        """Delete sessions that were not used since a time, in UTC seconds since 1970; gives back which."""
+        """Delete sessions that were not used since a time, in UTC seconds since 1970. Returns their ids."""
         with self._errors(), self._lock:
             rows = self._db.execute("delete from sessions where used_at < ? returning id", (before,)).fetchall()
-            for (one,) in rows:
-                self._chars.pop(one, None)
-        return [str(one) for (one,) in rows]
+            for (session,) in rows:
+                self._chars.pop(session, None)
+        return [str(session) for (session,) in rows]
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -1,12 +1,12 @@
 """The next message of a session: the same text as ``refine`` would send.
 
-Pure functions over attempts. The loop is CudaForge's, as :mod:`kernelforge.search.refine` has it: repair what failed,
-optimise what is right, one finding of the built-in Judge at a time, from the best attempt so far. Nothing is tuned and
-no lessons are shown, as in a run without tuning and memory.
+Pure functions over attempts. The loop is CudaForge's, as in :mod:`kernelforge.search.refine`: repair a failed attempt,
+optimise a correct one, with one finding of the built-in Judge at a time, from the best attempt so far. There are no
+tuning and no lessons, as in a run without tuning and memory.
 
-One thing differs: a session has the turns that were asked for. Where ``refine`` would end, because the Judge finds
-nothing left to gain or three seeds gave nothing, the model is asked on, without a finding. Conversations that end early
-would have fewer rewards to sum up, and so the best of them the lowest returns.
+One difference: a session has the requested number of turns. Where ``refine`` would end, because the Judge finds no gain
+or three seeds failed, the next prompt has no finding. Conversations that end early would sum up fewer rewards, so the
+best of them would have the lowest returns.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from kernelforge.search import Proposal, make_strategy
 from kernelforge.server.base import utc_seconds
 
 CODER = "session"
-"""What attempts of a session say of who wrote them."""
+"""Coder of a session's attempts."""
 
 
 class PendingTurn(Record):
-    """What was asked for, and so what the next completion answers."""
+    """The request that the next completion answers."""
 
     operator: Operator
     parent: int | None = None
-    """Number of the attempt to mend or to improve."""
+    """Number of the attempt to repair or to improve."""
     finding: Finding | None = None
 
 
 class NextTurn(Record):
-    """How a session goes on."""
+    """The next request and prompt of a session."""
 
     asked: PendingTurn | None
-    """None: it has ended."""
+    """None if the session has ended."""
     prompt: str = ""
 
 
-def next_turn(brief: TaskContext, attempts: Sequence[Attempt], turns: int) -> NextTurn:
-    """What to ask after some attempts; nothing after ``turns`` of them."""
+def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int) -> NextTurn:
+    """The next turn after some attempts; ended after ``turns`` of them."""
     if len(attempts) >= turns:
         return NextTurn(asked=None)
     strategy = make_strategy("refine", rounds=turns)
@@ -58,18 +58,18 @@ def next_turn(brief: TaskContext, attempts: Sequence[Attempt], turns: int) -> Ne
     parent = None if proposal.parent is None else attempts[proposal.parent]
     finding: Finding | None = None
     if proposal.judge and parent is not None:
-        found = BuiltinJudge().find(JudgeRequest(brief, parent, attempts, best, proposal.rank, proposal.sight))
-        finding = None if found.kind == "stop" else found
+        judged = BuiltinJudge().find(JudgeRequest(context, parent, attempts, best, proposal.rank, proposal.sight))
+        finding = None if judged.kind == "stop" else judged
     request = CoderRequest(
-        brief, proposal.operator, parent, finding, attempts, best, sample=proposal.sample, sight=proposal.sight
+        context, proposal.operator, parent, finding, attempts, best, sample=proposal.sample, sight=proposal.sight
     )
-    asked = PendingTurn(operator=proposal.operator, parent=proposal.parent, finding=finding)
-    return NextTurn(asked=asked, prompt=coder_prompt(request).text)
+    pending = PendingTurn(operator=proposal.operator, parent=proposal.parent, finding=finding)
+    return NextTurn(asked=pending, prompt=coder_prompt(request).text)
 
 
 def attempt_of(
     session: str,
-    asked: PendingTurn,
+    pending: PendingTurn,
     completion: str,
     evaluation: Evaluation,
     profile: Profile | None,
@@ -77,10 +77,10 @@ def attempt_of(
     earlier: Sequence[Attempt],
     started: float,
 ) -> Attempt:
-    """A completion that was evaluated, as the next attempt; whether it is the best so far is decided as in a run.
+    """The attempt of an evaluated completion, accepted as the best under the same rule as in a run.
 
     Args:
-        started: when it was submitted, in UTC seconds since 1970.
+        started: time of submission, in UTC seconds since 1970.
     """
     try:
         candidate = parse_reply(completion)
@@ -92,13 +92,13 @@ def attempt_of(
         evaluation,
         run=session,
         task=evaluation.task,
-        operator=asked.operator,
-        parent=None if asked.parent is None else earlier[asked.parent],
+        operator=pending.operator,
+        parent=None if pending.parent is None else earlier[pending.parent],
         reward=reward,
         started=datetime.fromtimestamp(started, UTC),
         seconds=max(0.0, utc_seconds() - started),
         series=session,
         coder=CODER,
-        finding=asked.finding,
+        finding=pending.finding,
         profile=profile if evaluation.verdict is Verdict.OK else None,
     )

@@ -1,7 +1,7 @@
 """The Ray actor of a worker: forwards requests and reports as JSON.
 
-The worker is a process of its own, as on a single machine: with a scrubbed environment and one socket. Ray's token and
-its connections stay in Ray's process, out of the reach of what forks the jailed children.
+The worker is a separate process, as on a single machine, with a scrubbed environment and one socket. Ray's token and
+connections stay in Ray's process, out of reach of the process that forks jailed children.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from kernelforge.workers.process import Worker
 from kernelforge.workers.worker_main import WorkerSettings
 
 
-class Lease:
-    """Holds a GPU, or CPUs, for one worker, and ends with the raylet that started it.
+class WorkerActor:
+    """Reserves a GPU, or CPUs, for one worker, and ends with the raylet that started it.
 
-    Its methods run side by side on one event loop, as Ray runs async actors. Replies are those of the worker, with
-    ``died`` where it is gone, ``interrupted`` where the order was, and ``error`` where the worker raised one.
+    Ray runs its methods concurrently on one event loop. Replies are those of the worker, with ``died`` if it has ended,
+    ``interrupted`` if the order was interrupted, and ``error`` if the worker raised an error.
     """
 
     def __init__(self) -> None:
-        # Ray's process would first wait for its calls to end, maybe for ever, and keep the GPU that long.
+        # Otherwise Ray's process waits for its calls to end, possibly for ever, and keeps the GPU.
         syscalls.prctl("prctl(PDEATHSIG)", syscalls.PR_SET_PDEATHSIG, signal.SIGKILL)
         self._worker: Worker | None = None
         self._numbers: dict[int, int] = {}
         self._latest = 0
-        self._unwanted: set[int] = set()
+        self._interrupted: set[int] = set()
 
     async def start(self, name: str, settings: str) -> str:
-        """Start the worker: ``{"ready": target, "toolchain": ..., "pid": ...}``, or why there is none."""
-        chosen = WorkerSettings.model_validate_json(settings)
+        """Start the worker: ``{"ready": target, "toolchain": ..., "pid": ...}``, or ``error``."""
+        parsed = WorkerSettings.model_validate_json(settings)
         try:
-            if chosen.device == "cuda":
-                chosen = chosen.model_copy(update={"device": _leased_gpu()})
-            self._worker = await Worker.start(name, chosen)
+            if parsed.device == "cuda":
+                parsed = parsed.model_copy(update={"device": _assigned_gpu()})
+            self._worker = await Worker.start(name, parsed)
         except KernelForgeError as error:
-            return json.dumps({"error": _told(error)})
+            return json.dumps({"error": _serialised(error)})
         assert self._worker.target is not None
         return json.dumps(
             {
@@ -54,14 +54,14 @@ class Lease:
         )
 
     async def ask(self, number: int, op: str, content: str) -> str:
-        """Give the worker a request and wait for its reply."""
+        """Send a request to the worker and wait for its reply."""
         assert self._worker is not None
         self._latest = number
-        if number in self._unwanted:
-            self._unwanted.discard(number)
-            return json.dumps({"interrupted": True, "warm": sorted(self._worker.warm)})
-        own, reply = self._worker.send(op, **json.loads(content))
-        self._numbers[number] = own
+        if number in self._interrupted:
+            self._interrupted.discard(number)
+            return json.dumps({"interrupted": True, "warm": sorted(self._worker.cached_tasks)})
+        worker_number, reply = self._worker.send(op, **json.loads(content))
+        self._numbers[number] = worker_number
         answer: dict[str, Any]
         try:
             answer = dict(await reply)
@@ -70,38 +70,38 @@ class Lease:
         except EvaluationCancelled:
             answer = {"interrupted": True}
         except KernelForgeError as error:
-            answer = {"error": _told(error)}
+            answer = {"error": _serialised(error)}
         finally:
             del self._numbers[number]
-        return json.dumps({**answer, "warm": sorted(self._worker.warm)})
+        return json.dumps({**answer, "warm": sorted(self._worker.cached_tasks)})
 
     async def interrupt(self, number: int) -> None:
-        """Have a request ended whose reply nobody wants."""
+        """End an abandoned request."""
         assert self._worker is not None
         if number in self._numbers:
             self._worker.interrupt(self._numbers[number])
-        elif number > self._latest:  # it has overtaken its request
-            self._unwanted.add(number)
+        elif number > self._latest:  # it arrived before its request
+            self._interrupted.add(number)
 
     async def ended(self) -> str:
-        """Answer when the worker has ended."""
+        """Return when the worker has ended."""
         assert self._worker is not None
         await self._worker.ended()
         return "{}"
 
     async def close(self) -> str:
-        """End the worker in good order."""
+        """End the worker."""
         if self._worker is not None:
             await self._worker.close()
         return "{}"
 
 
-def _told(error: KernelForgeError) -> dict[str, str]:
+def _serialised(error: KernelForgeError) -> dict[str, str]:
     return {"kind": type(error).__name__, "message": str(error)}
 
 
 def _toolchain() -> dict[str, str]:
-    """What this node evaluates with, also where its worker was told whom to prepare for."""
+    """Versions on this node, by the names of a fingerprint."""
     return {
         "kernelforge": __version__,
         "toolchain": installed_toolchain().name,
@@ -109,14 +109,14 @@ def _toolchain() -> dict[str, str]:
     }
 
 
-def _leased_gpu() -> str:
-    """The GPU that Ray gave this actor, by the number that the driver knows it by."""
+def _assigned_gpu() -> str:
+    """The GPU that Ray assigned to this actor, by the driver's number."""
     import ray
 
     ids = ray.get_gpu_ids()
     if len(ids) != 1 or not str(ids[0]).isdigit():
         raise KernelForgeError(
-            f"Ray leased GPU {ids} where one with a number was asked for: start its nodes without "
+            f"Ray assigned GPU {ids}, but one with a number is needed: start its nodes without "
             "CUDA_VISIBLE_DEVICES, or with numbers in it"
         )
     return f"cuda:{ids[0]}"

@@ -1,8 +1,8 @@
 """Calls of Ray: connect, list nodes, create actors.
 
-Ray runs any code that whoever reaches it sends, so the only thing between a network and every node is the token (since
-2.52: ``RAY_AUTH_MODE=token``). A client that has one is let into a cluster that asks for none, without a word; hence
-the look at the door before anything is sent through it.
+Ray executes any code it receives over the network; only its token protects the nodes (since 2.52:
+``RAY_AUTH_MODE=token``). A cluster without tokens silently accepts a client that has one, so the cluster is probed
+before anything is sent.
 Source: https://docs.ray.io/en/latest/ray-security/token-auth.html
 """
 
@@ -22,14 +22,14 @@ from typing import Any
 
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import install_hint
-from kernelforge.workers.ray.actor import Lease
+from kernelforge.workers.ray.actor import WorkerActor
 
 TOKEN_HELP = "see docs/engines.md for how to start a cluster"
 
-_REACH_S = 5.0
-_KNOCK_S = 60.0
+_CONNECT_S = 5.0
+_PROBE_S = 60.0
 _REFUSED = 7
-_KNOCK = f"""
+_PROBE = f"""
 import sys
 from ray._raylet import GcsClient
 from ray.exceptions import AuthenticationError
@@ -42,18 +42,18 @@ except AuthenticationError:
 
 @dataclass(frozen=True)
 class Node:
-    """A machine of the cluster that is alive."""
+    """A live machine of the cluster."""
 
     id: str
     host: str
     cpus: int
     gpus: int
     memory_bytes: int
-    """What Ray says that its actors may use."""
+    """Memory that Ray offers to actors."""
 
     @property
     def label(self) -> str:
-        """What operators call it: several nodes may be on one host."""
+        """Name for operators, unique although several nodes may run on one host."""
         return f"{self.host}-{self.id[:6]}"
 
 
@@ -61,10 +61,10 @@ class Cluster:
     """A connection to a running cluster; a process can have one.
 
     Args:
-        address: of the head node, as in ``10.0.0.1:6379``.
+        address: address of the head node, as in ``10.0.0.1:6379``.
 
     Raises:
-        UsageError: Ray is not installed, or the address is none.
+        UsageError: Ray is not installed, or the address is invalid.
     """
 
     def __init__(self, address: str | None) -> None:
@@ -73,8 +73,8 @@ class Cluster:
         host, _, port = address.rpartition(":")
         if not host or not port.isdigit() or "/" in host:
             raise UsageError(
-                f"--address {address!r} is no address of a Ray cluster: give HOST:PORT of its head node, as in "
-                "10.0.0.1:6379. The reward server runs on one of the cluster's nodes, so ray:// is of no use"
+                f"--address {address!r} is not the address of a Ray cluster: give HOST:PORT of its head node, as in "
+                "10.0.0.1:6379. The reward server runs on one of the cluster's nodes, so ray:// is not supported"
             )
         self.address, self._host, self._port = address, host.strip("[]"), int(port)
         check_token()
@@ -85,34 +85,34 @@ class Cluster:
         self._ray = ray
 
     async def connect(self) -> None:
-        """Join the cluster, once it is known to turn away who has no token.
+        """Join the cluster, after checking that it rejects invalid tokens.
 
         Raises:
-            KernelForgeError: nothing answers there, it lets anybody in, or it refuses our token.
+            KernelForgeError: it cannot be reached, accepts any client, or rejects this process's token.
         """
         try:
-            async with asyncio.timeout(_REACH_S):
+            async with asyncio.timeout(_CONNECT_S):
                 _, writer = await asyncio.open_connection(self._host, self._port)
             writer.close()
         except (OSError, TimeoutError) as error:
-            why = str(error) or f"no answer in {_REACH_S:g} s"
+            why = str(error) or f"no answer in {_CONNECT_S:g} s"
             raise KernelForgeError(f"no Ray cluster answers at {self.address}: {why}; {TOKEN_HELP}") from None
-        # Strangers first: a cluster that lets them in is not told our token.
-        stranger = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
-        if await self._knock(stranger):
+        # With a random token first: a cluster that accepts it does not receive the real one.
+        random_token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(16)}
+        if await self._probe(random_token):
             raise KernelForgeError(
-                f"the Ray cluster at {self.address} lets anybody in who reaches it, and would run what they send: "
+                f"the Ray cluster at {self.address} accepts clients without a valid token and runs their code: "
                 f"start every node of it with RAY_AUTH_MODE=token; {TOKEN_HELP}"
             )
-        if not await self._knock({}):
+        if not await self._probe({}):
             raise KernelForgeError(
-                f"the Ray cluster at {self.address} refuses the token of this process: give it the cluster's by "
+                f"the Ray cluster at {self.address} refuses the token of this process: provide the cluster's token in "
                 f"RAY_AUTH_TOKEN_PATH, RAY_AUTH_TOKEN or ~/.ray/auth_token; {TOKEN_HELP}"
             )
         if self._ray.is_initialized():
-            raise KernelForgeError("this process is in a Ray cluster already, and can be in one only")
+            raise KernelForgeError("this process has joined a Ray cluster already, and can join only one")
         try:
-            # In a thread: it blocks, and in the main one it would take SIGTERM from the server.
+            # In a thread: it blocks, and in the main thread it would replace the SIGTERM handler of the server.
             await asyncio.to_thread(
                 self._ray.init,
                 self.address,
@@ -122,11 +122,11 @@ class Cluster:
             )
         except Exception as error:
             raise KernelForgeError(f"the Ray cluster at {self.address} cannot be joined: {error}") from error
-        _take_back(signal.SIGTERM)
+        _restore_handler(signal.SIGTERM)
 
     async def nodes(self) -> list[Node]:
         """The nodes that are alive now."""
-        found = await asyncio.to_thread(self._ray.nodes)
+        nodes = await asyncio.to_thread(self._ray.nodes)
         return [
             Node(
                 id=node["NodeID"],
@@ -135,16 +135,16 @@ class Cluster:
                 gpus=int(node["Resources"].get("GPU", 0)),
                 memory_bytes=int(node["Resources"].get("memory", 0)),
             )
-            for node in found
+            for node in nodes
             if node["Alive"]
         ]
 
-    def lease(self, node: str, *, cpus: float, gpus: int) -> Any:
-        """The handle of a new actor on a node; it starts when what it takes is free there. Ray tries nothing again."""
+    def start_actor(self, node: str, *, cpus: float, gpus: int) -> Any:
+        """The handle of a new actor on a node; it starts once its resources are free. Ray retries nothing."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return (
-            self._ray.remote(Lease)
+            self._ray.remote(WorkerActor)
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus,
@@ -156,45 +156,45 @@ class Cluster:
         )
 
     def kill(self, actor: Any) -> None:
-        """End an actor and the process that it is in."""
+        """End an actor and its process."""
         self._ray.kill(actor, no_restart=True)
 
     @property
     def error(self) -> type[Exception]:
-        """What a call of an actor raises where the actor or its node is gone, among others."""
+        """Base class of errors of actor calls, for example of an actor or node that is gone."""
         error: type[Exception] = self._ray.exceptions.RayError
         return error
 
     async def disconnect(self) -> None:
-        """Leave the cluster; every actor of ours ends."""
+        """Leave the cluster; every actor of this process ends."""
         await asyncio.to_thread(self._ray.shutdown)
 
-    async def _knock(self, changes: dict[str, str]) -> bool:
-        """Whether the cluster lets a process in whose environment is ours with ``changes``.
+    async def _probe(self, changes: dict[str, str]) -> bool:
+        """Whether the cluster accepts a process with this environment and ``changes``.
 
         Raises:
-            KernelForgeError: it answers neither yes nor no.
+            KernelForgeError: the answer is neither acceptance nor refusal.
         """
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", _KNOCK, self.address,
+            sys.executable, "-c", _PROBE, self.address,
             env={**os.environ, **changes}, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE,
         )  # fmt: skip
         try:
-            async with asyncio.timeout(_KNOCK_S):
-                _, told = await process.communicate()
+            async with asyncio.timeout(_PROBE_S):
+                _, stderr = await process.communicate()
         except BaseException as error:
             process.kill()
             await process.wait()
             if isinstance(error, TimeoutError):
                 raise KernelForgeError(
-                    f"what answers at {self.address} does not speak as Ray {self.version} does"
+                    f"the server at {self.address} does not answer like Ray {self.version}"
                 ) from None
             raise
         if process.returncode in (0, _REFUSED):
             return process.returncode == 0
-        lines = told.decode(errors="replace").strip().splitlines()
+        lines = stderr.decode(errors="replace").strip().splitlines()
         raise KernelForgeError(
-            f"the Ray cluster at {self.address} cannot be asked: {lines[-1] if lines else 'it crashed'}"
+            f"the Ray cluster at {self.address} cannot be probed: {lines[-1] if lines else 'it crashed'}"
         )
 
     @property
@@ -202,30 +202,30 @@ class Cluster:
         return str(self._ray.__version__)
 
 
-def _take_back(number: signal.Signals) -> None:
-    """Put this process's own handler of a signal in front again: Ray's, below Python, prints a stack trace first."""
+def _restore_handler(number: signal.Signals) -> None:
+    """Reinstall this process's handler of a signal, which Ray replaced by one that prints a stack trace."""
     own = signal.getsignal(number)
     if own is not None and threading.current_thread() is threading.main_thread():
         signal.signal(number, own)
 
 
 def check_token() -> None:
-    """Have Ray use a token in this process.
+    """Make Ray use a token in this process.
 
     Raises:
-        UsageError: there is none, or this process is told to do without.
+        UsageError: there is no token, or the environment disables it.
     """
     if "ray" in sys.modules and "RAY_AUTH_MODE" not in os.environ:
-        raise UsageError("Ray was imported before it could be told to use a token: set RAY_AUTH_MODE=token")
-    # Ray reads it once, when it is imported.
+        raise UsageError("Ray was imported before a token was configured: set RAY_AUTH_MODE=token")
+    # Ray reads the variable once, at import.
     mode = os.environ.setdefault("RAY_AUTH_MODE", "token")
     if mode.lower() != "token":
         raise UsageError(f"RAY_AUTH_MODE={mode}: a reward server only joins a Ray cluster with RAY_AUTH_MODE=token")
     if os.environ.get("RAY_AUTH_TOKEN"):
         return
-    # Ray aborts the process where it cannot read the file, so that is found out before.
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = Path(named) if named else Path.home() / ".ray" / "auth_token"
+    # Ray aborts the process if it cannot read the file, so check that first.
+    configured = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(configured) if configured else Path.home() / ".ray" / "auth_token"
     try:
         empty = not path.read_text().strip()
     except OSError as error:

@@ -1,5 +1,7 @@
-"""The engine of a Ray cluster: a worker for each of its GPUs, or for each slot of an emulated device, and some that
-only prepare. Nodes may come and go while it runs."""
+"""The engine of a Ray cluster: device workers on its GPUs or emulated slots, and compile workers.
+
+Nodes may join and leave while it runs.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,16 @@ from kernelforge.workers.slot import WorkerSlot
 from kernelforge.workers.worker_main import WorkerSettings
 
 POLL_S = 1.0
-"""How often the nodes of the cluster are looked at."""
+"""Interval of checks for new and lost nodes."""
 
-_OF_ONE_PLACE = {"device", "gpu_uuid"}
-"""What fingerprints of one engine's devices may differ in."""
+_DEVICE_SPECIFIC = {"device", "gpu_uuid"}
+"""Fields in which fingerprints of one engine's devices may differ."""
 
 _LOG = logging.getLogger(__name__)
 
 
-class Places(NamedTuple):
-    """How many workers a node has room for."""
+class Capacity(NamedTuple):
+    """Number of workers that fit on a node."""
 
     slots: int
     compilers: int
@@ -45,20 +47,20 @@ class RayEngine(WorkerPoolEngine):
 
     Args:
         device: ``emulated:h100``; or ``cuda``, which is every GPU of every node.
-        address: of the cluster's head node, as in ``10.0.0.1:6379``.
-        slots: candidates that a node evaluates at a time; None for all that its GPUs or CPUs have room for.
-        compilers: workers of a node that prepare candidates and brief agents.
-        measure: how a device that measures is used.
-        allow_unconfined: run children without a jail where none works.
-        threads: threads that one emulated run, and an oracle, may use: CPUs that each slot takes.
-        warm_tasks: oracles that each slot keeps, as far as a third of its node's memory, over its slots, holds them.
-        cache: folder of the build cache on every node; None for the user's own. Where nodes share no file system, a
-            slot compiles anew what another node has prepared.
-        run_limit_s: longest that one run of a candidate's plan may take, in wall seconds; None for 20 s.
-        compile_limit_s: longest that one compilation may take, in seconds of wall and of CPU time; None for 60 s.
+        address: address of the cluster's head node, as in ``10.0.0.1:6379``.
+        slots: candidates that a node evaluates at a time; None for as many as its GPUs or CPUs allow.
+        compilers: compile workers of a node.
+        measure: settings of timing on a GPU.
+        allow_unconfined: run children without a jail if none works.
+        threads: threads of one emulated run, and of an oracle, which is the number of CPUs per slot.
+        warm_tasks: oracles that each slot keeps; those of a node together hold at most a third of its memory.
+        cache: folder of the build cache on every node; None for the user's cache. Without a shared file system a
+            slot compiles again what another node has prepared.
+        run_limit_s: longest run of a candidate's plan, in wall seconds; None for 20 s.
+        compile_limit_s: longest compilation, in seconds of wall and of CPU time; None for 60 s.
 
     Raises:
-        UsageError: options that do not go together; no address, no Ray, no token.
+        UsageError: contradicting options; no address, no Ray, no token.
         DeviceError: there is no such device.
     """
 
@@ -97,122 +99,126 @@ class RayEngine(WorkerPoolEngine):
         )
         self._cluster = Cluster(address)
         self._nodes: dict[str, Node] = {}
-        self._leaving: set[asyncio.Task[None]] = set()
-        """Close the seats of nodes that went."""
+        self._closing: set[asyncio.Task[None]] = set()
+        """Tasks that close the slots of lost nodes."""
         self._lost_restarts = 0
-        self._trouble = ""
-        self._tender: asyncio.Task[None] | None = None
+        self._problem = ""
+        self._follower: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         """Join the cluster, start workers on its nodes, and return when a slot can be used.
 
         Raises:
-            KernelForgeError: no cluster, one that asks for no token, no node with room for a slot, or none starts.
+            KernelForgeError: no cluster, a cluster without tokens, no node with room for a slot, or no worker starts.
         """
         await self._cluster.connect()
         try:
-            await self._look()
-            if not self._seats:
-                wanted = "GPU" if self._on_gpu else "CPU"
+            await self._update_nodes()
+            if not self._worker_slots:
+                resource = "GPU" if self._on_gpu else "CPU"
                 raise KernelForgeError(
-                    f"no node of the Ray cluster at {self._cluster.address} has a {wanted} for a slot: start one with "
-                    "`ray start --address`"
+                    f"no node of the Ray cluster at {self._cluster.address} has a {resource} for a slot: "
+                    "start one with `ray start --address`"
                 )
             await self._first_target()
-            await self._look()
+            await self._update_nodes()
         except BaseException:
             await self.close()
             raise
-        self._tender = asyncio.create_task(self._tend())
+        self._follower = asyncio.create_task(self._follow_nodes())
         self._change.set()
 
     def health(self) -> Health:
-        told = super().health()
-        notes = (*told.notes, self._trouble) if self._trouble else told.notes
-        extra = {**told.extra, "nodes": float(len(self._nodes))}
-        return Health(told.workers, told.restarts + self._lost_restarts, notes, extra)
+        health = super().health()
+        notes = (*health.notes, self._problem) if self._problem else health.notes
+        extra = {**health.extra, "nodes": float(len(self._nodes))}
+        return Health(health.workers, health.restarts + self._lost_restarts, notes, extra)
 
     async def close(self) -> None:
         """End every actor and leave the cluster."""
-        if self._tender is not None:
-            self._tender.cancel()
+        if self._follower is not None:
+            self._follower.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._tender
+                await self._follower
         await super().close()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await self._cluster.disconnect()
 
     @property
     def _on_gpu(self) -> bool:
         return self._device == "cuda"
 
-    async def _tend(self) -> None:
-        """Follow the cluster's nodes for as long as the engine runs."""
+    async def _follow_nodes(self) -> None:
+        """Update the nodes periodically."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self._look()
-                self._trouble = ""
-            except Exception as error:  # Whatever Ray raises while its head node is away; it is asked again.
-                if not self._trouble:
-                    _LOG.warning("the Ray cluster does not say what nodes it has: %s", error)
-                self._trouble = f"the Ray cluster does not say what nodes it has: {error}"
+                await self._update_nodes()
+                self._problem = ""
+            except Exception as error:  # Ray raises various errors while its head node is away; try again.
+                if not self._problem:
+                    _LOG.warning("the Ray cluster does not list its nodes: %s", error)
+                self._problem = f"the Ray cluster does not list its nodes: {error}"
 
-    async def _look(self) -> None:
-        """Give up the places of nodes that went, and fill those of nodes that came: in one step of the event loop, so
-        that nobody sees half of it."""
+    async def _update_nodes(self) -> None:
+        """Remove the slots of lost nodes, and add those of new nodes, in one step of the event loop."""
         alive = {node.id: node for node in await self._cluster.nodes()}
-        gone = [node for id, node in self._nodes.items() if id not in alive]
+        lost = [node for id, node in self._nodes.items() if id not in alive]
         self._nodes = alive
-        for node in gone:
-            self._give_up(node)
+        for node in lost:
+            self._remove_node(node)
         for node in alive.values():
-            places = places_on(
+            capacity = capacity_of(
                 node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
             )
-            share = {"warm_bytes": node.memory_bytes // (3 * max(places.slots, 1))}
+            share = {"warm_bytes": node.memory_bytes // (3 * max(capacity.slots, 1))}
             settings = self._slot_settings.model_copy(update=share)
-            for number in range(places.slots):
+            for number in range(capacity.slots):
                 name = f"{node.label}/{self._device}#{number + 1}"
-                self._fill(self._seats, name, node, settings, self._change.set)
+                self._add_slot(self._worker_slots, name, node, settings, self._change.set)
             if self._target is not None:
                 settings = WorkerSettings(role="cpu", target=self._target, **self._common)
-                for number in range(places.compilers):
+                for number in range(capacity.compilers):
                     name = f"{node.label}/compiler#{number + 1}"
-                    self._fill(self._desks, name, node, settings, self._desk_change.set)
+                    self._add_slot(self._compile_slots, name, node, settings, self._compile_change.set)
 
-    def _fill(
-        self, seats: dict[str, WorkerSlot], name: str, node: Node, settings: WorkerSettings, changed: Callable[[], None]
+    def _add_slot(
+        self,
+        worker_slots: dict[str, WorkerSlot],
+        name: str,
+        node: Node,
+        settings: WorkerSettings,
+        changed: Callable[[], None],
     ) -> None:
-        if name not in seats:
-            seats[name] = WorkerSlot(name, settings, changed, partial(self._started, node))
-            seats[name].open()
+        if name not in worker_slots:
+            worker_slots[name] = WorkerSlot(name, settings, changed, partial(self._start_worker, node))
+            worker_slots[name].open()
             changed()
 
-    def _give_up(self, node: Node) -> None:
-        """Take a node's seats away. They are closed beside, for that waits on processes that may be out of reach."""
-        mark = node.label + "/"
-        for seats in (self._seats, self._desks):
-            for name in [name for name in seats if name.startswith(mark)]:
-                seat = seats.pop(name)
-                self._lost_restarts += seat.restarts
-                closing = asyncio.create_task(seat.close())
-                self._leaving.add(closing)
-                closing.add_done_callback(self._left)
+    def _remove_node(self, node: Node) -> None:
+        """Remove a node's slots. They are closed in the background, because their processes may be unreachable."""
+        prefix = node.label + "/"
+        for worker_slots in (self._worker_slots, self._compile_slots):
+            for name in [name for name in worker_slots if name.startswith(prefix)]:
+                worker_slot = worker_slots.pop(name)
+                self._lost_restarts += worker_slot.restarts
+                closing = asyncio.create_task(worker_slot.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closed)
         _LOG.warning("node %s left the Ray cluster", node.label)
         self._change.set()
-        self._desk_change.set()
+        self._compile_change.set()
 
-    def _left(self, closing: asyncio.Task[None]) -> None:
-        self._leaving.discard(closing)
+    def _closed(self, closing: asyncio.Task[None]) -> None:
+        self._closing.discard(closing)
         if not closing.cancelled() and closing.exception() is not None:
-            _LOG.warning("a worker of a node that left was not ended in good order: %s", closing.exception())
+            _LOG.warning("a worker of a lost node was not closed properly: %s", closing.exception())
 
-    async def _started(self, node: Node, name: str, settings: WorkerSettings) -> RayWorker:
-        """A worker that evaluates with what all others do.
+    async def _start_worker(self, node: Node, name: str, settings: WorkerSettings) -> RayWorker:
+        """Start a worker with the same toolchain as all others.
 
         Raises:
-            KernelForgeError: it does not start, or its node is unlike the others.
+            KernelForgeError: it does not start, or its node differs from the others.
         """
         on_device = settings.role == "device"
         worker = await RayWorker.start(
@@ -225,10 +231,10 @@ class RayEngine(WorkerPoolEngine):
         )
         assert worker.target is not None
         self._target = self._target or worker.target
-        complaint = unlike(worker.target, worker.toolchain, self._target)
-        if complaint:
+        difference = differences(worker.target, worker.toolchain, self._target)
+        if difference:
             await worker.close()
-            raise KernelForgeError(f"{name} is unlike the engine's other workers: {complaint}")
+            raise KernelForgeError(f"{name} differs from the engine's other workers: {difference}")
         return worker
 
 
@@ -239,10 +245,10 @@ def _checked(device: str) -> str:
         UsageError: single GPUs were named.
         DeviceError: there is no such device.
     """
-    wanted = device.strip().lower()
-    if wanted in ("cuda", "gpu"):
+    name = device.strip().lower()
+    if name in ("cuda", "gpu"):
         return "cuda"
-    if wanted.startswith("cuda"):
+    if name.startswith("cuda"):
         raise UsageError(
             f"--device {device} names GPUs of one machine: with --engine ray give --device cuda, which is every GPU "
             "that the cluster's nodes were started with"
@@ -250,26 +256,26 @@ def _checked(device: str) -> str:
     return parse_devices(device)[0]
 
 
-def places_on(node: Node, *, on_gpu: bool, threads: int, slots: int | None, compilers: int) -> Places:
-    """The places of a node: each slot takes ``threads`` CPUs and, on GPUs, one of those; each compiler a CPU.
+def capacity_of(node: Node, *, on_gpu: bool, threads: int, slots: int | None, compilers: int) -> Capacity:
+    """Workers that fit on a node. A slot takes ``threads`` CPUs, and a GPU if the device is one; a compiler one CPU.
 
-    A node that has CPUs for a slot and more gives compilers theirs first; one that has not compiles in its slot.
+    Compilers get their CPUs first if at least one slot still fits; otherwise the slot compiles.
     """
     if on_gpu:
         most = min(node.gpus, node.cpus // threads)
     else:
         most = (node.cpus - min(compilers, max(node.cpus - threads, 0))) // threads
-    chosen = most if slots is None else min(most, slots)
-    return Places(chosen, min(compilers, node.cpus - chosen * threads))
+    slot_count = most if slots is None else min(most, slots)
+    return Capacity(slot_count, min(compilers, node.cpus - slot_count * threads))
 
 
-def unlike(found: Target, toolchain: Mapping[str, str], expected: Target) -> str:
-    """What a node has that differs from what the engine's numbers are made with; empty where nothing does.
+def differences(actual: Target, toolchain: Mapping[str, str], expected: Target) -> str:
+    """Differences between a node and the engine's other nodes, as text; empty if there are none.
 
     Args:
-        found: what a worker of the node works for: a slot says what it has, a compiler repeats what it was told.
-        toolchain: what the node has in any case, by the names of a fingerprint.
+        actual: target of a worker of the node; a compile worker repeats that of its settings.
+        toolchain: versions on the node, by the names of a fingerprint.
     """
-    others = expected.fingerprint.model_dump(exclude=_OF_ONE_PLACE)
-    here = {**found.fingerprint.model_dump(exclude=_OF_ONE_PLACE), **toolchain}
+    others = expected.fingerprint.model_dump(exclude=_DEVICE_SPECIFIC)
+    here = {**actual.fingerprint.model_dump(exclude=_DEVICE_SPECIFIC), **toolchain}
     return ", ".join(f"{name} {here[name]} (others: {value})" for name, value in others.items() if here[name] != value)

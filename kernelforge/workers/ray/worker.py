@@ -13,27 +13,27 @@ from typing import Any
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.compile_worker import Target
-from kernelforge.workers.process import START_S, error_told
+from kernelforge.workers.process import START_S, error_from
 from kernelforge.workers.ray.cluster import Cluster
 from kernelforge.workers.worker_main import CLOSING_S, WorkerSettings
 
 PLACED_S = START_S + 30.0
-"""Longest until an actor has its resources and its worker is warm. In a dedicated cluster, nobody else has them."""
+"""Longest time until an actor has its resources and its worker is warm, in a dedicated cluster."""
 
 _LOG = logging.getLogger(__name__)
 
 
 class RayWorker:
-    """One worker of a cluster. Made by :meth:`start`; it is of no use once :attr:`alive` is false."""
+    """One worker of a cluster, created by :meth:`start` and usable while :attr:`alive`."""
 
     def __init__(self, name: str, cluster: Cluster, actor: Any) -> None:
         self.name = name
         self.pid = 0
-        """On its node."""
+        """Process id on its node."""
         self.target: Target | None = None
         self.toolchain: Mapping[str, str] = {}
-        """What its node evaluates with, by the names that a fingerprint has for it."""
-        self.warm: frozenset[str] = frozenset()
+        """Versions on its node, by the names of a fingerprint."""
+        self.cached_tasks: frozenset[str] = frozenset()
         self._cluster = cluster
         self._actor = actor
         self._ids = itertools.count(1)
@@ -45,22 +45,22 @@ class RayWorker:
     async def start(
         cls, name: str, settings: WorkerSettings, *, cluster: Cluster, node: str, cpus: float, gpus: int
     ) -> RayWorker:
-        """Start an actor on a node, and a worker in it that is warm.
+        """Start an actor on a node, and a warm worker in it.
 
         Raises:
-            KernelForgeError: none starts: the node is gone or has no room, or what stopped the worker.
+            KernelForgeError: the node is gone or full, or the worker does not start.
         """
-        worker = cls(name, cluster, cluster.lease(node, cpus=cpus, gpus=gpus))
+        worker = cls(name, cluster, cluster.start_actor(node, cpus=cpus, gpus=gpus))
         try:
             async with asyncio.timeout(PLACED_S):
                 reply = await worker._call("start", name, settings.model_dump_json())
             if "error" in reply:
-                raise error_told(reply["error"])
+                raise error_from(reply["error"])
         except TimeoutError:
             worker.kill()
-            wanted = "GPU" if gpus else "CPU"
+            resource = "GPU" if gpus else "CPU"
             raise KernelForgeError(
-                f"{name}: its node gave it no {wanted} in {PLACED_S:g} s: `ray status` tells who has them"
+                f"{name}: its node assigned no {resource} within {PLACED_S:g} s: see `ray status` for their users"
             ) from None
         except WorkerDied as error:
             raise KernelForgeError(str(error)) from None
@@ -69,7 +69,7 @@ class RayWorker:
             raise
         worker.target = Target.model_validate(reply["ready"])
         worker.toolchain, worker.pid = reply["toolchain"], reply["pid"]
-        worker._watch = asyncio.create_task(worker._watched())
+        worker._watch = asyncio.create_task(worker._watch_actor())
         return worker
 
     @property
@@ -77,17 +77,17 @@ class RayWorker:
         return not self._ended.is_set()
 
     async def ended(self) -> None:
-        """Return when the worker, its actor or its node is gone."""
+        """Return when the worker, its actor or its node has ended."""
         await self._ended.wait()
 
     def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Send a request: its number, and where its reply will be, with the errors of
+        """Send a request. Returns its number and a future of its reply, with the errors of
         :meth:`kernelforge.workers.process.Worker.send`."""
         number = next(self._ids)
         return number, asyncio.create_task(self._reply(number, op, json.dumps(content)))
 
     def interrupt(self, number: int) -> None:
-        """Have a request ended whose reply nobody wants."""
+        """End an abandoned request."""
         if self.alive:
             self._actor.interrupt.remote(number)
 
@@ -97,7 +97,7 @@ class RayWorker:
         self._ended.set()
 
     async def close(self) -> None:
-        """End the worker in good order, by force where it does not end by itself."""
+        """End the worker; kill it if it does not end by itself."""
         if self._watch is not None:
             self._watch.cancel()
         if self.alive:
@@ -113,18 +113,18 @@ class RayWorker:
         if "died" in reply:
             self.kill()
             raise WorkerDied(reply["died"])
-        self.warm = frozenset(reply["warm"])
+        self.cached_tasks = frozenset(reply["warm"])
         if "interrupted" in reply:
             raise EvaluationCancelled("the order was interrupted")
         if "error" in reply:
-            raise error_told(reply["error"])
+            raise error_from(reply["error"])
         return reply
 
     async def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
-        """What a method of the actor answers.
+        """Call a method of the actor.
 
         Raises:
-            WorkerDied: the actor is gone, or failed in a way that nobody foresaw.
+            WorkerDied: the actor is gone, or failed unexpectedly.
         """
         try:
             text: str = await getattr(self._actor, method).remote(*arguments)
@@ -135,7 +135,7 @@ class RayWorker:
         answer: dict[str, Any] = json.loads(text)
         return answer
 
-    async def _watched(self) -> None:
+    async def _watch_actor(self) -> None:
         with contextlib.suppress(WorkerDied):
             await self._call("ended")
         if self.alive:

@@ -18,9 +18,8 @@ from websockets.exceptions import InvalidStatus
 
 from kernelforge.client.models import ProblemAnswer
 from kernelforge.server.http.app import create_app
-from kernelforge.server.http.auth import RequireScope, Submitter
+from kernelforge.server.http.auth import RequireScope, Submitter, Tokens
 from kernelforge.server.http.strict_json import api_router
-from kernelforge.server.http.tokens import Tokens
 from kernelforge.server.jobs.service import JobService
 from tests.server.http_serving import JOB, connected, served
 from tests.support.minimal_service import TinyCore
@@ -180,7 +179,7 @@ def test_the_gateway_is_told_whose_request_it_is(tokens: Tokens) -> None:
 def test_a_loopback_server_needs_a_token_once_there_is_one_and_stays_closed_when_it_is_revoked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.server.http.tokens.REREAD_S", 0.0)
+    monkeypatch.setattr("kernelforge.server.http.auth.REREAD_S", 0.0)
     tokens, elsewhere = Tokens(tmp_path), Tokens(tmp_path)
     app = create_app(TinyCore(), tokens=tokens)
 

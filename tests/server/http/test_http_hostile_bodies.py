@@ -12,7 +12,7 @@ from pydantic_core import from_json
 
 from kernelforge.client.models import MAX_CHOICES, BatchRequest, CandidateText, JobRequest
 from kernelforge.server.http.strict_json import MAX_VALUES, has_too_many_values
-from kernelforge.server.protocols.common import LARGE_CHARS, said_in
+from kernelforge.server.protocols.common import LARGE_CHARS, completion_text
 from kernelforge.server.protocols.nemo_gym import aggregate
 from tests.server.http_serving import connected
 from tests.support.minimal_service import TinyCore
@@ -88,10 +88,10 @@ def test_rows_that_all_measure_something_else_are_counted_once_each() -> None:
 
 def test_a_long_run_of_end_tokens_does_not_hold_the_event_loop() -> None:
     async def read() -> None:
-        reading = asyncio.create_task(said_in("a" + "</s>" * LARGE_CHARS))
+        reading = asyncio.create_task(completion_text("a" + "</s>" * LARGE_CHARS))
         await asyncio.sleep(0)
         assert not reading.done()
         assert await reading == "a"
-        assert await said_in("b</s>") == "b"
+        assert await completion_text("b</s>") == "b"
 
     asyncio.run(read())

@@ -18,12 +18,12 @@ from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, T
 from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.server.http.app import create_app
+from kernelforge.server.http.auth import Tokens
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.logs import LogFormat, configure_logs
 from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.metrics import Metrics
-from kernelforge.server.http.process import Ending, Stop, listen, serve
-from kernelforge.server.http.tokens import Tokens
+from kernelforge.server.http.process import ServerExit, Stop, listen, serve
 from kernelforge.server.jobs.requests import reference_hash
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected
 from tests.support.minimal_service import TinyCore
@@ -178,7 +178,7 @@ class NeverDone(TinyCore):
 
 @pytest.mark.parametrize("second", [True, False])
 def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
-    async def all_of_it() -> Ending:
+    async def all_of_it() -> ServerExit:
         core, accepting, limits = NeverDone(), asyncio.Event(), Limits()
         app = create_app(core, limits=limits)
         with Stop() as stop:

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from kernelforge.cli.main import app
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.server.base import DATABASE_NAME
-from kernelforge.server.http.tokens import MAX_TOKENS, Tokens
+from kernelforge.server.http.auth import MAX_TOKENS, Tokens
 
 
 def kernelforge(*words: str) -> Result:

@@ -20,7 +20,7 @@ from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.catalogue import Catalogue
-from kernelforge.workers.base import BriefFacts
+from kernelforge.workers.base import TaskContextData
 from tests.support.inprocess_engine import InProcessEngine, completion
 from tests.support.minimal_service import TinyCore
 
@@ -31,9 +31,9 @@ RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion(
 class Engine(InProcessEngine):
     """One whose tasks have facts that a prompt can be written from."""
 
-    async def brief(self, task: Task) -> BriefFacts:
+    async def task_context(self, task: Task) -> TaskContextData:
         told = await TinyCore().task_context(task)
-        return BriefFacts(facts=told.facts, shared={}, graph=told.graph, device={}, spec=told.spec.key)
+        return TaskContextData(facts=told.facts, shared={}, graph=told.graph, device={}, spec=told.spec.key)
 
 
 @pytest.fixture(scope="module")

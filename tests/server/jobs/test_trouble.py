@@ -7,7 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from kernelforge.client.models import Fault, Job, JobStatus, RewardResult
-from kernelforge.server.http.errors import trouble
+from kernelforge.server.http.errors import missing_score
 
 CODES = get_args(Fault.model_fields["code"].annotation)
 
@@ -20,11 +20,11 @@ def job(status: JobStatus, result: RewardResult | None) -> Job:
 @pytest.mark.parametrize("retryable", [True, False])
 def test_every_fault_is_503_or_504_and_says_why(code: Any, retryable: bool) -> None:
     fault = Fault(code=code, message="the reason", retryable=retryable)
-    refusal = trouble(job(JobStatus.FINISHED, RewardResult(outcome="infra_error", error=fault)))
+    refusal = missing_score(job(JobStatus.FINISHED, RewardResult(outcome="infra_error", error=fault)))
     assert refusal.status == (504 if code == "deadline" else 503)
     assert (refusal.code, "the reason" in str(refusal), code in str(refusal)) == ("infra_error", True, True)
     assert (refusal.retry_after_s is not None) == (retryable or code == "deadline")
 
 
 def test_a_job_that_has_not_ended_has_no_score_either() -> None:
-    assert trouble(job(JobStatus.RUNNING, None)).status == 503
+    assert missing_score(job(JobStatus.RUNNING, None)).status == 503

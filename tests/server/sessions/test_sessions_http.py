@@ -23,7 +23,7 @@ from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.catalogue import Catalogue
-from kernelforge.workers.base import BriefFacts, EvaluationOrder, EvaluationReport
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, TaskContextData
 from tests.agents.prompt_samples import BRIEF, profile
 from tests.support.inprocess_engine import InProcessEngine, completion
 
@@ -40,11 +40,11 @@ class TellingEngine(InProcessEngine):
         numbers = [word for word in order.candidate.source.splitlines()[0].split() if word.isdigit()]
         return report.model_copy(update={"profile": profile(float(numbers[0] if numbers else 4_194_304))})
 
-    async def brief(self, task: Task) -> BriefFacts:
+    async def task_context(self, task: Task) -> TaskContextData:
         if task.name == "gelu":
             raise TaskError("its reference does not run")
         facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
-        return BriefFacts(
+        return TaskContextData(
             facts=facts,
             shared=dict(BRIEF.shared),
             graph=BRIEF.graph,

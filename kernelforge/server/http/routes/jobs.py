@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Header, Path, Query, Request
 from fastapi.sse import EventSourceResponse, ServerSentEvent
@@ -28,24 +28,57 @@ from kernelforge.client.models import (
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.long_poll import core_of, held_by, held_score
-from kernelforge.server.http.routes import examples
+from kernelforge.server.http.long_poll import limiter_of, score_and_wait, service_of
 from kernelforge.server.http.strict_json import api_router, json_answer
 from kernelforge.server.jobs.service import JobService
+
+_SOURCE = """extern "C" __global__ void swish(const float* x, float* y, int n) {
+  int i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i < n) y[i] = x[i] / (1.0f + expf(-x[i]));
+}
+"""
+_PLAN = """def forward(x):
+    y = empty_like(x)
+    swish[ceil_div(x.numel(), 256), 256](x, y, i32(x.numel()))
+    return y
+"""
+_REPLY = f"```cuda\n{_SOURCE}```\n\n```python\n{_PLAN}```"
+
+_JOB = {"task": "core/swish", "completion": _REPLY, "run_id": "grpo-7", "policy_version": 12}
+
+
+def examples(**values: Any) -> dict[str, Any]:
+    """Examples of a request body for the OpenAPI page, by name."""
+    return {name: {"value": value} for name, value in values.items()}
+
+
+_SUBMIT = examples(
+    completion=_JOB,
+    candidate={
+        "task": "core/swish",
+        "candidate": {"source": _SOURCE, "plan": _PLAN},
+        "deadline_s": 120,
+        "priority": 5,
+    },
+)
+_BATCH = examples(group={"jobs": [_JOB, {**_JOB, "tag": "sample 2"}], "idempotency_keys": ["step7-0", "step7-1"]})
+_WAIT = examples(any_two={"ids": ["01JADE", "01JOLT", "01JUMP"], "k": 2, "timeout_s": 30})
+_WATCH = examples(two={"ids": ["01JADE", "01JOLT"]})
+_CANCEL = examples(jobs={"ids": ["01JADE"]}, stale={"run_id": "grpo-7", "older_than": 11})
 
 DEFAULT_SCORE_S = 300.0
 MAX_SCORE_S = 3_600.0
 
 Key = Annotated[
     Name | None,
-    Header(alias="Idempotency-Key", description="A key seen before gives the job of then."),
+    Header(alias="Idempotency-Key", description="A key that was used before returns the same job."),
 ]
 JobPath = Annotated[JobId, Path(description="A job's id.")]
-JobBody = Annotated[JobRequest, Body(openapi_examples=examples.SUBMIT)]
+JobBody = Annotated[JobRequest, Body(openapi_examples=_SUBMIT)]
 
 
 def router(service: JobService) -> APIRouter:
-    """Routes of jobs over a gateway."""
+    """Routes of jobs."""
     api = api_router("jobs")
     _submitting(api, service)
     _following(api, service)
@@ -61,7 +94,10 @@ def _submitting(api: APIRouter, service: JobService) -> None:
         response_model=Job,
         summary="Submit one completion",
         responses={
-            200: {"model": Job, "description": "It has ended already: the cache answered, or the key is an old one."},
+            200: {
+                "model": Job,
+                "description": "It has ended already: from the cache, or the key was used before.",
+            },
             **documented(400, 408, 409, 413, 422, 429),
         },
     )
@@ -74,11 +110,11 @@ def _submitting(api: APIRouter, service: JobService) -> None:
     @api.post(
         "/v1/jobs/batch",
         response_model=BatchAnswer,
-        summary="Submit many; each is accepted or refused by itself",
+        summary="Submit many; each is accepted or refused separately",
         responses=documented(400, 408, 413, 422),
     )
     async def submit_batch(
-        batch: Annotated[BatchRequest, Body(openapi_examples=examples.BATCH)], caller: Submitter
+        batch: Annotated[BatchRequest, Body(openapi_examples=_BATCH)], caller: Submitter
     ) -> Response:
         return json_answer(
             BatchAnswer(items=[_item(job) for job in await service.submit(batch.jobs, caller, batch.idempotency_keys)])
@@ -101,11 +137,11 @@ def _submitting(api: APIRouter, service: JobService) -> None:
         key: Key = None,
     ) -> Response:
         """The job is cancelled when the connection closes."""
-        return json_answer(await held_score(request, service, job, caller, timeout_s=timeout_s, key=key))
+        return json_answer(await score_and_wait(request, service, job, caller, timeout_s=timeout_s, key=key))
 
 
 def _following(api: APIRouter, service: JobService) -> None:
-    @api.get("/v1/jobs/{job_id}", response_model=Job, summary="How a job is", responses=documented(404, 422))
+    @api.get("/v1/jobs/{job_id}", response_model=Job, summary="Status of a job", responses=documented(404, 422))
     async def poll(
         request: Request,
         job_id: JobPath,
@@ -116,7 +152,7 @@ def _following(api: APIRouter, service: JobService) -> None:
     ) -> Response:
         job = service.job(job_id)
         if wait_s > 0 and not job.status.ended:
-            async with held_by(request).waiting(request):
+            async with limiter_of(request).waiting(request):
                 await service.wait([job_id], 1, wait_s)
             job = service.job(job_id)
         return json_answer(job)
@@ -127,7 +163,9 @@ def _following(api: APIRouter, service: JobService) -> None:
         summary="Follow a job as server-sent events",
         responses=documented(404, 422, json=False),
     )
-    async def follow(request: Request, ids: Annotated[list[str], Depends(_one)]) -> AsyncIterator[ServerSentEvent]:
+    async def follow(
+        request: Request, ids: Annotated[list[str], Depends(_stream_one)]
+    ) -> AsyncIterator[ServerSentEvent]:
         """Event `job`: the job as it is now and whenever its status changes; the stream ends after the job has."""
         async for event in _events(request, ids):
             yield event
@@ -139,35 +177,35 @@ def _following(api: APIRouter, service: JobService) -> None:
         responses=documented(400, 404, 408, 413, 422, json=False),
     )
     async def follow_many(
-        request: Request, ids: Annotated[list[str], Depends(_several)]
+        request: Request, ids: Annotated[list[str], Depends(_stream_many)]
     ) -> AsyncIterator[ServerSentEvent]:
-        """As for one; the stream ends after the last of them has ended. A new stream begins with how they are then."""
+        """The same for many jobs; it ends after the last of them. A new stream starts with their current state."""
         async for event in _events(request, ids):
             yield event
 
 
-async def _one(request: Request, job_id: JobPath, caller: Reader) -> AsyncIterator[list[str]]:
+async def _stream_one(request: Request, job_id: JobPath, caller: Reader) -> AsyncIterator[list[str]]:
     async for ids in _held_for(request, [job_id]):
         yield ids
 
 
-async def _several(
-    request: Request, watched: Annotated[WatchRequest, Body(openapi_examples=examples.WATCH)], caller: Reader
+async def _stream_many(
+    request: Request, watched: Annotated[WatchRequest, Body(openapi_examples=_WATCH)], caller: Reader
 ) -> AsyncIterator[list[str]]:
     async for ids in _held_for(request, list(dict.fromkeys(watched.ids))):
         yield ids
 
 
 async def _held_for(request: Request, ids: list[str]) -> AsyncIterator[list[str]]:
-    """The jobs of a stream, all known: once it has begun it is too late to refuse."""
+    """The jobs of a stream; unknown ones are refused before it starts."""
     for job_id in ids:
-        core_of(request).job(job_id)
-    async with held_by(request).waiting(request, watched=False):
+        service_of(request).job(job_id)
+    async with limiter_of(request).waiting(request, watched=False):
         yield ids
 
 
 async def _events(request: Request, ids: list[str]) -> AsyncIterator[ServerSentEvent]:
-    async for job in held_by(request).until_closed(core_of(request).watch(ids)):
+    async for job in limiter_of(request).until_closed(service_of(request).watch(ids)):
         yield ServerSentEvent(event="job", raw_data=job.model_dump_json())
 
 
@@ -179,11 +217,11 @@ def _waiting(api: APIRouter, service: JobService) -> None:
         responses=documented(400, 404, 408, 413, 422),
     )
     async def wait(
-        request: Request, wanted: Annotated[WaitRequest, Body(openapi_examples=examples.WAIT)], caller: Reader
+        request: Request, body: Annotated[WaitRequest, Body(openapi_examples=_WAIT)], caller: Reader
     ) -> Response:
-        ids = list(dict.fromkeys(wanted.ids))
-        async with held_by(request).waiting(request):
-            ended = await service.wait(ids, wanted.k, wanted.timeout_s)
+        ids = list(dict.fromkeys(body.ids))
+        async with limiter_of(request).waiting(request):
+            ended = await service.wait(ids, body.k, body.timeout_s)
         done = {job.id for job in ended}
         return json_answer(WaitAnswer(ended=ended, pending=[job_id for job_id in ids if job_id not in done]))
 
@@ -196,7 +234,7 @@ def _cancelling(api: APIRouter, service: JobService) -> None:
         responses=documented(404, 422),
     )
     async def cancel_one(job_id: JobPath, caller: Submitter) -> Response:
-        """Gives the job as it then is. One that has ended stays as it was."""
+        """Returns the job after that. A job that has ended does not change."""
         service.job(job_id)
         await service.cancel([job_id])
         return json_answer(service.job(job_id))
@@ -207,13 +245,11 @@ def _cancelling(api: APIRouter, service: JobService) -> None:
         summary="Cancel some jobs, or those of a run",
         responses=documented(400, 404, 408, 413, 422),
     )
-    async def cancel(
-        wanted: Annotated[CancelRequest, Body(openapi_examples=examples.CANCEL)], caller: Submitter
-    ) -> Response:
-        if wanted.run_id is not None:
-            cancelled = await service.cancel_run(wanted.run_id, wanted.older_than)
+    async def cancel(body: Annotated[CancelRequest, Body(openapi_examples=_CANCEL)], caller: Submitter) -> Response:
+        if body.run_id is not None:
+            cancelled = await service.cancel_run(body.run_id, body.older_than)
         else:
-            cancelled = await service.cancel(list(dict.fromkeys(wanted.ids or ())))
+            cancelled = await service.cancel(list(dict.fromkeys(body.ids or ())))
         return json_answer(CancelAnswer(cancelled=cancelled))
 
 

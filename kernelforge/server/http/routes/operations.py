@@ -1,23 +1,27 @@
-"""Operator routes: liveness, readiness, health, and the API's pages."""
+"""Operator routes: runs, liveness, readiness, metrics, draining, and the API's pages."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Annotated
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Body, Path, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from kernelforge.client.models import ServerStatus
+from kernelforge.client.models import Name, RunSettings, RunStatus, ServerStatus
 from kernelforge.server.http.auth import Admin, Anyone, Reader
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.metrics import CONTENT_TYPE_LATEST, Metrics
+from kernelforge.server.http.routes.jobs import examples
 from kernelforge.server.http.strict_json import api_router, json_answer
 from kernelforge.server.jobs.service import JobService
 
+_RUN = examples(half_share={"weight": 0.5, "min_policy_version": 11})
+
 
 def router(service: JobService, metrics: Metrics) -> APIRouter:
-    """Routes of operation over a gateway."""
+    """Routes for operators and monitoring."""
     api = api_router("operations")
     drains: set[asyncio.Task[None]] = set()
 
@@ -56,11 +60,11 @@ def router(service: JobService, metrics: Metrics) -> APIRouter:
         "/v1/admin/drain",
         status_code=202,
         response_model=ServerStatus,
-        summary="Accept nothing more, and finish what runs",
+        summary="Accept no more jobs, and finish those that run",
         responses=documented(),
     )
     async def drain(caller: Admin) -> Response:
-        """What is queued stays for the next start. The process goes on until it is told to end."""
+        """Queued jobs stay for the next start. The process runs until it is stopped."""
         if not drains:
             drains.add(asyncio.create_task(service.drain()))
             await asyncio.sleep(0)  # so that the state below is the new one
@@ -73,5 +77,29 @@ def router(service: JobService, metrics: Metrics) -> APIRouter:
     @api.get("/docs", include_in_schema=False)
     async def docs(caller: Anyone) -> Response:
         return get_swagger_ui_html(openapi_url="/openapi.json", title="KernelForge reward server")
+
+    return api
+
+
+def runs_router(service: JobService) -> APIRouter:
+    """Status of runs, and their share of the devices."""
+    api = api_router("runs")
+
+    @api.get("/v1/runs", summary="All runs", responses=documented())
+    async def list_runs(caller: Reader) -> list[RunStatus]:
+        return service.runs()
+
+    @api.patch(
+        "/v1/runs/{run_id:path}",
+        response_model=RunStatus,
+        summary="Set a run's share, its oldest policy version, or both",
+        responses=documented(400, 408, 413, 422, 429),
+    )
+    async def set_run(
+        run_id: Annotated[Name, Path(description="As jobs name it.")],
+        settings: Annotated[RunSettings, Body(openapi_examples=_RUN)],
+        caller: Admin,
+    ) -> Response:
+        return json_answer(await service.set_run(run_id, settings))
 
     return api

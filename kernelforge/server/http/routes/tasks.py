@@ -26,13 +26,13 @@ _ROWS = TypeAdapter(list[TaskRow])
 
 
 def router(service: JobService, default_policy: str) -> APIRouter:
-    """Routes of what a gateway offers."""
+    """Routes of tasks and reward policies."""
     api = api_router("tasks")
     pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
 
     @cache
     def rows(suite: str | None) -> bytes:
-        """The answer as it is sent: there may be thousands, and they do not change."""
+        """The serialised answer, cached: there may be thousands of tasks, and they do not change."""
         names = service.catalogue.names if suite is None else (suite,)
         return _ROWS.dump_json([row_of(name, task) for name in names for task in service.catalogue.tasks(name)])
 
@@ -40,7 +40,8 @@ def router(service: JobService, default_policy: str) -> APIRouter:
         "/v1/tasks", response_model=list[TaskRow], summary="The tasks that are offered", responses=documented(404, 422)
     )
     async def list_tasks(
-        caller: Reader, suite: Annotated[str | None, Query(max_length=200, description="Of this suite alone.")] = None
+        caller: Reader,
+        suite: Annotated[str | None, Query(max_length=200, description="Only this suite.")] = None,
     ) -> Response:
         if suite is not None and suite not in service.catalogue.names:
             raise RequestRejected(404, "unknown_suite", f"suites here: {', '.join(service.catalogue.names)}")
@@ -49,13 +50,13 @@ def router(service: JobService, default_policy: str) -> APIRouter:
     @api.get(
         "/v1/tasks/{suite}/{name:path}",
         response_model=TaskPage,
-        summary="A task, with what a model is asked",
+        summary="A task, with its prompt",
         responses=documented(404, 422),
     )
     async def show_task(
         suite: Annotated[str, Path(max_length=100)], name: Annotated[str, Path(max_length=200)], caller: Reader
     ) -> Response:
-        """The reference is run once, for the prompt's shapes; the answer is kept."""
+        """The reference is run once, for the shapes in the prompt; the answer is cached."""
         try:
             offered, task = service.catalogue.task(f"{suite}/{name}")
         except UsageError as error:
@@ -89,10 +90,10 @@ def row_of(suite: str, task: Task) -> TaskRow:
 
 async def _page(service: JobService, suite: str, task: Task) -> TaskPage:
     try:
-        brief = await service.task_context(task)
+        context = await service.task_context(task)
     except TaskError as error:
         raise RequestRejected(422, "bad_task", str(error)) from error
-    prompt = coder_prompt(CoderRequest(brief=brief, operator=Operator.SEED, parent=None, finding=None, history=()))
+    prompt = coder_prompt(CoderRequest(brief=context, operator=Operator.SEED, parent=None, finding=None, history=()))
     return TaskPage(
         **row_of(suite, task).model_dump(),
         device=next(iter(service.status().devices), ""),
