@@ -17,28 +17,13 @@ from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.cfg import is_barrier
 from kernelforge.devices.emulated.ptx.parser import Instruction
 
-FaultKind = Literal[
-    "out_of_bounds",
-    "misaligned",
-    "module_global_write",
-    "read_only_write",
-    "divergent_barrier",
-    "barrier_deadlock",
-    "shared_race",
-    "timeout",
-    "trap",
-    "assert",
-    "divergent_sync",
-    "warp_race",
-    "division_by_zero",
-]
-
 
 @dataclass(frozen=True)
 class LaunchFault:
-    """One thing the kernel did wrong, and where."""
+    """One fault of a kernel and its location."""
 
-    kind: FaultKind
+    kind: str
+    """One of ``layout.FAULT_NAMES``."""
     entry: str
     space: str
     """State space of the access, empty for faults that are not accesses."""

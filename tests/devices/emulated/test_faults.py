@@ -66,13 +66,62 @@ def test_shared_out_of_bounds() -> None:
     )
 
 
-def test_misaligned_vector_access() -> None:
-    source = """extern "C" __global__ void k(const float* x, float4* y) {
-  y[threadIdx.x] = *(const float4*)(x + threadIdx.x * 4 + 1);
-}"""
-    report = cuda(source).run(1, 32, np.zeros(132, np.float32), np.zeros(128, np.float32), clean=False)
-    assert report.fault_count == 32
-    assert (report.faults[0].kind, report.faults[0].bytes, report.faults[0].source_line) == ("misaligned", 16, 2)
+SEEDED = [
+    pytest.param(
+        """(float4* y) {
+  y[threadIdx.x] = *(const float4*)((const float*)y + threadIdx.x * 4 + 1);
+}""", 32, 32, ("misaligned", "load", 16, 2), id="misaligned vector access",
+    ),
+    pytest.param(
+        """(int* y) {
+  counter[1] = 9;
+  y[0] = counter[1];
+}""", 1, 1, ("module_global_write", "store", 4, 2), id="write to a module variable",
+    ),
+    pytest.param(
+        """(int* y) {
+  y[threadIdx.x] = atomicAdd(&counter[0], 1);
+}""", 4, 4, ("module_global_write", "atomic", 4, 2), id="atomic on a module variable",
+    ),
+    pytest.param(
+        """(volatile int* y) {
+  __syncthreads();
+  if (threadIdx.x < 32) {
+    while (y[0] == 0) { }
+  }
+  __syncthreads();
+}""", 64, 1, ("timeout", "", 0, 4), id="endless loop",
+    ),
+    pytest.param(
+        """(int* y) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else __syncthreads();
+  y[threadIdx.x] = 1;
+}""", 64, 1, ("barrier_deadlock", "", 0, 2), id="barriers of different numbers",
+    ),
+    pytest.param(
+        """(int* y) {
+  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;");
+  y[threadIdx.x] = 1;
+}""", 64, 1, ("barrier_deadlock", "", 0, 2), id="a named barrier that never fills",
+    ),
+    pytest.param(
+        """(int* y) {
+  int v = threadIdx.x;
+  if (threadIdx.x < 16) { v = __shfl_xor_sync(0xffffffffu, v, 1); y[v] = 5; } else { y[threadIdx.x] = 7; }
+}""", 32, 1, ("divergent_sync", "", 0, 3), id="a shuffle that waits for absent lanes",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "threads", "count", "expected"), SEEDED)
+def test_a_seeded_bug_is_found_at_its_line(
+    source: str, threads: int, count: int, expected: tuple[str, str, int, int]
+) -> None:
+    kernel = f'__device__ int counter[4] = {{1, 2, 3, 4}}; extern "C" __global__ void k{source}'
+    y = np.zeros(1024, np.int32)
+    report = cuda(kernel).run(1, threads, y, clean=False, max_warp_instructions=200_000)
+    assert {(f.kind, f.access, f.bytes, f.source_line) for f in report.faults} == {expected}
+    assert report.fault_count == count
 
 
 def test_generic_pointer_out_of_bounds() -> None:
@@ -94,44 +143,12 @@ def test_generic_pointer_out_of_bounds() -> None:
     assert {(f.kind, f.space, f.source_line) for f in report.faults} == {("out_of_bounds", "global", 6)}
 
 
-def test_write_to_module_variable() -> None:
-    source = """__device__ int counter[4] = {1, 2, 3, 4};
-extern "C" __global__ void k(int* y) {
-  counter[1] = 9;
-  y[0] = counter[1];
-}"""
-    y = np.zeros(1, np.int32)
-    report = cuda(source).run(1, 1, y, clean=False)
-    assert [(f.kind, f.source_line) for f in report.faults] == [("module_global_write", 3)]
-
-
-def test_atomic_on_module_variable() -> None:
-    source = """__device__ int ticket;
-extern "C" __global__ void k(int* y) {
-  y[threadIdx.x] = atomicAdd(&ticket, 1);
-}"""
-    report = cuda(source).run(1, 4, np.zeros(4, np.int32), clean=False)
-    assert {(f.kind, f.access) for f in report.faults} == {("module_global_write", "atomic")}
-
-
 def test_read_only_buffers_fault_on_write() -> None:
     source = 'extern "C" __global__ void k(float* x) { x[threadIdx.x] = 2.0f; }'
     x = np.ones(32, np.float32)
     report = cuda(source).run(1, 32, x, read_only=(0,), clean=False)
     assert report.faults[0].kind == "read_only_write"
     assert np.array_equal(x, np.ones(32))
-
-
-def test_endless_loop_ends_as_timeout_at_the_loop() -> None:
-    source = """extern "C" __global__ void k(volatile int* flag) {
-  __syncthreads();
-  if (threadIdx.x < 32) {
-    while (flag[0] == 0) { }
-  }
-  __syncthreads();
-}"""
-    report = cuda(source).run(1, 64, np.zeros(1, np.int32), clean=False, max_warp_instructions=200_000)
-    assert [(f.kind, f.source_line) for f in report.faults] == [("timeout", 4)]
 
 
 def test_wall_clock_deadline_ends_a_loop() -> None:
@@ -153,15 +170,6 @@ def test_warps_meet_at_a_barrier_wherever_they_are_in_the_code() -> None:
     assert np.array_equal(y, 63 - np.arange(64))
 
 
-def test_warps_that_wait_at_barriers_of_different_numbers_are_a_deadlock() -> None:
-    source = """extern "C" __global__ void k(int* y) {
-  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;"); else __syncthreads();
-  y[threadIdx.x] = 1;
-}"""
-    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False)
-    assert [f.kind for f in report.faults] == ["barrier_deadlock"]
-
-
 def test_barrier_inside_a_divergent_branch() -> None:
     source = """extern "C" __global__ void k(int* y) {
   if (threadIdx.x & 1) {
@@ -177,15 +185,6 @@ def test_barrier_inside_a_divergent_branch() -> None:
     report = cuda(source).run(1, 32, np.zeros(32, np.int32), clean=False)
     assert report.faults[0].kind == "divergent_barrier"
     assert report.faults[0].source_line in (4, 8)
-
-
-def test_named_barrier_that_never_fills_is_a_deadlock() -> None:
-    source = """extern "C" __global__ void k(int* y) {
-  if (threadIdx.x < 32) asm volatile("bar.sync 1, 64;");
-  y[threadIdx.x] = 1;
-}"""
-    report = cuda(source).run(1, 64, np.zeros(64, np.int32), clean=False)
-    assert [f.kind for f in report.faults] == ["barrier_deadlock"]
 
 
 def test_missing_barriers_are_races() -> None:
@@ -295,15 +294,6 @@ extern "C" __global__ void k(int* y, int n) {
     assert [(f.kind, f.source_line, f.thread[0]) for f in report.faults] == [("assert", 3, 5)]
     report = device.run(1, 7, np.zeros(32, np.int32), 7, clean=False)
     assert [f.kind for f in report.faults] == ["trap"]
-
-
-def test_shuffle_that_waits_for_absent_lanes() -> None:
-    source = """extern "C" __global__ void k(int* y) {
-  int v = threadIdx.x;
-  if (threadIdx.x < 16) { v = __shfl_xor_sync(0xffffffffu, v, 1); y[v] = 5; } else { y[threadIdx.x] = 7; }
-}"""
-    report = cuda(source).run(1, 32, np.zeros(32, np.int32), clean=False)
-    assert {(f.kind, f.source_line) for f in report.faults} == {("divergent_sync", 3)}
 
 
 def test_at_most_64_faults_are_kept_and_all_are_counted() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -47,65 +48,27 @@ def sampled(touch, write=None):  # type: ignore[no-untyped-def]
     ]
 
 
-def test_a_streaming_kernel_reads_its_buffer_once() -> None:
-    nbytes = GRID * 1024
-    traffic = extrapolate(
-        sampled(lambda b: sectors(b * 1024, 1024)),
-        [Extent(7, BASE, nbytes)],
-        grid_blocks=GRID,
-        wave_blocks=1056,
-        l2_bytes=50 * MIB,
-    )
-    assert traffic.read == {7: nbytes}
-    assert traffic.refetched == 0
+STREAMED, LARGE = GRID * 1024, GRID * 65536
 
 
-def test_a_streaming_kernel_larger_than_the_l2_is_not_refetched() -> None:
-    nbytes = GRID * 65536
-    traffic = extrapolate(
-        sampled(lambda b: sectors(b * 65536, 65536)),
-        [Extent(7, BASE, nbytes)],
-        grid_blocks=GRID,
-        wave_blocks=1056,
-        l2_bytes=50 * MIB,
-    )
-    assert traffic.read == {7: nbytes}
-    assert traffic.refetched == pytest.approx(0, abs=1)
-
-
-def test_half_a_buffer_counts_half() -> None:
-    traffic = extrapolate(
-        sampled(lambda b: sectors(b * 1024, 512)),
-        [Extent(7, BASE, GRID * 1024)],
-        grid_blocks=GRID,
-        wave_blocks=1056,
-        l2_bytes=50 * MIB,
-    )
-    assert traffic.read[7] == pytest.approx(GRID * 512)
-
-
-def test_what_all_blocks_share_is_read_once() -> None:
-    traffic = extrapolate(
-        sampled(lambda b: sectors(0, 4096)),
-        [Extent(7, BASE, MIB)],
-        grid_blocks=GRID,
-        wave_blocks=1056,
-        l2_bytes=50 * MIB,
-    )
-    assert traffic.read == {7: 4096}
-
-
-def test_a_halo_is_not_counted_twice() -> None:
-    # Each block reads its own kilobyte and the next one.
-    nbytes = (GRID + 1) * 1024
-    traffic = extrapolate(
-        sampled(lambda b: sectors(b * 1024, 2048)),
-        [Extent(7, BASE, nbytes)],
-        grid_blocks=GRID,
-        wave_blocks=1056,
-        l2_bytes=50 * MIB,
-    )
-    assert traffic.read == {7: nbytes}
+@pytest.mark.parametrize(
+    ("touch", "buffer_bytes", "read"),
+    [
+        pytest.param(lambda b: sectors(b * 1024, 1024), STREAMED, STREAMED, id="streaming"),
+        pytest.param(lambda b: sectors(b * 65536, 65536), LARGE, LARGE, id="streaming more than the L2"),
+        pytest.param(lambda b: sectors(b * 1024, 512), STREAMED, GRID * 512, id="half of the buffer"),
+        pytest.param(lambda b: sectors(0, 4096), MIB, 4096, id="shared by all blocks"),
+        # Each block reads its own kilobyte and the next one.
+        pytest.param(lambda b: sectors(b * 1024, 2048), STREAMED + 1024, STREAMED + 1024, id="with a halo"),
+    ],
+)
+def test_a_grid_reads_the_bytes_that_it_touches_once(
+    touch: Callable[[int], Sectors], buffer_bytes: int, read: int
+) -> None:
+    extents = [Extent(7, BASE, buffer_bytes)]
+    traffic = extrapolate(sampled(touch), extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=50 * MIB)
+    assert traffic.read == {7: read}
+    assert traffic.refetched == (pytest.approx(0, abs=1) if buffer_bytes == LARGE else 0)
 
 
 def matmul(n: int, l2_bytes: int) -> tuple[LaunchTraffic, int]:

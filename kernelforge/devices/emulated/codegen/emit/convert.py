@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit import half
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
-from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, saturate
+from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, relu, saturate
 from kernelforge.devices.emulated.codegen.emit.integer import constant
 from kernelforge.devices.emulated.codegen.ir_builder import float_type, int_type
 from kernelforge.devices.emulated.ptx.inline import unsupported
@@ -90,8 +90,7 @@ def _store_float(e: Emitter, i: Instruction, text: str, vec: bool, bits: int, ta
         elif not vec:
             text = e.splat(text, "float")
         if "relu" in i.modifiers:
-            below = e.op(f"fcmp olt <32 x float> {text}, zeroinitializer")
-            text = e.select(below, "<32 x float>", "zeroinitializer", text)
+            text = relu(e, text)
         if "sat" in i.modifiers:
             text = saturate(e, text, "<32 x float>")
         e.write(i, i.operands[0], Value(half.narrow(e, text, target == "bf16"), True), 16)
@@ -144,8 +143,7 @@ def _pack_halves(e: Emitter, i: Instruction, target: str) -> None:
         if not vec:
             text = e.splat(text, "float")
         if "relu" in i.modifiers:
-            below = e.op(f"fcmp olt <32 x float> {text}, zeroinitializer")
-            text = e.select(below, "<32 x float>", "zeroinitializer", text)
+            text = relu(e, text)
         parts.append(e.op(f"zext <32 x i16> {half.narrow(e, text, target == 'bf16x2')} to <32 x i32>"))
     joined = e.op(f"or <32 x i32> {parts[0]}, {e.op(f'shl <32 x i32> {parts[1]}, splat (i32 16)')}")
     e.write(i, i.operands[0], Value(joined, True), 32)
@@ -227,7 +225,7 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
         base, size = constant(lay.GLOBAL_BASE, 64, value.vec), 1 << 44
     offset = e.op(f"sub {kind} {value.text}, {base}")
     inside = e.op(f"icmp ult {kind} {offset}, {constant(size, 64, value.vec)}")
-    e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {inside} to i32") if value.vec else inside, value.vec), 1)
+    e.write(i, i.operands[0], e.flag(inside, value.vec), 1)
 
 
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cvt": _cvt, "cvta": _cvta, "isspacep": _isspacep}

@@ -189,6 +189,10 @@ class Emitter(IRBuilder):
         value = self.read(operand.name)
         return self.invert(value) if isinstance(operand, NotReg) else value
 
+    def flag(self, text: str, vec: bool) -> Value:
+        """A comparison's result as a predicate."""
+        return Value(self.op(f"bitcast <32 x i1> {text} to i32") if vec else text, vec)
+
     def invert(self, p: Value) -> Value:
         """Logical not of a predicate."""
         return Value(self.op(f"xor {'i32' if p.vec else 'i1'} {p.text}, {'-1' if p.vec else 'true'}"), p.vec)

@@ -50,6 +50,12 @@ def saturate(e: Emitter, text: str, kind: str) -> str:
     return e.select(large, kind, limit, clipped)
 
 
+def relu(e: Emitter, text: str) -> str:
+    """Replace negative f32 lanes by +0; NaN stays."""
+    below = e.op(f"fcmp olt <32 x float> {text}, zeroinitializer")
+    return e.select(below, "<32 x float>", "zeroinitializer", text)
+
+
 def operands(e: Emitter, i: Instruction, ops: tuple[Operand, ...], bits: int) -> tuple[list[str], bool, str]:
     """Floating-point sources, flushed when the instruction says ``.ftz``: (values, vec, LLVM type)."""
     values, vec = e.float_sources(i, ops, bits)
@@ -259,7 +265,7 @@ def compare(e: Emitter, i: Instruction, kind: str, a: Operand, b: Operand) -> Va
         text = e.op(f"icmp {test} {int_type(bits, vec)} {x}, {y}")
     else:
         raise unsupported(i)
-    return Value(e.op(f"bitcast <32 x i1> {text} to i32") if vec else text, vec)
+    return e.flag(text, vec)
 
 
 def combine(e: Emitter, i: Instruction, p: Value, negated: bool = False) -> Value:
@@ -311,7 +317,7 @@ def _testp(e: Emitter, i: Instruction) -> None:
         raise unsupported(i)
     short = f"{'v32' if vec else ''}f{bits}"
     text = e.call(f"llvm.is.fpclass.{short}", bool_type(kind), (kind, a), ("i32 immarg", str(code)))
-    e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {text} to i32") if vec else text, vec), 1)
+    e.write(i, i.operands[0], e.flag(text, vec), 1)
 
 
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
-from kernelforge.devices.emulated.codegen.emit.floating import extremum, float_condition, write_predicates
+from kernelforge.devices.emulated.codegen.emit.floating import extremum, float_condition, relu, write_predicates
 from kernelforge.devices.emulated.codegen.ir_builder import float_constant
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
 from kernelforge.devices.emulated.ptx.inline import unsupported
@@ -162,8 +162,7 @@ def _map(
                 result = extremum(e, "max", F32, result, "zeroinitializer", False, False)
                 result = extremum(e, "min", F32, result, float_constant(1.0, F32), False, False)
             if "relu" in i.modifiers:
-                below = e.op(f"fcmp olt {F32} {result}, zeroinitializer")
-                result = e.select(below, F32, "zeroinitializer", result)
+                result = relu(e, result)
             out = narrow(e, result, brain)
             if "ftz" in i.modifiers:
                 out = narrow(e, _flush16(e, widen(e, out, brain), brain), brain)
@@ -209,7 +208,7 @@ def _compare(e: Emitter, i: Instruction) -> list[str]:
 
 
 def _setp(e: Emitter, i: Instruction) -> None:
-    flags = [Value(e.op(f"bitcast <32 x i1> {f} to i32"), True) for f in _compare(e, i)]
+    flags = [e.flag(f, True) for f in _compare(e, i)]
     if len(flags) == 1:
         write_predicates(e, i, flags[0])
         return
@@ -239,10 +238,6 @@ def _set(e: Emitter, i: Instruction) -> None:
         raise unsupported(i)
 
 
-def _reject(e: Emitter, i: Instruction) -> None:
-    raise unsupported(i)
-
-
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "add": _map(2, _plain("fadd")),
     "sub": _map(2, _plain("fsub")),
@@ -256,6 +251,4 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "abs": _bits_only("and", 32767),
     "setp": _setp,
     "set": _set,
-    "mad": _reject,
-    "div": _reject,
 }

@@ -325,10 +325,6 @@ def _bfind(e: Emitter, i: Instruction) -> None:
     e.write(i, i.operands[0], e.resize(Value(result, a.vec), bits, 32), 32)
 
 
-def _fns(e: Emitter, i: Instruction) -> None:
-    raise unsupported(i)
-
-
 def _field(e: Emitter, i: Instruction, position: Operand, length: Operand, vec: bool, bits: int) -> tuple[str, str]:
     """Position and length of a bit field, each taken modulo 256 and widened."""
     out = []
@@ -535,7 +531,7 @@ def _slct(e: Emitter, i: Instruction) -> None:
         flag = e.op(f"fcmp oge {'<32 x float>' if c.vec else 'float'} {x}, {'zeroinitializer' if c.vec else '0.0'}")
     else:
         raise unsupported(i)
-    p = Value(e.op(f"bitcast <32 x i1> {flag} to i32") if c.vec else flag, c.vec)
+    p = e.flag(flag, c.vec)
     e.write(i, i.operands[0], select(e, i, p, (i.operands[1], i.operands[2]), bits), bits)
 
 
@@ -568,7 +564,6 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "clz": _count,
     "brev": _count,
     "bfind": _bfind,
-    "fns": _fns,
     "bfe": _bfe,
     "bfi": _bfi,
     "bmsk": _bmsk,

@@ -94,7 +94,7 @@ def _vote(e: Emitter, i: Instruction) -> None:
             e.write(i, i.operands[0], reduced, 32)
         else:
             some = e.op(f"icmp ne <32 x i32> {reduced.text}, zeroinitializer")
-            e.write(i, i.operands[0], Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
+            e.write(i, i.operands[0], e.flag(some, True), 1)
         return
     among = e.op(f"and i32 {members.text}, {e.mask}")
     yes = e.op(f"and i32 {flags}, {among}")
@@ -157,7 +157,7 @@ def _match(e: Emitter, i: Instruction) -> None:
     e.write(i, target, peers, 32)
     if flag is not None:
         some = e.op(f"icmp ne <32 x i32> {peers.text}, zeroinitializer")
-        e.write(i, flag, Value(e.op(f"bitcast <32 x i1> {some} to i32"), True), 1)
+        e.write(i, flag, e.flag(some, True), 1)
 
 
 def _elect(e: Emitter, i: Instruction) -> None:
