@@ -411,7 +411,7 @@ def _lop3(e: Emitter, i: Instruction) -> None:
     (a, b, c), vec = e.sources(i, i.operands[1:4], 32)
     kind = int_type(32, vec)
     ones = constant(-1, 32, vec)
-    inverted = {v: e.op(f"xor {kind} {v}, {ones}") for v in {a, b, c}}
+    inverted = {v: e.op(f"xor {kind} {v}, {ones}") for v in dict.fromkeys((a, b, c))}
     terms = []
     for k in range(8):
         if table >> k & 1:
