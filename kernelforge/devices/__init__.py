@@ -9,11 +9,11 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from kernelforge.devices.base import Device
+from kernelforge.devices.cuda import discovery
 from kernelforge.errors import DeviceError, SandboxError
 from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec, nearest_spec
 
 if TYPE_CHECKING:
-    from kernelforge.devices.cuda.discovery import Runtime
     from kernelforge.devices.cuda.target import GpuInfo
     from kernelforge.records import MeasureSettings
 
@@ -31,7 +31,7 @@ _SHOWN = 3
 
 def device_names() -> tuple[str, ...]:
     """Names of the devices that can be used here, the best first, without GPUs whose driver fails."""
-    return (*(_name(gpu) for gpu in _gpus_that_answer() if _unusable(gpu) is None), *_emulated_names())
+    return (*(_name(gpu) for gpu in _gpus_that_answer() if discovery.unusable(gpu) is None), *_emulated_names())
 
 
 def best_device() -> str:
@@ -42,17 +42,17 @@ def best_device() -> str:
 
 def _default_gpus() -> tuple[GpuInfo, ...]:
     """GPUs that can be used with the installed packages; the first is the default device."""
-    return tuple(gpu for gpu in _gpus_that_answer() if _unusable(gpu, "cupy") is None)
+    return tuple(gpu for gpu in _gpus_that_answer() if discovery.unusable(gpu, "cupy") is None)
 
 
 def unused_gpu() -> str | None:
     """Reason for not using the first GPU of this machine by default; None if it is used."""
     try:
-        gpus = _gpus()
+        gpus = discovery.gpus()
     except DeviceError as error:
         return f"no GPU is used, for its driver fails: {error}"
     for gpu in gpus:
-        why = _unusable(gpu, "cupy")
+        why = discovery.unusable(gpu, "cupy")
         return None if why is None else f"{_name(gpu)} is there and not used: {why}"
     return None
 
@@ -119,7 +119,7 @@ def check_device(name: str) -> str:
             f"{name!r} is not the name of a device: pycuda is a runtime. Use --device cuda:0 --runtime pycuda."
         )
     if full.startswith(_CUDA):
-        gpus = {_name(gpu): _unusable(gpu) for gpu in _gpus()}
+        gpus = {_name(gpu): discovery.unusable(gpu) for gpu in discovery.gpus()}
         if not gpus:
             raise DeviceError(f"{name!r} is not available: this machine has no NVIDIA driver that works. {choice}")
         if any_gpu:
@@ -186,13 +186,12 @@ def make_device(
         spec = SPECS[full.removeprefix(EMULATED)]
         return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
-    from kernelforge.devices.cuda.discovery import require_packages
     from kernelforge.devices.cuda.tools.sanitizer import MISSING
     from kernelforge.devices.cuda.tools.tool_process import find_tool
     from kernelforge.records import MeasureSettings
 
     settings = measure or MeasureSettings()
-    require_packages(settings.runtime)
+    discovery.require_packages(settings.runtime)
     if settings.sanitizer and find_tool("compute-sanitizer") is None:
         raise DeviceError(f"--sanitizer cannot be had: {MISSING}")
     return CudaDevice(
@@ -243,31 +242,13 @@ def _emulated_names() -> tuple[str, ...]:
     return tuple(EMULATED + spec.key for spec in _emulated_specs())
 
 
-def _gpus() -> tuple[GpuInfo, ...]:
-    """The GPUs of this machine.
-
-    Raises:
-        DeviceError: there is a driver, and it fails.
-    """
-    from kernelforge.devices.cuda.discovery import gpus
-
-    return gpus()
-
-
 def _gpus_that_answer() -> tuple[GpuInfo, ...]:
     """The GPUs of this machine; none where the driver fails."""
     try:
-        return _gpus()
+        return discovery.gpus()
     except DeviceError:
         return ()
 
 
 def _name(gpu: GpuInfo) -> str:
     return f"{_CUDA}{gpu.ordinal}"
-
-
-def _unusable(gpu: GpuInfo, runtime: Runtime | None = None) -> str | None:
-    """See :func:`kernelforge.devices.cuda.discovery.unusable`, imported when it is needed."""
-    from kernelforge.devices.cuda.discovery import unusable
-
-    return unusable(gpu, runtime)

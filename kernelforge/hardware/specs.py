@@ -10,9 +10,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any
 
 from kernelforge.hardware.cards import CARDS, Card
-from kernelforge.hardware.generations import GENERATIONS, GUIDE, MULTIPROCESSORS, OCCUPANCY_HEADER, THROUGHPUT
+from kernelforge.hardware.generations import GENERATIONS, GUIDE, MULTIPROCESSORS, OCCUPANCY_HEADER, THROUGHPUT, Figure
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -130,6 +131,10 @@ _SAME_SOURCES = {
     "threads_per_block": GUIDE,
     "warp_size": GUIDE,
 }
+_OF_THE_GENERATION = (
+    "fp64_lanes_per_sm", "int32_lanes_per_sm", "l1_latency_cycles", "shared_latency_cycles", "l2_latency_cycles",
+    "dram_latency_cycles",
+)  # fmt: skip
 _OF_THE_CARD = (
     "sm_count", "max_clock_mhz", "dram_bytes", "dram_bandwidth_gbps", "l2_bytes", "tf32_tensor_tflops",
     "fp16_tensor_tflops",
@@ -140,17 +145,18 @@ def _spec(card: Card) -> DeviceSpec:
     """All figures of a card, with those that its generation shares."""
     sm, shared = MULTIPROCESSORS[card.compute_capability], GENERATIONS[card.compute_capability]
     sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
-    sources = _SAME_SOURCES | {
-        "fp64_lanes_per_sm": shared.fp64_lanes.source,
-        "int32_lanes_per_sm": shared.int32_lanes.source,
-        "l1_latency_cycles": shared.l1_latency_cycles.source,
-        "shared_latency_cycles": shared.shared_latency_cycles.source,
-        "l2_latency_cycles": shared.l2_latency_cycles.source,
-        "dram_latency_cycles": shared.dram_latency_cycles.source,
-        "launch_overhead_us": shared.launch_overhead_us.source,
-        "dram_sustained_gbps": (sustained or shared.dram_sustained_share).source,
-        "l2_bandwidth_gbps": (l2_bandwidth or shared.l2_bytes_per_cycle_per_sm).source,
-    }
+    figures: dict[str, Figure] = {name: getattr(shared, name.removesuffix("_per_sm")) for name in _OF_THE_GENERATION}
+    integers: dict[str, Any] = {name: int(figure.value) for name, figure in figures.items()}
+    sources = (
+        _SAME_SOURCES
+        | {name: figure.source for name, figure in figures.items()}
+        | {
+            "launch_overhead_us": shared.launch_overhead_us.source,
+            "dram_sustained_gbps": (sustained or shared.dram_sustained_share).source,
+            "l2_bandwidth_gbps": (l2_bandwidth or shared.l2_bytes_per_cycle_per_sm).source,
+        }
+    )
+    attained_gbps = card.dram_bandwidth_gbps * shared.dram_sustained_share.value
     l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
     return DeviceSpec(
         key=card.key,
@@ -161,15 +167,13 @@ def _spec(card: Card) -> DeviceSpec:
         sm_count=card.sm_count,
         max_clock_mhz=card.max_clock_mhz,
         fp32_lanes_per_sm=sm.fp32_lanes,
-        fp64_lanes_per_sm=int(shared.fp64_lanes.value),
-        int32_lanes_per_sm=int(shared.int32_lanes.value),
         tf32_tensor_tflops=card.tf32_tensor_tflops,
         fp16_tensor_tflops=card.fp16_tensor_tflops,
         special_lanes_per_sm=16,
         schedulers_per_sm=4,
         dram_bytes=int(card.dram_gb * 10**9),
         dram_bandwidth_gbps=card.dram_bandwidth_gbps,
-        dram_sustained_gbps=sustained.value if sustained else _share(card, shared.dram_sustained_share.value),
+        dram_sustained_gbps=sustained.value if sustained else float(round(attained_gbps)),
         l2_bytes=int(card.l2_mib * MIB),
         l2_bandwidth_gbps=l2_bandwidth.value if l2_bandwidth else float(round(l2_gbps)),
         l2_to_sm_bytes_per_cycle=64,
@@ -189,17 +193,10 @@ def _spec(card: Card) -> DeviceSpec:
         blocks_per_sm=sm.blocks,
         threads_per_block=1024,
         warp_size=32,
-        l1_latency_cycles=int(shared.l1_latency_cycles.value),
-        shared_latency_cycles=int(shared.shared_latency_cycles.value),
-        l2_latency_cycles=int(shared.l2_latency_cycles.value),
-        dram_latency_cycles=int(shared.dram_latency_cycles.value),
         launch_overhead_us=shared.launch_overhead_us.value,
+        **integers,
         sources=MappingProxyType(sources | {name: card.sources.get(name, card.source) for name in _OF_THE_CARD}),
     )
-
-
-def _share(card: Card, share: float) -> float:
-    return float(round(card.dram_bandwidth_gbps * share))
 
 
 SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for card in CARDS})

@@ -203,17 +203,20 @@ class ZygoteProcess:
         self._control = parent_end
         policy = self._policy
         visible = self._environment.get("CUDA_VISIBLE_DEVICES", "")
-        setup = {
-            "module": policy.module,
+        grants = {
+            "tier": self.tier,
             "mounts": policy.mounts,
             "devices": policy.devices,
+            "headroom_bytes": policy.headroom_bytes,
             "gpu_nodes": gpu_access.device_nodes(visible) if policy.gpu else (),
             "gpu": policy.gpu,
             "programs": policy.programs,
             "processes": policy.processes,
             "tmp_environment": {name: value for name, value in self._environment.items() if "{tmp}" in value},
-            "headroom_bytes": policy.headroom_bytes,
-            "tier": self.tier,
+        }
+        setup = {
+            "module": policy.module,
+            "grants": grants,
             "python": role_policy("oracle").mounts,
             "options": self._options,
         }

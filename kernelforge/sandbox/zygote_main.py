@@ -42,10 +42,13 @@ def main(control_fd: int) -> NoReturn:
     setup = json.loads(control.recv(MAX_CONTROL_BYTES))
     gc.disable()  # imports stay: searching them for garbage takes a sixth of torch's start
     try:
-        setup["reads_as_root"] = _reads_as_root(setup)
+        grants: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in setup["grants"].items()
+        }
+        grants["reads_as_root"] = _reads_as_root(grants["tier"], setup["python"])
         worker = importlib.import_module(setup["module"])
         worker.warm_up(setup["options"])
-        _check_forkable(setup["gpu_nodes"])
+        _check_forkable(grants["gpu_nodes"])
         gc.enable()
         gc.freeze()  # without a last search, which takes 0.4 s, for pages that children share in any case
         reply: dict[str, Any] = {"ready": True}
@@ -56,11 +59,11 @@ def main(control_fd: int) -> NoReturn:
     if "ready" not in reply:
         os._exit(1)
     while request := control.recv(MAX_CONTROL_BYTES):
-        _spawn(control, json.loads(request), setup, worker)
+        _spawn(control, json.loads(request), grants, worker)
     os._exit(0)
 
 
-def _reads_as_root(setup: dict[str, Any]) -> bool:
+def _reads_as_root(tier: str, python: list[str]) -> bool:
     """Whether children of root must keep the right to read any file, to read the granted Python.
 
     Without a private root they open files at their paths, and Python may be under ``/root``, which no other user can
@@ -70,11 +73,11 @@ def _reads_as_root(setup: dict[str, Any]) -> bool:
     Raises:
         SandboxError: they could not read Python.
     """
-    if setup["tier"] != "landlock" or os.geteuid() != 0 or not syscalls.has_capabilities():
+    if tier != "landlock" or os.geteuid() != 0 or not syscalls.has_capabilities():
         return False
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
-        if jail.others_can_read(setup["python"]):
+        if jail.others_can_read(python):
             return False
     finally:
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
@@ -86,7 +89,7 @@ def _reads_as_root(setup: dict[str, Any]) -> bool:
     return True
 
 
-def _check_forkable(gpu_nodes: list[str]) -> None:
+def _check_forkable(gpu_nodes: tuple[str, ...]) -> None:
     """Check that no GPU is open: a CUDA context does not survive a fork, and its children could not use the GPU.
 
     Raises:
@@ -99,25 +102,12 @@ def _check_forkable(gpu_nodes: list[str]) -> None:
                 raise SandboxError(f"its warm_up opened {target}: CUDA must not be used before the child is forked")
 
 
-def _spawn(control: socket.socket, request: dict[str, Any], setup: dict[str, Any], worker: ModuleType) -> None:
+def _spawn(control: socket.socket, request: dict[str, Any], grants: dict[str, Any], worker: ModuleType) -> None:
     parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     for end in (parent_end, child_end):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
     status_read, status_write = os.pipe()
-    grant = jail.JailSpec(
-        tier=setup["tier"],
-        limits=Limits(**request["limits"]),
-        mounts=tuple(setup["mounts"]),
-        devices=tuple(setup["devices"]),
-        headroom_bytes=setup["headroom_bytes"],
-        tmp=request["tmp"],
-        gpu_nodes=tuple(setup["gpu_nodes"]),
-        gpu=setup["gpu"],
-        programs=setup["programs"],
-        processes=setup["processes"],
-        tmp_environment=setup["tmp_environment"],
-        reads_as_root=setup["reads_as_root"],
-    )
+    grant = jail.JailSpec(limits=Limits(**request["limits"]), tmp=request["tmp"], **grants)
     pid = os.fork()
     if pid == 0:
         _monitor(grant, child_end, status_write, worker)
