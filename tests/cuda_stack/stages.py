@@ -114,7 +114,7 @@ def child_of(role: str, real: bool, tier: Tier | None = None) -> dict[str, Any]:
         for _ in range(2):
             begun = time.monotonic()
             with zygote.spawn(LIMITS) as child:
-                answers = [run_stage(child, request) for request in (REQUESTS[role] if real else [{}])]
+                answers = [outcome(child, request) for request in (REQUESTS[role] if real else [{}])]
                 opened_ms = 1000 * (time.monotonic() - begun)
                 layers = child.layers
     return {"answer": answers[-1], "layers": layers, "opened_ms": round(opened_ms, 1)}
@@ -124,8 +124,8 @@ def built(source: str, tier: Tier) -> str:
     """Load a candidate that runs compilers, as the ModelNew lane does."""
     with Zygote("gpu-modelnew", tier=tier, environment={"TORCH_CUDA_ARCH_LIST": "9.0a"}) as zygote:
         with zygote.spawn(LIMITS) as child:
-            run_stage(child, REQUESTS["gpu-modelnew"][0])
-            return run_stage(child, {"op": "load", "source": source})
+            outcome(child, REQUESTS["gpu-modelnew"][0])
+            return outcome(child, {"op": "load", "source": source})
 
 
 def outcome(child: Any, request: dict[str, Any]) -> str:

@@ -77,7 +77,7 @@ class SoftwarePlace(Machine):
     def workshop(self, measure: MeasureSettings | None = None) -> EvaluatorPool:
         return SoftwareWorkshop(self.helper("oracle"), self.cache, measure or self.measure)
 
-    def lane(self) -> ModelNewEvaluators:
+    def modelnew(self) -> ModelNewEvaluators:
         return ModelNewEvaluators("cpu")
 
 

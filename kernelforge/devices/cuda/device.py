@@ -77,9 +77,9 @@ class CudaDevice:
             "ordinal": 0 if self.environment else ordinal,
         }
         """How a process opens the GPU: see :func:`kernelforge.devices.cuda.worker.main.open_driver`."""
-        self._counters: MetricSet = counters
-        self._allow_unconfined = allow_unconfined
-        self._grace_s = grace_s
+        self.counters: MetricSet = counters
+        self.allow_unconfined = allow_unconfined
+        self.grace_s = grace_s
         self._lock = threading.Lock()
         self._target: GpuTarget | None = None
         self._zygote = Zygote(
@@ -228,9 +228,9 @@ class CudaDevice:
                     arch=installed_toolchain().architecture(facts.compute_capability),
                     driver_options=self.driver_options,
                     environment=self.environment,
-                    counters=self._counters,
-                    grace_s=self._grace_s,
-                    allow_unconfined=self._allow_unconfined,
+                    counters=self.counters,
+                    grace_s=self.grace_s,
+                    allow_unconfined=self.allow_unconfined,
                 )
                 with self._lock:
                     self._target = target
