@@ -149,7 +149,7 @@ def drift_reason(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
     speed = attempt.evaluation.performance
     if speed is None or speed.origin is Origin.MEASURED:
         return None
-    checked = [one.evaluation for one in earlier if one.accepted and not one.evaluation.uncompared]
+    checked = [past.evaluation for past in earlier if past.accepted and not past.evaluation.uncompared]
     times = [evaluation.performance.time_us for evaluation in checked if evaluation.performance]
     if not times or speed.time_us <= (1 + SLACK) * min(times):
         return None
@@ -186,10 +186,10 @@ def _by_counter(parent: Attempt, child: Attempt, finding: Finding | None) -> tup
             continue
         change = _change(before.value, after.value)
         enough = change >= GAIN if rises else change <= -GAIN
-        told = f"{key} {before.value:,.6g} -> {after.value:,.6g} {after.unit} ({change:+.1%})"
+        change_text = f"{key} {before.value:,.6g} -> {after.value:,.6g} {after.unit} ({change:+.1%})"
         if enough and slower:
-            return False, f"not accepted: {told}, but the modelled time grew, {times}"
-        return enough, f"{_word(enough)}: {told}"
+            return False, f"not accepted: {change_text}, but the modelled time grew, {times}"
+        return enough, f"{_word(enough)}: {change_text}"
     before_time, after_time = (a.evaluation.performance for a in (parent, child))
     if before_time is None or after_time is None:
         return False, "not accepted: there is neither a named counter nor a time to compare"

@@ -33,8 +33,8 @@ FAMILIES: dict[str, str] = {
 def operator_families(graph: Graph) -> tuple[str, ...]:
     """The operator families in a reference, the most telling first; ``elementwise`` when there is no other."""
     names = [node.op.removeprefix("aten.") for node in graph.nodes if node.kind == "op"]
-    found = [family for family, pattern in FAMILIES.items() if any(re.search(pattern, name) for name in names)]
-    return tuple(found) or (OTHER,)
+    families = [family for family, pattern in FAMILIES.items() if any(re.search(pattern, name) for name in names)]
+    return tuple(families) or (OTHER,)
 
 
 def select_lessons(lessons: Sequence[Lesson], families: Sequence[str]) -> tuple[str, ...]:
@@ -44,11 +44,11 @@ def select_lessons(lessons: Sequence[Lesson], families: Sequence[str]) -> tuple[
         lessons: newest first.
         families: of the task, the most telling first.
     """
-    chosen: list[str] = []
+    selected: list[str] = []
     for family in families:
-        about = sorted((one for one in lessons if one.family == family), key=lambda one: -(one.gain or 0.0))
+        about = sorted((item for item in lessons if item.family == family), key=lambda item: -(item.gain or 0.0))
         for lesson in about[:PER_FAMILY]:
             line = f"{lesson.family}: {lesson.text}"
-            if line not in chosen:
-                chosen.append(line)
-    return tuple(chosen[:SHOWN])
+            if line not in selected:
+                selected.append(line)
+    return tuple(selected[:SHOWN])

@@ -140,7 +140,7 @@ def check_three_parts(text: str) -> None:
     Raises:
         CandidateError: a part is missing, empty or out of order; the message names it.
     """
-    found: list[tuple[str, int]] = []
+    headings: list[tuple[str, int]] = []
     lines = text.splitlines()
     fence = ""
     for at, line in enumerate(lines):
@@ -152,17 +152,17 @@ def check_three_parts(text: str) -> None:
                 fence = ""
         elif not fence and len(line) < 200:
             heading = _HEADING.sub("", line).rstrip(" *_:").casefold()
-            found += [(part, at) for part in THREE_PARTS if part.casefold() == heading]
-    names = [name for name, _ in found]
+            headings += [(part, at) for part in THREE_PARTS if part.casefold() == heading]
+    names = [name for name, _ in headings]
     if names != list(THREE_PARTS):
         missing = [part for part in THREE_PARTS if part not in names]
         what = f"{missing[0]!r} is missing" if missing else f"it has {', '.join(names[:6])}"
-        wanted = ", ".join(f"'## {part}'" for part in THREE_PARTS)
+        expected = ", ".join(f"'## {part}'" for part in THREE_PARTS)
         raise CandidateError(
-            f"the reply needs three parts, each once, under the headings {wanted}, in this order; {what}"
+            f"the reply needs three parts, each once, under the headings {expected}, in this order; {what}"
         )
-    ends = [at for _, at in found[1:]] + [len(lines)]
-    for (name, start), end in zip(found, ends, strict=True):
+    ends = [at for _, at in headings[1:]] + [len(lines)]
+    for (name, start), end in zip(headings, ends, strict=True):
         if not any(line.strip() for line in lines[start + 1 : end]):
             raise CandidateError(f"the part {name!r} of the reply is empty")
 
@@ -176,9 +176,11 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
     profile = request.parent.profile
     if profile is None or request.sight.metrics == "none":
         return ()
-    sizes = {one.size: one for one in request.brief.facts.sizes}
-    found = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
-    return notes_for([one.bottleneck for one in found[request.rank - 1 :]], operator_families(request.brief.graph))
+    sizes = {item.size: item for item in request.brief.facts.sizes}
+    diagnoses = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
+    return notes_for(
+        [item.bottleneck for item in diagnoses[request.rank - 1 :]], operator_families(request.brief.graph)
+    )
 
 
 def _has_code(attempt: Attempt | None) -> bool:
@@ -187,12 +189,18 @@ def _has_code(attempt: Attempt | None) -> bool:
 
 def _exemplars(request: CoderRequest) -> tuple[Attempt, ...]:
     """Scored examples: the inspirations, after the parent where they are fewer than two."""
-    shown = list(request.inspirations)
-    if len(shown) < 2 and request.parent is not None and request.parent.id not in {one.id for one in shown}:
-        shown.insert(0, request.parent)
-    return tuple(one for one in shown if _has_code(one))
+    examples = list(request.inspirations)
+    if (
+        len(examples) < 2
+        and request.parent is not None
+        and request.parent.id not in {example.id for example in examples}
+    ):
+        examples.insert(0, request.parent)
+    return tuple(example for example in examples if _has_code(example))
 
 
 def _partner(request: CoderRequest) -> Attempt | None:
     """The second parent of a crossover."""
-    return next((one for one in request.inspirations if _has_code(one) and one is not request.parent), None)
+    return next(
+        (example for example in request.inspirations if _has_code(example) and example is not request.parent), None
+    )

@@ -74,12 +74,13 @@ class PromptedReflexion:
         )
         answer = self._answerer.ask(question)
         try:
-            said = _parse(answer.text, families)
+            reply = _parse(answer.text, families)
         except CandidateError:
             # A reflexion that cannot be read teaches nothing; its words are journalled all the same.
             return ReflexionResult((), answer.messages)
         return ReflexionResult(
-            tuple(_lesson(one.applies_to, one.text, brief, history, self.name) for one in said.lessons), answer.messages
+            tuple(_lesson(lesson.applies_to, lesson.text, brief, history, self.name) for lesson in reply.lessons),
+            answer.messages,
         )
 
 
@@ -90,15 +91,19 @@ class BuiltinReflexion:
 
     def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
         family = operator_families(brief.graph)[0]
-        answered = [one for one in history if one.operator is Operator.OPTIMISE and one.finding is not None]
-        paid = [one for one in answered if one.accepted]
-        failed = [one for one in answered if one.evaluation.verdict is Verdict.OK and not one.accepted]
-        texts = [f"Pays: {_told(one)}" for one in paid[:2]] + [f"Did not pay: {_told(one)}" for one in failed[:1]]
+        answered = [
+            attempt for attempt in history if attempt.operator is Operator.OPTIMISE and attempt.finding is not None
+        ]
+        paid = [attempt for attempt in answered if attempt.accepted]
+        failed = [attempt for attempt in answered if attempt.evaluation.verdict is Verdict.OK and not attempt.accepted]
+        texts = [f"Pays: {_summary(attempt)}" for attempt in paid[:2]] + [
+            f"Did not pay: {_summary(attempt)}" for attempt in failed[:1]
+        ]
         lessons = tuple(_lesson(family, text, brief, history, self.name) for text in texts[:LESSONS])
         return ReflexionResult(lessons, ())
 
 
-def _told(attempt: Attempt) -> str:
+def _summary(attempt: Attempt) -> str:
     assert attempt.finding is not None
     note = attempt.note.partition(": ")[2] or attempt.note
     return f"{attempt.finding.action} ({note})"
@@ -118,7 +123,11 @@ def _lesson(family: str, text: str, brief: TaskContext, history: Sequence[Attemp
 
 def _gain(history: Sequence[Attempt]) -> float | None:
     """How much faster the last accepted attempt is than the first correct one."""
-    times = [one.evaluation.performance.time_us for one in history if one.accepted and one.evaluation.performance]
+    times = [
+        attempt.evaluation.performance.time_us
+        for attempt in history
+        if attempt.accepted and attempt.evaluation.performance
+    ]
     return round(times[0] / times[-1], 4) if times else None
 
 
@@ -127,8 +136,8 @@ def _parse(text: str, families: Sequence[str]) -> LessonsReply:
     Raises:
         CandidateError: the reply is not the JSON object that was asked for.
     """
-    said = read_form(LessonsReply, text, 'of the form {"lessons": [{"text": "...", "applies_to": "..."}]}')
-    for lesson in said.lessons:
+    reply = read_form(LessonsReply, text, 'of the form {"lessons": [{"text": "...", "applies_to": "..."}]}')
+    for lesson in reply.lessons:
         if lesson.applies_to not in families:
             raise CandidateError(f'"applies_to" is {lesson.applies_to!r}; choose one of {", ".join(families)}')
-    return said
+    return reply

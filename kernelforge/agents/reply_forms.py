@@ -61,15 +61,15 @@ def parse_finding(text: str, *, optimise: bool) -> Finding:
     if not optimise:
         issue = read_form(RepairReply, text, 'with the keys "critical_issue", "why_it_matters", "minimal_fix"')
         return Finding(kind="repair", headline=issue.critical_issue, why=issue.why_it_matters, action=issue.minimal_fix)
-    found = read_form(OptimiseReply, text, 'with the keys "bottleneck", "method", "plan" and "metrics"')
-    if found.stop is not None:
-        return Finding(kind="stop", headline=found.stop, why="the Judge says so", action="stop here")
+    reply = read_form(OptimiseReply, text, 'with the keys "bottleneck", "method", "plan" and "metrics"')
+    if reply.stop is not None:
+        return Finding(kind="stop", headline=reply.stop, why="the Judge says so", action="stop here")
     return Finding(
         kind="optimise",
-        headline=found.bottleneck or "",
-        why=found.method or "",
-        action=found.plan or "",
-        metrics=found.metrics,
+        headline=reply.bottleneck or "",
+        why=reply.method or "",
+        action=reply.plan or "",
+        metrics=reply.metrics,
     )
 
 
@@ -77,21 +77,21 @@ def write_finding(finding: Finding) -> str:
     """A finding in the form that :func:`parse_finding` reads. What no form has a place for (the built-in move, the
     bottleneck's name) stays in the record alone."""
     if finding.kind == "stop":
-        said: dict[str, object] = {"stop": finding.headline}
+        fields: dict[str, object] = {"stop": finding.headline}
     elif finding.kind == "optimise":
-        said = {
+        fields = {
             "bottleneck": finding.headline,
             "method": finding.why,
             "plan": finding.action,
             "metrics": list(finding.metrics),
         }
     else:
-        said = {
+        fields = {
             "critical_issue": finding.headline,
             "why_it_matters": finding.why,
             "minimal_fix": finding.action,
         }
-    return f"```json\n{json.dumps(said, ensure_ascii=False, indent=1)}\n```\n"
+    return f"```json\n{json.dumps(fields, ensure_ascii=False, indent=1)}\n```\n"
 
 
 MAX_CHARS = 32_768
@@ -103,7 +103,7 @@ MAX_DEPTH = 32
 FormT = TypeVar("FormT", bound=BaseModel)
 
 
-def read_form(form: type[FormT], text: str, wanted: str) -> FormT:
+def read_form(form: type[FormT], text: str, expected: str) -> FormT:
     """The last JSON object in a reply, which must be of a form.
 
     Args:
@@ -114,18 +114,18 @@ def read_form(form: type[FormT], text: str, wanted: str) -> FormT:
     """
     raw = last_object(text)
     if raw is None:
-        raise CandidateError(f"the reply holds no JSON object; give one in a ```json block {wanted}")
+        raise CandidateError(f"the reply holds no JSON object; give one in a ```json block {expected}")
     try:
         return form.model_validate(raw)
     except ValidationError as error:
-        told = f"the JSON object is not the one asked for ({first_fault(error)}); give one {wanted}"
-        raise CandidateError(told) from error
+        message = f"the JSON object is not the one asked for ({first_fault(error)}); give one {expected}"
+        raise CandidateError(message) from error
 
 
 def last_object(text: str) -> dict[str, object] | None:
     """The last top-level JSON object in the end of a text, or None."""
     text = text[-MAX_CHARS:]
-    decoder, found, at = json.JSONDecoder(), None, 0
+    decoder, last, at = json.JSONDecoder(), None, 0
     while (at := text.find("{", at)) >= 0:
         try:
             value, end = decoder.raw_decode(text, at)
@@ -133,9 +133,9 @@ def last_object(text: str) -> dict[str, object] | None:
             at += 1
             continue
         if isinstance(value, dict) and _is_flat(value):
-            found = value
+            last = value
         at = end
-    return found
+    return last
 
 
 def _is_flat(value: object) -> bool:
@@ -144,9 +144,9 @@ def _is_flat(value: object) -> bool:
     for _ in range(MAX_DEPTH):
         level = [
             inner
-            for one in level
-            if isinstance(one, dict | list)
-            for inner in (one.values() if isinstance(one, dict) else one)
+            for item in level
+            if isinstance(item, dict | list)
+            for inner in (item.values() if isinstance(item, dict) else item)
         ]
         if not level:
             return True

@@ -42,7 +42,7 @@ class TesterForm(_Strict):
 
     @model_validator(mode="after")
     def _each_name_once(self) -> TesterForm:
-        names = [one.name for one in self.generators]
+        names = [generator.name for generator in self.generators]
         if len(set(names)) != len(names):
             raise ValueError(f"names repeat: {', '.join(names)}")
         return self
@@ -59,8 +59,8 @@ class PromptedTester:
         """Ask for generators. A reply that still cannot be read proposes none."""
 
         def check(text: str) -> None:
-            for one in parse_tests(text):
-                _check_plan(one, brief)
+            for proposed in parse_tests(text):
+                _check_plan(proposed, brief)
 
         prompt = tester_prompt(brief, generator_page())
         answer = self._answerer.ask(Question("tester", brief.task.name, prompt, check, TesterForm))
@@ -76,9 +76,9 @@ def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
     Raises:
         CandidateError: there is none, or it has another form.
     """
-    wanted = 'of the form {"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
-    form = read_form(TesterForm, text, wanted)
-    return tuple(ProposedGenerator(one.name, one.why, one.plan) for one in form.generators)
+    expected = 'of the form {"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
+    form = read_form(TesterForm, text, expected)
+    return tuple(ProposedGenerator(generator.name, generator.why, generator.plan) for generator in form.generators)
 
 
 def _check_plan(proposed: ProposedGenerator, brief: TaskContext) -> None:
@@ -109,7 +109,7 @@ def agree_on_tests(
         ProviderError: the Tester cannot be asked.
     """
     reply = tester.propose(brief)
-    tried = tuple(_try(one, tester.name, brief, oracle) for one in reply.generators[:MAX_GENERATORS])
+    tried = tuple(_try(proposed, tester.name, brief, oracle) for proposed in reply.generators[:MAX_GENERATORS])
     return tried, reply.messages
 
 
@@ -118,26 +118,26 @@ def _try(proposed: ProposedGenerator, provider: str, brief: TaskContext, oracle:
     reason, passed = "", tuple[str, ...]()
     try:
         recipe = parse_generator(proposed.plan, brief.facts.at("small").inputs)
-        found = oracle.try_generator(proposed.name, recipe, sizes)
+        outcomes = oracle.try_generator(proposed.name, recipe, sizes)
     except PlanError as error:
         reason = str(error)
     except SandboxError as error:
         reason = f"the reference did not survive such inputs: {error}"
     else:
-        passed = tuple(one.size for one in found if one.ok)
-        reason = _refusal(found, brief.task)
+        passed = tuple(outcome.size for outcome in outcomes if outcome.ok)
+        reason = _refusal(outcomes, brief.task)
     return InputGenerator(
         name=proposed.name, plan=proposed.plan, provider=provider, admitted=bool(passed), reason=reason, sizes=passed
     )
 
 
-def _refusal(found: Sequence[GeneratorFinding], task: Task) -> str:
+def _refusal(outcomes: Sequence[GeneratorFinding], task: Task) -> str:
     """Why a generator was not admitted somewhere, each reason once; of hidden sizes only that it was one of them."""
-    refused = [one for one in found if not one.ok]
-    shown = dict.fromkeys(one.text for one in refused if not task.size(one.size).is_hidden)
-    if not shown and refused:
+    refused = [outcome for outcome in outcomes if not outcome.ok]
+    reasons = dict.fromkeys(outcome.text for outcome in refused if not task.size(outcome.size).is_hidden)
+    if not reasons and refused:
         return "a hidden size cannot be checked on such inputs"
-    return "; ".join(shown)
+    return "; ".join(reasons)
 
 
 def generator_page() -> str:

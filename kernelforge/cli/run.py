@@ -372,9 +372,9 @@ def print_estimate(config: RunConfig, results: Path) -> None:
     from rich.table import Table
 
     from kernelforge.run.estimate import estimate
-    from kernelforge.run.runner import briefs
+    from kernelforge.run.runner import task_contexts
 
-    estimated = estimate(config, briefs(config), _earlier(results))
+    estimated = estimate(config, task_contexts(config), _earlier(results))
     table = Table(box=None)
     for name in ("agent", "model", "calls", "tokens in", "tokens out", "dollars", "tokens a reply"):
         table.add_column(name, overflow="fold", justify="left" if name in ("agent", "model") else "right")

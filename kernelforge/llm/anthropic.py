@@ -77,8 +77,8 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
         return ChatReply(text, _read_usage(message, seconds=seconds, batch=batch), ended)
 
     async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        whole: dict[str, Any] = {}
-        said = Gathered()
+        message: dict[str, Any] = {}
+        text = Gathered()
         # As plain JSON, which is cheaper than the SDK's objects, and lets events pass that the SDK does not know.
         stream = await self.client.post(
             "/v1/messages",
@@ -91,23 +91,23 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
             async for data in stream:
                 event = read_wire(_Event, data)
                 if event.type == "message_start":
-                    whole = event.message or {}
+                    message = event.message or {}
                 elif event.type == "content_block_delta" and event.delta is not None:
-                    said.add(event.delta.text if event.delta.type == "text_delta" else "")
-                    if said.full:
-                        return {**whole, "stop_reason": "max_tokens", "content": _content(said)}
+                    text.add(event.delta.text if event.delta.type == "text_delta" else "")
+                    if text.full:
+                        return {**message, "stop_reason": "max_tokens", "content": _content(text)}
                 elif event.type == "message_delta" and event.delta is not None:
-                    whole |= {"stop_reason": event.delta.stop_reason, "stop_details": event.delta.stop_details}
+                    message |= {"stop_reason": event.delta.stop_reason, "stop_details": event.delta.stop_details}
                     # Counts are cumulative; those that are left out stay as the start gave them.
-                    told = {name: count for name, count in (event.usage or {}).items() if count is not None}
-                    whole["usage"] = {**(whole.get("usage") or {}), **told}
+                    counts = {name: count for name, count in (event.usage or {}).items() if count is not None}
+                    message["usage"] = {**(message.get("usage") or {}), **counts}
                 elif event.type == "message_stop":
-                    return {**whole, "content": _content(said)}
+                    return {**message, "content": _content(text)}
         raise BrokenReply("the stream ended before the reply was whole")
 
 
-def _content(said: Gathered) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": str(said)}]
+def _content(text: Gathered) -> list[dict[str, Any]]:
+    return [{"type": "text", "text": str(text)}]
 
 
 def _thinking(choice: str) -> dict[str, Any]:
@@ -177,12 +177,12 @@ class _Message(Wire):
 def _read_usage(message: _Message, *, seconds: float, batch: bool) -> Usage:
     """Anthropic's input tokens leave out those read from and written to the cache; our record counts them all."""
     used = message.usage or _Usage()
-    given = used.input_tokens
-    if given is not None:
-        given += (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
+    input_tokens = used.input_tokens
+    if input_tokens is not None:
+        input_tokens += (used.cache_read_input_tokens or 0) + (used.cache_creation_input_tokens or 0)
     return Usage(
         model=message.model,
-        input_tokens=given,
+        input_tokens=input_tokens,
         cached_tokens=used.cache_read_input_tokens,
         cache_write_tokens=used.cache_creation_input_tokens,
         output_tokens=used.output_tokens,

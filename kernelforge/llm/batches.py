@@ -55,12 +55,12 @@ class OpenAIBatches:
             reasons = [error.message or "" for error in (state.errors.data or [])] if state.errors else []
             reason = self._model.remote.redact("; ".join(reasons))
             raise ProviderError(f"OpenAI refused the batch: {reason or 'it gives no reason'}")
-        found: dict[str, Mapping[str, Any] | ProviderError] = {}
+        results: dict[str, Mapping[str, Any] | ProviderError] = {}
         for file in (state.output_file_id, state.error_file_id):
             if file is not None:
                 content = await self._client.files.content(file)
-                found |= dict(self._result(json.loads(line)) for line in content.text.splitlines() if line.strip())
-        return found
+                results |= dict(self._result(json.loads(line)) for line in content.text.splitlines() if line.strip())
+        return results
 
     def _result(self, line: object) -> tuple[str, Mapping[str, Any] | ProviderError]:
         result = read_wire(_Line, line)
@@ -105,15 +105,15 @@ class AnthropicBatches:
     async def collect(self, batch: str) -> Results | None:
         if (await self._batches.retrieve(batch)).processing_status != "ended":
             return None
-        found: dict[str, Mapping[str, Any] | ProviderError] = {}
+        results: dict[str, Mapping[str, Any] | ProviderError] = {}
         async for line in await self._batches.results(batch):
             item = read_wire(_Item, plain(line))
             if item.result.type == "succeeded":
-                found[item.custom_id] = item.result.message
+                results[item.custom_id] = item.result.message
             elif item.result.type == "errored":
-                found[item.custom_id] = code_failure(item.result.error, self._model.remote)
+                results[item.custom_id] = code_failure(item.result.error, self._model.remote)
             # What expired or was cancelled was never run, and has no result.
-        return found
+        return results
 
     async def cancel(self, batch: str) -> None:
         await self._batches.cancel(batch)

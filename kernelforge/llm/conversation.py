@@ -78,7 +78,7 @@ class Conversation:
         prompt = question.prompt
         turns = [Turn("user", prompt.text)]
         messages = [self._prompt(question, prompt.text)]
-        for left in reversed(range(ASKS)):
+        for tries_left in reversed(range(ASKS)):
             request = ChatRequest(tuple(turns), prompt.stable, cache_key(question.agent, prompt), question.schema)
             try:
                 reply, usage = self._call(request)
@@ -88,11 +88,11 @@ class Conversation:
                 raise
             messages.append(self._reply(question, reply.text, usage))
             problem = _problem(reply, question.check)
-            if problem is None or reply.ended == "refused" or left == 0:
+            if problem is None or reply.ended == "refused" or tries_left == 0:
                 break
-            complaint = complain(problem, left)
-            said = reply.text[:MAX_TURN_CHARS]
-            turns += [Turn("assistant", said if said.strip() else SILENCE), Turn("user", complaint)]
+            complaint = complain(problem, tries_left)
+            last_reply = reply.text[:MAX_TURN_CHARS]
+            turns += [Turn("assistant", last_reply if last_reply.strip() else SILENCE), Turn("user", complaint)]
             messages.append(self._prompt(question, complaint))
         text = reply.text
         if reply.ended == "refused" and not text.strip():
@@ -130,9 +130,9 @@ def cache_key(agent: AgentName, prompt: Prompt) -> str:
     return content_hash(agent, prompt.text[: prompt.stable]) if prompt.stable else ""
 
 
-def complain(problem: str, left: int) -> str:
+def complain(problem: str, tries_left: int) -> str:
     """The prompt that asks for another reply."""
-    tries = "This is the last try." if left == 1 else f"{left} tries are left."
+    tries = "This is the last try." if tries_left == 1 else f"{tries_left} tries are left."
     return f"{COMPLAINT}\n\n{problem}\n\nGive the whole reply anew, in the form that was asked for. {tries}\n"
 
 

@@ -44,21 +44,21 @@ def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
         # OpenAI takes nothing beside a reference.
         return {"$ref": schema["$ref"]}
-    found: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
+    result: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
     limits = ", ".join(f"{key} {schema[key]}" for key in _LIMITS if key in schema)
     if limits:
-        found["description"] = f"{found['description']} ({limits})" if "description" in found else limits
+        result["description"] = f"{result['description']} ({limits})" if "description" in result else limits
     if "items" in schema:
-        found["items"] = _strict(schema["items"])
+        result["items"] = _strict(schema["items"])
     if variants := schema.get("anyOf", schema.get("oneOf")):
-        found["anyOf"] = [_strict(variant) for variant in variants]
+        result["anyOf"] = [_strict(variant) for variant in variants]
     if schema.get("type") == "object":
         properties = schema.get("properties", {})
-        found["properties"] = {name: _strict(value) for name, value in properties.items()}
-        found |= {"required": list(properties), "additionalProperties": False}
+        result["properties"] = {name: _strict(value) for name, value in properties.items()}
+        result |= {"required": list(properties), "additionalProperties": False}
     if "$defs" in schema:
-        found["$defs"] = {name: _strict(value) for name, value in schema["$defs"].items()}
-    return found
+        result["$defs"] = {name: _strict(value) for name, value in schema["$defs"].items()}
+    return result
 
 
 Ending = Callable[[], Coroutine[Any, Any, None]]
@@ -187,19 +187,19 @@ def status_failure(
 ) -> ProviderError:
     """What an HTTP status means, with the error object that came with it."""
     code, message = _code_and_message(body)
-    said = f": {remote.redact(message)}" if message else ""
+    detail = f": {remote.redact(message)}" if message else ""
     if status == 401:
         # The message repeats parts of the key.
         return ProviderError(f"{remote.server} refused the key in {remote.key_name} (401); check it")
     if status == 403:
-        return ProviderError(f"{remote.server} does not let the key in {remote.key_name} do this (403){said}")
+        return ProviderError(f"{remote.server} does not let the key in {remote.key_name} do this (403){detail}")
     if status == 404:
-        return ProviderError(f"{remote.server} has no model {remote.model!r}, or not at this address (404){said}")
+        return ProviderError(f"{remote.server} has no model {remote.model!r}, or not at this address (404){detail}")
     passing = status >= 500 or (status in PASSING_STATUS and code not in _BILLING_CODES)
     if not passing:
-        return ProviderError(f"{remote.server} refused the call ({status}){said}")
+        return ProviderError(f"{remote.server} refused the call ({status}){detail}")
     return ProviderError(
-        f"{remote.server} could not answer now ({status}){said}",
+        f"{remote.server} could not answer now ({status}){detail}",
         passing=True,
         retry_after_s=retry_after_s(headers or {}),
     )
@@ -208,10 +208,10 @@ def status_failure(
 def code_failure(body: object, remote: Remote) -> ProviderError:
     """What an error object inside a reply means: there is no status, so its code decides."""
     code, message = _code_and_message(body)
-    said = f": {remote.redact(message)}" if message else ""
+    detail = f": {remote.redact(message)}" if message else ""
     if code in _LASTING_CODES:
-        return ProviderError(f"{remote.server} refused the call ({code}){said}")
-    return ProviderError(f"{remote.server} failed while answering ({code or 'no code'}){said}", passing=True)
+        return ProviderError(f"{remote.server} refused the call ({code}){detail}")
+    return ProviderError(f"{remote.server} failed while answering ({code or 'no code'}){detail}", passing=True)
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
@@ -370,8 +370,8 @@ def read_wire(kind: type[_W], data: object) -> _W:
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise BrokenReply(f"{place or 'its body'} is missing or malformed") from None
+        location = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise BrokenReply(f"{location or 'its body'} is missing or malformed") from None
 
 
 class _Client(Protocol):

@@ -110,29 +110,29 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _stream_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        said, refused = Gathered(), Gathered()
+        text, refused = Gathered(), Gathered()
         finish: str | None = None
-        whole: dict[str, Any] = {"model": body["model"]}
+        completion: dict[str, Any] = {"model": body["model"]}
         options = {"stream": True, "stream_options": {"include_usage": True}}
         async with await self._events("/chat/completions", {**body, **options}) as events:
             async for data in events:
                 chunk = read_wire(_Chunk, data)
                 if chunk.error is not None:
                     raise ReportedFailure({"error": chunk.error})
-                whole["model"] = chunk.model or whole["model"]
-                whole["usage"] = chunk.usage or whole.get("usage")
+                completion["model"] = chunk.model or completion["model"]
+                completion["usage"] = chunk.usage or completion.get("usage")
                 for choice in chunk.choices or ():
                     finish = choice.finish_reason or finish
                     if choice.delta is not None:
-                        said.add(choice.delta.content)
+                        text.add(choice.delta.content)
                         refused.add(choice.delta.refusal)
-                if said.full or refused.full:
+                if text.full or refused.full:
                     finish = "length"
                     break
         if finish is None:
             raise BrokenReply("the stream ended before the reply was whole")
-        message = {"content": str(said), "refusal": str(refused) or None}
-        return {**whole, "choices": [{"message": message, "finish_reason": finish}]}
+        message = {"content": str(text), "refusal": str(refused) or None}
+        return {**completion, "choices": [{"message": message, "finish_reason": finish}]}
 
     async def _events(self, path: str, body: Mapping[str, Any]) -> openai.AsyncStream[object]:
         # As plain JSON: to make the SDK's objects of a reply's thousands of pieces takes six times as long.
@@ -283,20 +283,20 @@ def _read_completion(completion: _Completion, *, seconds: float, batch: bool) ->
 
 def _usage(
     model: str,
-    given: tuple[int | None, _InputDetails | None],
-    made: tuple[int | None, _OutputDetails | None],
+    inputs: tuple[int | None, _InputDetails | None],
+    outputs: tuple[int | None, _OutputDetails | None],
     *,
     seconds: float,
     batch: bool,
 ) -> Usage:
     """OpenAI counts cached tokens in the input and reasoning in the output, as our record does."""
-    details, reasoning = given[1] or _InputDetails(), made[1] or _OutputDetails()
+    details, reasoning = inputs[1] or _InputDetails(), outputs[1] or _OutputDetails()
     return Usage(
         model=model,
-        input_tokens=given[0],
+        input_tokens=inputs[0],
         cached_tokens=details.cached_tokens,
         cache_write_tokens=details.cache_write_tokens,
-        output_tokens=made[0],
+        output_tokens=outputs[0],
         reasoning_tokens=reasoning.reasoning_tokens,
         seconds=seconds,
         batch=batch,

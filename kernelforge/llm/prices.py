@@ -37,8 +37,8 @@ class Prices:
         """Whether calls of a model can be priced. ``elsewhere``: a server other than the provider's own answers."""
         if f"{provider}:{model}" in self._own:
             return True
-        one = Usage(model=model, input_tokens=1, output_tokens=1, seconds=0)
-        return not elsewhere and provider in LISTED_PROVIDERS and _listed(provider, model, one) is not None
+        sample_usage = Usage(model=model, input_tokens=1, output_tokens=1, seconds=0)
+        return not elsewhere and provider in LISTED_PROVIDERS and _listed(provider, model, sample_usage) is not None
 
     def dollars(self, provider: str, model: str, usage: Usage, *, elsewhere: bool = False) -> float | None:
         """What a call cost, or None: no price, or no count of tokens."""
@@ -51,9 +51,9 @@ class Prices:
             return None
         # An alias is answered by a dated model, which has the price that was charged.
         for name in (usage.model, model):
-            found = _listed(provider, name, usage)
-            if found is not None:
-                return found
+            listed = _listed(provider, name, usage)
+            if listed is not None:
+                return listed
         return None
 
 
@@ -104,14 +104,14 @@ def load_prices(path: str | Path) -> dict[str, Price]:
         UsageError: the file cannot be read, or is no such table.
     """
     try:
-        found = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
+        table = tomllib.loads(Path(path).expanduser().read_text(encoding="utf-8"))
     except OSError as error:
         raise UsageError(f"the prices {path} cannot be read: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UsageError(f"the prices {path} are not TOML: {error}") from error
     prices: dict[str, Price] = {}
     form = 'write ["provider:model"] with input = ... and output = ..., dollars per million tokens'
-    for name, fields in found.items():
+    for name, fields in table.items():
         provider, _, model = name.partition(":")
         if not provider or not model or not isinstance(fields, dict):
             raise UsageError(f"the prices {path} have {name!r}, which is no model; {form}")

@@ -85,12 +85,12 @@ class Providers:
         elif provider == "exchange" and rest:
             _check_folder(Path(rest).expanduser())
         else:
-            known = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
+            choices = "; ".join(f"'{name}' ({what})" for name, what in PROVIDERS.items())
             cut = next((name for name in PROVIDERS if name.partition(":")[0] == provider), None)
             if cut is not None:
                 raise UsageError(f"{spec!r} names no {cut.partition(':')[2].lower()}; write {cut}")
             raise UsageError(
-                f"there is no provider {spec!r}; choose 'builtin' (rules, without a model) or one of: {known}"
+                f"there is no provider {spec!r}; choose 'builtin' (rules, without a model) or one of: {choices}"
             )
 
     def price_known(self, spec: str) -> bool:
@@ -121,11 +121,11 @@ class Providers:
         Args:
             messages: of attempts and drafts, in order; not those of steps that are to be asked anew.
         """
-        said = (task, tuple(messages))
+        journalled = (task, tuple(messages))
         with self._lock:
-            self._said.append(said)
+            self._said.append(journalled)
             for recording in self._recordings.values():
-                recording.recall(*said)
+                recording.recall(*journalled)
 
     def answerer(self, spec: str, meter: Meter) -> Answerer:
         """What answers for ``spec``, at the expense of ``meter``.
@@ -185,8 +185,8 @@ class Providers:
             if spec not in self._recordings:
                 path, in_order = _parse_replay(spec)
                 recording = Recording(spec, path, in_order=in_order)
-                for said in self._said:
-                    recording.recall(*said)
+                for journalled in self._said:
+                    recording.recall(*journalled)
                 self._recordings[spec] = recording
             return self._recordings[spec]
 

@@ -115,12 +115,12 @@ def transcript_lines(
         about: what the transcript is of.
     """
     yield _json(Header(format=FORMAT, version=VERSION, about=about, written_by=written_by, kernelforge=__version__))
-    said: dict[str, list[Message]] = {}
+    messages_by_task: dict[str, list[Message]] = {}
     for attempt in attempts:
-        said.setdefault(attempt.task, []).extend(attempt.messages)
+        messages_by_task.setdefault(attempt.task, []).extend(attempt.messages)
     for task, messages in task_messages.items():
-        said.setdefault(task, []).extend(messages)
-    for task, messages in said.items():
+        messages_by_task.setdefault(task, []).extend(messages)
+    for task, messages in messages_by_task.items():
         seen: Counter[tuple[str, str]] = Counter()
         for talk in conversations(messages):
             begin = talk[0][0]
@@ -228,12 +228,14 @@ class Recording:
         Args:
             messages: of the task's journal; those of other providers are passed over.
         """
-        said = [message for message in messages if message.provider == self.name]
+        own_messages = [message for message in messages if message.provider == self.name]
         with self._lock:
-            for talk in conversations(said):
+            for talk in conversations(own_messages):
                 prompt, replies = talk[0][0], tuple(reply.content for _, reply in talk)
                 fitting = self._fitting(prompt.agent, task, prompt.content)
-                used = next((one for one in fitting if self._free(one) and one.replies == replies), None)
+                used = next(
+                    (candidate for candidate in fitting if self._free(candidate) and candidate.replies == replies), None
+                )
                 if used is not None:
                     self._used.add(used.number)
 
@@ -249,25 +251,33 @@ class Recording:
         prompt = question.prompt.text
         with self._lock:
             fitting = self._fitting(question.agent, question.task, prompt)
-            free = [one for one in fitting if self._free(one)]
+            free = [candidate for candidate in fitting if self._free(candidate)]
             if free:
-                chosen = next((one for one in free if one.first.sample == question.sample), free[0])
-                self._used.add(chosen.number)
-                return chosen
+                selected = next((candidate for candidate in free if candidate.first.sample == question.sample), free[0])
+                self._used.add(selected.number)
+                return selected
         raise ProviderError(self._miss(question, len(fitting)))
 
-    def _free(self, one: Conversation) -> bool:
-        return one.number not in self._used
+    def _free(self, conversation: Conversation) -> bool:
+        return conversation.number not in self._used
 
     def _fitting(self, agent: str, task: str, prompt: str) -> list[Conversation]:
         """Conversations that answer a prompt, used or not, in recorded order."""
         if self._in_order:
             return self._of(agent, task)
         name = sha256_of(prompt)
-        return [one for one in self._recorded if one.first.agent == agent and one.first.sha256 == name]
+        return [
+            conversation
+            for conversation in self._recorded
+            if conversation.first.agent == agent and conversation.first.sha256 == name
+        ]
 
     def _of(self, agent: str, task: str) -> list[Conversation]:
-        return [one for one in self._recorded if one.first.agent == agent and one.first.task == task]
+        return [
+            conversation
+            for conversation in self._recorded
+            if conversation.first.agent == agent and conversation.first.task == task
+        ]
 
     def _miss(self, question: Question, used: int) -> str:
         agent, task, prompt = question.agent, question.task, question.prompt.text
@@ -279,14 +289,14 @@ class Recording:
             )
         same = self._of(agent, task)
         if not same:
-            known = ", ".join(sorted({f"{one.first.agent} on {one.first.task!r}" for one in self._recorded}))
-            return f"{which}: it has nothing for that agent and task; it has {known or 'no reply at all'}"
+            available = ", ".join(sorted({f"{talk.first.agent} on {talk.first.task!r}" for talk in self._recorded}))
+            return f"{which}: it has nothing for that agent and task; it has {available or 'no reply at all'}"
         lines = prompt.splitlines()
-        nearest = max(same, key=lambda one: _likeness(lines, one.first.prompt.splitlines()))
-        number, recorded, asked = _first_difference(nearest.first.prompt, prompt)
+        nearest = max(same, key=lambda conversation: _likeness(lines, conversation.first.prompt.splitlines()))
+        number, recorded, requested_line = _first_difference(nearest.first.prompt, prompt)
         return (
             f"{which}. The nearest that it has, at line {nearest.number} of the file, first differs in line {number} "
-            f"of the prompt:\n  recorded: {recorded}\n  asked:    {asked}\n"
+            f"of the prompt:\n  recorded: {recorded}\n  asked:    {requested_line}\n"
             f"Record it anew, or add ?match=order to take replies in recorded order whatever the prompt"
         )
 
@@ -316,16 +326,16 @@ class Replay:
         return Answer(recorded[-1].reply, tuple(messages))
 
 
-def _likeness(ours: list[str], theirs: list[str]) -> float:
-    return SequenceMatcher(None, ours, theirs, autojunk=False).ratio()
+def _likeness(lines: list[str], others: list[str]) -> float:
+    return SequenceMatcher(None, lines, others, autojunk=False).ratio()
 
 
-def _first_difference(recorded: str, asked: str) -> tuple[int, str, str]:
+def _first_difference(recorded: str, prompt: str) -> tuple[int, str, str]:
     """Number of the first line in which two prompts differ, from 1, and both lines as they are shown."""
-    pairs = zip_longest(recorded.splitlines(keepends=True), asked.splitlines(keepends=True))
-    for number, (left, right) in enumerate(pairs, 1):
-        if left != right:
-            return number, _shown(left), _shown(right)
+    pairs = zip_longest(recorded.splitlines(keepends=True), prompt.splitlines(keepends=True))
+    for number, (recorded_line, prompt_line) in enumerate(pairs, 1):
+        if recorded_line != prompt_line:
+            return number, _shown(recorded_line), _shown(prompt_line)
     raise ValueError("the prompts are the same")
 
 

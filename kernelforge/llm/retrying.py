@@ -24,10 +24,10 @@ def pause(seconds: float, stopped: Callable[[], bool], why: str) -> None:
     while True:
         if stopped():
             raise BudgetExhausted(f"stopped while waiting {why}")
-        left = deadline - time.monotonic()
-        if left <= 0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
             return
-        time.sleep(min(left, LOOK_S))
+        time.sleep(min(remaining, LOOK_S))
 
 
 FIRST_WAIT_S = 1.0
@@ -65,9 +65,11 @@ def with_retries(
 
     def give_up(state: RetryCallState) -> NoReturn:
         error = _error(state)
-        asked = error.retry_after_s
-        if asked is not None and asked > LONGEST_ASKED_WAIT_S:
-            cause = f"it asks to wait {asked:.0f} s, longer than the {LONGEST_ASKED_WAIT_S:.0f} s that a call waits"
+        requested_s = error.retry_after_s
+        if requested_s is not None and requested_s > LONGEST_ASKED_WAIT_S:
+            cause = (
+                f"it asks to wait {requested_s:.0f} s, longer than the {LONGEST_ASKED_WAIT_S:.0f} s that a call waits"
+            )
         else:
             over = f"over {state.seconds_since_start or 0.0:.0f} s"
             cause = f"{state.attempt_number} {'try' if state.attempt_number == 1 else 'tries'} {over} failed"

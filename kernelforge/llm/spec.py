@@ -159,8 +159,8 @@ def _number(value: str) -> float:
 
 
 def _refuse(text: str, provider: Provider, why: str) -> NoReturn:
-    known = ", ".join(f"{option} ({values})" for option, values in OPTIONS[provider].items())
-    raise UsageError(f"{text!r}: {why}; the options of {provider}: models are {known}")
+    options = ", ".join(f"{option} ({values})" for option, values in OPTIONS[provider].items())
+    raise UsageError(f"{text!r}: {why}; the options of {provider}: models are {options}")
 
 
 KEY_NAMES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}

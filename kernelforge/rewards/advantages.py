@@ -17,8 +17,8 @@ def smoothed(rewards: Sequence[float | None], limit: float = SMOOTHING_LIMIT) ->
     Source: CUDA-L1 (arXiv 2507.14111), smoothing of rewards with a limit of 1.5. Which standard deviation is not
     published: the population's here.
     """
-    known = [reward for reward in rewards if reward is not None]
-    centre, spread = (fmean(known), pstdev(known)) if known else (0.0, 0.0)
+    known_rewards = [reward for reward in rewards if reward is not None]
+    centre, spread = (fmean(known_rewards), pstdev(known_rewards)) if known_rewards else (0.0, 0.0)
 
     def one(reward: float) -> float:
         return 0.0 if spread == 0 else min(max((reward - centre) / spread, -limit), limit)
@@ -32,11 +32,11 @@ def leave_one_out(returns: Sequence[float | None]) -> list[float | None]:
     Source: Dr. Kernel (arXiv 2602.05885), turn-level REINFORCE leave-one-out: give it the returns of one turn over the
     samples of one prompt.
     """
-    known = [one for one in returns if one is not None]
-    count = len(known)
-    centre = fmean(known) if known else 0.0
+    known_returns = [value for value in returns if value is not None]
+    count = len(known_returns)
+    centre = fmean(known_returns) if known_returns else 0.0
     scale = count / (count - 1) if count > 1 else 0.0
-    return [None if one is None else scale * (one - centre) for one in returns]
+    return [None if value is None else scale * (value - centre) for value in returns]
 
 
 KEVIN_DISCOUNT = 0.4

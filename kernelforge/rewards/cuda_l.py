@@ -29,10 +29,13 @@ def paired_ratios(evaluation: Evaluation) -> list[float]:
     reference = None if timing is None else side_of(timing, BASELINE)
     if timing is None or reference is None:
         return []
-    ours, theirs = timing.candidate.samples_us, reference.samples_us
-    pairs = min(len(ours), len(theirs))
+    candidate, baseline = timing.candidate.samples_us, reference.samples_us
+    pairs = min(len(candidate), len(baseline))
     places = range(pairs)
-    return [divided(theirs[at * len(theirs) // pairs], ours[at * len(ours) // pairs]) for at in places]
+    return [
+        divided(baseline[index * len(baseline) // pairs], candidate[index * len(candidate) // pairs])
+        for index in places
+    ]
 
 
 def bucket_means(ratios: list[float]) -> list[float]:
@@ -92,8 +95,8 @@ class CudaL1:
 
     def _best(self, context: Context) -> list[float]:
         """The best ratio so far, as a list of at most one."""
-        known = [self._ratio(one)[0] for one in context.earlier if one.verdict is Verdict.OK]
-        ratios = [ratio for ratio in known if ratio is not None]
+        all_ratios = [self._ratio(past)[0] for past in context.earlier if past.verdict is Verdict.OK]
+        ratios = [ratio for ratio in all_ratios if ratio is not None]
         return [max(ratios)] if ratios else []
 
     def _reward(self, value: float | None, **components: float | None) -> Reward:

@@ -55,13 +55,15 @@ def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -
     Raises:
         UsageError: there is no such policy.
     """
-    chosen = find_policy(policy)
+    found_policy = find_policy(policy)
     if _never_scored(evaluation):
-        return Reward(policy=chosen.name, value=None, components=dict.fromkeys(chosen.parts))
-    return chosen.score(_as_paid(evaluation), Context(context.source, [_as_paid(one) for one in context.earlier]))
+        return Reward(policy=found_policy.name, value=None, components=dict.fromkeys(found_policy.parts))
+    return found_policy.score(
+        _as_scored(evaluation), Context(context.source, [_as_scored(past) for past in context.earlier])
+    )
 
 
-def _as_paid(evaluation: Evaluation) -> Evaluation:
+def _as_scored(evaluation: Evaluation) -> Evaluation:
     """The evaluation as policies see it: wrong, where values were not compared at the full size."""
     if not evaluation.uncompared:
         return evaluation

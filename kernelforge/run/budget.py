@@ -41,7 +41,7 @@ class UsageAccount:
         else:
             self.dollars += usage.dollars
 
-    def refusal(self) -> str | None:
+    def exhausted_reason(self) -> str | None:
         """Why no further call of a model may start, or None."""
         limits = self.limits
         if limits.wall_seconds is not None and time.monotonic() - self.started >= limits.wall_seconds:
@@ -58,7 +58,7 @@ class UsageAccount:
                 return f"{self.owner}'s dollar budget cannot be held: the price of a call is unknown (see --prices)"
         return None
 
-    def out_of_evaluations(self) -> str | None:
+    def evaluations_exhausted_reason(self) -> str | None:
         limit = self.limits.evaluations
         if limit is not None and self.evaluations >= limit:
             return f"{self.owner}'s budget of {limit} evaluations is spent"
@@ -78,12 +78,12 @@ class RunBudget:
         """The purse of one task. What its journal holds already is charged at once."""
         return TaskBudget(self, UsageAccount(self._budget.per_task, "the task"), evaluations, messages)
 
-    def refusal(self) -> str | None:
+    def exhausted_reason(self) -> str | None:
         """Why no further work may start in the whole run, or None."""
         if self._stop.draining:
             return "asked to stop"
         with self._lock:
-            return self._account.refusal()
+            return self._account.exhausted_reason()
 
     def totals(self) -> Totals:
         """What the run has spent so far."""
@@ -114,11 +114,11 @@ class TaskBudget:
             BudgetExhausted: no further call may start in the run.
             TaskBudgetExhausted: none may start for this task.
         """
-        reason = self._run.refusal()
+        reason = self._run.exhausted_reason()
         if reason is not None:
             raise BudgetExhausted(reason)
         with self._run._lock:
-            reason = self._account.refusal()
+            reason = self._account.exhausted_reason()
         if reason is not None:
             raise TaskBudgetExhausted(reason)
 
@@ -129,7 +129,7 @@ class TaskBudget:
             BudgetExhausted: the run is to stop, or its wall time is over.
         """
         if self.stopped():
-            raise BudgetExhausted(self._run.refusal() or "asked to stop")
+            raise BudgetExhausted(self._run.exhausted_reason() or "asked to stop")
 
     def stopped(self) -> bool:
         """Whether whoever waits should give up."""
@@ -163,7 +163,7 @@ class TaskBudget:
         self.check_time()
         with self._run._lock:
             for account, error in ((self._run._account, BudgetExhausted), (self._account, TaskBudgetExhausted)):
-                reason = account.out_of_evaluations()
+                reason = account.evaluations_exhausted_reason()
                 if reason is not None:
                     raise error(reason)
             self._run._account.evaluations += 1

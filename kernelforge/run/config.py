@@ -67,7 +67,7 @@ def configure(
     if suite is None:
         suite = "core" if chosen_devices[0].startswith("emulated") else "core-large"
     loaded = load_suite(suite)
-    chosen = _chosen_tasks(loaded, tasks)
+    task_names = _chosen_tasks(loaded, tasks)
     if reward not in POLICIES:
         raise UsageError(f"there is no reward policy {reward!r}; choose one of {', '.join(sorted(POLICIES))}")
     if jobs is not None and jobs < 1:
@@ -86,7 +86,7 @@ def configure(
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
-        tasks=chosen,
+        tasks=task_names,
         device=",".join(chosen_devices),
         measure=check_measure(measure or MeasureSettings(), chosen_devices[0]),
         strategy=strategy,
@@ -100,7 +100,7 @@ def configure(
         reward=reward,
         budget=limits,
         seed=secrets.randbits(48) if seed is None else seed,
-        jobs=min(jobs or cores(), len(chosen)),
+        jobs=min(jobs or cores(), len(task_names)),
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
@@ -108,11 +108,11 @@ def configure(
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     """Names of the tasks that a run is about, in the suite's order; all of them where none is named."""
-    known = [task.name for task in suite.tasks]
-    unknown = [name for name in names if name not in known]
+    task_names = [task.name for task in suite.tasks]
+    unknown = [name for name in names if name not in task_names]
     if unknown:
-        raise UsageError(f"suite {suite.name!r} has no task {unknown[0]!r}; it has: {', '.join(known)}")
-    return tuple(name for name in known if not names or name in names)
+        raise UsageError(f"suite {suite.name!r} has no task {unknown[0]!r}; it has: {', '.join(task_names)}")
+    return tuple(name for name in task_names if not names or name in names)
 
 
 def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool, keys: bool) -> None:
@@ -121,7 +121,7 @@ def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, 
     Args:
         commas: whether some of them stood between commas, which may have been those of a path.
     """
-    known: dict[str, bool] = {}
+    priced: dict[str, bool] = {}
     with closing(Providers(settings)) as providers:
         for spec in agents:
             if not spec:
@@ -133,11 +133,11 @@ def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, 
                 if not commas or not (spec.startswith(("replay:", "exchange:")) or ":" not in spec):
                     raise
                 raise UsageError(f"{error}; a comma separates Coders, so the path of one must hold none") from error
-            known[spec] = spec == BUILTIN or providers.price_known(spec)
+            priced[spec] = spec == BUILTIN or providers.price_known(spec)
     if budget.dollars is None and budget.per_task.dollars is None:
         return
     for spec in agents:
-        if not known[spec]:
+        if not priced[spec]:
             raise UsageError(
                 f"a dollar budget cannot be held: the price of {spec!r} is unknown; "
                 "give it in a file with --prices, or limit --tokens instead"

@@ -58,33 +58,35 @@ class Estimate(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        return sum(one.input_tokens + one.output_tokens for one in self.agents)
+        return sum(agent.input_tokens + agent.output_tokens for agent in self.agents)
 
     @property
     def dollars(self) -> float | None:
-        parts = [one.dollars for one in self.agents]
+        parts = [agent.dollars for agent in self.agents]
         return None if any(part is None for part in parts) else sum(part for part in parts if part is not None)
 
 
-def estimate(config: RunConfig, briefs: Iterable[TaskContext], earlier: Iterable[Attempt]) -> Estimate:
+def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterable[Attempt]) -> Estimate:
     """Estimate a run.
 
     Args:
-        briefs: one per task of the run.
+        contexts: one per task of the run.
         earlier: attempts of earlier runs.
     """
-    first = [estimate_tokens(coder_prompt(CoderRequest(brief, Operator.SEED, None, None, ())).text) for brief in briefs]
+    first = [
+        estimate_tokens(coder_prompt(CoderRequest(context, Operator.SEED, None, None, ())).text) for context in contexts
+    ]
     seen = list(earlier)
-    chosen = strategy_class(config.strategy)
-    rounds = config.budget.rounds or chosen.default_rounds(chosen.Options.model_validate(config.options))
+    strategy = strategy_class(config.strategy)
+    rounds = config.budget.rounds or strategy.default_rounds(strategy.Options.model_validate(config.options))
     agents: list[AgentEstimate] = []
     coders = config.coders
     for position, spec in enumerate(coders):
-        mine = len(range(position, rounds, len(coders)))
-        later = mine - (1 if position == 0 else 0)
-        tokens = sum(mine * size + later * ASSUMED_CANDIDATE for size in first)
-        agents.append(_agent(config, "coder", spec, mine * len(first), tokens, ASSUMED_CODER_REPLY, seen))
-    if chosen.uses_judge:
+        own_rounds = len(range(position, rounds, len(coders)))
+        later = own_rounds - (1 if position == 0 else 0)
+        tokens = sum(own_rounds * size + later * ASSUMED_CANDIDATE for size in first)
+        agents.append(_agent(config, "coder", spec, own_rounds * len(first), tokens, ASSUMED_CODER_REPLY, seen))
+    if strategy.uses_judge:
         calls = rounds - 1
         tokens = sum(calls * (size + ASSUMED_CANDIDATE) for size in first)
         agents.append(_agent(config, "judge", config.judge, calls * len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
@@ -97,16 +99,18 @@ def estimate(config: RunConfig, briefs: Iterable[TaskContext], earlier: Iterable
     assumed = ASSUMED_EVALUATION_SECONDS
     if devices[0].startswith("cuda"):
         assumed += config.measure.seconds + ASSUMED_PROFILE_SECONDS
-    times = [sum(one.evaluation.seconds.values()) for one in seen if one.evaluation.fingerprint.device in devices]
+    times = [
+        sum(attempt.evaluation.seconds.values()) for attempt in seen if attempt.evaluation.fingerprint.device in devices
+    ]
     evaluations = rounds * len(first)
-    whole = Estimate(
+    total = Estimate(
         tuple(agents),
         evaluations,
         evaluations * (mean(times) if times else assumed),
         f"earlier runs ({len(times)} evaluations)" if times else "assumed",
         (),
     )
-    return whole._replace(binding=tuple(_binding(config, whole)))
+    return total._replace(binding=tuple(_binding(config, total)))
 
 
 def _agent(
@@ -130,19 +134,19 @@ def _agent(
     return AgentEstimate(agent, spec, calls, input_tokens, output, dollars, basis)
 
 
-def _binding(config: RunConfig, whole: Estimate) -> Iterable[str]:
+def _binding(config: RunConfig, total: Estimate) -> Iterable[str]:
     budget, tasks = config.budget, max(len(config.tasks), 1)
     checks: tuple[tuple[str, float | None, float | None, Callable[[float], str]], ...] = (
-        ("evaluations", budget.evaluations, whole.evaluations, _count),
-        ("tokens", budget.tokens, whole.tokens, _count),
-        ("dollars", budget.dollars, whole.dollars, _money),
-        ("evaluations per task", budget.per_task.evaluations, whole.evaluations / tasks, _count),
-        ("tokens per task", budget.per_task.tokens, whole.tokens / tasks, _count),
-        ("dollars per task", budget.per_task.dollars, None if whole.dollars is None else whole.dollars / tasks, _money),
+        ("evaluations", budget.evaluations, total.evaluations, _count),
+        ("tokens", budget.tokens, total.tokens, _count),
+        ("dollars", budget.dollars, total.dollars, _money),
+        ("evaluations per task", budget.per_task.evaluations, total.evaluations / tasks, _count),
+        ("tokens per task", budget.per_task.tokens, total.tokens / tasks, _count),
+        ("dollars per task", budget.per_task.dollars, None if total.dollars is None else total.dollars / tasks, _money),
     )
-    for name, limit, wanted, form in checks:
-        if limit is not None and wanted is not None and wanted > limit:
-            yield f"{name}: {form(wanted)} would be used, {form(limit)} are allowed"
+    for name, limit, expected, form in checks:
+        if limit is not None and expected is not None and expected > limit:
+            yield f"{name}: {form(expected)} would be used, {form(limit)} are allowed"
 
 
 def _count(value: float) -> str:

@@ -1,4 +1,4 @@
-"""The agents of one task, and proposals sent to them in parallel; replies are kept until they are evaluated.
+"""The agents of one task, and proposals sent to them in parallel; replies are draft until they are evaluated.
 
 A model's reply takes minutes and money, an evaluation a second. So the steps that a strategy can name now are all asked
 for at once, each reply is journalled when it comes, and a kill between a reply and its evaluation costs nothing.
@@ -33,7 +33,7 @@ class AgentReply(Record):
     """What came of one proposal: a reply to evaluate, or a Judge's last word."""
 
     whole: bool = True
-    """False while the Judge alone has answered: kept, so that a kill while the Coder is asked does not lose it."""
+    """False while the Judge alone has answered: draft, so that a kill while the Coder is asked does not lose it."""
     text: str | None
     """The Coder's reply; None when the Judge ended the task instead."""
     finding: Finding | None
@@ -52,7 +52,7 @@ class ReadyReply:
 
     step: int
     proposal: Proposal
-    written: AgentReply
+    reply: AgentReply
 
 
 class ProposalExecutor:
@@ -70,7 +70,7 @@ class ProposalExecutor:
         brief: TaskContext,
         coders: Sequence[Coder],
         judge: Judge,
-        spending: TaskBudget,
+        budget: TaskBudget,
         store: Store,
         attempts: list[Attempt],
         *,
@@ -82,17 +82,17 @@ class ProposalExecutor:
         self._brief = brief
         self._coders = coders
         self._judge = judge
-        self._spending = spending
+        self._budget = budget
         self._store = store
         self._attempts = attempts
         self._ends_on_stop = ends_on_stop
         self._report = report
         self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="draft")
         self._open: dict[int, tuple[Proposal, Future[AgentReply]]] = {}
-        self._kept = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
+        self._journalled = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
 
-    def order(self, step: int, proposal: Proposal, known: int) -> None:
-        """Begin a draft, unless it was begun or is journalled. Claims its evaluation.
+    def submit(self, step: int, proposal: Proposal, visible: int) -> None:
+        """Begin a draft, unless it was previous or is journalled. Claims its evaluation.
 
         Args:
             known: how many of the task's attempts the agents are shown.
@@ -100,27 +100,27 @@ class ProposalExecutor:
         Raises:
             BudgetExhausted: no evaluation is left for it.
         """
-        begun_already = self._open.get(step)
-        if begun_already is not None and begun_already[0] == proposal:
+        pending = self._open.get(step)
+        if pending is not None and pending[0] == proposal:
             return
-        kept = self._kept.get(step)
-        fits = kept is not None and _PROPOSAL.validate_json(kept.proposal) == proposal
-        begun = AgentReply.model_validate_json(kept.content) if kept is not None and fits else None
-        if begun is None or not begun.whole:
-            self._spending.check()
-        self._spending.take_evaluation()
-        self._kept.pop(step, None)
-        if begun is not None and begun.whole:
+        draft = self._journalled.get(step)
+        fits = draft is not None and _PROPOSAL.validate_json(draft.proposal) == proposal
+        previous = AgentReply.model_validate_json(draft.content) if draft is not None and fits else None
+        if previous is None or not previous.whole:
+            self._budget.check()
+        self._budget.take_evaluation()
+        self._journalled.pop(step, None)
+        if previous is not None and previous.whole:
             done: Future[AgentReply] = Future()
-            done.set_result(begun)
+            done.set_result(previous)
             self._open[step] = (proposal, done)
             return
         # A snapshot, so that what an agent sees does not depend on which of its siblings came first.
-        history = tuple(self._attempts[:known])
+        history = tuple(self._attempts[:visible])
         best = best_attempt(history)
-        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, begun))
+        self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, previous))
 
-    def take(self, step: int) -> ReadyReply:
+    def result(self, step: int) -> ReadyReply:
         """Wait for a draft that was ordered.
 
         Raises:
@@ -130,14 +130,14 @@ class ProposalExecutor:
         try:
             return ReadyReply(step, proposal, future.result())
         except BaseException:
-            self._spending.give_back_evaluation()
+            self._budget.give_back_evaluation()
             raise
 
     def close(self) -> None:
         """Wait for calls in flight. Drafts that came to no attempt stay in the journal."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         for _ in self._open:
-            self._spending.give_back_evaluation()
+            self._budget.give_back_evaluation()
         self._open.clear()
 
     def _write(
@@ -146,13 +146,13 @@ class ProposalExecutor:
         proposal: Proposal,
         history: tuple[Attempt, ...],
         best: Attempt | None,
-        begun: AgentReply | None,
+        previous: AgentReply | None,
     ) -> AgentReply:
         now, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.perf_counter()
-        started, before = (now, 0.0) if begun is None else (begun.started, begun.seconds)
+        started, before = (now, 0.0) if previous is None else (previous.started, previous.seconds)
 
         def written(text: str | None, *, whole: bool = True) -> AgentReply:
-            return self._put(
+            return self._journal(
                 step,
                 proposal,
                 AgentReply(
@@ -170,16 +170,16 @@ class ProposalExecutor:
         coder = self._coders[proposal.coder % len(self._coders)]
         finding: Finding | None = None
         messages: tuple[Message, ...] = ()
-        if begun is not None:
-            finding, messages = begun.finding, begun.messages
+        if previous is not None:
+            finding, messages = previous.finding, previous.messages
         elif proposal.judge and parent is not None:
-            self._spending.check()
+            self._budget.check()
             self._report(step, "judge")
             judged = JudgeRequest(self._brief, parent, history, best, proposal.rank, proposal.sight)
             try:
                 reply = self._judge.assess(judged)
             except KernelForgeError as error:
-                self._keep(error.messages)
+                self._journal_messages(error.messages)
                 raise
             finding, messages = reply.finding, reply.messages
             if finding is not None and finding.kind == "stop":
@@ -188,7 +188,7 @@ class ProposalExecutor:
                 finding = None
             if self._judge.name != BUILTIN:
                 written(None, whole=False)
-        self._spending.check()
+        self._budget.check()
         self._report(step, "coder")
         request = CoderRequest(
             self._brief,
@@ -205,18 +205,18 @@ class ProposalExecutor:
         try:
             answer = coder.propose(request)
         except KernelForgeError as error:
-            self._keep(error.messages)
+            self._journal_messages(error.messages)
             raise
         messages += answer.messages
         return written(answer.text)
 
-    def _put(self, step: int, proposal: Proposal, written: AgentReply) -> AgentReply:
+    def _journal(self, step: int, proposal: Proposal, written: AgentReply) -> AgentReply:
         """Journal a draft, in the place of what there was of it."""
         draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
         self._store.put_draft(self._run, self._brief.task.name, draft)
         return written
 
-    def _keep(self, messages: Sequence[Message]) -> None:
+    def _journal_messages(self, messages: Sequence[Message]) -> None:
         """Journal what was paid for and came to no draft."""
         self._store.add_task_messages(self._run, self._brief.task.name, messages)
 

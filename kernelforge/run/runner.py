@@ -88,19 +88,19 @@ def _load_tasks(config: RunConfig) -> list[Task]:
     return [by_name[name] for name in config.tasks]
 
 
-def briefs(config: RunConfig) -> list[TaskContext]:
+def task_contexts(config: RunConfig) -> list[TaskContext]:
     """What the agents of a run would know of each of its tasks. Runs the references; asks nobody and journals nothing.
 
     Raises:
         TaskError: a reference does not run.
     """
-    found = []
-    with EvaluatorPool(config.device, threads=cores(), allow_unconfined=config.allow_unconfined) as workshop:
+    contexts = []
+    with EvaluatorPool(config.device, threads=cores(), allow_unconfined=config.allow_unconfined) as pool:
         for task in _load_tasks(config):
-            evaluator = workshop.evaluator(task)
+            evaluator = pool.evaluator(task)
             with closing(evaluator.oracle):
-                found.append(make_task_context(evaluator))
-    return found
+                contexts.append(make_task_context(evaluator))
+    return contexts
 
 
 def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: StopSignal) -> Run:
@@ -109,19 +109,19 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     store.update_run(run.id, RunState.RUNNING, None)
     past = store.attempts(run.id)
     finished = store.finished_tasks(run.id)
-    spending = RunBudget(config.budget, stop=stop)
-    purses = {task.name: _purse(spending, run, task, past, store) for task in tasks}
+    budget = RunBudget(config.budget, stop=stop)
+    budgets = {task.name: _make_task_budget(budget, run, task, past, store) for task in tasks}
     threads = max(1, cores() // config.jobs)
     lock = threading.Lock()
 
     def report(event: Event) -> None:
         with lock:
-            observer.on_event(replace(event, spent=spending.totals()))
+            observer.on_event(replace(event, spent=budget.totals()))
 
     report(Event("run_started", message=run.id, past=tuple(past), finished=tuple(finished)))
-    providers = Providers(config.llm, stopped=spending.out_of_time, aborted=lambda: stop.aborting)
+    providers = Providers(config.llm, stopped=budget.out_of_time, aborted=lambda: stop.aborting)
     for task in tasks:
-        providers.recall(task.name, _answers(run, task, past, store))
+        providers.recall(task.name, _messages(run, task, past, store))
     try:
         with (
             closing(providers),
@@ -131,17 +131,17 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
                 measure=config.measure,
                 allow_unconfined=config.allow_unconfined,
                 tell=lambda message: report(Event("warning", message=message)),
-            ) as workshop,
+            ) as pool,
         ):
 
-            def one(task: Task) -> bool:
-                purse = purses[task.name]
-                mine = [attempt for attempt in past if attempt.task == task.name]
-                crew = TaskAgents.of(config, providers, purse)
-                return TaskLoop(run, task, mine, workshop, store, crew, purse, report).work()
+            def work_on(task: Task) -> bool:
+                task_budget = budgets[task.name]
+                own_attempts = [attempt for attempt in past if attempt.task == task.name]
+                agents = TaskAgents.of(config, providers, task_budget)
+                return TaskLoop(run, task, own_attempts, pool, store, agents, task_budget, report).work()
 
             todo = [task for task in tasks if task.name not in finished]
-            complete, problem = _run_all(one, todo, config.jobs, stop, report)
+            complete, problem = _run_all(work_on, todo, config.jobs, stop, report)
     except DeviceError as error:
         complete, problem = False, error  # no device could be opened
     state = RunState.FINISHED if complete else RunState.STOPPED
@@ -153,27 +153,27 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     return run.model_copy(update={"state": state, "ended": ended})
 
 
-def _purse(spending: RunBudget, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskBudget:
-    """A task's part of the spending, charged with all that the journal says was done for it."""
+def _make_task_budget(budget: RunBudget, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskBudget:
+    """A task's part of the budget, charged with all that the journal says was done for it."""
     made = sum(attempt.task == task.name for attempt in past)
-    return spending.task(made, _said(run, task, past, store))
+    return budget.task(made, _all_messages(run, task, past, store))
 
 
-def _said(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
+def _all_messages(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
     """All that the journal holds of what was asked and answered about a task."""
-    return _answers(run, task, past, store) + list(store.task_messages(run.id, task.name))
+    return _messages(run, task, past, store) + list(store.task_messages(run.id, task.name))
 
 
-def _answers(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
+def _messages(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
     """What was asked and answered for steps that are not asked anew: those of attempts and of drafts."""
-    said = [message for attempt in past if attempt.task == task.name for message in attempt.messages]
+    messages = [message for attempt in past if attempt.task == task.name for message in attempt.messages]
     for draft in store.drafts(run.id, task.name):
-        said += AgentReply.model_validate_json(draft.content).messages
-    return said
+        messages += AgentReply.model_validate_json(draft.content).messages
+    return messages
 
 
 def _run_all(
-    one: _Job, tasks: list[Task], jobs: int, stop: StopSignal, report: _Report
+    work_on: _Job, tasks: list[Task], jobs: int, stop: StopSignal, report: _Report
 ) -> tuple[bool, Exception | None]:
     """Work on all tasks; gives back whether all are finished, and the first problem that was not a task's own.
 
@@ -182,7 +182,7 @@ def _run_all(
     """
     complete, problem = True, None
     pool = ThreadPoolExecutor(max_workers=max(jobs, 1), thread_name_prefix="task")
-    pending: dict[Future[bool], Task] = {pool.submit(one, task): task for task in tasks}
+    pending: dict[Future[bool], Task] = {pool.submit(work_on, task): task for task in tasks}
     try:
         while pending:
             done, _ = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)

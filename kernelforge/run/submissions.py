@@ -137,8 +137,8 @@ class SubmissionRun:
 
     def next_parent(self, task: str) -> Attempt | None:
         """What to go on from: the latest attempt while it is to be mended, else the best."""
-        known = self._attempts[task]
-        return known[-1] if known and known[-1].evaluation.verdict is not Verdict.OK else self.best(task)
+        attempts = self._attempts[task]
+        return attempts[-1] if attempts and attempts[-1].evaluation.verdict is not Verdict.OK else self.best(task)
 
     def put_task(self, task: Task, facts: TaskFacts, graph: Graph) -> None:
         """Journal what is known of a task; to be done before anything is submitted to it."""
@@ -147,9 +147,9 @@ class SubmissionRun:
     def submit(self, submission: Submission) -> Attempt:
         """Journal a submission as the next attempt at its task."""
         task, parent = submission.task.name, submission.parent
-        known = self._attempts[task]
+        earlier = self._attempts[task]
         attempt = make_attempt(
-            known,
+            earlier,
             submission.candidate,
             submission.result.evaluation,
             run=self.run.id,
@@ -165,14 +165,14 @@ class SubmissionRun:
             profile=submission.result.profile,
         )
         self._store.add_attempt(attempt)
-        known.append(attempt)
+        earlier.append(attempt)
         return attempt
 
     def close(self) -> None:
         """End the run; there is nothing to go on with."""
         with self._held:
-            for task, known in self._attempts.items():
-                if known:
+            for task, attempts in self._attempts.items():
+                if attempts:
                     self._store.finish_task(self.run.id, task, "the session ended")
             self._store.update_run(self.run.id, RunState.FINISHED, datetime.now(UTC).isoformat(timespec="seconds"))
 

@@ -60,23 +60,23 @@ class TaskLoop:
         run: Run,
         task: Task,
         past: list[Attempt],
-        workshop: EvaluatorPool,
+        pool: EvaluatorPool,
         store: Store,
-        crew: TaskAgents,
-        spending: TaskBudget,
+        agents: TaskAgents,
+        budget: TaskBudget,
         report: Callable[[Event], None],
     ) -> None:
         self.run = run
         self.task = task
         self.attempts: list[Attempt] = []
-        self.workshop = workshop
+        self.pool = pool
         self.store = store
-        self.crew = crew
-        self.spending = spending
+        self.agents = agents
+        self.budget = budget
         self.report = report
         self._device: str | None = None
         self._tests: tuple[InputGenerator, ...] = ()
-        self._known: dict[int, int] = {}
+        self._visible: dict[int, int] = {}
         """How many attempts were known when a step could first be named."""
         config = run.config
         self.strategy = make_strategy(
@@ -95,9 +95,9 @@ class TaskLoop:
             True when the task is finished, False when the run's budget, a stop or a provider ended it early.
         """
         try:
-            self.spending.check_time()
+            self.budget.check_time()
             if not self.store.drafts(self.run.id, self.task.name):
-                self.spending.check()
+                self.budget.check()
         except TaskBudgetExhausted as spent:
             return self._finish(str(spent))
         except BudgetExhausted:
@@ -124,7 +124,7 @@ class TaskLoop:
     def _replay(self, past: list[Attempt]) -> None:
         """Tell the strategy what is journalled; it must arrive where it stood."""
         for attempt in past[:-1]:
-            self._tell_again(attempt)
+            self._replay_attempt(attempt)
         journalled = self.store.search_state(self.run.id, self.task.name) if past else None
         if journalled is not None and journalled != self.strategy.state():
             message = (
@@ -133,44 +133,44 @@ class TaskLoop:
             )
             self.report(Event("warning", task=self.task.name, message=message))
         for attempt in past[-1:]:
-            self._tell_again(attempt)
+            self._replay_attempt(attempt)
 
-    def _tell_again(self, attempt: Attempt) -> None:
+    def _replay_attempt(self, attempt: Attempt) -> None:
         if attempt.operator is not Operator.TUNE:
-            self._look_ahead()
+            self._next_proposals()
         self._remember(attempt)
 
-    def _look_ahead(self) -> list[Proposal]:
+    def _next_proposals(self) -> list[Proposal]:
         """The proposals that can be named now, from the next step on.
 
         What agents are shown for a step is what was known when it could first be named, so that it is the same whether
         the draft is made then or, after a kill, again.
         """
         config, step = self.run.config, len(self.strategy.steps)
-        found: list[Proposal] = []
+        proposals: list[Proposal] = []
         for ahead in range(config.llm.concurrency):
             rng = Random(content_hash(config.seed, self.task.name, step + ahead))
             proposal = self.strategy.ask(rng, ahead)
             if proposal is None:
                 break
-            self._known.setdefault(step + ahead, len(self.attempts))
-            found.append(proposal)
-        return found
+            self._visible.setdefault(step + ahead, len(self.attempts))
+            proposals.append(proposal)
+        return proposals
 
     def _search(self) -> bool:
         self._stage("describe")
-        self._evaluator = self.workshop.evaluator(self.task)
+        self._evaluator = self.pool.evaluator(self.task)
         self._device = self._evaluator.device.name
         try:
-            brief = self._brief()
-            self._agree_on_tests(brief)
+            context = self._make_context()
+            self._agree_on_tests(context)
             config = self.run.config
-            drafting = ProposalExecutor(
+            executor = ProposalExecutor(
                 self.run.id,
-                brief,
-                self.crew.coders,
-                self.crew.judge,
-                self.spending,
+                context,
+                self.agents.coders,
+                self.agents.judge,
+                self.budget,
                 self.store,
                 self.attempts,
                 ends_on_stop=self.strategy.ends_on_stop,
@@ -178,35 +178,35 @@ class TaskLoop:
                 report=lambda step, stage: self._stage(stage),
             )
             try:
-                reason = self._rounds(drafting)
+                reason = self._rounds(executor)
             finally:
-                drafting.close()
-            return self._finish(reason, self._reflect(brief))
+                executor.close()
+            return self._finish(reason, self._reflect(context))
         finally:
             self._evaluator.oracle.close()
-            self.workshop.done(self.task)
+            self.pool.done(self.task)
 
-    def _rounds(self, drafting: ProposalExecutor) -> str:
+    def _rounds(self, executor: ProposalExecutor) -> str:
         """Work until the strategy or the Judge ends the search; gives back why."""
         while True:
-            self.spending.check_time()
+            self.budget.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
-            if not self._order(drafting, step):
+            if not self._submit(executor, step):
                 return self.strategy.stopped or "the strategy has nothing more to try"
-            ready = drafting.take(step)
-            written = ready.written
-            if written.text is None:
-                assert written.finding is not None
-                return f"judge: {written.finding.headline}"
-            self._attempt(ready, written.text)
+            ready = executor.result(step)
+            reply = ready.reply
+            if reply.text is None:
+                assert reply.finding is not None
+                return f"judge: {reply.finding.headline}"
+            self._attempt(ready, reply.text)
 
-    def _order(self, drafting: ProposalExecutor, step: int) -> bool:
+    def _submit(self, executor: ProposalExecutor, step: int) -> bool:
         """Have every draft begun that can be named now. False when there is none."""
-        proposals = self._look_ahead()
+        proposals = self._next_proposals()
         for ahead, proposal in enumerate(proposals):
             try:
-                drafting.order(step + ahead, proposal, self._known[step + ahead])
+                executor.submit(step + ahead, proposal, self._visible[step + ahead])
             except BudgetExhausted:
                 if ahead == 0:
                     raise
@@ -224,41 +224,41 @@ class TaskLoop:
     def _stage(self, stage: str) -> None:
         self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage, device=self._device))
 
-    def _brief(self) -> TaskContext:
+    def _make_context(self) -> TaskContext:
         with self._evaluator.lease():
             self._evaluator.oracle.require_admitted()
-        brief = make_task_context(self._evaluator)
-        self.store.put_task(self.run.id, self.task, self._evaluator.facts, brief.graph)
-        families = operator_families(brief.graph)
+        context = make_task_context(self._evaluator)
+        self.store.put_task(self.run.id, self.task, self._evaluator.facts, context.graph)
+        families = operator_families(context.graph)
         memory = self.run.config.memory
-        known = [] if memory == "off" else self.store.lessons(families, self.run.id if memory == "run" else None)
-        return replace(brief, lessons=select_lessons(known, families))
+        lessons = [] if memory == "off" else self.store.lessons(families, self.run.id if memory == "run" else None)
+        return replace(context, lessons=select_lessons(lessons, families))
 
-    def _agree_on_tests(self, brief: TaskContext) -> None:
+    def _agree_on_tests(self, context: TaskContext) -> None:
         """Have the Tester propose further inputs, once per task: in force from the first attempt on."""
-        if self.crew.tester is None:
+        if self.agents.tester is None:
             return
         run, task = self.run.id, self.task.name
         self._tests = self.store.generators(run, task)
         if not self.store.was_tested(run, task):
-            self.spending.check()
+            self.budget.check()
             self._stage("tester")
             try:
-                self._tests, messages = agree_on_tests(brief, self.crew.tester, self._evaluator.oracle)
+                self._tests, messages = agree_on_tests(context, self.agents.tester, self._evaluator.oracle)
             except KernelForgeError as error:
                 self.store.add_task_messages(run, task, error.messages)
                 raise
-            self.spending.check_abort()
+            self.budget.check_abort()
             self.store.put_generators(run, task, self._tests, messages)
         self._evaluator.use_generators(self._tests)
 
     def _attempt(self, ready: ReadyReply, text: str) -> None:
         """Evaluate a draft, search its ``# tune:`` space, and journal both."""
         started = time.perf_counter()
-        proposal, written = ready.proposal, ready.written
+        proposal, reply = ready.proposal, ready.reply
         parent = None if proposal.parent is None else self.attempts[proposal.parent]
         self._stage("evaluate")
-        candidate, result = self._evaluate(text)
+        candidate, result = self._evaluate_reply(text)
         trials: tuple[TuneTrial, ...] = ()
         if candidate is not None and result.evaluation.verdict is Verdict.OK and self.run.config.tune:
             trials = self._tune(candidate)
@@ -267,13 +267,13 @@ class TaskLoop:
             result,
             proposal.operator,
             parent,
-            started=written.started,
-            seconds=written.seconds + time.perf_counter() - started,
+            started=reply.started,
+            seconds=reply.seconds + time.perf_counter() - started,
             inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
-            coder=written.coder,
+            coder=reply.coder,
             technique=proposal.technique or "",
-            finding=written.finding,
-            messages=written.messages,
+            finding=reply.finding,
+            messages=reply.messages,
             trials=trials,
         )
         self._journal(attempt, step=ready.step)
@@ -305,7 +305,7 @@ class TaskLoop:
         )
 
     def _journal(self, attempt: Attempt, step: int | None) -> None:
-        self.spending.check_abort()
+        self.budget.check_abort()
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
@@ -313,11 +313,11 @@ class TaskLoop:
     def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
         self._stage("tune")
         try:
-            return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.spending.stopped)
+            return tune(self._evaluator, candidate, seed=self._seed(), stopped=self.budget.stopped)
         except DeviceError as error:
             # The candidate itself was evaluated, and that stands.
-            self.workshop.quarantine(self._evaluator.device, error)
-            self._move()
+            self.pool.quarantine(self._evaluator.device, error)
+            self._switch_device()
             return ()
 
     def _tune_last(self) -> None:
@@ -328,34 +328,34 @@ class TaskLoop:
         choices = winner(parent.trials, parent.candidate.choices)
         if choices is None:
             return
-        self.spending.take_evaluation()
+        self.budget.take_evaluation()
         started, clock = datetime.now(UTC), time.perf_counter()
         self._stage("evaluate")
         candidate = parent.candidate.model_copy(update={"choices": choices})
-        result = self._evaluated(candidate)
+        result = self._evaluate_candidate(candidate)
         seconds = time.perf_counter() - clock
         attempt = self._make_attempt(candidate, result, Operator.TUNE, parent, started=started, seconds=seconds)
         self._journal(attempt, step=None)
 
-    def _evaluate(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
+    def _evaluate_reply(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
         """The candidate in a reply, where there is one, and what it came to."""
         try:
             candidate = parse_reply(text)
         except CandidateError as error:
             return None, EvaluationResult(self._evaluator.rejected(error, text), None)
-        return candidate, self._evaluated(candidate)
+        return candidate, self._evaluate_candidate(candidate)
 
-    def _evaluated(self, candidate: Candidate) -> EvaluationResult:
+    def _evaluate_candidate(self, candidate: Candidate) -> EvaluationResult:
         """What a candidate came to, and no more of hidden sizes than a run may tell.
 
         Raises:
             DeviceError: no device is left.
         """
-        result = self._evaluated_fully(candidate)
+        result = self._evaluate_with_retry(candidate)
         before = (attempt.evaluation for attempt in self.attempts)
         return result._replace(evaluation=redact_hidden_failures(result.evaluation, before))
 
-    def _evaluated_fully(self, candidate: Candidate) -> EvaluationResult:
+    def _evaluate_with_retry(self, candidate: Candidate) -> EvaluationResult:
         """What a candidate came to. Trouble of ours is verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
@@ -365,57 +365,57 @@ class TaskLoop:
             DeviceError: no device is left.
         """
         evaluator = self._evaluator
-        trouble: Exception | None = None
+        failure: Exception | None = None
         for _ in range(2):
-            if self.workshop.is_set_aside(evaluator.device):
-                self._move()  # it failed under another task's candidate
+            if self.pool.is_set_aside(evaluator.device):
+                self._switch_device()  # it failed under another task's candidate
             evaluator = self._evaluator
             try:
                 return evaluator.evaluate(candidate, seed=self._seed())
             except DeviceError as error:
-                trouble = error
-                self.workshop.quarantine(evaluator.device, error)
+                failure = error
+                self.pool.quarantine(evaluator.device, error)
             except ChildDied as error:
-                trouble = error
-                if self.spending.aborted:  # that is what ended it
+                failure = error
+                if self.budget.aborted:  # that is what ended it
                     break
             except (SandboxError, TaskError, UnsupportedError) as error:
-                trouble = error
+                failure = error
                 break
-        self._move()
-        return EvaluationResult(infrastructure_failure(evaluator, candidate, str(trouble)), None)
+        self._switch_device()
+        return EvaluationResult(infrastructure_failure(evaluator, candidate, str(failure)), None)
 
-    def _move(self) -> None:
+    def _switch_device(self) -> None:
         """Go on with a new oracle, on a device that can be used."""
         self._evaluator.oracle.close()
-        self._evaluator = self.workshop.evaluator(self.task, self._tests)
+        self._evaluator = self.pool.evaluator(self.task, self._tests)
         self._device = self._evaluator.device.name
 
     def _seed(self) -> int:
         """The secret from which the next attempt's inputs are drawn."""
         return int(content_hash(self.run.config.seed, self.task.name, len(self.attempts)), 16)
 
-    def _reflect(self, brief: TaskContext) -> tuple[tuple[Lesson, ...], tuple[Message, ...]]:
+    def _reflect(self, context: TaskContext) -> tuple[tuple[Lesson, ...], tuple[Message, ...]]:
         """Lessons of this task for later ones. A task without any is finished all the same."""
-        if self.crew.reflexion is None or self._best is None:
+        if self.agents.reflexion is None or self._best is None:
             return (), ()
         self._stage("reflect")
         try:
-            reflected = self.crew.reflexion.reflect(brief, tuple(self.attempts))
+            reflection = self.agents.reflexion.reflect(context, tuple(self.attempts))
         except (BudgetExhausted, ProviderError) as error:
             self.report(Event("warning", task=self.task.name, message=f"no lessons were written: {error}"))
             return (), error.messages
-        return reflected.lessons, reflected.messages
+        return reflection.lessons, reflection.messages
 
-    def _finish(self, reason: str, reflected: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
-        lessons, messages = reflected
-        if self.spending.aborted:
+    def _finish(self, reason: str, reflection: tuple[tuple[Lesson, ...], tuple[Message, ...]] = ((), ())) -> bool:
+        lessons, messages = reflection
+        if self.budget.aborted:
             self.store.add_task_messages(self.run.id, self.task.name, messages)
             return False
         # Drafts that nobody will evaluate were paid for, whatever ended the task; a Judge's last word is one of them.
         drafts = self.store.drafts(self.run.id, self.task.name)
-        said = tuple(message for draft in drafts for message in messages_of(draft))
-        self.store.finish_task(self.run.id, self.task.name, reason, said + messages, lessons)
+        draft_messages = tuple(message for draft in drafts for message in messages_of(draft))
+        self.store.finish_task(self.run.id, self.task.name, reason, draft_messages + messages, lessons)
         self.report(Event("task_finished", task=self.task.name, message=reason))
         return True
 

@@ -53,20 +53,20 @@ def strategy_class(name: str) -> type[Strategy[Any]]:
     return STRATEGIES[name]
 
 
-def strategy_options(name: str, given: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+def strategy_options(name: str, values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
     """All options of a strategy: those given, the others at their defaults.
 
     Raises:
         UsageError: an unknown strategy or option, or a value that the option cannot have.
     """
-    chosen = strategy_class(name)
-    known = chosen.Options.model_fields
-    for option in given:
-        if option not in known:
-            what = f"its options are {', '.join(known)}" if known else "it has no options"
+    strategy = strategy_class(name)
+    options = strategy.Options.model_fields
+    for option in values:
+        if option not in options:
+            what = f"its options are {', '.join(options)}" if options else "it has no options"
             raise UsageError(f"strategy {name!r} has no option {option!r}; {what}")
     try:
-        return chosen.Options.model_validate(dict(given), strict=False).model_dump()
+        return strategy.Options.model_validate(dict(values), strict=False).model_dump()
     except ValidationError as error:
         raise UsageError(f"strategy {name!r}, option {first_fault(error, show_input=True)}") from error
 
@@ -84,6 +84,6 @@ def make_strategy(
     Raises:
         UsageError: as :func:`strategy_options`.
     """
-    chosen = strategy_class(name)
-    settled = chosen.Options.model_validate(strategy_options(name, options or {}))
-    return chosen(settled, rounds=rounds, stop_after=stop_after, coders=coders)
+    strategy = strategy_class(name)
+    settled = strategy.Options.model_validate(strategy_options(name, options or {}))
+    return strategy(settled, rounds=rounds, stop_after=stop_after, coders=coders)

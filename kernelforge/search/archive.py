@@ -52,9 +52,9 @@ def techniques(candidate: Candidate) -> tuple[Staging, bool]:
 
     Read from the words of its source, and the opcodes of its inline PTX; comments and other strings do not count.
     """
-    found = tokens(candidate.source)
-    used = {token.text for token in found if token.kind == "word"}
-    opcodes = [opcode.split(".") for opcode in _inline_opcodes(found)]
+    source_tokens = tokens(candidate.source)
+    used = {token.text for token in source_tokens if token.kind == "word"}
+    opcodes = [opcode.split(".") for opcode in _inline_opcodes(source_tokens)]
     copies = any(opcode[:2] == ["cp", "async"] or opcode[:3] == ["cp", "reduce", "async"] for opcode in opcodes)
     shared = "__shared__" in used or any(opcode[0] in ("ld", "st") and "shared" in opcode for opcode in opcodes)
     staging: Staging = "shared" if shared else "none"
@@ -63,10 +63,10 @@ def techniques(candidate: Candidate) -> tuple[Staging, bool]:
     return staging, not used.isdisjoint(_TENSOR_WORDS) or any(opcode[0] in _TENSOR_OPCODES for opcode in opcodes)
 
 
-def _inline_opcodes(found: Sequence[Token]) -> Iterator[str]:
+def _inline_opcodes(source_tokens: Sequence[Token]) -> Iterator[str]:
     """Words of the strings in ``asm`` statements; a ``::`` within one becomes a dot."""
     depth: int | None = None
-    for token in found:
+    for token in source_tokens:
         if token.kind == "word" and token.text in _ASM:
             depth = 0
         elif depth is not None and token.text in ("(", ")"):

@@ -44,8 +44,8 @@ def cost_of(attempt: Attempt) -> Cost:
 
 
 def _total(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(sum(known)) if len(known) == len(values) else None
+    known_values = [value for value in values if value is not None]
+    return float(sum(known_values)) if len(known_values) == len(values) else None
 
 
 @dataclass
@@ -135,11 +135,11 @@ class CostAwareUCB(Generic[Arm]):
 
     def _cheapness(self, arms: Sequence[Arm], bonus: float) -> dict[Arm, float]:
         """The lowest cost of an arm over each arm's, by lower bounds of their means; empty where costs are unknown."""
-        known = [arm for arm in arms if arm in self._arms]
+        pulled = [arm for arm in arms if arm in self._arms]
         unit = self.cost_unit()
-        if unit is None or not known:
+        if unit is None or not pulled:
             return {}
-        costs = {arm: [float(getattr(cost, unit)) for cost in self._arms[arm].costs] for arm in known}
+        costs = {arm: [float(getattr(cost, unit)) for cost in self._arms[arm].costs] for arm in pulled}
         every = [cost for of_arm in costs.values() for cost in of_arm]
         spread = _COST_EXPLORATION * (max(every) - min(every))
         bounds = {
@@ -157,6 +157,10 @@ class CostAwareUCB(Generic[Arm]):
     def state(self) -> list[dict[str, Any]]:
         """What is known of each arm, as plain JSON."""
         return [
-            {"arm": list(arm) if isinstance(arm, tuple) else arm, "pulls": one.pulls, "mean_gain": round(one.mean, 9)}
-            for arm, one in self._arms.items()
+            {
+                "arm": list(arm) if isinstance(arm, tuple) else arm,
+                "pulls": record.pulls,
+                "mean_gain": round(record.mean, 9),
+            }
+            for arm, record in self._arms.items()
         ]

@@ -195,7 +195,7 @@ class GenerationalStrategy(Strategy[OptionsT]):
         """The proposal for the 0-based ``slot`` of the generation that follows what is known."""
 
     @abstractmethod
-    def _learn(self, told: Sequence[Attempt]) -> None:
+    def _learn(self, attempts: Sequence[Attempt]) -> None:
         """Take in what has just become known: a whole generation with its tuned children, or the tuned child of its
         last step, or what :meth:`start_from` was given."""
 
@@ -219,9 +219,9 @@ class GenerationalStrategy(Strategy[OptionsT]):
         self._catch_up()
 
     def _catch_up(self) -> None:
-        told = self.attempts[len(self.known) :]
-        self.known += told
-        self._learn(told)
+        attempts = self.attempts[len(self.known) :]
+        self.known += attempts
+        self._learn(attempts)
 
     @property
     def _index(self) -> int:

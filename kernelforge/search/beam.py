@@ -91,13 +91,13 @@ class Beam(GenerationalStrategy[BeamOptions]):
         member, rank = divmod(slot, self.options.bottlenecks)
         return Proposal(Operator.OPTIMISE, parent=self.members[member], judge=True, rank=rank + 1, coder=coder)
 
-    def _learn(self, told: Sequence[Attempt]) -> None:
+    def _learn(self, attempts: Sequence[Attempt]) -> None:
         seeding = not self.members
         self.members = beam_of(self.known, self.options.width)
         best = current_best(self.known)
-        steps = [attempt for attempt in told if attempt.number in self.steps]
+        steps = [attempt for attempt in attempts if attempt.number in self.steps]
         if steps:
-            self._ran_right |= any(is_correct(attempt) for attempt in told)
+            self._ran_right |= any(is_correct(attempt) for attempt in attempts)
             self._mended = self._mended + 1 if self._phase == "repair" else 0
             # One correct seed is enough to go on with, as one is to KernelAgent's early end of seeding.
             enough = self._mended >= self.options.repairs or (seeding and bool(self.members))
@@ -127,7 +127,10 @@ def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
     beam: list[int] = []
     taken: set[str | int] = set()
     best = current_best(attempts)
-    for attempt in sorted(filter(is_correct, attempts), key=lambda one: (one.number != best, -value(one), one.number)):
+    for attempt in sorted(
+        filter(is_correct, attempts),
+        key=lambda candidate: (candidate.number != best, -value(candidate), candidate.number),
+    ):
         names = kernel_names(attempt, attempts)
         if len(beam) < width and taken.isdisjoint(names):
             beam.append(attempt.number)

@@ -77,18 +77,18 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
     def _size(self) -> int:
         return self.options.samples
 
-    def _learn(self, told: Sequence[Attempt]) -> None:
+    def _learn(self, attempts: Sequence[Attempt]) -> None:
         self._buckets = bucketed(self.known, self.options.bucket)
 
     def _member(self, slot: int, rng: Random) -> Proposal:
         step = self._index * self.options.samples + slot
         coder = self.turn(step)
-        shown = sample_bucket(self._buckets, self.options.exemplars, self.options.temperature, rng)
-        if not shown and (best := best_scoring(self.known)) is not None:
-            shown = [best]  # correct, but without a time: no score tells it from others
-        if not shown:
+        exemplars = sample_bucket(self._buckets, self.options.exemplars, self.options.temperature, rng)
+        if not exemplars and (best := best_scoring(self.known)) is not None:
+            exemplars = [best]  # correct, but without a time: no score tells it from others
+        if not exemplars:
             return Proposal(Operator.SEED, coder=coder, sample=step, sight=self._sight)
-        parent, *others = (attempt.number for attempt in shown)
+        parent, *others = (attempt.number for attempt in exemplars)
         return Proposal(
             Operator.CONTRAST,
             parent=parent,
@@ -101,8 +101,8 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
     def _state(self) -> dict[str, Any]:
         return {
             "buckets": [
-                {"low": one.low, "mean": one.mean, "attempts": [attempt.number for attempt in one.attempts]}
-                for one in self._buckets
+                {"low": bucket.low, "mean": bucket.mean, "attempts": [attempt.number for attempt in bucket.attempts]}
+                for bucket in self._buckets
             ]
         }
 
@@ -123,11 +123,11 @@ def bucketed(attempts: Sequence[Attempt], width: float) -> list[SpeedBucket]:
         members.setdefault(math.floor((value - first) / width), []).append((value - first, attempt))
     return [
         SpeedBucket(
-            low=place * width,
-            mean=math.fsum(value for value, _ in members[place]) / len(members[place]),
-            attempts=tuple(attempt for _, attempt in members[place]),
+            low=index * width,
+            mean=math.fsum(value for value, _ in members[index]) / len(members[index]),
+            attempts=tuple(attempt for _, attempt in members[index]),
         )
-        for place in sorted(members)
+        for index in sorted(members)
     ]
 
 
@@ -137,10 +137,10 @@ def sample_bucket(buckets: Sequence[SpeedBucket], count: int, temperature: float
     Buckets are drawn one after the other without replacement, P ~ exp(mean / temperature) among those that are left;
     within a bucket all kernels are equally likely.
     """
-    left, drawn = list(buckets), list[SpeedBucket]()
-    while left and len(drawn) < count:
-        highest = max(one.mean for one in left)
-        weights = [math.exp((one.mean - highest) / temperature) for one in left]
-        drawn.append(left.pop(rng.choices(range(len(left)), weights)[0]))
-    drawn.sort(key=lambda one: -one.low)
-    return [rng.choice(one.attempts) for one in drawn]
+    remaining, drawn = list(buckets), list[SpeedBucket]()
+    while remaining and len(drawn) < count:
+        highest = max(bucket.mean for bucket in remaining)
+        weights = [math.exp((bucket.mean - highest) / temperature) for bucket in remaining]
+        drawn.append(remaining.pop(rng.choices(range(len(remaining)), weights)[0]))
+    drawn.sort(key=lambda bucket: -bucket.low)
+    return [rng.choice(bucket.attempts) for bucket in drawn]

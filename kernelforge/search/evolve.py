@@ -133,7 +133,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         members = list(island.values())
         parent = rng.choices(members, weights=parent_weights(members, self._children, self.options.sharpness))[0]
         if operator is Operator.CROSSOVER and len(members) > 1:
-            other = rng.choice([one for one in members if one is not parent])
+            other = rng.choice([member for member in members if member is not parent])
             return Proposal(operator, parent=parent.number, inspirations=(other.number,), coder=coder, sample=slot)
         return Proposal(Operator.OPTIMISE, parent=parent.number, judge=True, coder=coder, sample=slot)
 
@@ -146,13 +146,13 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
             coder = self.turn(self._first_step + slot)
         return coder, operator
 
-    def _learn(self, told: Sequence[Attempt]) -> None:
-        steps = [attempt for attempt in told if attempt.number in self.steps]
+    def _learn(self, attempts: Sequence[Attempt]) -> None:
+        steps = [attempt for attempt in attempts if attempt.number in self.steps]
         if len(self._names) < self.coders:
             started = len(self.steps) - len(steps)
             for position, attempt in enumerate(steps):
                 self._names.setdefault(self.turn(started + position), attempt.coder)
-        for attempt in told:
+        for attempt in attempts:
             self._take_note(attempt)
         self._settle()
         self._failing = [] if self.archives else self._to_mend()
@@ -181,12 +181,12 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
         best = current_best(self.known)
-        kernels = best_per_step([one for one in self.known if one.number in self._cells])
-        everything = sorted(elites(kernels, self._cells, best).values(), key=lambda one: (-value(one), one.number))
+        kernels = best_per_step([attempt for attempt in self.known if attempt.number in self._cells])
+        everything = _ranked(elites(kernels, self._cells, best))
         if not self._parted and self.options.islands > 1 and len(self.known) >= self.options.islands_after:
             self._parted = bool(everything)
             if self._parted:
-                self._island = {one.number: rank % self.options.islands for rank, one in enumerate(everything)}
+                self._island = {attempt.number: rank % self.options.islands for rank, attempt in enumerate(everything)}
                 self._migrated = len(self.steps)
         if self._parted and len(self.steps) - self._migrated >= self.options.migration_interval:
             self._migrated = len(self.steps)
@@ -195,7 +195,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         self.archives = [grid for grid in grids if grid]
 
     def _on(self, island: int, kernels: Sequence[Attempt]) -> list[Attempt]:
-        return [one for one in kernels if self._island.get(one.number) == island]
+        return [attempt for attempt in kernels if self._island.get(attempt.number) == island]
 
     def _migrate(self, kernels: Sequence[Attempt]) -> None:
         """Move an island's next best kernels to the next island; its best stays, as with Shinka's elitism.
@@ -207,16 +207,17 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         best = current_best(self.known)
         moves: dict[int, int] = {}
         for island in range(self.options.islands):
-            members = list(elites(self._on(island, kernels), self._cells, best).values())
-            ranked = sorted(members, key=lambda one: (-value(one), one.number))
+            ranked = _ranked(elites(self._on(island, kernels), self._cells, best))
             count = max(1, int(len(ranked) * self.options.migration_rate))
-            moves |= {one.number: (island + 1) % self.options.islands for one in ranked[1 : 1 + count]}
+            moves |= {attempt.number: (island + 1) % self.options.islands for attempt in ranked[1 : 1 + count]}
         self._island |= moves
 
     def _to_mend(self) -> list[int]:
         """Failing candidates that nothing was made of yet, the latest ``batch`` of those not mended often enough."""
-        leaves = [one for one in self.known if is_repairable(one) and not self._children[one.number]]
-        return [one.number for one in leaves if self._mended(one) < self.options.repairs][-self.options.batch :]
+        leaves = [attempt for attempt in self.known if is_repairable(attempt) and not self._children[attempt.number]]
+        return [attempt.number for attempt in leaves if self._mended(attempt) < self.options.repairs][
+            -self.options.batch :
+        ]
 
     def _mended(self, attempt: Attempt) -> int:
         """Repairs in a row that led to an attempt."""
@@ -232,11 +233,17 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         return {
             "generation": self.generation,
             "islands": [
-                {"/".join(map(str, cell)): one.number for cell, one in sorted(grid.items())} for grid in self.archives
+                {"/".join(map(str, cell)): elite.number for cell, elite in sorted(grid.items())}
+                for grid in self.archives
             ],
             "bandit": self.bandit.state(),
             "novelty": None if self.novelty_rate is None else round(self.novelty_rate, 6),
         }
+
+
+def _ranked(archive: dict[Cell, Attempt]) -> list[Attempt]:
+    """Attempts of an archive, the best first; of equals the oldest."""
+    return sorted(archive.values(), key=lambda attempt: (-value(attempt), attempt.number))
 
 
 def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness: float) -> list[float]:
@@ -245,15 +252,15 @@ def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness
     MAD is the median of the absolute deviations from the median, at least 1e-6 (ShinkaEvolve, ``database/parents.py``).
     A member without a score is drawn when no other can be.
     """
-    scores = [value(one) for one in members]
-    known = [score for score in scores if math.isfinite(score)]
-    if not known:
+    scores = [value(member) for member in members]
+    finite = [score for score in scores if math.isfinite(score)]
+    if not finite:
         return [1.0] * len(members)
-    middle = median(known)
-    scale = max(median(abs(score - middle) for score in known), _SMALLEST_SCALE)
+    middle = median(finite)
+    scale = max(median(abs(score - middle) for score in finite), _SMALLEST_SCALE)
     return [
-        _sigmoid(sharpness * (score - middle) / scale) / (1 + children[one.number])
-        for score, one in zip(scores, members, strict=True)
+        _sigmoid(sharpness * (score - middle) / scale) / (1 + children[member.number])
+        for score, member in zip(scores, members, strict=True)
     ]
 
 

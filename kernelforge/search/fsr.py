@@ -74,15 +74,15 @@ class Fsr(GenerationalStrategy[FsrOptions]):
         return options.samples * options.depth
 
     def _stop_reason(self) -> str | None:
-        whole = len(self.steps) >= self.options.samples * self.options.depth
-        return f"all {self.options.depth} rounds of {self.options.samples} samples are done" if whole else None
+        done = len(self.steps) >= self.options.samples * self.options.depth
+        return f"all {self.options.depth} rounds of {self.options.samples} samples are done" if done else None
 
     def _size(self) -> int:
         return self.options.samples
 
-    def _learn(self, told: Sequence[Attempt]) -> None:
+    def _learn(self, attempts: Sequence[Attempt]) -> None:
         self._parent = self._next_parent()
-        for attempt in told:
+        for attempt in attempts:
             arm = self._arms.get(attempt.technique)
             if arm is not None and attempt.evaluation.verdict is not Verdict.INFRA:
                 arm.pulls += 1
@@ -133,10 +133,10 @@ def deepest_failure(attempts: Sequence[Attempt]) -> Attempt | None:
     (verdict ``INFRA``) only where there is no other."""
     return max(
         filter(is_repairable, attempts),
-        key=lambda one: (
-            one.evaluation.verdict is not Verdict.INFRA,
-            CASCADE.index(one.evaluation.stage),
-            one.number,
+        key=lambda attempt: (
+            attempt.evaluation.verdict is not Verdict.INFRA,
+            CASCADE.index(attempt.evaluation.stage),
+            attempt.number,
         ),
         default=None,
     )
@@ -154,11 +154,11 @@ def pick_techniques_ucb1(arms: dict[str, Arm], samples: int) -> list[str]:
     for _ in range(samples):
         untried = [name for name, count in pulls.items() if not count]
         if untried:
-            chosen = untried[0]
+            technique = untried[0]
         else:
             logarithm = math.log(sum(pulls.values()))
             bounds = {name: arms[name].mean + math.sqrt(2 * logarithm / count) for name, count in pulls.items()}
-            chosen = max(bounds, key=bounds.__getitem__)
-        pulls[chosen] += 1
-        dealt.append(chosen)
+            technique = max(bounds, key=bounds.__getitem__)
+        pulls[technique] += 1
+        dealt.append(technique)
     return dealt

@@ -84,5 +84,5 @@ def best_scoring(attempts: Sequence[Attempt]) -> Attempt | None:
     """The correct attempt with the highest score, the oldest of equals; without any score, the last accepted one."""
     scored = [attempt for attempt in attempts if score(attempt) is not None]
     if scored:
-        return max(scored, key=lambda one: (value(one), -one.number))
+        return max(scored, key=lambda attempt: (value(attempt), -attempt.number))
     return best_attempt(attempts)

@@ -42,22 +42,22 @@ def words(text: str) -> frozenset[str]:
 
 def tokens(source: str) -> list[Token]:
     """Tokens of a translation unit, in order."""
-    found: list[Token] = []
+    result: list[Token] = []
     directive, line_start = False, True
     for match in _TOKEN.finditer(source):
         kind, text = match.lastgroup, match[0]
         if match["skip"] is not None:
             if text.isspace() and "\n" in text:
                 if directive:
-                    found.append(Token("mark", "\n", True))
+                    result.append(Token("mark", "\n", True))
                 directive, line_start = False, True
             continue
         directive = directive or (text == "#" and line_start)
         line_start = False
         if match["string"] is not None:
             kind = "string"
-        found.append(Token(kind, text, directive))  # type: ignore[arg-type]
-    return found
+        result.append(Token(kind, text, directive))  # type: ignore[arg-type]
+    return result
 
 
 _INTRODUCE = frozenset({"struct", "class", "typename", "enum", "union", "using", "namespace"})
@@ -100,11 +100,13 @@ def fingerprints(attempt: Attempt) -> tuple[str, ...]:
     plan = _read_plan(candidate.plan)
     source, names = normalised_source(candidate.source, plan.constants)
     # What the plan binds is its own, but for the constants that it shares with the source.
-    known = {name: given for name, given in names.items() if name in plan.constants or name not in plan.bound}
+    replacements = {
+        name: replacement for name, replacement in names.items() if name in plan.constants or name not in plan.bound
+    }
     own = plan.bound | plan.constants
     values = [candidate.choices.get(name, first) for name, first in plan.tunables.items()]
     rest = [values or list(candidate.choices.values()), candidate.lane]
-    text = content_hash("text/1", source, normalised_plan(plan, known, own), *rest)
+    text = content_hash("text/1", source, normalised_plan(plan, replacements, own), *rest)
     if build is None or build.ptx_hash is None:
         return (text,)
     # Names of the source are numbered as the plan uses them: the source itself may well differ.
@@ -116,58 +118,60 @@ def normalised_source(source: str, constants: Set[str]) -> tuple[list[str], dict
 
     ``constants`` are names of the plan that the source sees.
     """
-    found = tokens(source)
-    known = declared_names(found) | constants
+    stream = tokens(source)
+    declared = declared_names(stream) | constants
     names: dict[str, str] = {}
     text = []
-    for position, token in enumerate(found):
-        field = position > 0 and found[position - 1].text in _ACCESS
-        if token.kind == "word" and token.text in known and not field:
+    for position, token in enumerate(stream):
+        field = position > 0 and stream[position - 1].text in _ACCESS
+        if token.kind == "word" and token.text in declared and not field:
             text.append(names.setdefault(token.text, f"#{len(names)}"))
         else:
             text.append(token.text)
     return text, names
 
 
-def declared_names(found: Sequence[Token]) -> set[str]:
+def declared_names(stream: Sequence[Token]) -> set[str]:
     """Names that the text plainly declares: types, macros, and what stands behind a type. Fields keep their names."""
-    types = {found[at].text for at in range(1, len(found)) if found[at - 1].text in _INTRODUCE} | _TYPES | _QUALIFIERS
+    types = (
+        {stream[at].text for at in range(1, len(stream)) if stream[at - 1].text in _INTRODUCE} | _TYPES | _QUALIFIERS
+    )
     fields = {
-        found[at].text
-        for at in range(2, len(found))
-        if found[at - 1].text in _ACCESS and found[at - 2].text not in _INDICES
+        stream[at].text
+        for at in range(2, len(stream))
+        if stream[at - 1].text in _ACCESS and stream[at - 2].text not in _INDICES
     }
-    return {found[at].text for at in range(1, len(found)) if _declares(found, at, types)} - fields
+    return {stream[at].text for at in range(1, len(stream)) if _declares(stream, at, types)} - fields
 
 
-def _declares(found: Sequence[Token], at: int, types: set[str]) -> bool:
-    token, before = found[at], found[at - 1]
+def _declares(stream: Sequence[Token], at: int, types: set[str]) -> bool:
+    token, before = stream[at], stream[at - 1]
     if token.kind != "word" or token.text in _KEYWORDS or token.text.startswith("__") or _TYPE.fullmatch(token.text):
         return False
     if token.directive:
         return before.text == "define"
     if before.text in _INTRODUCE:
         return True
-    if at + 1 < len(found) and found[at + 1].text not in _FOLLOW:
+    if at + 1 < len(stream) and stream[at + 1].text not in _FOLLOW:
         return False
     if before.kind == "word":
         return before.text not in _NO_TYPES and not before.directive
     if before.text == ")":
-        return _bounds_before(found, at - 1)
+        return _bounds_before(stream, at - 1)
     pointer = at - 1
-    while pointer > 0 and found[pointer].text in ("*", "&", "&&"):
+    while pointer > 0 and stream[pointer].text in ("*", "&", "&&"):
         pointer -= 1
-    kind = found[pointer].text
+    kind = stream[pointer].text
     return pointer < at - 1 and (kind in types or _TYPE.fullmatch(kind) is not None)
 
 
-def _bounds_before(found: Sequence[Token], close: int) -> bool:
+def _bounds_before(stream: Sequence[Token], close: int) -> bool:
     """Whether a closing parenthesis is that of ``__launch_bounds__``."""
     depth, at, farthest = 1, close, max(0, close - _BOUNDS_TOKENS)
     while depth and at > farthest:
         at -= 1
-        depth += (found[at].text == ")") - (found[at].text == "(")
-    return at > 0 and found[at - 1].text == "__launch_bounds__"
+        depth += (stream[at].text == ")") - (stream[at].text == "(")
+    return at > 0 and stream[at - 1].text == "__launch_bounds__"
 
 
 class _Plan(NamedTuple):
@@ -208,10 +212,10 @@ def _read_plan(text: str) -> _Plan:
 @lru_cache(maxsize=64)
 def _plan_tokens(text: str) -> tuple[tuple[int, str], ...]:
     """Kind and text of each token of a plan that can be read."""
-    return tuple((one.type, one.string) for one in tokenize.generate_tokens(io.StringIO(text).readline))
+    return tuple((token.type, token.string) for token in tokenize.generate_tokens(io.StringIO(text).readline))
 
 
-def normalised_plan(plan: _Plan, known: Mapping[str, str], own: Container[str]) -> list[str]:
+def normalised_plan(plan: _Plan, replacements: Mapping[str, str], own: Container[str]) -> list[str]:
     """The plan's tokens without comments; ``known`` names are replaced as given, its ``own`` ones by their order.
 
     A plan that cannot be read stays as it is.
@@ -221,20 +225,20 @@ def normalised_plan(plan: _Plan, known: Mapping[str, str], own: Container[str]) 
     order: dict[str, str] = {}
 
     def replaced(name: str) -> str:
-        if name in known:
-            return known[name]
+        if name in replacements:
+            return replacements[name]
         return order.setdefault(name, f"${len(order)}") if name in own else name
 
-    found: list[str] = []
+    result: list[str] = []
     before = ""
     for kind, token in _plan_tokens(plan.text):
         if kind in (tokenize.INDENT, tokenize.DEDENT, tokenize.NEWLINE):
-            found.append(tokenize.tok_name[kind])
+            result.append(tokenize.tok_name[kind])
         elif kind == tokenize.NAME and before != ".":
-            found.append(replaced(token))
+            result.append(replaced(token))
         elif kind == tokenize.STRING:
-            found.append(re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token))
+            result.append(re.sub(r"[A-Za-z_]\w*", lambda match: replaced(match[0]), token))
         elif kind not in (tokenize.COMMENT, tokenize.NL):
-            found.append(token)
+            result.append(token)
         before = token
-    return found
+    return result

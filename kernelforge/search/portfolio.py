@@ -22,7 +22,9 @@ from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
 from kernelforge.search.refine import Refine
 
-MEMBERS: dict[str, type[Strategy[Any]]] = {one.name: one for one in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)}
+MEMBERS: dict[str, type[Strategy[Any]]] = {
+    strategy.name: strategy for strategy in (Refine, BestOfN, Contrast, Fsr, Beam, Evolve)
+}
 """Strategies that may be members."""
 
 

@@ -12,7 +12,7 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
 from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
-from kernelforge.run.runner import briefs
+from kernelforge.run.runner import task_contexts
 from tests.run.run_helpers import quick_config
 from tests.support.factories import make_attempt, measured_evaluation
 
@@ -39,7 +39,7 @@ def config(**changes: Any) -> RunConfig:
 
 @lru_cache(maxsize=1)
 def brief() -> TaskContext:
-    (found,) = briefs(config())
+    (found,) = task_contexts(config())
     return found
 
 

@@ -180,9 +180,9 @@ def advise(parent: Attempt) -> Finding:
     if evaluation.verdict is Verdict.BUILD and evaluation.build is not None and evaluation.build.errors:
         issue = f"the compiler refuses {_short(str(evaluation.build.errors[0]), 160)}"
     elif evaluation.verdict in (Verdict.WRONG, Verdict.CRASH):
-        for pattern, known, cure in _ISSUES:
+        for pattern, cause, cure in _ISSUES:
             if re.search(pattern, reason, re.IGNORECASE):
-                issue, fix = known, cure
+                issue, fix = cause, cure
                 break
     why = f"verdict {evaluation.verdict} at stage {evaluation.stage}: {_short(reason)}"
     return Finding(kind="repair", headline=issue, why=why, action=fix)

@@ -54,11 +54,11 @@ def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:
     if request.operator is not Operator.CONTRAST:
         return f"{choice.said}\n\nKernels: {kernels}.\n\n{code}"
     # The three parts that CUDA-L1's prompt asks for.
-    examples = [one for one in (request.parent, *request.inspirations) if one is not None]
+    examples = [example for example in (request.parent, *request.inspirations) if example is not None]
     times = (
-        f"- example {place} takes {one.evaluation.performance.time_us:,.4g} us"
-        for place, one in enumerate(examples, 1)
-        if one.evaluation.performance is not None
+        f"- example {number} takes {example.evaluation.performance.time_us:,.4g} us"
+        for number, example in enumerate(examples, 1)
+        if example.evaluation.performance is not None
     )
     analysis = "\n".join(times) or "- the examples have no times to compare"
     return (
@@ -139,7 +139,9 @@ def growing(brief: TaskContext, base: Design, order: Sequence[str] = ()) -> Iter
         following = []
         for design in layer:
             moves = [move for move in MOVES if move not in design.moves]
-            for move in sorted(moves, key=lambda one: order.index(one) if one in order else len(order)):
+            for move in sorted(
+                moves, key=lambda move_name: order.index(move_name) if move_name in order else len(order)
+            ):
                 text = _kernels(write(brief, design.then(move)))
                 if text not in seen:
                     seen.add(text)
@@ -156,8 +158,8 @@ def _seed(request: CoderRequest) -> Choice:
         designs = chain(_fresh(request, designs), [Design()])
     design = _nth(designs, request.sample)
     if not design.moves:
-        said = "A straightforward first version: one thread per output element or row, reductions as loops."
-        return Choice(design, said)
+        words = "A straightforward first version: one thread per output element or row, reductions as loops."
+        return Choice(design, words)
     return Choice(design, f"A first version that takes {_listed(design.moves)} from the start.")
 
 
@@ -168,21 +170,21 @@ def _improve(request: CoderRequest, parent: Design) -> Choice:
         return _taking(parent, parent.then(str(finding.move)))
     options = applicable_designs(request.brief, parent)
     hinted = [move for move in options if _hinted(move, finding, request.technique)]
-    wanted = next(_fresh(request, [parent.then(move) for move in hinted]), None)
-    return _addition(request, parent) if wanted is None else _taking(parent, wanted)
+    design = next(_fresh(request, [parent.then(move) for move in hinted]), None)
+    return _addition(request, parent) if design is None else _taking(parent, design)
 
 
 def _contrast(request: CoderRequest, first: Design) -> Choice:
     """The faster example's design with a move that it lacks: first those that the slower ones have."""
-    shown = [(value(one), design) for one in _examples(request) if (design := _design(one)) is not None]
-    best = max(shown, key=lambda pair: pair[0])[1] if shown else first
-    theirs = {move for _, design in shown for move in design.moves}
+    ranked = [(value(example), design) for example in _examples(request) if (design := _design(example)) is not None]
+    best = max(ranked, key=lambda pair: pair[0])[1] if ranked else first
+    theirs = {move for _, design in ranked for move in design.moves}
     return _addition(request, best, [move for move in MOVES if move in theirs])
 
 
 def _crossover(request: CoderRequest, first: Design) -> Choice:
     """All moves of both parents; where that is nothing new, one of the parents' sets and a further move."""
-    others = [design for one in request.inspirations if (design := _design(one)) is not None]
+    others = [design for inspiration in request.inspirations if (design := _design(inspiration)) is not None]
     taken = {move for design in (first, *others) for move in design.moves}
     joined = Design(tuple(move for move in MOVES if move in taken))
     parents = {_kernels(write(request.brief, design)) for design in (first, *others)}
@@ -196,18 +198,18 @@ def _step_back(parent: Design, request: CoderRequest | None = None) -> Choice:
     if not parent.moves:
         raise UnsupportedError("the plainest design failed, and there is nothing simpler to go back to")
     undone, back = parent.moves[-1], parent.back()
-    said = f"I step back to the next simpler design, without '{undone}'."
+    words = f"I step back to the next simpler design, without '{undone}'."
     if request is None:
-        return Choice(back, said)
+        return Choice(back, words)
     instead = (design for design in growing(request.brief, back) if undone not in design.moves)
     design = _nth(_fresh(request, chain([back], instead)), request.sample)
     added = design.moves[len(back.moves) :]
-    return Choice(design, said if not added else f"{said} Instead I take {_listed(added)}.")
+    return Choice(design, words if not added else f"{words} Instead I take {_listed(added)}.")
 
 
 def _instead_of_anothers(request: CoderRequest) -> Choice:
     """Another Coder's candidate cannot be worked on: go on from the best of one's own, or begin."""
-    own = [one for one in request.history if _design(one) is not None and one.evaluation.verdict is Verdict.OK]
+    own = [past for past in request.history if _design(past) is not None and past.evaluation.verdict is Verdict.OK]
     if not own:
         choice = _seed(request)
         return choice._replace(said=f"The candidate shown is not mine, so I write my own. {choice.said}")
@@ -224,7 +226,7 @@ def _addition(request: CoderRequest, base: Design, order: Sequence[str] = ()) ->
 
 def _fresh(request: CoderRequest, designs: Iterable[Design]) -> Iterator[Design]:
     """Those of the designs that no attempt at the task has tried; what moves were taken in which order is all one."""
-    tried = {frozenset(design.moves) for one in request.history if (design := _design(one)) is not None}
+    tried = {frozenset(design.moves) for past in request.history if (design := _design(past)) is not None}
     return (design for design in designs if frozenset(design.moves) not in tried)
 
 
@@ -234,14 +236,14 @@ def _nth(designs: Iterable[Design], number: int) -> Design:
     Raises:
         UnsupportedError: there are none.
     """
-    found: list[Design] = []
+    designs_so_far: list[Design] = []
     for design in designs:
-        found.append(design)
-        if len(found) > number:
+        designs_so_far.append(design)
+        if len(designs_so_far) > number:
             return design
-    if not found:
+    if not designs_so_far:
         raise UnsupportedError("every design that I know how to write from here was tried")
-    return found[number % len(found)]
+    return designs_so_far[number % len(designs_so_far)]
 
 
 def _taking(base: Design, design: Design) -> Choice:
@@ -267,7 +269,7 @@ def _design(attempt: Attempt | None) -> Design | None:
 
 
 def _examples(request: CoderRequest) -> list[Attempt]:
-    return [one for one in (request.parent, *request.inspirations) if one is not None]
+    return [example for example in (request.parent, *request.inspirations) if example is not None]
 
 
 def _kernels(rendered: Rendered) -> tuple[str, str]:

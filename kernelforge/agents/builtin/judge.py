@@ -53,52 +53,56 @@ def _optimise(request: JudgeRequest) -> Finding:
     if profile is None:
         return _stop("the candidate has no profile to judge by", "bottlenecks are found by counters")
     design = Design.of(parent.candidate.source) if parent.candidate is not None else None
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if design is not None:
         try:
-            found = _by_moves(request, profile, design)
+            findings = _by_moves(request, profile, design)
         except UnsupportedError as error:
             return _stop("the built-in Judge cannot read the reference", str(error))
-    if design is None or (len(found) < request.rank and _others_answer(request.history)):
-        found += _by_diagnosis(request, profile)
-    if request.rank <= len(found):
-        return found[request.rank - 1]
-    return _nothing_left(profile, request.history, found)
+    if design is None or (len(findings) < request.rank and _others_answer(request.history)):
+        findings += _by_diagnosis(request, profile)
+    if request.rank <= len(findings):
+        return findings[request.rank - 1]
+    return _nothing_left(profile, request.history, findings)
 
 
 def _by_moves(request: JudgeRequest, profile: Profile, design: Design) -> list[Finding]:
     """Moves of the built-in Coder that should pay, in the order they are looked at."""
     options, failed = applicable_designs(request.brief, design), failed_moves(request.history)
-    found = []
+    findings = []
     for move, look in RULES.items():
         evidence = look(profile) if move in options and move not in failed else None
         if evidence is not None:
-            found.append(
+            findings.append(
                 Finding(
                     kind="optimise", headline=evidence.headline, why=evidence.why, action=ACTIONS[move], move=move,
                     metrics=evidence.metrics, bottleneck=BOTTLENECKS[move],
                 )
             )  # fmt: skip
-    return found
+    return findings
 
 
 def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
     """What a profile shows of any candidate, the most costly first, less what was tried without gain."""
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
-    facts = next((one for one in request.brief.facts.sizes if one.size == profile.size), None)
-    found = [one for one in diagnosed(parent, profile, facts, request.brief.spec) if one.bottleneck not in failed]
+    facts = next((item for item in request.brief.facts.sizes if item.size == profile.size), None)
+    diagnoses = [
+        item for item in diagnosed(parent, profile, facts, request.brief.spec) if item.bottleneck not in failed
+    ]
     # At DRAM's bandwidth and the compulsory traffic nothing is left to gain; every other limit can be worked on.
     at_floor = profile.roofline.dram_bytes <= AT_FLOOR * profile.roofline.compulsory_bytes
     measured = profile.roofline.time_origin is Origin.MEASURED
-    return [finding_of(one, measured) for one in found if one.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor]
+    return [
+        finding_of(item, measured) for item in diagnoses if item.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor
+    ]
 
 
 def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None, spec: DeviceSpec) -> tuple[Diagnosis, ...]:
     """The diagnoses of an attempt: its faults, else the hardware limits that it meets."""
-    found = diagnose(profile, attempt.evaluation.build, facts, spec)
-    if any(one.curable for one in found):
-        return tuple(one for one in found if one.curable)
-    return found[:1]
+    diagnoses = diagnose(profile, attempt.evaluation.build, facts, spec)
+    if any(diagnosis.curable for diagnosis in diagnoses):
+        return tuple(diagnosis for diagnosis in diagnoses if diagnosis.curable)
+    return diagnoses[:1]
 
 
 def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:
@@ -123,15 +127,17 @@ def _others_answer(history: Sequence[Attempt]) -> bool:
 
 def failed_moves(history: Sequence[Attempt]) -> set[str]:
     """Moves that were tried and did not become the best, mended or not."""
-    return {one.finding.move for one in _failed(history) if one.finding is not None and one.finding.move is not None}
+    return {
+        past.finding.move for past in _failed(history) if past.finding is not None and past.finding.move is not None
+    }
 
 
 def failed_bottlenecks(history: Sequence[Attempt], parent: Attempt) -> set[str]:
     """Bottlenecks that were worked on from this parent without gain."""
     return {
-        one.finding.bottleneck
-        for one in _failed(history)
-        if one.finding is not None and one.finding.bottleneck is not None and one.parent == parent.id
+        past.finding.bottleneck
+        for past in _failed(history)
+        if past.finding is not None and past.finding.bottleneck is not None and past.parent == parent.id
     }
 
 
@@ -139,12 +145,12 @@ def _failed(history: Sequence[Attempt]) -> list[Attempt]:
     return [attempt for attempt in history if attempt.operator is Operator.OPTIMISE and not attempt.accepted]
 
 
-def _nothing_left(profile: Profile, history: Sequence[Attempt], found: Sequence[Finding]) -> Finding:
+def _nothing_left(profile: Profile, history: Sequence[Attempt], findings: Sequence[Finding]) -> Finding:
     ratio = profile.roofline.dram_bytes / max(profile.roofline.compulsory_bytes, 1)
     failed = sorted(failed_moves(history))
     untold = f"; tried without gain: {', '.join(failed)}" if failed else ""
     return _stop(
-        f"only {len(found)} things are left to gain" if found else "nothing that is left would pay",
+        f"only {len(findings)} things are left to gain" if findings else "nothing that is left would pay",
         f"DRAM traffic is {ratio:.2f}x the compulsory bytes, the bound is {profile.roofline.bound}{untold}",
     )
 

@@ -49,17 +49,19 @@ class BuiltinTester:
     def propose(self, brief: TaskContext) -> TesterReply:
         """The fills of the task's operator families, the most telling family first."""
         inputs = brief.facts.at("small").inputs
-        found: dict[str, ProposedGenerator] = {}
-        if any(isinstance(one, TensorSpec) and not one.dtype.is_floating for one in inputs):
+        generators_by_name: dict[str, ProposedGenerator] = {}
+        if any(isinstance(item, TensorSpec) and not item.dtype.is_floating for item in inputs):
             why = "only the first and the last index, each many times"
-            found["ends"] = ProposedGenerator("ends", why, _plan(inputs, None, "pick(low({own}), high({own}))"))
-        if any(isinstance(one, TensorSpec) and one.dtype.is_floating for one in inputs):
+            generators_by_name["ends"] = ProposedGenerator(
+                "ends", why, _plan(inputs, None, "pick(low({own}), high({own}))")
+            )
+        if any(isinstance(item, TensorSpec) and item.dtype.is_floating for item in inputs):
             for family in operator_families(brief.graph):
                 for name in _BY_FAMILY[family]:
                     fill, why = _FLOATS[name]
-                    found.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))
-        generators = tuple(found.values())[:MAX_GENERATORS]
-        reply = {"generators": [{"name": one.name, "why": one.why, "plan": one.plan} for one in generators]}
+                    generators_by_name.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))
+        generators = tuple(generators_by_name.values())[:MAX_GENERATORS]
+        reply = {"generators": [{"name": item.name, "why": item.why, "plan": item.plan} for item in generators]}
         messages = (
             Message(
                 agent="tester",
@@ -72,13 +74,15 @@ class BuiltinTester:
         return TesterReply(generators, messages)
 
 
-def _plan(inputs: tuple[TensorSpec | int | float | bool | None, ...], floating: str | None, whole: str | None) -> str:
-    """A generator's text: ``floating`` and ``whole`` fill inputs of that kind, None leaves them alone."""
+def _plan(
+    inputs: tuple[TensorSpec | int | float | bool | None, ...], floating: str | None, integral: str | None
+) -> str:
+    """A generator's text: ``floating`` and ``integral`` fill inputs of that kind, None leaves them alone."""
     names = [f"x{position}" for position in range(len(inputs))]
     values = []
     for name, spec in zip(names, inputs, strict=True):
         fill = None
         if isinstance(spec, TensorSpec):
-            fill = floating if spec.dtype.is_floating else whole
+            fill = floating if spec.dtype.is_floating else integral
         values.append(name if fill is None else fill.replace("{own}", name))
     return f"def inputs({', '.join(names)}):\n    return {', '.join(values)}\n"

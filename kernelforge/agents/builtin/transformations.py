@@ -56,11 +56,11 @@ class TransformEvidence:
 
 def _part(profile: Profile, kinds: str) -> KernelPart:
     """The kernels whose names say that they are of ``kinds``; all of them where another Coder named them."""
-    chosen = [kernel for kernel in profile.kernels if re.search(rf"_({kinds})\d*\b", kernel.kernel)]
+    kernels = [kernel for kernel in profile.kernels if re.search(rf"_({kinds})\d*\b", kernel.kernel)]
     if not any(re.search(rf"_({ALL_KINDS})\d*\b", kernel.kernel) for kernel in profile.kernels):
-        chosen = list(profile.kernels)
+        kernels = list(profile.kernels)
     totals = {
-        name: sum(m.value for kernel in chosen for m in kernel.metrics if m.name == name)
+        name: sum(m.value for kernel in kernels for m in kernel.metrics if m.name == name)
         for name in (SECTORS, REQUESTS, SECTORS_STORED, REQUESTS_STORED)
     }
     return KernelPart(
@@ -104,15 +104,15 @@ def _fuse(profile: Profile) -> TransformEvidence | None:
 
 def _tile(profile: Profile) -> TransformEvidence | None:
     part = _part(profile, "product|conv|map|window")
-    again = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
+    reload_factor = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
     scattered = part.stored_share >= WORTH and part.stored_width > 2 * COALESCED
-    if not scattered and (part.share < WORTH or (again < 2 and part.width <= 2 * COALESCED)):
+    if not scattered and (part.share < WORTH or (reload_factor < 2 and part.width <= 2 * COALESCED)):
         return None
     why = (
-        f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector, {part.share:.0%} of it here, {again:.1f}x the "
-        f"compulsory bytes; {part.width:.1f} sector/request loaded, {part.stored_width:.1f} stored"
+        f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector, {part.share:.0%} of it here, {reload_factor:.1f}x "
+        f"the compulsory bytes; {part.width:.1f} sector/request loaded, {part.stored_width:.1f} stored"
     )
-    only_stores = scattered and part.width <= 2 * COALESCED and again < 2
+    only_stores = scattered and part.width <= 2 * COALESCED and reload_factor < 2
     metrics = (SECTORS_STORED, SECTORS) if only_stores else (SECTORS, SECTORS_STORED)
     return TransformEvidence("operands are fetched from the caches again and again, or across rows", why, metrics)
 
@@ -133,12 +133,12 @@ def _register_tile(profile: Profile) -> TransformEvidence | None:
 
 def _stage(profile: Profile) -> TransformEvidence | None:
     part = _part(profile, "rows")
-    again = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
+    reload_factor = 32 * part.sectors / max(profile.roofline.compulsory_bytes, 1)
     if part.share < WORTH:
         return None
     why = (
         f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector; kernels that walk rows make {part.share:.0%} of it, "
-        f"{again:.2f}x the compulsory bytes"
+        f"{reload_factor:.2f}x the compulsory bytes"
     )
     return TransformEvidence("every pass over a row fetches it from the caches anew", why, (SECTORS, REQUESTS))
 

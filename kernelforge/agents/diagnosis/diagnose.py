@@ -57,23 +57,23 @@ def diagnose(
         At least one diagnosis for a profile with kernels; the last ones name hardware limits and are not ``curable``.
     """
     spec = spec or nearest_spec(profile.device).spec
-    compiled = {one.expression: one for one in build.kernels} if build is not None else {}
-    kernels = tuple(KernelMetrics(one, spec, compiled.get(one.kernel)) for one in profile.kernels)
+    compiled = {item.expression: item for item in build.kernels} if build is not None else {}
+    kernels = tuple(KernelMetrics(item, spec, compiled.get(item.kernel)) for item in profile.kernels)
     plan = PlanMetrics(profile, spec, facts, kernels)
-    found: dict[Bottleneck, Diagnosis] = {}
+    worst: dict[Bottleneck, Diagnosis] = {}
     for kernel, fault in _faults(plan):
-        one = _diagnosis(plan, kernel, fault)
-        before = found.get(one.bottleneck)
-        if one.share >= LEAST_SHARE and (before is None or before.share < one.share):
-            found[one.bottleneck] = one
-    faults = sorted(found.values(), key=lambda one: -one.share)
-    return (*faults, *(one for one in _bounds(plan) if one.bottleneck not in found))
+        item = _diagnosis(plan, kernel, fault)
+        before = worst.get(item.bottleneck)
+        if item.share >= LEAST_SHARE and (before is None or before.share < item.share):
+            worst[item.bottleneck] = item
+    faults = sorted(worst.values(), key=lambda item: -item.share)
+    return (*faults, *(item for item in _bounds(plan) if item.bottleneck not in worst))
 
 
 def _faults(plan: PlanMetrics) -> list[tuple[str, RuleHit]]:
-    found = [(kernel.name, rule(kernel, plan)) for kernel in plan.kernels for rule in RULES]
-    found += [("", plan_rule(plan)) for plan_rule in PLAN_RULES]
-    return [(name, fault) for name, fault in found if fault is not None]
+    hits = [(kernel.name, rule(kernel, plan)) for kernel in plan.kernels for rule in RULES]
+    hits += [("", plan_rule(plan)) for plan_rule in PLAN_RULES]
+    return [(name, fault) for name, fault in hits if fault is not None]
 
 
 def _diagnosis(plan: PlanMetrics, kernel: str, fault: RuleHit) -> Diagnosis:
@@ -89,21 +89,21 @@ def _diagnosis(plan: PlanMetrics, kernel: str, fault: RuleHit) -> Diagnosis:
 
 def _bounds(plan: PlanMetrics) -> list[Diagnosis]:
     """The hardware limit of each kernel, the largest first."""
-    found: dict[Bottleneck, Diagnosis] = {}
-    for kernel in sorted(plan.kernels, key=lambda one: -one.busy_us):
+    limits: dict[Bottleneck, Diagnosis] = {}
+    for kernel in sorted(plan.kernels, key=lambda metrics: -metrics.busy_us):
         name = max(kernel.limits, key=lambda limit: kernel.limits[limit])
         bottleneck, metrics = _named(kernel, name)
         floor = ""
         if bottleneck is Bottleneck.DRAM_BOUND:
             ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
             floor = f"; the plan's DRAM traffic is {ratio:.2f}x the compulsory bytes"
-        said = (
+        evidence = (
             f"of {kernel.busy_us:,.3g} us under all limits together, "
             f"{kernel.limits[name]:,.3g} us are under {name}{floor}"
         )
         share = kernel.limits[name] / plan.busy_us
-        found.setdefault(bottleneck, Diagnosis(bottleneck, kernel.name, said, metrics, share, curable=False))
-    return sorted(found.values(), key=lambda one: -one.share)
+        limits.setdefault(bottleneck, Diagnosis(bottleneck, kernel.name, evidence, metrics, share, curable=False))
+    return sorted(limits.values(), key=lambda metrics: -metrics.share)
 
 
 def _named(kernel: KernelMetrics, limit: str) -> tuple[Bottleneck, tuple[str, ...]]:

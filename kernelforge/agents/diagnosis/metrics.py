@@ -74,8 +74,8 @@ class KernelMetrics:
         """A metric, by its own name or by Nsight Compute's names for what comes nearest, added up."""
         if name in self._values:
             return self._values[name]
-        found = [self._values[also] for also in _ALSO.get(name, ()) if also in self._values]
-        return sum(found) if found else default
+        values = [self._values[also] for also in _ALSO.get(name, ()) if also in self._values]
+        return sum(values) if values else default
 
     @property
     def name(self) -> str:
@@ -160,11 +160,11 @@ class KernelMetrics:
                  "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
         if self.has("kernelforge__limit_dram_us") and not self.has(TIME):
             return {
-                ours: sum(self.value(f"kernelforge__limit_{name}_us") for name in theirs)
-                for ours, theirs in names.items()
+                name: sum(self.value(f"kernelforge__limit_{name}_us") for name in source)
+                for name, source in names.items()
             }
         spec, per_sm = self.spec, 1e6 / self.spec.clock_hz / self.spec.sm_count
-        found = {
+        limits = {
             "dram": self.value(DRAM) / spec.dram_sustained_gbps * 1e-3,
             "l2": 32 * self.value(L2_SECTORS) / spec.l2_bandwidth_gbps * 1e-3,
             "data path": sum(self._lsu) * per_sm,
@@ -172,7 +172,7 @@ class KernelMetrics:
             "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
         }
         measured = self.value(TIME) * 1e-3
-        return {**found, "latency": max(measured - max(found.values()), 0.0)}
+        return {**limits, "latency": max(measured - max(limits.values()), 0.0)}
 
     @property
     def busy_us(self) -> float:
@@ -210,8 +210,8 @@ class PlanMetrics:
         """What a kernel has to load at most: the task's inputs, or, among several kernels, all that must move."""
         if self.facts is None or len(self.kernels) > 1:
             return self.compulsory_bytes
-        given = sum(spec.nbytes for spec in self._tensors) - (self.output_bytes or 0.0)
-        return max(min(given, self.compulsory_bytes), 1.0)
+        input_bytes = sum(spec.nbytes for spec in self._tensors) - (self.output_bytes or 0.0)
+        return max(min(input_bytes, self.compulsory_bytes), 1.0)
 
     @property
     def _tensors(self) -> list[TensorSpec]:

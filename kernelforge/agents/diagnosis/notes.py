@@ -50,10 +50,10 @@ def notes_for(bottlenecks: Sequence[Bottleneck], families: Sequence[str], limit:
     A note whose own first bottleneck is the one at hand comes before one that names it in passing. Notes about other
     operators than those of ``families`` are left out.
     """
-    chosen: list[Note] = []
+    selected: list[Note] = []
     for bottleneck in bottlenecks:
-        about = [note for note in all_notes() if bottleneck in note.bottlenecks and note not in chosen]
+        about = [note for note in all_notes() if bottleneck in note.bottlenecks and note not in selected]
         about = [note for note in about if not note.families or not set(note.families).isdisjoint(families)]
         about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
-        chosen += about[:NOTES_EACH]
-    return tuple(chosen[:limit])
+        selected += about[:NOTES_EACH]
+    return tuple(selected[:limit])

@@ -48,12 +48,12 @@ def uncoalesced(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     loads, stores = k.excess(True), k.excess(False)
     telling = (ev.SECTORS, ev.PER_REQUEST) if loads >= stores else (ev.SECTORS_STORED, ev.PER_REQUEST_STORED)
     other = ev.SECTORS_STORED if loads >= stores else ev.SECTORS
-    said = (
+    evidence = (
         f"{k.value(ev.SECTORS):,.0f} sector loaded in {k.value(ev.REQUESTS):,.0f} request and "
         f"{k.value(ev.SECTORS_STORED):,.0f} stored in {k.value(ev.REQUESTS_STORED):,.0f}; {k.scattered:.0%} of them "
         f"would not be needed if neighbouring threads touched neighbouring words (threshold 30 %)"
     )
-    return RuleHit(Bottleneck.UNCOALESCED, cost, said, (*telling, other))
+    return RuleHit(Bottleneck.UNCOALESCED, cost, evidence, (*telling, other))
 
 
 def bank_conflict(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -63,17 +63,17 @@ def bank_conflict(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     if share < 0.25:
         return None
     cost = share * (k.data_path("shared") + k.limits["latency"] * k.memory_share("shared"))
-    said = (
+    evidence = (
         f"{ev.CONFLICTS} is {conflicts:,.0f} of {waves:,.0f} wavefronts ({share:.0%}, threshold 25 %): "
         f"an access takes {1 / (1 - share) if share < 1 else waves:.1f} passes on average"
     )
-    return RuleHit(Bottleneck.BANK_CONFLICT, cost, said, (ev.CONFLICTS, ev.WAVEFRONTS))
+    return RuleHit(Bottleneck.BANK_CONFLICT, cost, evidence, (ev.CONFLICTS, ev.WAVEFRONTS))
 
 
 def redundant_loads(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     """Best Practices Guide, "Shared Memory in Matrix Multiplication": what threads share is to be fetched once."""
-    asked = k.value(ev.LOAD_BYTES, 32 * k.value(ev.SECTORS) * (1 - k.scattered)) / max(k.kernel.launches, 1)
-    times = asked / plan.loadable_bytes
+    requested = k.value(ev.LOAD_BYTES, 32 * k.value(ev.SECTORS) * (1 - k.scattered)) / max(k.kernel.launches, 1)
+    times = requested / plan.loadable_bytes
     if times < 2.5:
         return None
     saved = 1 - 1 / times
@@ -82,11 +82,11 @@ def redundant_loads(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     cost = saved * tidy * (k.data_path("global") + limits["l2"] + limits["latency"] * k.memory_share("global"))
     cost += saved * limits["issue"] * min(k.value(ev.REQUESTS) / max(k.instructions, 1), 1.0)
     cost += tidy * limits["dram"] * _share_beyond(fetched, plan.compulsory_bytes)
-    said = (
-        f"threads ask for {asked:,.0f} byte in each launch, {times:.1f}x the {plan.loadable_bytes:,.0f} byte there are "
-        f"to load (threshold 2.5x); {ev.DRAM} is {fetched / plan.compulsory_bytes:.2f}x the compulsory bytes"
+    evidence = (
+        f"threads ask for {requested:,.0f} byte in each launch, {times:.1f}x the {plan.loadable_bytes:,.0f} byte there "
+        f"are to load (threshold 2.5x); {ev.DRAM} is {fetched / plan.compulsory_bytes:.2f}x the compulsory bytes"
     )
-    return RuleHit(Bottleneck.REDUNDANT_LOADS, cost, said, (ev.LOAD_BYTES, ev.REQUESTS, ev.SECTORS))
+    return RuleHit(Bottleneck.REDUNDANT_LOADS, cost, evidence, (ev.LOAD_BYTES, ev.REQUESTS, ev.SECTORS))
 
 
 SPILL_RUNS = 2.0
@@ -105,11 +105,11 @@ def spills(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     cost = k.data_path("local") + k.limits["latency"] * k.memory_share("local") + min(passes * rate, k.busy_us)
     if not sectors:
         cost = max(cost, 0.15 * k.busy_us)
-    said = (
+    evidence = (
         f"{ev.LOCAL_SECTORS} is {sectors:,.0f} sector; ptxas spills {spilled:,} byte per thread at "
         f"{k.value(ev.REGISTERS):.0f} registers (any is a fault)"
     )
-    return RuleHit(Bottleneck.SPILLS, cost, said, (ev.LOCAL_SECTORS,) if sectors else ())
+    return RuleHit(Bottleneck.SPILLS, cost, evidence, (ev.LOCAL_SECTORS,) if sectors else ())
 
 
 _LIMITERS = MappingProxyType(
@@ -132,13 +132,13 @@ def low_occupancy(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
         return None
     # With fewer warps there is less in flight under every limit but the one that all share, DRAM's.
     cost = (1 - percent / 75) * (k.limits["latency"] + 0.25 * (k.busy_us - k.limits["latency"]))
-    said = (
+    evidence = (
         f"{ev.OCCUPANCY} is {percent:.1f} %, limited by {limiter} to {limits[limiter]:.0f} blocks of "
         f"{k.threads_per_block} threads ({k.value(ev.REGISTERS):.0f} registers each); threshold "
         f"{50 if by_block else 45} %"
     )
     raised = f"+launch__occupancy_limit_{limiter}"
-    return RuleHit(_LIMITERS[limiter], cost, said, ("+" + ev.OCCUPANCY, raised))
+    return RuleHit(_LIMITERS[limiter], cost, evidence, ("+" + ev.OCCUPANCY, raised))
 
 
 def ragged_block(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -146,10 +146,10 @@ def ragged_block(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     if k.fill > 0.8:
         return None
     cost = (1 - k.fill) * (k.busy_us - k.limits["dram"])
-    said = (
+    evidence = (
         f"blocks of {k.threads_per_block} threads leave {1 - k.fill:.0%} of their warps' lanes empty (threshold 20 %)"
     )
-    return RuleHit(Bottleneck.LOW_OCCUPANCY_BLOCK, cost, said, ("+" + ev.LANES, "+" + ev.BLOCK))
+    return RuleHit(Bottleneck.LOW_OCCUPANCY_BLOCK, cost, evidence, ("+" + ev.LANES, "+" + ev.BLOCK))
 
 
 def divergence(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -160,11 +160,11 @@ def divergence(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
         return None
     limits = k.limits
     cost = lost * (limits["issue"] + limits["arithmetic"] + limits["latency"])
-    said = (
+    evidence = (
         f"{ev.LANES} is {k.value(ev.LANES, 32.0):.1f} of {32 * k.fill:.0f} ({lost:.0%} lost, threshold 12 %); "
         f"{100 - uniform:.1f} % of branches diverge"
     )
-    return RuleHit(Bottleneck.DIVERGENCE, cost, said, ("+" + ev.LANES, ev.INSTRUCTIONS))
+    return RuleHit(Bottleneck.DIVERGENCE, cost, evidence, ("+" + ev.LANES, ev.INSTRUCTIONS))
 
 
 def tiny_grid(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -185,11 +185,11 @@ def tiny_grid(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
         # As many threads as there are elements: the problem is small, not the grid wrong.
         weight *= 0.2
     cost = weight * (k.busy_us - k.limits["dram"])
-    said = (
+    evidence = (
         f"{blocks:.0f} blocks on {sms} multiprocessors leave {idle:.0%} of them idle (threshold 30 %); "
         f"each thread has {spread:,.1f} elements of the largest tensor"
     )
-    return RuleHit(Bottleneck.TINY_GRID, cost, said, ("+" + ev.GRID, "+" + ev.WAVES))
+    return RuleHit(Bottleneck.TINY_GRID, cost, evidence, ("+" + ev.GRID, "+" + ev.WAVES))
 
 
 def _last_wave(k: KernelMetrics, waves: float) -> RuleHit | None:
@@ -198,8 +198,8 @@ def _last_wave(k: KernelMetrics, waves: float) -> RuleHit | None:
     if idle < 0.25:
         return None
     cost = 0.5 * idle * (k.busy_us - k.limits["dram"])
-    said = f"{ev.WAVES} is {waves:.2f}: the last wave leaves {idle:.0%} of all block slots idle (threshold 25 %)"
-    return RuleHit(Bottleneck.TINY_GRID, cost, said, ("+" + ev.GRID, ev.BLOCK))
+    evidence = f"{ev.WAVES} is {waves:.2f}: the last wave leaves {idle:.0%} of all block slots idle (threshold 25 %)"
+    return RuleHit(Bottleneck.TINY_GRID, cost, evidence, ("+" + ev.GRID, ev.BLOCK))
 
 
 SHARED_ATOMIC_CYCLES = 4.0
@@ -219,13 +219,13 @@ def atomics_contention(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     if cost <= 0.1 * hidden or (per_word < 64 and inside < k.threads_per_block / 8):
         return None
     space = "global" if at_l2 >= at_sm else "shared"
-    said = (
+    evidence = (
         f"{k.value(f'ptx__{space}_atomics.sum'):,.0f} atomics on {space} memory, up to "
         f"{per_word if space == 'global' else inside:,.0f} on one address{'' if space == 'global' else ' of a block'}: "
         f"{max(at_l2, at_sm):,.3g} us one after another, where the rest takes {hidden:,.3g} us"
     )
     return RuleHit(
-        Bottleneck.ATOMICS_CONTENTION, cost, said,
+        Bottleneck.ATOMICS_CONTENTION, cost, evidence,
         (f"ptx__{space}_atomics_per_address.max", f"ptx__{space}_atomics.sum"),
     )  # fmt: skip
 
@@ -239,11 +239,11 @@ def synchronisation(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     if per_block < 8 or share < 0.2 or per_instruction < 0.03:
         return None
     cost = share * k.limits["latency"] + per_instruction * k.limits["issue"]
-    said = (
+    evidence = (
         f"{per_block:,.0f} barriers per block, one for every {1 / per_instruction:.0f} warp instructions (threshold "
         f"33); about {share:.0%} of the latency chain"
     )
-    return RuleHit(Bottleneck.SYNCHRONISATION, cost, said, (ev.BARRIERS, "ptx__inst_barrier.sum"))
+    return RuleHit(Bottleneck.SYNCHRONISATION, cost, evidence, (ev.BARRIERS, "ptx__inst_barrier.sum"))
 
 
 def tensor_cores_unused(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -257,11 +257,11 @@ def tensor_cores_unused(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     share = 0.9 * k.busy_us / plan.busy_us
     limits = k.limits
     cost = share * (limits["issue"] + limits["arithmetic"] + limits["latency"] + k.data_path("shared"))
-    said = (
+    evidence = (
         f"{facts.flops:,} flop on half-precision operands, {intensity:.0f} per compulsory byte (threshold 16), and no "
         f"matrix instruction among {k.instructions:,.0f}"
     )
-    return RuleHit(Bottleneck.TENSOR_CORES_UNUSED, cost, said, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
+    return RuleHit(Bottleneck.TENSOR_CORES_UNUSED, cost, evidence, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
 
 
 def double_precision(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -272,11 +272,11 @@ def double_precision(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     limits = k.limits
     conversions = share + k.share("convert")
     cost = min(conversions, 1.0) * (limits["issue"] + limits["latency"]) + limits["arithmetic"]
-    said = (
+    evidence = (
         f"{k.value('ptx__inst_fp64.sum'):,.0f} warp instructions in float64 ({share:.0%}, threshold 2 %), "
         f"in a task without float64 tensors"
     )
-    return RuleHit(Bottleneck.DOUBLE_PRECISION, cost, said, ("ptx__inst_fp64.sum", "ptx__inst_convert.sum"))
+    return RuleHit(Bottleneck.DOUBLE_PRECISION, cost, evidence, ("ptx__inst_fp64.sum", "ptx__inst_convert.sum"))
 
 
 DIVISION_COST = MappingProxyType({32: 20.0, 64: 70.0})
@@ -300,12 +300,12 @@ def issue_bound(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
         if idle < 0.7 or useful > 0.28 or k.limits["issue"] < 0.3 * k.busy_us:
             return None
         cost = max(cost, 0.5 * idle * k.limits["issue"])
-    said = (
+    evidence = (
         f"{sum(divisions.values()):,.0f} integer divisions stand for some {hidden:,.0f} instructions, "
         f"{by_division:.0%} of all (threshold 40 %); {idle:.0%} of the others are integer, control and moves"
     )
     metrics = tuple(f"ptx__inst_int_division_{width}.sum" for width, count in divisions.items() if count)
-    return RuleHit(Bottleneck.ISSUE_BOUND, cost, said, (*metrics, ev.INSTRUCTIONS, "ptx__inst_int.sum"))
+    return RuleHit(Bottleneck.ISSUE_BOUND, cost, evidence, (*metrics, ev.INSTRUCTIONS, "ptx__inst_int.sum"))
 
 
 def redundant_work(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -319,22 +319,22 @@ def redundant_work(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     if times < 4 or k.value(MATRIX_INSTRUCTIONS):
         return None
     cost = (1 - 2 / times) * (k.limits["issue"] + k.limits["arithmetic"])
-    said = (
+    evidence = (
         f"{done:,.0f} floating-point instructions of threads, {times:.1f}x the {needed:,.0f} that the reference would "
         f"take at 24 per element and operator (threshold 4x)"
     )
-    return RuleHit(Bottleneck.REDUNDANT_WORK, cost, said, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
+    return RuleHit(Bottleneck.REDUNDANT_WORK, cost, evidence, (ev.INSTRUCTIONS, "ptx__inst_fp32.sum"))
 
 
 def unvectorised(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     """NVIDIA's "Increase Performance with Vectorized Memory Access": up to 16 bytes per thread and instruction."""
     requests, sectors = k.requests, k.sectors
-    asked = k.value(ev.LOAD_BYTES) + k.value(ev.STORE_BYTES, 32 * sectors if not k.has(ev.LOAD_BYTES) else 0.0)
-    width = asked / max(requests, 1) / 32
+    requested = k.value(ev.LOAD_BYTES) + k.value(ev.STORE_BYTES, 32 * sectors if not k.has(ev.LOAD_BYTES) else 0.0)
+    width = requested / max(requests, 1) / 32
     memory = requests / max(k.instructions, 1)
     if k.scattered > 0.2 or not 0 < width <= 4.2 or memory < 0.04 or k.share("special", "fp32") > 0.5:
         return None
-    if asked / max(k.kernel.launches, 1) > 2.5 * plan.compulsory_bytes or k.threads * 1.5 < plan.elements:
+    if requested / max(k.kernel.launches, 1) > 2.5 * plan.compulsory_bytes or k.threads * 1.5 < plan.elements:
         return None  # other faults, and loops that reload
     if k.threads < 256 * k.spec.sm_count:
         return None  # fewer threads would not fill the device
@@ -342,8 +342,10 @@ def unvectorised(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     cost = 0.3 * lanes * (k.limits["issue"] + k.limits["latency"]) + 0.2 * (1 - min(width, 4) / 4) * k.data_path(
         "global"
     )
-    said = f"{width:.1f} byte per thread and request of at most 16, over {requests:,.0f} requests (threshold 4 byte)"
-    return RuleHit(Bottleneck.UNVECTORISED, cost, said, (ev.REQUESTS, ev.INSTRUCTIONS))
+    evidence = (
+        f"{width:.1f} byte per thread and request of at most 16, over {requests:,.0f} requests (threshold 4 byte)"
+    )
+    return RuleHit(Bottleneck.UNVECTORISED, cost, evidence, (ev.REQUESTS, ev.INSTRUCTIONS))
 
 
 RULES: tuple[Rule, ...] = (
@@ -365,12 +367,12 @@ def intermediate_traffic(plan: PlanMetrics) -> RuleHit | None:
     moved = sum(k.limits["dram"] + k.limits["l2"] + (1 - k.scattered) * k.data_path("global") for k in plan.kernels)
     cost = share * moved + (len(plan.kernels) - 1) * plan.spec.launch_overhead_us
     ratio = plan.profile.roofline.dram_bytes / plan.compulsory_bytes
-    said = (
+    evidence = (
         f"{len(plan.kernels)} kernels store {written:,.0f} byte, {between:,.0f} more than the outputs hold: "
         f"{share:.0%} of the bytes asked for (threshold 20 %); DRAM traffic is {ratio:.2f}x the compulsory bytes"
     )
     metrics = (ev.DRAM, ev.REQUESTED, ev.LAUNCHES) if ratio > 1.25 else (ev.REQUESTED, ev.LAUNCHES, ev.DRAM)
-    return RuleHit(Bottleneck.INTERMEDIATE_TRAFFIC, cost, said, metrics)
+    return RuleHit(Bottleneck.INTERMEDIATE_TRAFFIC, cost, evidence, metrics)
 
 
 def launch_bound(plan: PlanMetrics) -> RuleHit | None:
@@ -380,11 +382,11 @@ def launch_bound(plan: PlanMetrics) -> RuleHit | None:
     if launches < 4 or overhead < work:
         return None
     cost = (launches - 1) / launches * overhead * min((launches - 1) / 8, 1.0)
-    said = (
+    evidence = (
         f"{launches:.0f} launches cost {overhead:,.3g} us at {plan.spec.launch_overhead_us} us each, their work "
         f"{work:,.3g} us (threshold: as much)"
     )
-    return RuleHit(Bottleneck.LAUNCH_BOUND, cost, said, (ev.LAUNCHES,))
+    return RuleHit(Bottleneck.LAUNCH_BOUND, cost, evidence, (ev.LAUNCHES,))
 
 
 PLAN_RULES: tuple[Callable[[PlanMetrics], RuleHit | None], ...] = (intermediate_traffic, launch_bound)

@@ -32,43 +32,43 @@ def timing(attempt: Attempt) -> str:
     if performance.origin is Origin.MODELLED or performance.interval_us is None:
         return f"{time} (modelled)"
     low, high = performance.interval_us
-    told = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
+    text = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
     if performance.quarantined is not None:
-        return f"{told}; quarantined, so it has no speedup: {inline(performance.quarantined, 300)}"
+        return f"{text}; quarantined, so it has no speedup: {inline(performance.quarantined, 300)}"
     if performance.speedup is None:
-        told += "; no baseline was timed"
+        text += "; no baseline was timed"
     else:
         lower = performance.speedup_lower
         bound = "" if lower is None else f" (at least {lower:.3g}x)"
         baseline = performance.time_us * performance.speedup
-        told += f"; speedup {performance.speedup:.3g}x{bound} over the fastest baseline, which takes {baseline:,.4g} us"
+        text += f"; speedup {performance.speedup:.3g}x{bound} over the fastest baseline, which takes {baseline:,.4g} us"
     if performance.speedup_eager is not None:
-        told += f"; {performance.speedup_eager:.3g}x over eager PyTorch"
-    return told
+        text += f"; {performance.speedup_eager:.3g}x over eager PyTorch"
+    return text
 
 
 def timing_details(attempt: Attempt) -> list[str]:
     """How a measured time came about, a line each: baselines with their uncertainty, and what is and is not in it."""
     performance = attempt.evaluation.performance
-    found = None if performance is None else performance.timing
-    if performance is None or found is None:
+    details = None if performance is None else performance.timing
+    if performance is None or details is None:
         return []
     lines = []
-    for side in found.baselines:
+    for side in details.baselines:
         low, high = side.interval_us
         line = f"Baseline {inline(side.name, 40)}: {side.median_us:,.4g} us ({low:,.4g} to {high:,.4g})"
-        ratio = found.ratio(side.name)
+        ratio = details.ratio(side.name)
         if ratio is not None and performance.quarantined is None:
             least, most = ratio.interval
             line += f"; the candidate is {ratio.speedup:.3g}x as fast ({least:.3g}x to {most:.3g}x)"
         lines.append(line + ".")
-    if not found.candidate.captured:
+    if not details.candidate.captured:
         lines.append("Its launches were not captured in a CUDA graph: their cost on the host is part of the time.")
-    if found.coverage is not None and found.coverage < 1:
-        lines.append(f"Its own kernels take {found.coverage:.0%} of that time; library calls and memsets the rest.")
-    if found.setup_us:
-        lines.append(f"Its `setup` takes {found.setup_us:,.4g} us, which is not part of the time.")
-    if not found.settled:
+    if details.coverage is not None and details.coverage < 1:
+        lines.append(f"Its own kernels take {details.coverage:.0%} of that time; library calls and memsets the rest.")
+    if details.setup_us:
+        lines.append(f"Its `setup` takes {details.setup_us:,.4g} us, which is not part of the time.")
+    if not details.settled:
         lines.append("The interval is wider than asked for: small differences cannot be told apart.")
     return lines
 
@@ -88,7 +88,7 @@ def floor_us(brief: TaskContext) -> float | None:
 
 def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
     """The attempt of that id, if it is in the history."""
-    return next((one for one in history if one.id == attempt_id), None)
+    return next((attempt for attempt in history if attempt.id == attempt_id), None)
 
 
 def changes_since_parent(
@@ -107,16 +107,16 @@ def history_text(
 ) -> str:
     """The latest attempts, oldest first, within ``budget`` characters: what was tried and what came of it."""
     shared = list(history)[-max(HISTORY_SHARED, detailed) :]
-    told: list[str] = []
+    entries: list[str] = []
     for age, attempt in enumerate(reversed(shared)):
         text = _entry(attempt, history, sight, detailed=age < detailed)
-        if told and len(text) + sum(map(len, told)) > budget:
+        if entries and len(text) + sum(map(len, entries)) > budget:
             break
-        told.insert(0, text)
-    left_out = len(history) - len(told)
+        entries.insert(0, text)
+    left_out = len(history) - len(entries)
     if left_out:
-        told.insert(0, f"({left_out} earlier attempts are left out)")
-    return "\n".join(told)
+        entries.insert(0, f"({left_out} earlier attempts are left out)")
+    return "\n".join(entries)
 
 
 def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibility, *, detailed: bool) -> str:
@@ -149,10 +149,11 @@ def trials_text(attempt: Attempt, history: Sequence[Attempt]) -> str:
     with its parent. Empty when nothing was tuned."""
     parent = find(history, attempt.parent) if attempt.operator is Operator.TUNE else None
     trials = attempt.trials or (parent.trials if parent is not None else ())
-    ordered = sorted(trials, key=lambda one: (-one.rung, one.time_us is None, one.time_us or 0.0))
+    ordered = sorted(trials, key=lambda trial: (-trial.rung, trial.time_us is None, trial.time_us or 0.0))
     return "\n".join(
-        f"{tuned(one.choices)}: " + (inline(one.problem, 160) if one.time_us is None else f"{one.time_us:,.4g} us")
-        for one in ordered
+        f"{tuned(trial.choices)}: "
+        + (inline(trial.problem, 160) if trial.time_us is None else f"{trial.time_us:,.4g} us")
+        for trial in ordered
     )
 
 

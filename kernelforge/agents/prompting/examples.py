@@ -70,7 +70,7 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
     if kind.agent == "judge":
         assert case.parent is not None
         return judge_prompt(JudgeRequest(case.brief, case.parent, case.history, best, variation.rank, variation.sight))
-    others = [one for one in case.history if one.candidate is not None and one is not case.parent]
+    others = [attempt for attempt in case.history if attempt.candidate is not None and attempt is not case.parent]
     if name == "crossover" and not others:
         raise UsageError("a crossover needs a second attempt with code; name one that has another before it")
     return coder_prompt(
@@ -114,12 +114,12 @@ def _check_fits(name: str, parent: Attempt | None) -> None:
 
 def journalled(brief: TaskContext, attempts: Sequence[Attempt], number: int) -> Case:
     """The case of a journalled attempt: what was known when it had been evaluated, and what was said of it next."""
-    history = tuple(one for one in attempts if one.number <= number)
-    parent = next((one for one in history if one.number == number), None)
+    history = tuple(attempt for attempt in attempts if attempt.number <= number)
+    parent = next((attempt for attempt in history if attempt.number == number), None)
     if parent is None:
         raise UsageError(f"there is no attempt {number} at task {brief.task.name}")
-    said = (one.finding for one in attempts if one.parent == parent.id and one.finding is not None)
-    return Case(brief, history, parent, next(said, None))
+    findings = (attempt.finding for attempt in attempts if attempt.parent == parent.id and attempt.finding is not None)
+    return Case(brief, history, parent, next(findings, None))
 
 
 def made_here(name: str, brief: TaskContext, evaluator: Evaluator) -> Case:

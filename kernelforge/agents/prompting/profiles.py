@@ -43,16 +43,19 @@ def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = Tru
     """
     kernels = _shown_kernels(profile)
     columns = kernels if len(profile.kernels) > 1 else []
-    heads = [f"whole plan, size {inline(profile.size, 20)}", *(f"`{inline(one.kernel, 60)}`" for one in columns)]
+    heads = [
+        f"whole plan, size {inline(profile.size, 20)}",
+        *(f"`{inline(column.kernel, 60)}`" for column in columns),
+    ]
     lines = [f"| metric | {' | '.join(heads)} | unit | origin |", "|---" * (len(heads) + 3) + "|"]
-    by_kernel = [{metric.name: metric.value for metric in one.metrics} for one in columns]
+    by_kernel = [{metric.name: metric.value for metric in column.metrics} for column in columns]
     metrics = seen(profile.metrics, sight)
     if sight.metrics == "subset":
-        asked = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
+        named = {name.removeprefix("+") for name in also} - {metric.name for metric in metrics}
         allowed = (metric for metric in profile.metrics if sight.latency or metric.unit not in _TIME_UNITS)
-        metrics = [*metrics, *(metric for metric in allowed if metric.name in asked)]
+        metrics = [*metrics, *(metric for metric in allowed if metric.name in named)]
     for metric in metrics:
-        values = [_number(metric.value), *(_number(one.get(metric.name)) for one in by_kernel)]
+        values = [_number(metric.value), *(_number(column.get(metric.name)) for column in by_kernel)]
         unit = inline(metric.unit, 20)
         lines.append(f"| {inline(metric.name)} | {' | '.join(values)} | {unit} | {metric.origin} |")
     lines.append("")
@@ -103,7 +106,7 @@ def changes(
 
     Each as ``name: 5 -> 4 byte (-20.0%)``.
     """
-    found = []
+    rows = []
     for metric in seen(after.metrics, sight):
         old = before.value(metric.name)
         if old is None:
@@ -112,10 +115,10 @@ def changes(
         if abs(change) >= LEAST_CHANGE:
             relative = f"{change:+.1%}" if math.isfinite(change) else "new"
             unit = "" if metric.unit == "1" else f" {inline(metric.unit, 20)}"
-            told = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({relative})"
-            found.append((metric.name not in named, -_magnitude(change), told))
-    found.sort(key=lambda one: one[:2])
-    return [told for _, _, told in found[:limit]]
+            text = f"{inline(metric.name)}: {_number(old)} -> {_number(metric.value)}{unit} ({relative})"
+            rows.append((metric.name not in named, -_magnitude(change), text))
+    rows.sort(key=lambda row: row[:2])
+    return [text for _, _, text in rows[:limit]]
 
 
 def relative_change(before: float, after: float) -> float:

@@ -50,12 +50,14 @@ def shared_text(shared: Mapping[str, str]) -> str:
 
 
 def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
-    known = set() if full is None else {(one.name, one.spec) for one in full.weights}
+    shared_weights = set() if full is None else {(weight.name, weight.spec) for weight in full.weights}
     attributes = {} if full is None else full.attrs
     parts = [f"inputs {tensors(size.inputs)}", f"outputs {tensors(size.outputs)}"]
-    weights = [one for one in size.weights if (one.name, one.spec) not in known]
+    weights = [weight for weight in size.weights if (weight.name, weight.spec) not in shared_weights]
     if weights:
-        parts.append("weights " + ", ".join(f'w["{inline(one.name)}"] {tensors([one.spec])}' for one in weights))
+        parts.append(
+            "weights " + ", ".join(f'w["{inline(weight.name)}"] {tensors([weight.spec])}' for weight in weights)
+        )
     attrs = {name: value for name, value in size.attrs.items() if attributes.get(name) != value}
     if attrs:
         parts.append("attributes " + ", ".join(f'attrs["{inline(name)}"] = {inline(v)}' for name, v in attrs.items()))

@@ -212,10 +212,10 @@ class CppEmitter:
         name = self.fresh()
         self.add(f"{compute_type(dtype)} {name} = {start};")
         outer, self._guarded = self._guarded, True
-        for place, (condition, value, coords) in enumerate(cases):
+        for number, (condition, value, coords) in enumerate(cases):
             with self.scope() as body:
                 self.add(f"{name} = {self.read(value, coords)};")
-            self.lines += [f"{'else ' if place else ''}if ({condition}) {{", *indent(body), "}"]
+            self.lines += [f"{'else ' if number else ''}if ({condition}) {{", *indent(body), "}"]
         self._guarded = outer
         return name
 
@@ -250,18 +250,18 @@ class CppEmitter:
 
     def _remapped(self, value: View | Padded, coords: tuple[Coordinate, ...]) -> tuple[Coordinate, ...]:
         """Coordinates of the base of a view."""
-        found = []
+        coordinates = []
         for template in value.index:
-            whole = re.fullmatch(r"\{(\d+)\}", template)
-            if whole:
-                found.append(coords[int(whole[1])])
+            single_axis = re.fullmatch(r"\{(\d+)\}", template)
+            if single_axis:
+                coordinates.append(coords[int(single_axis[1])])
                 continue
             texts = [self.text(coord) if f"{{{axis}}}" in template else "" for axis, coord in enumerate(coords)]
             extents = {
                 f"e{k}": self.signature.extent(dim) for k, dim in enumerate(value.extents) if f"{{e{k}}}" in template
             }
-            found.append(Coordinate(template.format(*texts, **extents)))
-        return tuple(found)
+            coordinates.append(Coordinate(template.format(*texts, **extents)))
+        return tuple(coordinates)
 
     def _reshaped(self, value: Reshape, coords: tuple[Coordinate, ...]) -> str:
         base = value.base

@@ -82,9 +82,9 @@ def _shaped_kernel(name: str, root: Value, stored: frozenset[Value], options: Op
     column = LoopGroup("column", root.shape[-1:], vector=vector)
     coords = (*plane.coords(), *line.coords(), *column.coords())
     planes, lines, columns = (em.signature.extent(group.extent) for group in (plane, line, column))
-    with em.scope() as place:
+    with em.scope() as statements:
         where = em.offset(root.shape, coords)
-    core = [*place, *_body(em, root, coords, vector, where)]
+    core = [*statements, *_body(em, root, coords, vector, where)]
     index = "blockIdx.x * blockDim.x + threadIdx.x"
     source = [
         f"{'template <int V> ' if vector else ''}__global__ void {name}({em.signature.parameters(root)}) {{",

@@ -75,12 +75,12 @@ def cone(root: Value, stored: frozenset[Value]) -> list[Value]:
 
 def leaves(root: Value, stored: frozenset[Value]) -> list[Value]:
     """The values in memory that computing ``root`` reads, in order of first use."""
-    found: dict[Value, None] = {}
+    reached: dict[Value, None] = {}
     for value in cone(root, stored):
         for operand in value.operands:
             if operand in stored or isinstance(operand, StoredTensor):
-                found[operand] = None
-    return list(found)
+                reached[operand] = None
+    return list(reached)
 
 
 def same_shape(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

@@ -83,19 +83,19 @@ class LoopEmitter(CppEmitter):
         self.lines, self.hoisted = lines, hoisted
         return result
 
-    def accumulator(self, ctype: str, start: str, lane: str) -> str:
+    def accumulator(self, ctype: str, start: str, slot: str) -> str:
         name = self.fresh("acc")
-        if lane:
+        if slot:
             self.add(f"{ctype} {name}[V];")
             self.add("#pragma unroll")
             self.add(f"for (int k = 0; k < V; ++k) {name}[k] = {start};")
         else:
             self.add(f"{ctype} {name} = {start};")
-        return name + lane
+        return name + slot
 
-    def inner(self, lane: str, write: Callable[[], None]) -> None:
+    def inner(self, slot: str, write: Callable[[], None]) -> None:
         """Statements of the innermost loop: once, or once per lane after the vector loads they need."""
-        if not lane:
+        if not slot:
             write()
             return
         with self.lanes() as (before, body):
@@ -106,19 +106,19 @@ class LoopEmitter(CppEmitter):
         self.add(f"for (int {var} = 0; {var} < {extent}; ++{var}) {{")
         self.lines += [*indent(body), "}"]
 
-    def _reduce(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+    def _reduce(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Reduce)
-        total = self.accumulator(type_of(value), start_of(value), lane)
+        total = self.accumulator(type_of(value), start_of(value), slot)
         group = LoopGroup(self.fresh("j"), value.arg.shape[value.first : value.last + 1])
         inner = (*coords[: value.first], *group.coords(), *coords[value.last + 1 :])
         with self.scope() as body:
-            self.inner(lane, lambda: self.add(step_of(value, total, self.read(value.arg, inner), group.var)))
+            self.inner(slot, lambda: self.add(step_of(value, total, self.read(value.arg, inner), group.var)))
         self.count(group.var, self.signature.extent(group.extent), body)
         return result_of(value, total)
 
-    def _contraction(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+    def _contraction(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Contraction)
-        total = self.accumulator("float", "0", lane)
+        total = self.accumulator("float", "0", slot)
         group = LoopGroup(self.fresh("k"), value.a.shape[-1:])
         (step,) = group.coords()
         *batch, row, column = coords
@@ -129,13 +129,13 @@ class LoopEmitter(CppEmitter):
             self.add(f"{total} += {a} * {b};")
 
         with self.scope() as body:
-            self.inner(lane, write)
+            self.inner(slot, write)
         self.count(group.var, self.signature.extent(group.extent), body)
         return total
 
-    def _convolution(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+    def _convolution(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Convolution)
-        total = self.accumulator("float", "0", lane)
+        total = self.accumulator("float", "0", slot)
         depth, per_group = channels_of(value)
         channels = LoopGroup(self.fresh("c"), (depth,))
         taps = self._taps(value.weight.shape[2:])
@@ -161,17 +161,17 @@ class LoopEmitter(CppEmitter):
             element = self.tap(value.x, (image, source), places, conditions, "0.0f")
             self.add(f"{total} += {element} * {weight};")
 
-        self._nest([channels, *taps], lane, write)
+        self._nest([channels, *taps], slot, write)
         return total
 
     def _taps(self, extents: tuple[Dim, ...]) -> list[LoopGroup]:
         """Loop variables over the window's axes."""
         return [LoopGroup(self.fresh(v), (dim,)) for v, dim in zip("zyx"[-len(extents) :], extents, strict=True)]
 
-    def _nest(self, groups: list[LoopGroup], lane: str, write: Callable[[], None]) -> None:
+    def _nest(self, groups: list[LoopGroup], slot: str, write: Callable[[], None]) -> None:
         """Loops over ``groups``, the last innermost, around what ``write`` adds."""
         with self.scope() as body:
-            self.inner(lane, write)
+            self.inner(slot, write)
         for group in reversed(groups):
             with self.scope() as outer:
                 self.count(group.var, self.signature.extent(group.extent), body)
@@ -220,14 +220,14 @@ class LoopEmitter(CppEmitter):
 
     def tap(self, x: Value, lead: tuple[Coordinate, ...], at: Sequence[str], condition: str, outside: str) -> str:
         """An element of ``x``, or ``outside`` in the padding."""
-        return self.guarded(x.dtype, outside, [(condition, x, (*lead, *(Coordinate(place) for place in at)))])
+        return self.guarded(x.dtype, outside, [(condition, x, (*lead, *(Coordinate(text) for text in at)))])
 
-    def _window(self, value: Value, coords: tuple[Coordinate, ...], lane: str) -> str:
+    def _window(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Window)
         start = f"-{INFINITY}" if value.op == "max" else "0"
-        total = self.accumulator("float", start, lane)
+        total = self.accumulator("float", start, slot)
         counts = value.op == "avg" and not value.count_padding
-        taken = self.accumulator("int", "0", lane) if counts else ""
+        taken = self.accumulator("int", "0", slot) if counts else ""
         rank = len(value.kernel)
         taps = self._taps(value.kernel)
 
@@ -242,7 +242,7 @@ class LoopEmitter(CppEmitter):
             if counts:
                 self.add(f"{taken} += {condition};")
 
-        self._nest(taps, lane, write)
+        self._nest(taps, slot, write)
         if value.op == "max":
             return total
         return f"{total} / {taken or self.signature.extent(product(value.kernel))}"

@@ -165,5 +165,5 @@ def expression(op: str, operands: list[Any], kwargs: dict[str, Any]) -> str:
     Raises:
         TypeError: the operator was called in a form that the table does not know.
     """
-    known = {name: kwargs[name] for name in KEYWORDS.get(op, ()) if name in kwargs}
-    return POINTWISE[op](*operands, **known)
+    numbers = {name: kwargs[name] for name in KEYWORDS.get(op, ()) if name in kwargs}
+    return POINTWISE[op](*operands, **numbers)

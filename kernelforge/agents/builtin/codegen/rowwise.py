@@ -127,13 +127,13 @@ class RowWriter:
         """Pointers to the rows that stay: in shared memory where they fit, else in place."""
         em = self.em
         step = "V" if self.vector else "1"
-        for place, value in enumerate(self.cached):
+        for number, value in enumerate(self.cached):
             pointer = f"row_{em.signature.tensor(value)}"
             source = f"{em.signature.tensor(value)} + {'row' if self.outer else '0'} * {self.extent}"
             em.lines += [
                 f"const float* {pointer} = {source};",
                 "if (STAGE) {",
-                f"    float* kept = shared + (threadIdx.y * {len(self.cached)} + {place}) * {self.extent};",
+                f"    float* kept = shared + (threadIdx.y * {len(self.cached)} + {number}) * {self.extent};",
                 f"    for (int j = threadIdx.x * {step}; j < {self.extent}; j += T * {step})",
                 f"        store<{step}>(kept + j, load<{step}>({pointer} + j));",
                 f"    {pointer} = kept;  // each thread reads back what it wrote itself",

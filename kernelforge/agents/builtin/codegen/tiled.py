@@ -17,8 +17,8 @@ def fastest(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Valu
     while isinstance(value, View) and value not in stored:
         moved = []
         for template in value.index:
-            whole = re.fullmatch(r"\{(\d+)\}", template)
-            moved.append(coords[int(whole[1])] if whole else Coordinate(template))
+            single_axis = re.fullmatch(r"\{(\d+)\}", template)
+            moved.append(coords[int(single_axis[1])] if single_axis else Coordinate(template))
         value, coords = value.base, tuple(moved)
     if not coords or not (isinstance(value, StoredTensor | Reshape) or value in stored):
         return None
@@ -99,7 +99,7 @@ class _TileWriter:
         em, bm, bn, bk, tm, tn = self.em, self.bm, self.bn, self.bk, self.tm, self.tn
         m_of, n_of, k_of = (em.signature.extent(group.extent) for group in (self.m, self.n, self.k))
         across, down = bn // tn, bm // tm
-        left = self._fill("a", bm, self.m, (m_of, k_of))
+        fill_a = self._fill("a", bm, self.m, (m_of, k_of))
         right = self._fill("b", bn, self.n, (n_of, k_of))
         coords = (*self.b.coords(), *self.m.coords(), *self.n.coords())
         em.bound[self.anchor] = ("acc[r][c]", coords)
@@ -112,7 +112,7 @@ class _TileWriter:
             f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
             f"float acc[{tm}][{tn}] = {{}};",
             f"for (int k0 = 0; k0 < {k_of}; k0 += {bk}) {{",
-            *indent([*left, *right, "__syncthreads();"]),
+            *indent([*fill_a, *right, "__syncthreads();"]),
             "    #pragma unroll",
             f"    for (int s = 0; s < {bk}; ++s) {{",
             f"        float x[{tm}], y[{tn}];",

@@ -113,7 +113,7 @@ class Lowering:
         strides = node.spec.stride
         order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
         dims, steps = tuple(leaf.shape[axis] for axis in order), [strides[axis] for axis in order]
-        if steps == [product(dims[place + 1 :]).value for place in range(len(dims))]:
+        if steps == [product(dims[axis_number + 1 :]).value for axis_number in range(len(dims))]:
             leaf.shape = dims
             return self.permute(leaf, [order.index(axis) for axis in range(len(dims))])
         raise UnsupportedError(
@@ -211,8 +211,8 @@ class Lowering:
 
     def wrapped(self, index: Value, extent: Dim) -> Value:
         """Indices that may be negative, as places."""
-        whole = Extent((), DType.INT32, extent, origin=self.origin)
-        return self.pointwise("{0} < 0 ? {0} + {1} : {0}", index, whole, dtype=index.dtype)
+        size = Extent((), DType.INT32, extent, origin=self.origin)
+        return self.pointwise("{0} < 0 ? {0} + {1} : {0}", index, size, dtype=index.dtype)
 
     def view(self, base: Value, shape: tuple[Dim, ...], index: Sequence[str], extents: tuple[Dim, ...] = ()) -> View:
         return View(shape, base.dtype, base, tuple(index), extents, origin=self.origin)
@@ -227,14 +227,14 @@ class Lowering:
 
         Where that is long, rows are reduced first: one loop over all would be one thread's, and lose small terms.
         """
-        left = sorted({axis % len(arg.shape) for axis in axes}) if arg.shape else []
-        size = product(tuple(arg.shape[axis] for axis in left)).value
+        remaining = sorted({axis % len(arg.shape) for axis in axes}) if arg.shape else []
+        size = product(tuple(arg.shape[axis] for axis in remaining)).value
         by_rows = size > LONG and not op.startswith("arg")
-        while left:
-            last = left.pop()
+        while remaining:
+            last = remaining.pop()
             first = last
-            while left and left[-1] == first - 1 and not (by_rows and last == len(arg.shape) - 1):
-                first = left.pop()
+            while remaining and remaining[-1] == first - 1 and not (by_rows and last == len(arg.shape) - 1):
+                first = remaining.pop()
             ones = (ONE,) * (last - first + 1)
             shape = (*arg.shape[:first], *ones, *arg.shape[last + 1 :])
             arg = Reduce(shape, dtype or arg.dtype, op, arg, first, last, origin=self.origin)
@@ -282,13 +282,13 @@ class Lowering:
     def shape_like(self, sizes: Sequence[int], value: Value) -> tuple[Dim, ...]:
         """Extents for the integers of a reshape: the value's own where they agree, else products and quotients."""
         total = product(value.shape)
-        known: list[Dim | None] = []
+        dims_or_none: list[Dim | None] = []
         for axis, size in enumerate(sizes):
-            known.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
-        if None in known:
-            given = product(tuple(dim for dim in known if dim is not None))
-            known[known.index(None)] = quotient(total, given)
-        dims = tuple(dim for dim in known if dim is not None)
+            dims_or_none.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
+        if None in dims_or_none:
+            known_product = product(tuple(dim for dim in dims_or_none if dim is not None))
+            dims_or_none[dims_or_none.index(None)] = quotient(total, known_product)
+        dims = tuple(dim for dim in dims_or_none if dim is not None)
         # A literal extent may be a size of the task that hides in the graph: let the others explain it.
         literals = [axis for axis, dim in enumerate(dims) if dim.is_literal and dim.value > 1]
         if len(literals) == 1 and product(dims).value == total.value:

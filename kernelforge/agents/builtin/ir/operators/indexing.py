@@ -56,16 +56,16 @@ def _take_along_dim(lo: Lowering, x: Value, index: Value, axis: int | None = Non
 def _index(lo: Lowering, x: Value, indices: Sequence[Value | None]) -> Value:
     """``x[i]`` and ``x[:, i]`` for an index of any rank, and ``x[i, j...]`` for several of one shape that lead."""
     axes = [axis for axis, index in enumerate(indices) if index is not None]
-    given = [index for index in indices if index is not None]
-    if any(index.dtype is DType.BOOL for index in given):
+    tensors = [index for index in indices if index is not None]
+    if any(index.dtype is DType.BOOL for index in tensors):
         raise UnsupportedError("the built-in Coder does not know indexing by a mask")
-    if len(given) == 1:
-        return take(lo, x, axes[0], given[0])
+    if len(tensors) == 1:
+        return take(lo, x, axes[0], tensors[0])
     if axes != list(range(len(axes))):
         raise UnsupportedError("the built-in Coder knows several indices only where they are the first axes")
-    shape = broadcast(*(index.shape for index in given))
-    lead, count = product(shape), len(given)
-    flat = [lo.reshape(lo.expand(index, shape), (lead,)) for index in given]
+    shape = broadcast(*(index.shape for index in tensors))
+    lead, count = product(shape), len(tensors)
+    flat = [lo.reshape(lo.expand(index, shape), (lead,)) for index in tensors]
     for axis, index in enumerate(flat):
         x = take(lo, x, axis, index)
     rest = x.shape[count:]

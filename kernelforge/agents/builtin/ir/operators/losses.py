@@ -38,9 +38,9 @@ def _cross_entropy(
     safe = lo.pointwise("{0} < 0 ? 0 : {0}", label, dtype=target.dtype)
     top = lo.reduce("max", x, [1])
     total = lo.reduce("sum", lo.pointwise("exp({0} - {1})", x, top), [1])
-    chosen = Gather((x.shape[0], ONE), x.dtype, x, safe, 1, origin=lo.origin)
+    picked = Gather((x.shape[0], ONE), x.dtype, x, safe, 1, origin=lo.origin)
     text = f"{{3}} == {ignore_index} ? 0.0f : {{1}} + log({{2}}) - {{0}}"
-    loss = lo.drop(lo.pointwise(text, chosen, top, total, label, dtype=x.dtype), [1])
+    loss = lo.drop(lo.pointwise(text, picked, top, total, label, dtype=x.dtype), [1])
     counted = lo.pointwise(f"{{0}} == {ignore_index} ? 0.0f : 1.0f", target, dtype=x.dtype)
     return averaged(lo, loss, reduction, lo.reduce("sum", counted, [0]))
 
@@ -53,7 +53,7 @@ def _nll(
     label = lo.insert(target, axis)
     ignored = f"{{0}} == {ignore_index}"
     safe = lo.pointwise(f"{ignored} ? 0 : {{0}}", label, dtype=target.dtype)
-    chosen = Gather(label.shape, x.dtype, x, safe, axis, origin=lo.origin)
+    picked = Gather(label.shape, x.dtype, x, safe, axis, origin=lo.origin)
     if weight is None:
         weighed: Value = lo.pointwise(f"{ignored} ? 0.0f : 1.0f", label, dtype=x.dtype)
     else:
@@ -62,7 +62,7 @@ def _nll(
         own = Gather(label.shape, x.dtype, wide, safe, axis, origin=lo.origin)
         weighed = lo.pointwise(f"{ignored} ? 0.0f : {{1}}", label, own, dtype=x.dtype)
     # An ignored label's weight is 0, and its logarithm may be infinite.
-    loss = lo.drop(lo.pointwise("{1} == 0.0f ? 0.0f : -{0} * {1}", chosen, weighed, dtype=x.dtype), [axis])
+    loss = lo.drop(lo.pointwise("{1} == 0.0f ? 0.0f : -{0} * {1}", picked, weighed, dtype=x.dtype), [axis])
     if reduction != 1:
         return averaged(lo, loss, reduction)
     weights = lo.drop(weighed, [axis])
@@ -76,8 +76,8 @@ def _register_loss(names: tuple[str, ...], template: str, *defaults: float) -> N
     def handler(lo: Lowering, x: Value, y: Value, *more: float) -> Value:
         reduction, numbers = 1, list(defaults)
         reduction = int(more[0]) if more else 1
-        for place, value in enumerate(more[1:]):
-            numbers[place] = value
+        for number_index, value in enumerate(more[1:]):
+            numbers[number_index] = value
         texts = {name: number(float(value)) for name, value in zip("ab", numbers, strict=False)}
         return averaged(lo, lo.pointwise(template.format("{0}", "{1}", **texts), x, y), reduction)
 
@@ -99,8 +99,8 @@ _register_loss(("soft_margin_loss",), "log1p(exp(-{0} * {1}))")
 
 def _settings(more: tuple[float, ...], *defaults: float) -> tuple[list[float], int]:
     """Numbers before the reduction, and the reduction."""
-    given = [*more, *(*defaults, 1)[len(more) :]]
-    return [float(value) for value in given[:-1]], int(given[-1])
+    values = [*more, *(*defaults, 1)[len(more) :]]
+    return [float(value) for value in values[:-1]], int(values[-1])
 
 
 @lowers("hinge_embedding_loss")

@@ -64,7 +64,7 @@ def _transposed(
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise UnsupportedError("the built-in Coder knows convolutions of a batch only")
-    steps, pads, spread, beyond = (_each(lo, one, rank) for one in (stride, padding, dilation, output_padding))
+    steps, pads, spread, beyond = (_each(lo, setting, rank) for setting in (stride, padding, dilation, output_padding))
     channels = weight.shape[1] if groups == 1 else product((weight.shape[1], lo.extent(groups, x.shape[1])))
     shape = [x.shape[0], channels if bias is None else bias.shape[0]]
     for axis, dim in enumerate(x.shape[2:]):
@@ -85,7 +85,7 @@ def _window(
     lo: Lowering, op: str, x: Value, rank: int, kernel: Any, stride: Any, padding: Any, dilation: Any,
     ceil: bool = False, **more: Any,
 ) -> Value:  # fmt: skip
-    size, pads, spread = (_each(lo, one, rank) for one in (kernel, padding, dilation))
+    size, pads, spread = (_each(lo, setting, rank) for setting in (kernel, padding, dilation))
     steps = _each(lo, stride, rank) if stride not in (None, []) else size
     extents = tuple(output_dim(x.shape[a - rank], size[a], steps[a], pads[a], spread[a]) for a in range(rank))
     if ceil:
@@ -100,10 +100,10 @@ def _rounded_up(dim: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Dim)
         f"{dilation.atom} * ({kernel.text} - 1) + 2 - 2 * {padding.atom} - {stride.atom}",
         dilation.value * (kernel.value - 1) + 2 - 2 * padding.value - stride.value,
     )
-    whole = f"({dim.atom} - ({reach.text})) // {stride.atom} + 1"
+    fitting = f"({dim.atom} - ({reach.text})) // {stride.atom} + 1"
     begun = f"({dim.atom} + {padding.atom} - 1) // {stride.atom} + 1"
     value = min((dim.value - reach.value) // stride.value, (dim.value + padding.value - 1) // stride.value) + 1
-    return Dim(f"min({whole}, {begun})", value)
+    return Dim(f"min({fitting}, {begun})", value)
 
 
 def _register_pools(rank: int) -> None:

@@ -80,8 +80,8 @@ def _einsum(lo: Lowering, equation: str, values: Sequence[Value], **_: Any) -> V
     dims = dict(zip(first, a.shape, strict=True)) | dict(zip(second, b.shape, strict=True))
     batch = [letter for letter in first if letter in second and letter in output]
     summed = [letter for letter in first if letter in second and letter not in output]
-    left, right = ([letter for letter in word if letter not in batch + summed] for word in (first, second))
-    if set(left + right) - set(output):
+    rows, columns = ([letter for letter in word if letter not in batch + summed] for word in (first, second))
+    if set(rows + columns) - set(output):
         raise UnsupportedError("the built-in Coder knows no einsum that sums over one operand alone")
 
     def arranged(x: Value, word: str, middle: list[str], last: list[str]) -> Value:
@@ -89,8 +89,8 @@ def _einsum(lo: Lowering, equation: str, values: Sequence[Value], **_: Any) -> V
         parts = (product(tuple(dims[letter] for letter in part)) for part in (middle, last))
         return lo.reshape(moved, (*(dims[letter] for letter in batch), *parts))
 
-    result = contract(lo, arranged(a, first, left, summed), arranged(b, second, summed, right))
-    order = [*batch, *left, *right]
+    result = contract(lo, arranged(a, first, rows, summed), arranged(b, second, summed, columns))
+    order = [*batch, *rows, *columns]
     result = lo.reshape(result, tuple(dims[letter] for letter in order))
     return lo.permute(result, [order.index(letter) for letter in output])
 

@@ -15,16 +15,16 @@ from kernelforge.records import DType
 
 def axes_of(x: Value, axes: int | Sequence[int] | None) -> list[int]:
     rank = len(x.shape)
-    chosen = range(rank) if axes is None or axes == [] else [axes] if isinstance(axes, int) else axes
-    return sorted({axis % rank for axis in chosen})
+    selected = range(rank) if axes is None or axes == [] else [axes] if isinstance(axes, int) else axes
+    return sorted({axis % rank for axis in selected})
 
 
 def reduced(lo: Lowering, op: str, x: Value, axes: Any, keepdim: bool) -> Value:
-    chosen = axes_of(x, axes)
-    result: Value = lo.reduce("sum" if op == "mean" else op, x, chosen, lo.dtype)
+    over = axes_of(x, axes)
+    result: Value = lo.reduce("sum" if op == "mean" else op, x, over, lo.dtype)
     if op == "mean":
-        result = lo.pointwise("{0} / {1}", result, lo.count(x, chosen))
-    return result if keepdim else lo.drop(result, chosen)
+        result = lo.pointwise("{0} / {1}", result, lo.count(x, over))
+    return result if keepdim else lo.drop(result, over)
 
 
 def _register_reduction(name: str, op: str) -> None:
@@ -78,11 +78,11 @@ def _aminmax(lo: Lowering, x: Value, *, dim: int | None = None, keepdim: bool = 
 
 @lowers("logsumexp")
 def _logsumexp(lo: Lowering, x: Value, axes: Any, keepdim: bool = False) -> Value:
-    chosen = axes_of(x, axes)
-    top = lo.reduce("max", x, chosen)
-    total = lo.reduce("sum", lo.pointwise("exp({0} - {1})", x, top), chosen)
+    over = axes_of(x, axes)
+    top = lo.reduce("max", x, over)
+    total = lo.reduce("sum", lo.pointwise("exp({0} - {1})", x, top), over)
     result = lo.pointwise("{0} + log({1})", top, total)
-    return result if keepdim else lo.drop(result, chosen)
+    return result if keepdim else lo.drop(result, over)
 
 
 def centred(lo: Lowering, x: Value, axes: Sequence[int]) -> tuple[Value, Value]:
@@ -102,13 +102,13 @@ def _register_moments(name: str, root: bool, with_mean: bool) -> None:
         if isinstance(axes, bool):
             axes, unbiased = None, axes
         lo.dtype = x.dtype
-        chosen = axes_of(x, axes)
-        count, less = lo.count(x, chosen), number(float(unbiased) if correction is None else float(correction))
-        mean = lo.pointwise("{0} / {1}", lo.reduce("sum", x, chosen), count)
-        squares = lo.reduce("sum", lo.pointwise("({0} - {1}) * ({0} - {1})", x, mean), chosen)
+        over = axes_of(x, axes)
+        count, less = lo.count(x, over), number(float(unbiased) if correction is None else float(correction))
+        mean = lo.pointwise("{0} / {1}", lo.reduce("sum", x, over), count)
+        squares = lo.reduce("sum", lo.pointwise("({0} - {1}) * ({0} - {1})", x, mean), over)
         text = f"{{0}} / ({{1}} - {less})"
         spread = lo.pointwise(f"sqrt({text})" if root else text, squares, count)
-        results = [value if keepdim else lo.drop(value, chosen) for value in (spread, mean)]
+        results = [value if keepdim else lo.drop(value, over) for value in (spread, mean)]
         return results if with_mean else results[0]
 
 
@@ -135,9 +135,9 @@ def _norm(
 ) -> Value:
     if isinstance(order, str) and order != "fro":
         raise UnsupportedError(f"the built-in Coder does not know the norm '{order}'")
-    chosen = axes_of(x, axes)
-    result = power_norm(lo, x, 2.0 if order is None or isinstance(order, str) else float(order), chosen)
-    return result if keepdim else lo.drop(result, chosen)
+    over = axes_of(x, axes)
+    result = power_norm(lo, x, 2.0 if order is None or isinstance(order, str) else float(order), over)
+    return result if keepdim else lo.drop(result, over)
 
 
 @lowers("linalg_norm")
@@ -161,12 +161,12 @@ def _frobenius(lo: Lowering, x: Value, *arguments: Any) -> Value:
 def _register_test(name: str, op: str) -> None:
     @lowers(name)
     def handler(lo: Lowering, x: Value, axes: Any = None, keepdim: bool = False) -> Value:
-        held = lo.pointwise("{0} != 0 ? 1 : 0", x, dtype=DType.INT32)
-        chosen = axes_of(x, axes)
-        result = lo.reduce(op, held, chosen, DType.INT64 if op == "sum" else DType.INT32)
+        nonzero = lo.pointwise("{0} != 0 ? 1 : 0", x, dtype=DType.INT32)
+        over = axes_of(x, axes)
+        result = lo.reduce(op, nonzero, over, DType.INT64 if op == "sum" else DType.INT32)
         if op != "sum":
             result = lo.pointwise("{0} != 0", result, dtype=DType.BOOL)
-        return result if keepdim else lo.drop(result, chosen)
+        return result if keepdim else lo.drop(result, over)
 
 
 for _name, _op in (("any", "max"), ("all", "min"), ("count_nonzero", "sum")):

@@ -28,9 +28,9 @@ def _flatten(lo: Lowering, x: Value, first: int = 0, last: int = -1) -> Value:
 @lowers("unflatten")
 def _unflatten(lo: Lowering, x: Value, axis: int, sizes: Sequence[int]) -> Value:
     axis %= len(x.shape)
-    known = [None if size == -1 else lo.extent(size) for size in sizes]
-    rest = quotient(x.shape[axis], product(tuple(dim for dim in known if dim is not None)))
-    dims = tuple(rest if dim is None else dim for dim in known)
+    extents = [None if size == -1 else lo.extent(size) for size in sizes]
+    rest = quotient(x.shape[axis], product(tuple(dim for dim in extents if dim is not None)))
+    dims = tuple(rest if dim is None else dim for dim in extents)
     return lo.reshape(x, (*x.shape[:axis], *dims, *x.shape[axis + 1 :]))
 
 
@@ -134,10 +134,10 @@ def narrow(lo: Lowering, x: Value, axis: int, start: Dim, extent: Dim) -> Value:
     return along(lo, x, axis, extent, "({k} + {e0})" if start.text != "0" else "{k}", start)
 
 
-def _bound(lo: Lowering, bound: int, whole: Dim) -> Dim:
-    if bound >= whole.value:
-        return whole
-    return less(whole, literal(-bound)) if bound < 0 else lo.extent(bound, whole)
+def _bound(lo: Lowering, bound: int, extent: Dim) -> Dim:
+    if bound >= extent.value:
+        return extent
+    return less(extent, literal(-bound)) if bound < 0 else lo.extent(bound, extent)
 
 
 @lowers("slice")
@@ -168,10 +168,10 @@ def _parts(lo: Lowering, x: Value, axis: int, extents: Sequence[Dim]) -> list[Va
 
 @lowers("chunk")
 def chunk(lo: Lowering, x: Value, count: int, axis: int = 0) -> list[Value]:
-    whole = x.shape[axis]
-    if whole.value % count:
+    extent = x.shape[axis]
+    if extent.value % count:
         raise UnsupportedError("the built-in Coder knows chunks of equal length only")
-    return _parts(lo, x, axis, [quotient(whole, literal(count))] * count)
+    return _parts(lo, x, axis, [quotient(extent, literal(count))] * count)
 
 
 @lowers("split", "split_with_sizes")
@@ -270,19 +270,19 @@ def _pixel_shuffle(lo: Lowering, x: Value, factor: int) -> Value:
 
 @lowers("constant_pad_nd", "pad")
 def _pad(lo: Lowering, x: Value, widths: Sequence[int], *more_arguments: Any, **named: Any) -> Value:
-    given = [*more_arguments, *named.values()]
-    mode = next((item for item in given if isinstance(item, str)), "constant")
-    outside = next((item for item in given if isinstance(item, int | float)), 0)
+    arguments = [*more_arguments, *named.values()]
+    mode = next((item for item in arguments if isinstance(item, str)), "constant")
+    outside = next((item for item in arguments if isinstance(item, int | float)), 0)
     pairs = [(widths[k], widths[k + 1]) for k in range(0, len(widths), 2)]
     if mode != "constant":
-        for place, (before, after) in enumerate(pairs):
-            x = _bent(lo, x, -1 - place, before, after, mode)
+        for position, (before, after) in enumerate(pairs):
+            x = _bent(lo, x, -1 - position, before, after, mode)
         return x
     rank = len(x.shape)
     shape, templates = list(x.shape), [f"{{{k}}}" for k in range(rank)]
     extents: list[Dim] = []
-    for place, (before, after) in enumerate(pairs):
-        axis = rank - 1 - place
+    for position, (before, after) in enumerate(pairs):
+        axis = rank - 1 - position
         first, last = lo.extent(before), lo.extent(after)
         shape[axis] = more(more(x.shape[axis], first), last)
         templates[axis] = f"({{{axis}}} - {{e{len(extents)}}})"
@@ -341,11 +341,11 @@ lowers("triu")(_triangle(">="))
 
 @lowers("upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d")
 def _nearest(lo: Lowering, x: Value, size: Sequence[int] | None, scales: Any = None, *_: Any) -> Value:
-    whole = [] if not isinstance(scales, list) else [int(scale) for scale in scales if float(scale).is_integer()]
-    if len(whole) != len(x.shape) - 2:
+    factors = [] if not isinstance(scales, list) else [int(scale) for scale in scales if float(scale).is_integer()]
+    if len(factors) != len(x.shape) - 2:
         raise UnsupportedError("the built-in Coder scales images up by whole factors only")
-    for place, factor in enumerate(whole):
-        axis = 2 + place
+    for position, factor in enumerate(factors):
+        axis = 2 + position
         x = along(lo, x, axis, product((x.shape[axis], literal(factor))), f"({{k}} / {factor})")
     return x
 
