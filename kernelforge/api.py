@@ -19,7 +19,7 @@ from kernelforge.tasks.suites import LOOSE_SUITE
 
 @dataclass(frozen=True)
 class SearchOptions:
-    """How candidates are searched."""
+    """Options of the search for candidates."""
 
     strategy: str = "refine"
     """Name of the strategy, which decides the candidate to try next; ``kernelforge strategies`` lists them."""
@@ -47,7 +47,7 @@ class AgentOptions:
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How attempts are measured and scored."""
+    """Options of the measurement and scoring of attempts."""
 
     measure: MeasureSettings = field(default_factory=MeasureSettings)
     """How a GPU is used; an emulated device accepts the defaults only."""

@@ -1,4 +1,4 @@
-"""The agents: a Coder proposes candidates, a Judge names one thing to mend or to improve."""
+"""The agents: a Coder proposes candidates, a Judge names one thing to fix or to improve."""
 
 from __future__ import annotations
 
@@ -87,16 +87,16 @@ def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
 
 
 def make_reflexion(spec: str, providers: Providers, meter: Meter) -> Reflexion:
-    """Who writes lessons, by its specification.
+    """The writer of lessons, by its specification.
 
     Raises:
         UsageError: as :func:`check_agent`.
     """
-    from kernelforge.agents.reflexion import BuiltinReflexion, PromptedReflexion
+    from kernelforge.agents.reflexion import BuiltinReflexion, LLMReflexion
 
     if spec == BUILTIN:
         return BuiltinReflexion()
-    return PromptedReflexion(spec, providers.answerer(spec, meter))
+    return LLMReflexion(spec, providers.answerer(spec, meter))
 
 
 def make_tester(spec: str, providers: Providers, meter: Meter) -> Tester:
@@ -109,6 +109,6 @@ def make_tester(spec: str, providers: Providers, meter: Meter) -> Tester:
         from kernelforge.agents.builtin.tester import BuiltinTester
 
         return BuiltinTester()
-    from kernelforge.agents.tester import PromptedTester
+    from kernelforge.agents.tester import LLMTester
 
-    return PromptedTester(spec, providers.answerer(spec, meter))
+    return LLMTester(spec, providers.answerer(spec, meter))

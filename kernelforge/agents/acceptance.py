@@ -142,9 +142,9 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> tuple[
 
 
 def drift_reason(attempt: Attempt, earlier: Iterable[Attempt]) -> str | None:
-    """Why an attempt whose time is modelled is too far behind the fastest that was accepted before it, or None.
+    """Reason to reject an attempt whose modelled time is too far behind the fastest accepted before it, or None.
 
-    Each step may cost :data:`SLACK`, and whoever names the counters could else make a task's best slower step by step.
+    Each accepted step may be slower by :data:`SLACK`; without this limit a task's best could get slower step by step.
     """
     speed = attempt.evaluation.performance
     if speed is None or speed.origin is Origin.MEASURED:

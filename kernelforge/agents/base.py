@@ -1,4 +1,4 @@
-"""The agents: a Coder proposes candidates, a Judge names one thing to mend or to improve, a Tester proposes inputs."""
+"""The agents: a Coder proposes candidates, a Judge names one thing to fix or to improve, a Tester proposes inputs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What an agent may know of a task. Nothing here names a hidden size, a seed or an expected output."""
+    """Task context shown to agents; contains no hidden sizes, seeds or expected outputs."""
 
     task: Task
     facts: TaskFacts
@@ -32,7 +32,7 @@ class TaskContext:
 
 @dataclass(frozen=True)
 class CoderRequest:
-    """One proposal asked for. ``parent`` is the attempt to mend or to improve, with its evaluation and profile."""
+    """Request for one candidate. ``parent`` is the attempt to repair or to improve, with its evaluation and profile."""
 
     brief: TaskContext
     operator: Operator
@@ -97,7 +97,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True)
 class ProposedGenerator:
-    """An input generator as a Tester wrote it; nothing of it was checked yet."""
+    """An input generator as a Tester wrote it, not checked yet."""
 
     name: str
     why: str

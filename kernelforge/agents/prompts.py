@@ -46,12 +46,12 @@ class PromptKind(NamedTuple):
 
 PROMPTS: dict[str, PromptKind] = {
     "seed": PromptKind("coder", "a first candidate"),
-    "repair": PromptKind("coder", "mend a candidate that failed"),
+    "repair": PromptKind("coder", "repair a candidate that failed"),
     "optimise": PromptKind("coder", "make the one change that the Judge names"),
-    "contrast": PromptKind("coder", "write anew from scored examples, in three parts (CUDA-L1, CUDA-L2)"),
-    "fsr": PromptKind("coder", "write anew from the fastest correct kernel, or from a failed one (CUDA-LLM)"),
+    "contrast": PromptKind("coder", "write a new candidate from scored examples, in three parts (CUDA-L1, CUDA-L2)"),
+    "fsr": PromptKind("coder", "write a new candidate from the fastest correct or from a failed one (CUDA-LLM)"),
     "crossover": PromptKind("coder", "join the strengths of two candidates"),
-    "judge-repair": PromptKind("judge", "name the one issue to mend (CudaForge)"),
+    "judge-repair": PromptKind("judge", "name the one issue to fix (CudaForge)"),
     "judge-optimise": PromptKind("judge", "name the one bottleneck to remove (CudaForge)"),
     "reflexion": PromptKind("reflexion", "draw lessons for later tasks from a task's attempts (KernelAgent)"),
     "tester": PromptKind("tester", "propose further test inputs as restricted plans (MuSL)"),
@@ -67,7 +67,7 @@ THREE_PARTS = ("Performance Analysis", "Algorithm Design", "Code Implementation"
 
 
 def coder_prompt_name(request: CoderRequest) -> str:
-    """Which prompt a request becomes: its operator's, or a simpler one where what that one shows is missing."""
+    """Name of the prompt for a request: that of its operator, or a simpler one where it lacks what that one shows."""
     operator = request.operator
     if operator is Operator.CROSSOVER and _partner(request) is None:
         operator = Operator.OPTIMISE
@@ -79,7 +79,7 @@ def coder_prompt_name(request: CoderRequest) -> str:
 
 
 def coder_prompt(request: CoderRequest) -> Prompt:
-    """What a Coder is told for a proposal."""
+    """The prompt of a Coder for a proposal."""
     return render(
         coder_prompt_name(request),
         "coder",
@@ -97,7 +97,7 @@ def coder_prompt(request: CoderRequest) -> Prompt:
 
 
 def judge_prompt(request: JudgeRequest) -> Prompt:
-    """What a Judge is told: ``judge-optimise`` for a correct parent, ``judge-repair`` for a failed one."""
+    """The prompt of a Judge: ``judge-optimise`` for a correct parent, ``judge-repair`` for a failed one."""
     correct = request.parent.evaluation.verdict is Verdict.OK
     return render(
         "judge-optimise" if correct else "judge-repair",
@@ -113,7 +113,7 @@ def judge_prompt(request: JudgeRequest) -> Prompt:
 
 
 def reflexion_prompt(brief: TaskContext, history: Sequence[Attempt], families: Sequence[str]) -> Prompt:
-    """What is asked once a task has ended: at most three lessons, each for one of the operator ``families``.
+    """The prompt after a task has ended, for at most three lessons, each for one of the operator ``families``.
 
     The questions are those of KernelAgent's reflexion: was the diagnosis right, was the fix effective, what to avoid.
     """
@@ -128,7 +128,7 @@ def reflexion_prompt(brief: TaskContext, history: Sequence[Attempt], families: S
 
 
 def tester_prompt(brief: TaskContext, language_page: str) -> Prompt:
-    """What a Tester is told: the task, and the language of input plans in which it proposes further test inputs."""
+    """The prompt of a Tester: the task, and the language of input plans in which it proposes further test inputs."""
     return render("tester", "tester", brief, language=language_page)
 
 
@@ -172,7 +172,7 @@ _HEADING = re.compile(r"^[ #]*(?:\d{1,2}[.)] *)?[*_ ]*")
 
 
 def _notes(request: JudgeRequest) -> tuple[Note, ...]:
-    """Advice about what the profile suggests; none for a Judge who is to see nothing of the profile."""
+    """Notes about what the profile suggests; none for a Judge that may not see the profile."""
     profile = request.parent.profile
     if profile is None or request.sight.metrics == "none":
         return ()

@@ -32,12 +32,12 @@ class ReflexionResult(NamedTuple):
 
 
 class Reflexion(Protocol):
-    """Who looks back."""
+    """Agent that draws lessons from a finished task."""
 
     name: str
 
     def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
-        """What the attempts at a task teach; nothing when they teach nothing."""
+        """Return the lessons of the attempts at a task, if there are any."""
         ...
 
 
@@ -56,8 +56,8 @@ class LessonsReply(BaseModel):
     lessons: tuple[_Lesson, ...] = Field(max_length=LESSONS)
 
 
-class PromptedReflexion:
-    """A model, a person or a transcript that looks back."""
+class LLMReflexion:
+    """Reflexion by a provider: a model, a person or a transcript."""
 
     def __init__(self, name: str, answerer: Answerer) -> None:
         self.name = name
@@ -122,7 +122,7 @@ def _lesson(family: str, text: str, brief: TaskContext, history: Sequence[Attemp
 
 
 def _gain(history: Sequence[Attempt]) -> float | None:
-    """How much faster the last accepted attempt is than the first correct one."""
+    """Speedup of the last accepted attempt over the first correct one."""
     times = [
         attempt.evaluation.performance.time_us
         for attempt in history

@@ -1,6 +1,6 @@
 """The Tester: asks a provider for further test inputs; torch must pass them before they are used.
 
-After the Tester of MuSL (QiMeng-MuPa), which writes tests beside the programs that it checks. Here a test is a
+After the Tester of MuSL (QiMeng-MuPa), which writes tests together with the programs that it checks. Here a test is a
 restricted plan for inputs alone; what must come out of them is the oracle's business, so a wrong test cannot exist.
 """
 
@@ -48,7 +48,7 @@ class TesterForm(_Strict):
         return self
 
 
-class PromptedTester:
+class LLMTester:
     """A Tester behind an answerer."""
 
     def __init__(self, name: str, answerer: Answerer) -> None:
@@ -94,7 +94,7 @@ def agree_on_tests(
     """Ask a Tester for generators and keep those that torch passes.
 
     Done once for a task, before its first attempt; give the result to ``Evaluator.use_generators`` (or
-    ``Workshop.evaluator``), and to the journal. Those refused are among the result, each with the reason.
+    ``EvaluatorPool.evaluator``), and to the journal. Those refused are among the result, each with the reason.
 
     Args:
         brief: what the Tester may know of the task.
@@ -132,7 +132,7 @@ def _try(proposed: ProposedGenerator, provider: str, brief: TaskContext, oracle:
 
 
 def _refusal(outcomes: Sequence[GeneratorFinding], task: Task) -> str:
-    """Why a generator was not admitted somewhere, each reason once; of hidden sizes only that it was one of them."""
+    """Reasons why a generator was not admitted, each once; hidden sizes are not named."""
     refused = [outcome for outcome in outcomes if not outcome.ok]
     reasons = dict.fromkeys(outcome.text for outcome in refused if not task.size(outcome.size).is_hidden)
     if not reasons and refused:

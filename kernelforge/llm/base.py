@@ -31,13 +31,13 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Question:
-    """What an agent asks."""
+    """A question of an agent: the prompt, and the check of its reply."""
 
     agent: AgentName
     task: str
     prompt: Prompt
     check: Callable[[str], None]
-    """Raises :class:`~kernelforge.errors.CandidateError` on a reply that cannot be used; its author is told why."""
+    """Raises :class:`~kernelforge.errors.CandidateError` on an unusable reply; the message goes to its author."""
     schema: type[BaseModel] | None = None
     """The form of a reply that is one JSON object."""
     sample: int = 0
@@ -70,7 +70,10 @@ class Answerer(Protocol):
 
 
 class Meter(Protocol):
-    """Who pays. One for each task of a run."""
+    """The budget that calls are charged to, one for each task of a run.
+
+    A protocol, because the budget belongs to the package ``run``, which is built on this one.
+    """
 
     def check(self) -> None:
         """Called before each call.
@@ -107,7 +110,7 @@ Ended = Literal["complete", "length", "refused"]
 
 @dataclass(frozen=True)
 class ChatReply:
-    """What came back. ``usage.dollars`` is None here; whoever knows the prices fills it in."""
+    """A provider reply. ``usage.dollars`` is set later, by :class:`~kernelforge.llm.prices.Prices`."""
 
     text: str
     usage: Usage

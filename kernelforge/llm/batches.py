@@ -151,7 +151,7 @@ CANCEL_SECONDS = 5.0
 
 
 Results = Mapping[str, Mapping[str, Any] | ProviderError]
-"""What became of a batch's calls, by their names."""
+"""Results of the calls of a batch, by their names."""
 
 
 class BatchJobs(Protocol):
@@ -198,16 +198,16 @@ class BatchingModel:
         self._closing = asyncio.Event()
 
     def complete(self, request: ChatRequest) -> ChatReply:
-        """Make one call in a batch with whatever else is asked for meanwhile.
+        """Make one call, in a batch with the other calls that arrive while it gathers.
 
         Raises:
-            BudgetExhausted: stopped meanwhile. A batch that nobody waits for any more is cancelled.
+            BudgetExhausted: stopped while waiting. A batch without waiting callers is cancelled.
             ProviderError: the batch or this call in it failed.
         """
         return self._model.loop.run(self._complete(request), self._model.stopped, f"waiting for a batch of {self.name}")
 
     def close(self) -> None:
-        """Give up whatever waits, cancel its batches, and close connections."""
+        """Give up all waiting calls, cancel their batches, and close connections."""
         self._model.close(first=self._abandon)
 
     async def _complete(self, request: ChatRequest) -> ChatReply:
@@ -231,7 +231,7 @@ class BatchingModel:
         return self._model.reply(body, seconds=seconds, batch=True)
 
     async def _run(self) -> None:
-        """Gather, submit, wait, and hand out. Whatever goes wrong goes to those who wait."""
+        """Gather calls, submit the batch, wait for it, and pass results or errors to the waiting callers."""
         await self._nap(self._gather_seconds)
         gathered, self._waiting = self._waiting, []
         calls = {f"call-{number}": waiting for number, waiting in enumerate(gathered) if not waiting.result.done()}
@@ -242,7 +242,7 @@ class BatchingModel:
         except ProviderError as error:
             results = dict.fromkeys(calls, error)
         except Exception as error:
-            # A mistake of ours: nobody awaits this task, so it is raised where somebody waits.
+            # A bug: no caller awaits this task, so the exception is raised in the waiting callers.
             for waiting in calls.values():
                 if not waiting.result.done():
                     waiting.result.set_exception(error)
@@ -264,7 +264,7 @@ class BatchingModel:
         return results or {}
 
     async def _collect(self, batch: str, calls: Mapping[str, _Waiting]) -> Results | None:
-        """Wait for a batch's results; None as soon as nobody waits for them any more.
+        """Wait for a batch's results; None as soon as no caller waits for them any more.
 
         Raises:
             ProviderError: they cannot be had. What is passing is waited out: the results are paid for.
@@ -286,7 +286,7 @@ class BatchingModel:
         return None
 
     async def _cancel(self, batch: str) -> None:
-        """Cancel what nobody waits for, so that it costs no more; the provider ends it within a day anyway."""
+        """Cancel a batch without waiting callers, to save its cost; the provider ends it within a day anyway."""
         try:
             await asyncio.wait_for(self._model.guarded(lambda: self._jobs.cancel(batch)), CANCEL_SECONDS)
         except (ProviderError, TimeoutError):

@@ -25,7 +25,7 @@ SILENCE = "(an empty reply)"
 """Stands for an empty reply in the conversation: servers refuse turns without text."""
 MAX_TURN_CHARS = 300_000
 """How much of a reply that cannot be used is sent back with the complaint: a model that repeats itself without end
-would else fill its own context, which no further call could mend."""
+would else fill its own context, and no further call could recover from that."""
 
 
 class Conversation:
@@ -34,12 +34,12 @@ class Conversation:
     Args:
         name: as the CLI spells it; every message is kept under it.
         model: what is called.
-        meter: who pays.
+        meter: the budget that calls are charged to.
         limits: shared by everyone who calls this model.
         retries: calls that may fail for passing reasons before a call is given up.
         price: dollars of a usage, or None where they are unknown.
         stopped: looked at while waiting.
-        sleep: waits between tries; None looks at ``stopped`` meanwhile.
+        sleep: waits between tries; None polls ``stopped`` while waiting.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class Conversation:
 
         def once(failed: int) -> tuple[ChatReply, Usage]:
             with self._limits.slot(turn.text for turn in request.turns) as slot:
-                # Asked last, and told before the place is free: whoever gets it next knows what this call cost. So a
-                # budget is passed by less than one call for each that was in flight.
+                # Checked last, and charged before the slot is free: the next call sees what this one cost. So a
+                # budget is exceeded by less than one call for each that was in flight.
                 self._meter.check()
                 reply = self._model.complete(request)
                 usage = reply.usage.model_copy(update={"dollars": self._price(reply.usage), "retries": failed})
@@ -126,18 +126,18 @@ class Conversation:
 
 
 def cache_key(agent: AgentName, prompt: Prompt) -> str:
-    """What the provider may keep a prompt's stable part under; empty when it has none."""
+    """Key under which the provider may cache the stable part of a prompt; empty when there is none."""
     return content_hash(agent, prompt.text[: prompt.stable]) if prompt.stable else ""
 
 
 def complain(problem: str, tries_left: int) -> str:
     """The prompt that asks for another reply."""
     tries = "This is the last try." if tries_left == 1 else f"{tries_left} tries are left."
-    return f"{COMPLAINT}\n\n{problem}\n\nGive the whole reply anew, in the form that was asked for. {tries}\n"
+    return f"{COMPLAINT}\n\n{problem}\n\nGive the whole reply again, in the form that was asked for. {tries}\n"
 
 
 def _problem(reply: ChatReply, check: Callable[[str], None]) -> str | None:
-    """Why a reply cannot be used, in words for its author, or None."""
+    """Reason why a reply cannot be used, in words for its author, or None."""
     if reply.ended == "length":
         took = "" if reply.usage.output_tokens is None else f" after {reply.usage.output_tokens} tokens"
         return f"It was cut at the output limit{took}, before its end. Give a shorter one: only what was asked."

@@ -1,8 +1,8 @@
 """The ``exchange`` provider: a person or a coding agent answers prompts through a folder.
 
 A request is ``NNNN-<agent>-<task>.prompt.md``, put there in one rename. The answer is ``NNNN-<agent>-<task>.reply.md``
-beside it: rename it into place, or write it in place, for it is read once two looks in a row find it unchanged. A reply
-that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt then
+in the same folder: rename it into place, or write it in place; it is read once two polls in a row find it unchanged. A
+reply that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt then
 waits for another, three replies in all.
 """
 

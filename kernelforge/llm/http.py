@@ -35,14 +35,14 @@ def strict_schema(model: type[BaseModel]) -> dict[str, Any]:
 
     Every property is required and no other is allowed (OpenAI, "Structured model outputs", supported schemas: what may
     be missing is null instead). Limits of strings, numbers and arrays, of which each provider and each compatible
-    server takes others, go into the description; whoever reads the reply checks them.
+    server takes others, go into the description; the reader of the reply checks them.
     """
     return _strict(model.model_json_schema())
 
 
 def _strict(schema: dict[str, Any]) -> dict[str, Any]:
     if "$ref" in schema:
-        # OpenAI takes nothing beside a reference.
+        # OpenAI takes no other key together with a reference.
         return {"$ref": schema["$ref"]}
     result: dict[str, Any] = {key: schema[key] for key in _KEPT if key in schema}
     limits = ", ".join(f"{key} {schema[key]}" for key in _LIMITS if key in schema)
@@ -97,7 +97,7 @@ class BackgroundLoop:
             future.cancel()
 
     def close(self, *, first: Ending | None = None, last: Ending) -> None:
-        """Await ``first``, cancel whatever runs, await ``last``, and end the thread. A second call does nothing."""
+        """Await ``first``, cancel all running work, await ``last``, and end the thread. A second call does nothing."""
         with self._lock:
             self._closed = True
             loop, self._loop = self._loop, None
@@ -145,7 +145,7 @@ _LASTING_CODES = _BILLING_CODES | {
     "invalid_request_error", "authentication_error", "permission_error", "not_found_error", "request_too_large",
     "invalid_prompt", "context_length_exceeded", "model_not_found", "data_residency_mismatch",
 }  # fmt: skip
-"""Codes of errors inside a reply, where there is no status, that no waiting mends."""
+"""Codes of errors inside a reply, where there is no status, that waiting does not resolve."""
 
 
 class BrokenReply(Exception):
@@ -153,7 +153,7 @@ class BrokenReply(Exception):
 
 
 class ReportedFailure(Exception):
-    """A failure that a provider reports inside a reply; ``body`` is its error object, with whatever it repeats."""
+    """A failure that a provider reports inside a reply; ``body`` is its error object, with all that it repeats."""
 
     def __init__(self, body: Mapping[str, Any]) -> None:
         super().__init__("the provider reports a failure")
@@ -161,7 +161,7 @@ class ReportedFailure(Exception):
 
 
 def failure(error: Exception, remote: Remote) -> ProviderError:
-    """What an SDK's error means. The SDK's own exception holds the request and its headers: never chain it."""
+    """Translate an error of an SDK. The SDK's own exception holds the request and its headers: never chain it."""
     status = getattr(error, "status_code", None)
     if isinstance(error, BrokenReply):
         return ProviderError(f"{remote.server} sent a broken reply: {remote.redact(str(error))}", passing=True)
@@ -185,7 +185,7 @@ def failure(error: Exception, remote: Remote) -> ProviderError:
 def status_failure(
     status: int, body: object, remote: Remote, *, headers: Mapping[str, str] | None = None
 ) -> ProviderError:
-    """What an HTTP status means, with the error object that came with it."""
+    """Translate an HTTP status and the error object that came with it."""
     code, message = _code_and_message(body)
     detail = f": {remote.redact(message)}" if message else ""
     if status == 401:
@@ -206,7 +206,7 @@ def status_failure(
 
 
 def code_failure(body: object, remote: Remote) -> ProviderError:
-    """What an error object inside a reply means: there is no status, so its code decides."""
+    """Translate an error object inside a reply: there is no status, so its code decides."""
     code, message = _code_and_message(body)
     detail = f": {remote.redact(message)}" if message else ""
     if code in _LASTING_CODES:
@@ -215,7 +215,7 @@ def code_failure(body: object, remote: Remote) -> ProviderError:
 
 
 def retry_after_s(headers: Mapping[str, str]) -> float | None:
-    """How long a server asks to wait, in seconds: ``retry-after-ms``, or ``Retry-After`` as seconds or as a date
+    """The wait that a server asks for, in seconds: ``retry-after-ms``, or ``Retry-After`` as seconds or as a date
     (RFC 9110, section 10.2.3)."""
     for name, scale in (("retry-after-ms", 1e-3), ("retry-after", 1.0)):
         try:
@@ -267,14 +267,14 @@ def tls() -> ssl.SSLContext:
 
 
 def client_options(timeout_seconds: float) -> dict[str, Any]:
-    """How every SDK's HTTP client is made."""
+    """Options of the HTTP client of every SDK."""
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds))
     return {
-        # A redirect could carry the key to a server that nobody named.
+        # A redirect could carry the key to a server that the user did not name.
         "follow_redirects": False,
         "timeout": timeout,
         "verify": tls(),
-        # A few compressed bytes can become gigabytes before anybody counts them.
+        # A few compressed bytes can become gigabytes before they are counted.
         "headers": {"accept-encoding": "identity"},
         "event_hooks": {"response": [_bound]},
     }
@@ -323,7 +323,7 @@ class Gathered:
 
     @property
     def full(self) -> bool:
-        """Whether no more can be taken in: nobody needs to wait for the rest."""
+        """Whether the text is at its limit, so that the rest need not be waited for."""
         return self._chars > MAX_REPLY_CHARS
 
     def __str__(self) -> str:
@@ -426,18 +426,18 @@ class RemoteModel(ABC, Generic[ClientT]):
         """Make one call, without retries.
 
         Raises:
-            BudgetExhausted: stopped meanwhile.
+            BudgetExhausted: stopped while waiting.
             ProviderError: it failed; ``passing`` says whether trying again may help.
         """
         work = self.guarded(lambda: self._complete(request))
         return self.loop.run(work, self.stopped, f"waiting for {self.name}")
 
     def close(self, *, first: Ending | None = None) -> None:
-        """Give up whatever waits, after ``first``, and close connections."""
+        """Give up all waiting calls, after ``first``, and close connections."""
         self.loop.close(first=first, last=self.client.close)
 
     async def guarded(self, call: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """What ``call`` returns, with what the SDK raises put into a ProviderError that holds nothing of the SDK's."""
+        """Await ``call``; errors of the SDK become a ProviderError that holds no object of the SDK."""
         theirs: tuple[type[Exception], ...] = (*self.sdk_errors, *_OURS)
         try:
             return await call()

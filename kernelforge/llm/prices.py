@@ -33,7 +33,7 @@ class Prices:
     def __init__(self, own: Mapping[str, Price] | None = None) -> None:
         self._own = dict(own or {})
 
-    def known(self, provider: str, model: str, *, elsewhere: bool = False) -> bool:
+    def has_price(self, provider: str, model: str, *, elsewhere: bool = False) -> bool:
         """Whether calls of a model can be priced. ``elsewhere``: a server other than the provider's own answers."""
         if f"{provider}:{model}" in self._own:
             return True
@@ -41,7 +41,7 @@ class Prices:
         return not elsewhere and provider in LISTED_PROVIDERS and _listed(provider, model, sample_usage) is not None
 
     def dollars(self, provider: str, model: str, usage: Usage, *, elsewhere: bool = False) -> float | None:
-        """What a call cost, or None: no price, or no count of tokens."""
+        """Cost of a call in dollars; None where the price or the count of tokens is unknown."""
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
         own = self._own.get(f"{provider}:{model}")

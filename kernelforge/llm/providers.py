@@ -28,14 +28,14 @@ PROVIDERS: dict[str, str] = {
     "replay:FILE": "a recorded transcript: the replies that its prompts got then",
     "exchange:FOLDER": "prompts out to a folder, replies read back: a person or any coding agent as the model",
 }
-"""What may answer prompts, and what it is."""
+"""Providers by the form of their specification, with a description."""
 
 OWN_HOSTS = frozenset({"api.openai.com", "api.anthropic.com"})
 """Servers whose prices the list has."""
 
 
 class _Hosted(NamedTuple):
-    """A model with what everyone who asks it shares."""
+    """A model, and the limits that all its callers share."""
 
     spec: AgentSpec
     model: ChatModel
@@ -102,10 +102,10 @@ class Providers:
         if not is_hosted(spec):
             return True
         model = parse_spec(spec)
-        return self._prices.known(model.provider, model.model, elsewhere=self._elsewhere(model))
+        return self._prices.has_price(model.provider, model.model, elsewhere=self._elsewhere(model))
 
     def dollars(self, spec: str, usage: Usage) -> float | None:
-        """What a call would cost; None when the price is unknown, zero where nothing is bought.
+        """Cost of a call in dollars; None when the price is unknown, zero where nothing is bought.
 
         Raises:
             UsageError: ``spec`` is no specification of a hosted model.
@@ -119,7 +119,7 @@ class Providers:
         """Tell what was said of a task before a run was resumed, so that a replay goes on behind it.
 
         Args:
-            messages: of attempts and drafts, in order; not those of steps that are to be asked anew.
+            messages: of attempts and drafts, in order; not those of steps that will be asked again.
         """
         journalled = (task, tuple(messages))
         with self._lock:
@@ -128,7 +128,7 @@ class Providers:
                 recording.recall(*journalled)
 
     def answerer(self, spec: str, meter: Meter) -> Answerer:
-        """What answers for ``spec``, at the expense of ``meter``.
+        """The provider for ``spec``; its calls are charged to ``meter``.
 
         Raises:
             UsageError: as :meth:`check`.
@@ -157,7 +157,7 @@ class Providers:
         )
 
     def close(self) -> None:
-        """End clients and whatever waits in them."""
+        """End all clients and the calls that wait in them."""
         with self._lock:
             models, self._hosted = list(self._hosted.values()), {}
         for hosted in models:

@@ -102,12 +102,12 @@ class Slot:
 
     def __init__(self) -> None:
         self.tokens: int | None = None
-        """What the call came to, for whoever made it to fill in; None leaves the estimate."""
+        """Tokens of the call, set by the caller; None keeps the estimate."""
         self.output_tokens: int | None = None
 
 
 class CallLimits:
-    """The limits of one model, shared by everyone who calls it.
+    """The limits of one model, shared by all its callers.
 
     Args:
         settings: the limits. A batch has limits of the provider's own, so with ``batch`` none hold here.
@@ -140,7 +140,7 @@ class CallLimits:
         Raises:
             BudgetExhausted: the wait was stopped.
         """
-        with self._place():
+        with self._concurrency_slot():
             if self._requests is not None:
                 self._wait_for(self._requests, 1)
             entry = None
@@ -156,7 +156,7 @@ class CallLimits:
                 self._output += (slot.output_tokens - self._output) / 8
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
+    def _concurrency_slot(self) -> Iterator[None]:
         if self._places is None:
             yield
             return

@@ -24,7 +24,7 @@ VERSION = 1
 
 
 class Header(Record):
-    """What a transcript is and where it comes from."""
+    """Header of a transcript: its format, version and origin."""
 
     format: Literal["kernelforge-transcript"]
     version: int
@@ -209,7 +209,7 @@ class Recording:
     Args:
         name: as the CLI spells it, ``match=order`` included.
         path: the transcript.
-        in_order: give each agent's conversations on a task in the order they were recorded, whatever the prompt.
+        in_order: give each agent's conversations on a task in the order they were recorded, without comparing prompts.
 
     Raises:
         UsageError: as :func:`~kernelforge.llm.recording.read_transcript`.
@@ -297,7 +297,7 @@ class Recording:
         return (
             f"{which}. The nearest that it has, at line {nearest.number} of the file, first differs in line {number} "
             f"of the prompt:\n  recorded: {recorded}\n  asked:    {requested_line}\n"
-            f"Record it anew, or add ?match=order to take replies in recorded order whatever the prompt"
+            f"Record it again, or add ?match=order to take replies in recorded order without comparing prompts"
         )
 
 
@@ -335,9 +335,9 @@ def _first_difference(recorded: str, prompt: str) -> tuple[int, str, str]:
     pairs = zip_longest(recorded.splitlines(keepends=True), prompt.splitlines(keepends=True))
     for number, (recorded_line, prompt_line) in enumerate(pairs, 1):
         if recorded_line != prompt_line:
-            return number, _shown(recorded_line), _shown(prompt_line)
+            return number, _excerpt(recorded_line), _excerpt(prompt_line)
     raise ValueError("the prompts are the same")
 
 
-def _shown(line: str | None) -> str:
+def _excerpt(line: str | None) -> str:
     return "(nothing)" if line is None else repr(line[:SHOWN_CHARS])

@@ -48,7 +48,7 @@ def with_retries(
     retries: int,
     sleep: Callable[[float], None],
 ) -> ResultT:
-    """What ``call`` gives in the end. It is told how often it failed before.
+    """Call until it succeeds, and return its result. ``call`` receives the number of failures so far.
 
     Only a :class:`~kernelforge.errors.ProviderError` that is ``passing`` is tried again: after an exponential wait with
     full jitter (Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015), on top of what the server
@@ -99,7 +99,7 @@ def with_retries(
 
 
 def _error(state: RetryCallState) -> ProviderError:
-    """Why the last call failed; only such errors come to be retried."""
+    """The error of the last call; only a ``ProviderError`` is retried."""
     error = None if state.outcome is None else state.outcome.exception()
     if not isinstance(error, ProviderError):
         raise TypeError(f"retried after {error!r}")

@@ -136,16 +136,16 @@ def _check_value(text: str, provider: Provider, option: str, value: str) -> None
     elif option == "api":
         good = value in ("responses", "chat")
     elif option == "thinking":
-        good = value in ("adaptive", "disabled") or _whole(value) >= MIN_THINKING_TOKENS
+        good = value in ("adaptive", "disabled") or _integer(value) >= MIN_THINKING_TOKENS
     elif option == "temperature":
         good = 0 <= _number(value) <= _MAX_TEMPERATURE[provider]
     else:
-        good = _whole(value) >= 1
+        good = _integer(value) >= 1
     if not good:
         _refuse(text, provider, f"{option}={value} is not one of its values")
 
 
-def _whole(value: str) -> int:
+def _integer(value: str) -> int:
     """The number that the digits of ``value`` spell, or -1."""
     return int(value) if value.isascii() and value.isdecimal() and len(value) < 10 else -1
 
@@ -192,7 +192,7 @@ def find_key(provider: str, *, required: bool) -> SecretStr:
 
 
 def key_source(provider: str) -> str | None:
-    """Where the key of a provider is found: ``environment`` or ``.env``; None where it is not set.
+    """Source of the key of a provider: ``environment`` or ``.env``; None where it is not set.
 
     Raises:
         UsageError: ``.env`` cannot be read.
@@ -207,7 +207,8 @@ def find_url(provider: str) -> str | None:
     """The server that the environment or ``.env`` names for a provider, if any.
 
     Raises:
-        UsageError: a file that came with somebody's folder would have the environment's key sent to another machine.
+        UsageError: ``.env``, which may be part of a downloaded folder, would send the environment's key to another
+            machine.
     """
     name, key_name = URL_NAMES[provider], KEY_NAMES[provider]
     url = os.environ.get(name, "").strip()
@@ -266,7 +267,7 @@ _MAX_MESSAGE = 600
 
 @dataclass(frozen=True)
 class Remote:
-    """Who is called, for messages."""
+    """The server, model and key of calls, for messages."""
 
     server: str
     """``OpenAI``, ``Anthropic``, or a compatible server's address."""

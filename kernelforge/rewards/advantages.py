@@ -20,10 +20,10 @@ def smoothed(rewards: Sequence[float | None], limit: float = SMOOTHING_LIMIT) ->
     known_rewards = [reward for reward in rewards if reward is not None]
     centre, spread = (fmean(known_rewards), pstdev(known_rewards)) if known_rewards else (0.0, 0.0)
 
-    def one(reward: float) -> float:
+    def normalised(reward: float) -> float:
         return 0.0 if spread == 0 else min(max((reward - centre) / spread, -limit), limit)
 
-    return [None if reward is None else one(reward) for reward in rewards]
+    return [None if reward is None else normalised(reward) for reward in rewards]
 
 
 def leave_one_out(returns: Sequence[float | None]) -> list[float | None]:
@@ -45,8 +45,8 @@ KEVIN_DISCOUNT = 0.4
 def discounted_returns(rewards: Sequence[float | None], discount: float = KEVIN_DISCOUNT) -> list[float | None]:
     """Return of each turn: ``R_t = S_t + discount * R_{t+1}``, the last turn's being its own reward.
 
-    A turn without a score (None) makes its own return and that of every earlier turn None: they depend on a number
-    that nobody knows. A discount of 0 depends on nothing later, so there each return is the turn's own reward.
+    A turn without a score (None) makes its own return and that of every earlier turn None: they depend on an unknown
+    number. A discount of 0 depends on nothing later, so there each return is the turn's own reward.
 
     Source: Kevin (arXiv 2507.11948), the sum of discounted scores with a discount of 0.4.
 

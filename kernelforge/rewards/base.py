@@ -51,7 +51,7 @@ def _upper(evaluation: Evaluation) -> float | None:
 
 @dataclass(frozen=True)
 class Context:
-    """What some published formulas look at beside the evaluation. All of it is stored with it."""
+    """Inputs of some published formulas in addition to the evaluation; all of them are stored with it."""
 
     source: str | None = None
     """The candidate's source, for terms in its length; None where it was not kept or there was none."""

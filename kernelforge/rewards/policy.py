@@ -88,7 +88,7 @@ def rescore(
 
 
 def unscored(evaluation: Evaluation, scored: Reward) -> str:
-    """Why a reward has no value, in a line; empty if it has one."""
+    """Reason why a reward has no value, in a line; empty if it has one."""
     if scored.value is not None:
         return ""
     return _never_scored(evaluation) or (
@@ -97,7 +97,7 @@ def unscored(evaluation: Evaluation, scored: Reward) -> str:
 
 
 def _never_scored(evaluation: Evaluation) -> str:
-    """Which of the rules above every policy forbids a score; empty if none does."""
+    """The rule above every policy that forbids a score; empty if none does."""
     if evaluation.verdict is Verdict.INFRA:
         return f"it could not be evaluated: {evaluation.reason}"
     if evaluation.lane == "modelnew":

@@ -62,5 +62,5 @@ def capped(speedup: float | None) -> float | None:
 
 
 def divided(over_us: float, under_us: float) -> float:
-    """How often one time fits into another, at most :data:`MOST_SPEEDUP`."""
+    """Ratio of two times, at most :data:`MOST_SPEEDUP`."""
     return MOST_SPEEDUP if over_us >= MOST_SPEEDUP * under_us else over_us / under_us

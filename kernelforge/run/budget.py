@@ -16,7 +16,7 @@ from kernelforge.run.events import StopSignal, Totals
 
 
 class UsageAccount:
-    """What was spent under one set of limits. Not safe between threads by itself."""
+    """Use under one set of limits. Not safe between threads by itself."""
 
     def __init__(self, limits: Limits, owner: str) -> None:
         self.limits = limits
@@ -42,7 +42,7 @@ class UsageAccount:
             self.dollars += usage.dollars
 
     def exhausted_reason(self) -> str | None:
-        """Why no further call of a model may start, or None."""
+        """Reason why no further call of a model may start, or None."""
         limits = self.limits
         if limits.wall_seconds is not None and time.monotonic() - self.started >= limits.wall_seconds:
             return f"{self.owner}'s budget of {limits.wall_seconds:g} s wall time is spent"
@@ -66,7 +66,7 @@ class UsageAccount:
 
 
 class RunBudget:
-    """What a run has spent, over all its tasks. Shared between threads."""
+    """Use of a run over all its tasks. Shared between threads."""
 
     def __init__(self, budget: Budget, *, stop: StopSignal) -> None:
         self._budget = budget
@@ -75,30 +75,30 @@ class RunBudget:
         self._lock = threading.Lock()
 
     def task(self, evaluations: int = 0, messages: Iterable[Message] = ()) -> TaskBudget:
-        """The purse of one task. What its journal holds already is charged at once."""
+        """The budget of one task; the use that its journal holds is charged at once."""
         return TaskBudget(self, UsageAccount(self._budget.per_task, "the task"), evaluations, messages)
 
     def exhausted_reason(self) -> str | None:
-        """Why no further work may start in the whole run, or None."""
+        """Reason why no further work may start in the run, or None."""
         if self._stop.draining:
             return "asked to stop"
         with self._lock:
             return self._account.exhausted_reason()
 
     def totals(self) -> Totals:
-        """What the run has spent so far."""
+        """Use of the run so far."""
         with self._lock:
             account = self._account
             return Totals(account.evaluations, account.tokens, account.dollars, account.uncounted, account.unpriced)
 
     def out_of_time(self) -> bool:
-        """Whether whoever waits for an answer should give up: the run is to stop, or its wall time is over."""
+        """Whether waiting calls should give up: the run is to stop, or its wall time is over."""
         limit = self._budget.wall_seconds
         return self._stop.draining or (limit is not None and time.monotonic() - self._account.started >= limit)
 
 
 class TaskBudget:
-    """One task's part of a run's spending: the meter of its agents. Shared between threads."""
+    """Budget of one task within that of the run: the meter of its agents. Shared between threads."""
 
     def __init__(self, run: RunBudget, account: UsageAccount, evaluations: int, messages: Iterable[Message]) -> None:
         self._run = run
@@ -132,13 +132,13 @@ class TaskBudget:
             raise BudgetExhausted(self._run.exhausted_reason() or "asked to stop")
 
     def stopped(self) -> bool:
-        """Whether whoever waits should give up."""
+        """Whether waiting calls should give up."""
         return self._run.out_of_time()
 
     @property
     def aborted(self) -> bool:
-        """Whether the run was aborted: helper processes are ended under whoever waits for them, so that what comes of
-        work from now on says nothing of a candidate or a task."""
+        """Whether the run was aborted: helper processes are killed while they work, so results from now on say
+        nothing about a candidate or a task."""
         return self._run._stop.aborting
 
     def check_abort(self) -> None:

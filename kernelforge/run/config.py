@@ -53,7 +53,7 @@ def configure(
         device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them.
         coder: one Coder, or several that take turns.
         measure: how a device that measures is used; an emulated one must have none.
-        tester: who may propose further test inputs; None for nobody.
+        tester: proposes further test inputs; None for none.
         memory: whose lessons the agents are shown.
         stop_after: None for the strategy's own rule.
         keys: whether every hosted model must have its key; a run that is only estimated needs none.

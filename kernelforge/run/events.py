@@ -9,7 +9,7 @@ from kernelforge.records import Attempt
 
 
 class Totals(NamedTuple):
-    """What a run has spent, in all its sittings."""
+    """Use of a run over all its sessions."""
 
     evaluations: int
     """Those that were promised to a proposal included."""
@@ -36,7 +36,7 @@ class Event:
     message: str = ""
     failed: bool = False
     """With a warning: the task is left unfinished, because something that it needs failed."""
-    left: bool = False
+    unfinished: bool = False
     """With ``task_finished``: work on the task ended early, and a later sitting goes on with it."""
     spent: Totals | None = None
     """What the run has spent so far."""

@@ -30,7 +30,7 @@ _PROPOSAL = TypeAdapter(Proposal)
 
 
 class AgentReply(Record):
-    """What came of one proposal: a reply to evaluate, or a Judge's last word."""
+    """An agent reply for one proposal: text to evaluate, or the Judge's decision to stop."""
 
     whole: bool = True
     """False while the Judge alone has answered: draft, so that a kill while the Coder is asked does not lose it."""
@@ -48,7 +48,7 @@ class AgentReply(Record):
 
 @dataclass(frozen=True)
 class ReadyReply:
-    """A proposal with what came of it."""
+    """A proposal with its reply."""
 
     step: int
     proposal: Proposal
@@ -61,7 +61,7 @@ class ProposalExecutor:
     Args:
         attempts: the task's attempts, by number; grows as the loop goes on.
         ends_on_stop: whether a Judge's ``stop`` ends the task; else the Coder is asked without a finding.
-        report: told of each stage: step and ``judge`` or ``coder``.
+        report: receives each stage: the step, and ``judge`` or ``coder``.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class ProposalExecutor:
         now, clock = datetime.now(UTC).isoformat(timespec="milliseconds"), time.perf_counter()
         started, before = (now, 0.0) if previous is None else (previous.started, previous.seconds)
 
-        def written(text: str | None, *, whole: bool = True) -> AgentReply:
+        def record(text: str | None, *, complete: bool = True) -> AgentReply:
             return self._journal(
                 step,
                 proposal,
                 AgentReply(
-                    whole=whole,
+                    whole=complete,
                     text=text,
                     finding=finding,
                     coder=coder.name,
@@ -184,10 +184,10 @@ class ProposalExecutor:
             finding, messages = reply.finding, reply.messages
             if finding is not None and finding.kind == "stop":
                 if self._ends_on_stop:
-                    return written(None)
+                    return record(None)
                 finding = None
             if self._judge.name != BUILTIN:
-                written(None, whole=False)
+                record(None, complete=False)
         self._budget.check()
         self._report(step, "coder")
         request = CoderRequest(
@@ -208,13 +208,13 @@ class ProposalExecutor:
             self._journal_messages(error.messages)
             raise
         messages += answer.messages
-        return written(answer.text)
+        return record(answer.text)
 
-    def _journal(self, step: int, proposal: Proposal, written: AgentReply) -> AgentReply:
+    def _journal(self, step: int, proposal: Proposal, reply: AgentReply) -> AgentReply:
         """Journal a draft, in the place of what there was of it."""
-        draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), written.model_dump_json())
+        draft = Draft(step, _PROPOSAL.dump_json(proposal).decode(), reply.model_dump_json())
         self._store.put_draft(self._run, self._brief.task.name, draft)
-        return written
+        return reply
 
     def _journal_messages(self, messages: Sequence[Message]) -> None:
         """Journal what was paid for and came to no draft."""
@@ -222,7 +222,7 @@ class ProposalExecutor:
 
 
 def messages_of(draft: Draft) -> tuple[Message, ...]:
-    """What was said for a draft."""
+    """Messages of a draft."""
     return AgentReply.model_validate_json(draft.content).messages
 
 

@@ -31,7 +31,7 @@ _Report = Callable[[Event], None]
 def start_run(config: RunConfig, store: Store, observer: Observer, stop: StopSignal) -> Run:
     """Start a run and work on it until it is finished, out of budget, or asked to stop."""
     run, tasks = new_run(config), _load_tasks(config)
-    with store.lock_run(run.id):  # first, for a run that is there and that nobody holds counts as interrupted
+    with store.lock_run(run.id):  # first: a stored run without a lock counts as interrupted
         store.start_run(run)
         return _work(run, tasks, store, observer, stop)
 
@@ -45,7 +45,7 @@ def resume_run(run_id: str, store: Store, observer: Observer, stop: StopSignal) 
     run = store.run(run_id)
     refuse_external(run, store)
     with store.lock_run(run.id):
-        run = store.run(run.id)  # as whoever held it until now left it
+        run = store.run(run.id)  # as its last process left it
         if run.state is RunState.FINISHED:
             see = shell_command("show", run.id, results=results_option(store.path.parent))
             raise UsageError(f"run {run.id} is finished; see `{see}`")
@@ -60,7 +60,7 @@ def extend_budget(run: Run, limits: Mapping[str, float], store: Store) -> RunCon
 
     Raises:
         UsageError: the run is finished, or its candidates came from outside.
-        StoreError: somebody is at work on the run, under the limits that it has.
+        StoreError: another process works on the run, under its present limits.
     """
     refuse_external(run, store)
     if not limits:
@@ -89,7 +89,7 @@ def _load_tasks(config: RunConfig) -> list[Task]:
 
 
 def task_contexts(config: RunConfig) -> list[TaskContext]:
-    """What the agents of a run would know of each of its tasks. Runs the references; asks nobody and journals nothing.
+    """The task contexts of a run. Runs the references; calls no agent and stores nothing.
 
     Raises:
         TaskError: a reference does not run.
@@ -165,7 +165,7 @@ def _all_messages(run: Run, task: Task, past: list[Attempt], store: Store) -> li
 
 
 def _messages(run: Run, task: Task, past: list[Attempt], store: Store) -> list[Message]:
-    """What was asked and answered for steps that are not asked anew: those of attempts and of drafts."""
+    """Messages of steps that will not be asked again: those of attempts and of drafts."""
     messages = [message for attempt in past if attempt.task == task.name for message in attempt.messages]
     for draft in store.drafts(run.id, task.name):
         messages += AgentReply.model_validate_json(draft.content).messages
@@ -192,7 +192,7 @@ def _run_all(
                 complete = complete and error is None and future.result()
                 if error is None:
                     continue
-                if not isinstance(error, DeviceError):  # the same for all tasks: told once, when it is raised
+                if not isinstance(error, DeviceError):  # the same for all tasks: reported once, when it is raised
                     report(Event("warning", task=task.name, message=str(error) or type(error).__name__, failed=True))
                 if isinstance(error, StoreError | DeviceError):
                     stop.drain()

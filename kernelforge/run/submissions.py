@@ -1,7 +1,7 @@
 """Runs whose candidates are submitted from outside: evaluated and stored as they arrive.
 
-The strategy of such a run is :data:`EXTERNAL`: it has no state that ``resume`` could go on from, because whoever
-submits decides what to try next.
+The strategy of such a run is :data:`EXTERNAL`: it has no state that ``resume`` could go on from, because the
+submitting client decides what to try next.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def external_config(
         tune=False,
         reward=DEFAULT_POLICY,
         budget=budget,
-        # Inputs are drawn from a fresh secret each time: whoever submits may be able to read the journal.
+        # Inputs are drawn from a fresh secret each time: the submitting client may be able to read the journal.
         seed=0,
         jobs=1,
         stop_after=None,
@@ -136,7 +136,7 @@ class SubmissionRun:
         return best_attempt(self._attempts[task])
 
     def next_parent(self, task: str) -> Attempt | None:
-        """What to go on from: the latest attempt while it is to be mended, else the best."""
+        """The attempt to continue from: the latest while it fails, else the best."""
         attempts = self._attempts[task]
         return attempts[-1] if attempts and attempts[-1].evaluation.verdict is not Verdict.OK else self.best(task)
 

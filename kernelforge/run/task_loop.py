@@ -109,12 +109,12 @@ class TaskLoop:
         except TaskBudgetExhausted as spent:
             return self._finish(str(spent))
         except BudgetExhausted as spent:
-            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}", left=True))
+            self.report(Event("task_finished", task=self.task.name, message=f"stopped: {spent}", unfinished=True))
             return False
         except ProviderError as error:
             self.report(Event("warning", task=self.task.name, message=str(error), failed=True))
             message = "stopped: a model could not be asked"
-            self.report(Event("task_finished", task=self.task.name, message=message, left=True))
+            self.report(Event("task_finished", task=self.task.name, message=message, unfinished=True))
             return False
         except TaskError as error:
             # The task's own fault, and the same at every try: it ends here, and the run goes on.
@@ -346,7 +346,7 @@ class TaskLoop:
         return candidate, self._evaluate_candidate(candidate)
 
     def _evaluate_candidate(self, candidate: Candidate) -> EvaluationResult:
-        """What a candidate came to, and no more of hidden sizes than a run may tell.
+        """Evaluate a candidate; the result reveals no more about hidden sizes than a run may.
 
         Raises:
             DeviceError: no device is left.
@@ -356,7 +356,7 @@ class TaskLoop:
         return result._replace(evaluation=redact_hidden_failures(result.evaluation, before))
 
     def _evaluate_with_retry(self, candidate: Candidate) -> EvaluationResult:
-        """What a candidate came to. Trouble of ours is verdict ``INFRA``.
+        """Evaluate a candidate; an infrastructure failure becomes verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
         second one fails under it: it must not take them all. So with a child that died: once may be the system's doing.
@@ -412,7 +412,7 @@ class TaskLoop:
         if self.budget.aborted:
             self.store.add_task_messages(self.run.id, self.task.name, messages)
             return False
-        # Drafts that nobody will evaluate were paid for, whatever ended the task; a Judge's last word is one of them.
+        # Drafts without an evaluation were paid for as well; the Judge's decision to stop is one of them.
         drafts = self.store.drafts(self.run.id, self.task.name)
         draft_messages = tuple(message for draft in drafts for message in messages_of(draft))
         self.store.finish_task(self.run.id, self.task.name, reason, draft_messages + messages, lessons)
@@ -421,7 +421,7 @@ class TaskLoop:
 
 
 def make_task_context(evaluator: Evaluator) -> TaskContext:
-    """What agents may know of a task, without lessons."""
+    """Context of a task for agents, without lessons."""
     task, facts = evaluator.task, evaluator.facts
     return TaskContext(
         task=task,

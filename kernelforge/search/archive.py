@@ -27,7 +27,7 @@ _PTX_WORD = re.compile(r"[A-Za-z_]\w*(?:(?:\.|::)\w+)*")
 
 
 class Cell(NamedTuple):
-    """What kind of kernel an attempt is."""
+    """The kind of kernel of an attempt."""
 
     bound: str
     """What bounds its time, by its profile (else by its performance): ``dram``, ``fp32``, ``latency``..."""
@@ -48,7 +48,7 @@ def behaviour_cell(attempt: Attempt) -> Cell:
 
 
 def techniques(candidate: Candidate) -> tuple[Staging, bool]:
-    """How a candidate stages memory, and whether it uses tensor cores.
+    """Staging of memory in a candidate, and whether it uses tensor cores.
 
     Read from the words of its source, and the opcodes of its inline PTX; comments and other strings do not count.
     """
@@ -83,7 +83,7 @@ def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell], best: int | N
     Args:
         attempts: correct ones.
         cells: the cell of each by its number.
-        best: number of the task's best, which has its cell whatever the scores.
+        best: number of the task's best, which keeps its cell even if another scores higher.
     """
     kept: dict[Cell, Attempt] = {}
     for attempt in attempts:

@@ -24,7 +24,7 @@ Arm = TypeVar("Arm", bound=Hashable)
 
 
 class Cost(NamedTuple):
-    """What an attempt cost in each unit; None is unknown."""
+    """Cost of an attempt in each unit; None is unknown."""
 
     dollars: float | None = None
     tokens: float | None = None
@@ -50,7 +50,7 @@ def _total(values: Sequence[float | None]) -> float | None:
 
 @dataclass
 class _Record:
-    """What is known of one arm."""
+    """Statistics of one arm."""
 
     pulls: int = 0
     gain: float = 0.0
@@ -155,7 +155,7 @@ class CostAwareUCB(Generic[Arm]):
         return next(units, None)
 
     def state(self) -> list[dict[str, Any]]:
-        """What is known of each arm, as plain JSON."""
+        """Statistics of each arm, as plain JSON."""
         return [
             {
                 "arm": list(arm) if isinstance(arm, tuple) else arm,

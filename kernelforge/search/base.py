@@ -20,7 +20,7 @@ from kernelforge.records import Attempt, Operator, Record
 
 @dataclass(frozen=True)
 class ProfileVisibility:
-    """What the agents are shown of a profile."""
+    """Parts of a profile that the agents see."""
 
     metrics: Literal["none", "subset", "full"] = "subset"
     """``subset``: the 24 metrics that CudaForge found to tell most. ``full``: all of the profile, with hot spots."""
@@ -33,7 +33,7 @@ DEFAULT_VISIBILITY = ProfileVisibility()
 
 @dataclass(frozen=True)
 class Proposal:
-    """What to do next. Attempts are named by their number within the task."""
+    """The next step. Attempts are named by their number within the task."""
 
     operator: Operator
     parent: int | None = None
@@ -96,16 +96,16 @@ class Strategy(ABC, Generic[OptionsT]):
 
     @abstractmethod
     def _propose(self, step: int, rng: Random) -> Proposal | None:
-        """The proposal for ``step`` (0-based, not yet told), or None when it depends on steps still to be told."""
+        """The proposal for ``step`` (0-based), or None when it depends on the results of earlier steps."""
 
     def _stop_reason(self) -> str | None:
-        """Why the strategy's own rule ends the search, or None."""
+        """Reason why the strategy's own rule ends the search, or None."""
         return None
 
     def ask(self, rng: Random, ahead: int = 0) -> Proposal | None:
         """Return the proposal ``ahead`` steps after the last recorded one.
 
-        Changes nothing: the same attempts, generator and ``ahead`` give the same proposal, whatever was asked before.
+        Changes nothing: the same attempts, generator and ``ahead`` give the same proposal, regardless of earlier calls.
         The caller seeds ``rng`` by the step.
 
         Returns:
@@ -135,17 +135,17 @@ class Strategy(ABC, Generic[OptionsT]):
     def start_from(self, past: Sequence[Attempt]) -> None:
         """Begin where another strategy's search stands: its attempts are known, and none is a step of this one.
 
-        To be called before anything is told.
+        Must be called before the first ``tell``.
         """
         self.attempts = list(past)
         self._best = max((attempt.number for attempt in past if attempt.accepted), default=None)
         self._adopt_past()
 
     def _adopt_past(self) -> None:
-        """Update what the strategy itself keeps, from attempts that were no steps of its own."""
+        """Update the state of the subclass from attempts of another strategy."""
 
     def _update(self, attempt: Attempt) -> None:
-        """Update what the strategy itself keeps."""
+        """Update the state of the subclass."""
 
     @property
     def best(self) -> int | None:
@@ -167,11 +167,11 @@ class Strategy(ABC, Generic[OptionsT]):
         return {"strategy": self.name, "steps": len(self.steps), "best": self._best, **self._state()}
 
     def _state(self) -> dict[str, Any]:
-        """What the strategy itself keeps, as plain JSON."""
+        """State of the subclass, as plain JSON."""
         return {}
 
     def turn(self, step: int) -> int:
-        """Which Coder's turn a step is, when nothing else decides: one after the other."""
+        """Number of the Coder whose turn a step is: one after the other."""
         return step % self.coders
 
 

@@ -1,11 +1,11 @@
 """``beam``: keeps the best few kernels and improves each at each of its worst bottlenecks, one round at a time.
 
 KernelAgent's optimisation loop. A round expands every member of the beam at the bottlenecks that the Judge ranks first
-to k-th, mends what failed, and keeps the best members. The beam holds no kernel twice: members with equal PTX are one,
-and so are a candidate and its tuned child, of which the better stands for both.
+to k-th, repairs what failed, and keeps the best members. The beam holds no kernel twice: members with equal PTX are
+one, and so are a candidate and its tuned child, of which the better stands for both.
 
 A round is one generation of expansions and up to ``repairs`` generations of repairs: within KernelAgent's worker a
-candidate that fails is mended before the round ends. While the beam is short of members, a round has fewer steps;
+candidate that fails is repaired before the round ends. While the beam is short of members, a round has fewer steps;
 KernelAgent fills it with copies of its start.
 """
 
@@ -35,7 +35,7 @@ class BeamOptions(Record):
     seeds: int = Field(default=4, ge=1)
     """Candidates written from nothing at the start. KernelAgent: 4."""
     repairs: int = Field(default=3, ge=0)
-    """Times that a candidate which fails is mended; seeds only while none is correct. KernelAgent: 3."""
+    """Times that a failing candidate is repaired; seeds only while none is correct. KernelAgent: 3."""
     patience: int = Field(default=0, ge=0)
     """End after this many rounds without a better kernel; rounds in which nothing ran right do not count. 0 never does,
     as in KernelAgent's beam; its greedy strategy has 5."""
@@ -56,8 +56,8 @@ class Beam(GenerationalStrategy[BeamOptions]):
         self._phase: Literal["seed", "repair", "expand"] = "seed"
         """What the generation does that follows what is known."""
         self._failing: list[int] = []
-        """What that generation mends, if it mends."""
-        self._mended = 0
+        """Attempts that the generation repairs, if it is one of repairs."""
+        self._repairs_done = 0
         self._ran_right = False
         self._leader: int | None = None
         self._misses = 0
@@ -98,9 +98,9 @@ class Beam(GenerationalStrategy[BeamOptions]):
         steps = [attempt for attempt in attempts if attempt.number in self.steps]
         if steps:
             self._ran_right |= any(is_correct(attempt) for attempt in attempts)
-            self._mended = self._mended + 1 if self._phase == "repair" else 0
+            self._repairs_done = self._repairs_done + 1 if self._phase == "repair" else 0
             # One correct seed is enough to go on with, as one is to KernelAgent's early end of seeding.
-            enough = self._mended >= self.options.repairs or (seeding and bool(self.members))
+            enough = self._repairs_done >= self.options.repairs or (seeding and bool(self.members))
             self._failing = [] if enough else [attempt.number for attempt in steps if is_repairable(attempt)]
             if not self._failing:
                 self._misses += self._ran_right and best == self._leader
@@ -139,8 +139,8 @@ def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
 
 
 def kernel_names(attempt: Attempt, attempts: Sequence[Attempt]) -> set[str | int]:
-    """What names the kernel of a correct attempt: its PTX (its text, where there is no PTX) and the number of the
-    attempt that it was tuned from in the end."""
+    """Names of the kernel of a correct attempt: its PTX (its text, where there is no PTX) and the number of the attempt
+    that it was tuned from in the end."""
     assert attempt.candidate is not None
     build = attempt.evaluation.build
     text = None if build is None else build.ptx_hash

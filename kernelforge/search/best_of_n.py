@@ -1,6 +1,6 @@
 """``best-of-n``: independent samples; the best is kept.
 
-KernelBench's repeated sampling: every sample is a seed that knows nothing of the others, so all of them can be asked
+KernelBench's repeated sampling: every sample is a seed that does not depend on the others, so all of them can be asked
 for at once. How often ``k`` samples hold a correct one is then :func:`pass_at_k`.
 """
 

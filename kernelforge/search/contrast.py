@@ -8,8 +8,8 @@ subtracts the mean of all scores in the exponent, which changes no probability.)
 The score here is the logarithm of the speed relative to the first correct kernel: 0.69 is twice as fast. It means the
 same for a measured and for a modelled time; the paper's is the speedup over the reference.
 
-While nothing is correct, every proposal is a seed, for the paper's first stages sample and never mend. With one bucket,
-the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``ncu``.
+While nothing is correct, every proposal is a seed, because the paper's first stages sample and never repair. With one
+bucket, the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``ncu``.
 """
 
 from __future__ import annotations

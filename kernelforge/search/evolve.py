@@ -2,7 +2,7 @@
 
 ShinkaEvolve's loop, made for kernels. What is the same: parents are drawn by how far they are above the median and how
 few children they have; a cost-aware bandit learns from gains over the parent; while nothing is correct, failures are
-mended; islands with migration. What differs:
+repaired; islands with migration. What differs:
 
 - the archive keeps the best kernel of each kind (:mod:`kernelforge.search.archive`), not the best 40 programs;
 - a candidate is new or not by its tokens and its PTX (:mod:`kernelforge.search.novelty`), not by embeddings;
@@ -47,7 +47,7 @@ class EvolveOptions(Record):
     """Candidates written from nothing at the start. Ours: Shinka is given its first program."""
     repairs: int = Field(default=3, ge=0)
     """Repairs in a row, while nothing is correct, before a new seed takes the place of a failing candidate. Ours:
-    Shinka mends without end."""
+    Shinka repairs without end."""
     sharpness: float = Field(default=10.0, gt=0, allow_inf_nan=False)
     """How much more often a parent above the median is drawn: weight sigmoid(sharpness * (score - median) / MAD) /
     (1 + children). Shinka: 10."""
@@ -58,7 +58,7 @@ class EvolveOptions(Record):
     decay: float = Field(default=0.95, gt=0, le=1)
     """Factor by which the bandit forgets gains at each new one. Shinka: 0.95."""
     cost_weight: float = Field(default=0.5, ge=0, le=1)
-    """How much the cost of an arm counts beside its gain, from 0 to 1. Shinka's ``cost_aware_coef``: 0.5."""
+    """Weight of the cost of an arm against its gain, from 0 to 1. Shinka's ``cost_aware_coef``: 0.5."""
     islands: int = Field(default=2, ge=1)
     """Populations that breed apart. Shinka: 2."""
     islands_after: int = Field(default=100, ge=0)
@@ -155,7 +155,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         for attempt in attempts:
             self._take_note(attempt)
         self._settle()
-        self._failing = [] if self.archives else self._to_mend()
+        self._failing = [] if self.archives else self._to_repair()
 
     def _take_note(self, attempt: Attempt) -> None:
         new = self._all.add(attempt)
@@ -200,7 +200,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
     def _migrate(self, kernels: Sequence[Attempt]) -> None:
         """Move an island's next best kernels to the next island; its best stays, as with Shinka's elitism.
 
-        Shinka draws migrants and where they go. Nothing may be drawn when a strategy is told, so the order decides.
+        Shinka draws migrants and where they go. ``tell`` may not draw random numbers, so the order decides.
         """
         if self.options.migration_rate == 0:
             return
@@ -212,14 +212,14 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
             moves |= {attempt.number: (island + 1) % self.options.islands for attempt in ranked[1 : 1 + count]}
         self._island |= moves
 
-    def _to_mend(self) -> list[int]:
-        """Failing candidates that nothing was made of yet, the latest ``batch`` of those not mended often enough."""
+    def _to_repair(self) -> list[int]:
+        """Failing candidates without children, the latest ``batch`` of those not repaired too often."""
         leaves = [attempt for attempt in self.known if is_repairable(attempt) and not self._children[attempt.number]]
-        return [attempt.number for attempt in leaves if self._mended(attempt) < self.options.repairs][
+        return [attempt.number for attempt in leaves if self._repairs_before(attempt) < self.options.repairs][
             -self.options.batch :
         ]
 
-    def _mended(self, attempt: Attempt) -> int:
+    def _repairs_before(self, attempt: Attempt) -> int:
         """Repairs in a row that led to an attempt."""
         count = 0
         while attempt.operator is Operator.REPAIR:
@@ -247,7 +247,7 @@ def _ranked(archive: dict[Cell, Attempt]) -> list[Attempt]:
 
 
 def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness: float) -> list[float]:
-    """How often each member is drawn: sigmoid(sharpness * (score - median) / MAD) / (1 + children).
+    """Weight with which each member is drawn: sigmoid(sharpness * (score - median) / MAD) / (1 + children).
 
     MAD is the median of the absolute deviations from the median, at least 1e-6 (ShinkaEvolve, ``database/parents.py``).
     A member without a score is drawn when no other can be.

@@ -7,7 +7,7 @@ from the fastest valid kernel so far, its profile and the history. It ends at de
 Which failed kernel the paper leaves open: here, of the last round, the one that got furthest in the cascade.
 
 With ``features``, each sample that starts from a valid kernel is asked to use one optimisation technique. A bandit
-(UCB1) deals them out by what came of each so far: whether it compiled, whether it was correct, and how much faster than
+(UCB1) selects them by the outcome of each so far: whether it compiled, whether it was correct, and how much faster than
 its parent it was. That is a community port's reading of the method's name; in the paper, features are the three checks.
 """
 
@@ -45,7 +45,7 @@ class FsrOptions(Record):
 
 @dataclass
 class Arm:
-    """What came of one technique."""
+    """Outcomes of one technique."""
 
     pulls: int = 0
     total: float = 0.0
@@ -98,7 +98,7 @@ class Fsr(GenerationalStrategy[FsrOptions]):
         return Proposal(Operator.FSR, parent=self._parent.number, technique=technique, coder=coder, sample=slot)
 
     def _next_parent(self) -> Attempt | None:
-        """What the next round is written from; None makes it a round of seeds."""
+        """The attempt that the next round starts from; None makes it a round of seeds."""
         rounds = best_per_step(self.known)
         last = rounds[-self.options.samples :]
         failed = deepest_failure(last)
@@ -107,7 +107,7 @@ class Fsr(GenerationalStrategy[FsrOptions]):
         return best_scoring(self.known) or deepest_failure(rounds)
 
     def _worth(self, attempt: Attempt) -> float:
-        """What a sample earns for its technique, 0 to 1: thirds for compiling, for being correct, and for speed.
+        """Reward of a sample for its technique, 0 to 1: thirds for compiling, for being correct, and for speed.
 
         The third of speed grows with the logarithm of the gain over the parent, and is whole at twice the speed. Ours.
         """
@@ -147,7 +147,7 @@ def pick_techniques_ucb1(arms: dict[str, Arm], samples: int) -> list[str]:
 
     UCB1 (Auer, Cesa-Bianchi, Fischer 2002): untried arms first, then the highest mean + sqrt(2 ln(all pulls) / pulls).
     What is dealt counts as a pull for the samples after it, and leaves the mean as it is, so that a round spreads. Ties
-    go by the order of the arms: a generator is seeded anew for every step, so it cannot break them alike for a round.
+    go by the order of the arms: a generator is seeded again for every step, so it cannot break them alike for a round.
     """
     pulls = {name: arm.pulls for name, arm in arms.items()}
     dealt = []

@@ -43,14 +43,14 @@ def is_correct(attempt: Attempt) -> bool:
 
 
 def is_repairable(attempt: Attempt) -> bool:
-    """Whether an attempt failed with a candidate that a Coder can mend."""
+    """Whether an attempt failed and has a candidate that a Coder can repair."""
     return not is_correct(attempt) and attempt.candidate is not None
 
 
 def best_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     """The best attempt of a task: the one accepted last.
 
-    It comes before others whatever their scores. Where time is measured it has the highest score anyway; modelled times
+    It comes before others with higher scores. Where time is measured it has the highest score anyway; modelled times
     cannot tell two good kernels apart, and there the counters decided.
     """
     return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)

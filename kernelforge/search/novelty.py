@@ -77,7 +77,7 @@ _FOLLOW = frozenset(";,)=([{:")
 
 
 class Novelty:
-    """What was seen so far."""
+    """Fingerprints of the candidates seen so far."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
@@ -93,7 +93,7 @@ class Novelty:
 
 
 def fingerprints(attempt: Attempt) -> tuple[str, ...]:
-    """What names an attempt's candidate: its normalised text, and its PTX and plan where it was compiled."""
+    """Fingerprints of the candidate of an attempt: its normalised text, and its PTX and plan where it was compiled."""
     candidate, build = attempt.candidate, attempt.evaluation.build
     if candidate is None:
         return ()

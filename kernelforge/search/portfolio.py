@@ -1,7 +1,7 @@
 """``portfolio``: several strategies in turn, each starting from the best result so far.
 
 A member searches until it has brought no new best in ``plateau`` steps, or ends by its own rule. The next one then
-starts afresh from everything that was tried, with nothing in its own past. When every member in turn has brought
+starts again from everything that was tried, with nothing in its own past. When every member in turn has brought
 nothing, the search is over. On Frontier-CS a portfolio with restarts beat each of its members at equal cost, as its
 authors report; which member wins differs from task to task.
 """
@@ -39,7 +39,7 @@ class PortfolioOptions(Record):
 
     @field_validator("members")
     @classmethod
-    def _known(cls, value: str) -> str:
+    def _check_members(cls, value: str) -> str:
         names = value.split(",")
         for name in names:
             if name not in MEMBERS:
@@ -102,7 +102,7 @@ class Portfolio(Strategy[PortfolioOptions]):
     def _propose(self, step: int, rng: Random) -> Proposal | None:
         ahead = step - len(self.steps)
         member, since_best = self.member, self._since_best
-        # The turn passes when the next step is told: until then a tuned child may still be a new best.
+        # The turn passes when the next step is recorded: until then a tuned child may still be a new best.
         if self._turn_is_over:
             member, since_best = self._fresh(self.turns + 1), 0
             member.start_from(self.attempts)

@@ -22,9 +22,9 @@ from kernelforge.search.history import best_per_step
 ROUNDS = 10
 """Rounds of a task, the seed included: the default of CudaForge and of its main results."""
 REPAIRS_IN_A_ROW = 2
-"""With ``rollback``, a broken child is mended at most this often before the search goes back to its best. Ours."""
+"""With ``rollback``, a failing child is repaired at most this often before the search goes back to its best. Ours."""
 SEEDS = 3
-"""With ``rollback``, a task with nothing correct is started afresh at most this often. Ours."""
+"""With ``rollback``, a task with nothing correct is started again at most this often. Ours."""
 
 
 class RefineOptions(Record):
@@ -79,7 +79,7 @@ class Refine(Strategy[RefineOptions]):
         return Proposal(Operator.SEED, coder=coder, sample=self._seeds, sight=self._sight)
 
     def _broken(self) -> int | None:
-        """The failed kernel that the next round has to mend, if it has to mend one."""
+        """The failed kernel that the next round has to repair, if there is one."""
         if self.options.rollback:
             latest = self.attempts[self.steps[-1]] if self.steps else None
             if latest is None or latest.candidate is None or self._repairs >= REPAIRS_IN_A_ROW:

@@ -69,7 +69,7 @@ class Nobody:
 
 def test_a_good_reply_is_read_and_its_messages_are_kept() -> None:
     script = Script(reply(GOOD))
-    found = tester.PromptedTester("script", script).propose(workbench.brief("layernorm"))
+    found = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
     assert found.generators == (ProposedGenerator(**GOOD),)
     assert [one.role for one in found.messages] == ["prompt", "reply"]
     (question,) = script.questions
@@ -78,14 +78,14 @@ def test_a_good_reply_is_read_and_its_messages_are_kept() -> None:
 
 def test_a_plan_outside_the_language_is_told_and_asked_for_again() -> None:
     script = Script(reply(GOOD, BAD), reply(GOOD))
-    found = tester.PromptedTester("script", script).propose(workbench.brief("layernorm"))
+    found = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
     assert [one.name for one in found.generators] == ["offset"]
     (complaint,) = script.complaints
     assert "generator 'shell': line 1: the plan language has no import" in complaint
 
 
 def test_a_reply_that_cannot_be_read_in_the_end_proposes_nothing() -> None:
-    found = tester.PromptedTester("script", Script("no", "no", "no")).propose(workbench.brief("layernorm"))
+    found = tester.LLMTester("script", Script("no", "no", "no")).propose(workbench.brief("layernorm"))
     assert found.generators == ()
     assert len(found.messages) == 4
 
@@ -116,7 +116,7 @@ def test_half_a_surrogate_pair_does_not_reach_the_journal() -> None:
 
 def test_the_prompt_shows_the_task_and_the_language_and_nothing_hidden() -> None:
     script = Script(reply(GOOD))
-    tester.PromptedTester("script", script).propose(workbench.brief("layernorm"))
+    tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
     text = script.questions[0].prompt.text
     for part in ("nn.LayerNorm(features)", "# Input generators", "at most four", '"generators"', "low(x)"):
         assert part in text, part
@@ -126,13 +126,13 @@ def test_the_prompt_shows_the_task_and_the_language_and_nothing_hidden() -> None
 
 def test_the_prompts_own_example_is_a_reply() -> None:
     script = Script(reply(GOOD))
-    tester.PromptedTester("script", script).propose(workbench.brief("layernorm"))
+    tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
     (example,) = tester.parse_tests(script.questions[0].prompt.text)
     parse_generator(example.plan, workbench.brief("layernorm").facts.at("small").inputs)
 
 
 def test_agreed_tests_are_those_that_torch_passes_and_the_others_say_why(zygote: Zygote) -> None:
-    script = tester.PromptedTester("script", Script(reply(GOOD, BAD, NAN)))
+    script = tester.LLMTester("script", Script(reply(GOOD, BAD, NAN)))
     with Oracle(zygote, load_task("core/layernorm")) as oracle:
         agreed, messages = tester.agree_on_tests(workbench.brief("layernorm"), script, oracle)
     offset, shell, nan = agreed
@@ -149,7 +149,7 @@ def test_a_refusal_tells_no_hidden_extent(zygote: Zygote) -> None:
     wrong_shape = {"name": "mixed", "why": "w", "plan": "def inputs(x, y):\n    return y, x\n"}
     brief = workbench.brief("matmul")
     with Oracle(zygote, load_task("core/matmul")) as oracle:
-        agreed, _ = tester.agree_on_tests(brief, tester.PromptedTester("script", Script(reply(wrong_shape))), oracle)
+        agreed, _ = tester.agree_on_tests(brief, tester.LLMTester("script", Script(reply(wrong_shape))), oracle)
     text = agreed[0].reason
     assert text == "a hidden size cannot be checked on such inputs"
 
@@ -181,5 +181,5 @@ def test_a_model_is_a_tester_by_its_specification(tmp_path: Path) -> None:
         made = make_tester(f"exchange:{tmp_path}", providers, Nobody())
     finally:
         providers.close()
-    assert isinstance(made, tester.PromptedTester)
+    assert isinstance(made, tester.LLMTester)
     assert made.name == f"exchange:{tmp_path}"

@@ -75,17 +75,17 @@ def test_unknown_tokens_have_an_unknown_price(unknown: dict[str, None]) -> None:
 def test_an_unknown_model_has_an_unknown_price() -> None:
     prices = Prices()
     assert prices.dollars("openai", "no-such-model", usage("no-such-model")) is None
-    assert not prices.known("openai", "no-such-model")
-    assert prices.known("openai", LISTED)
+    assert not prices.has_price("openai", "no-such-model")
+    assert prices.has_price("openai", LISTED)
 
 
 def test_the_list_does_not_hold_for_other_servers() -> None:
     """A server of one's own may call its model what it likes."""
     prices = Prices()
     assert prices.dollars("openai", LISTED, usage(), elsewhere=True) is None
-    assert not prices.known("openai", LISTED, elsewhere=True)
+    assert not prices.has_price("openai", LISTED, elsewhere=True)
     own = Prices({f"openai:{LISTED}": Price(input=1, output=1)})
-    assert own.known("openai", LISTED, elsewhere=True)
+    assert own.has_price("openai", LISTED, elsewhere=True)
     assert own.dollars("openai", LISTED, usage(), elsewhere=True) == pytest.approx(1.1)
 
 

@@ -52,7 +52,7 @@ def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:
     kernels = ", ".join(f"`{name}`" for name in rendered.kernels)
     code = f"{fenced(rendered.source, 'cuda')}\n\n{fenced(rendered.plan, 'python')}\n"
     if request.operator is not Operator.CONTRAST:
-        return f"{choice.said}\n\nKernels: {kernels}.\n\n{code}"
+        return f"{choice.words}\n\nKernels: {kernels}.\n\n{code}"
     # The three parts that CUDA-L1's prompt asks for.
     examples = [example for example in (request.parent, *request.inspirations) if example is not None]
     times = (
@@ -62,7 +62,7 @@ def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:
     )
     analysis = "\n".join(times) or "- the examples have no times to compare"
     return (
-        f"## Performance Analysis\n\n{analysis}\n\n## Algorithm Design\n\n1. {choice.said}\n2. The kernels are "
+        f"## Performance Analysis\n\n{analysis}\n\n## Algorithm Design\n\n1. {choice.words}\n2. The kernels are "
         f"{kernels}.\n\n"
         f"## Code Implementation\n\n{code}"
     )
@@ -75,7 +75,7 @@ class Choice(NamedTuple):
     """A design, and the words that it is proposed with."""
 
     design: Design
-    said: str
+    words: str
 
 
 def write(brief: TaskContext, design: Design) -> Rendered:
@@ -212,11 +212,11 @@ def _instead_of_anothers(request: CoderRequest) -> Choice:
     own = [past for past in request.history if _design(past) is not None and past.evaluation.verdict is Verdict.OK]
     if not own:
         choice = _seed(request)
-        return choice._replace(said=f"The candidate shown is not mine, so I write my own. {choice.said}")
+        return choice._replace(words=f"The candidate shown is not mine, so I write my own. {choice.words}")
     best = _design(max(own, key=value))
     assert best is not None
     choice = _addition(request, best)
-    return choice._replace(said=f"The candidate shown is not mine, so I go on from the best of mine. {choice.said}")
+    return choice._replace(words=f"The candidate shown is not mine, so I go on from the best of mine. {choice.words}")
 
 
 def _addition(request: CoderRequest, base: Design, order: Sequence[str] = ()) -> Choice:
@@ -225,7 +225,7 @@ def _addition(request: CoderRequest, base: Design, order: Sequence[str] = ()) ->
 
 
 def _fresh(request: CoderRequest, designs: Iterable[Design]) -> Iterator[Design]:
-    """Those of the designs that no attempt at the task has tried; what moves were taken in which order is all one."""
+    """The designs that no attempt of the task has tried; the order of their moves does not count."""
     tried = {frozenset(design.moves) for past in request.history if (design := _design(past)) is not None}
     return (design for design in designs if frozenset(design.moves) not in tried)
 

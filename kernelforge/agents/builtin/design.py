@@ -57,7 +57,7 @@ class Design:
 
     @classmethod
     def of(cls, source: str) -> Design | None:
-        """The design that a source declares; None where another Coder wrote it, whatever it wrote after the mark."""
+        """The design that a source declares; None where its first line is not one that the built-in Coder writes."""
         match = re.search(rf"^{re.escape(_MARK)}(.{{,{_MOST_CHARS}}})$", source, re.MULTILINE)
         if match is None:
             return None

@@ -33,7 +33,7 @@ class BuiltinJudge:
     name = NAME
 
     def find(self, request: JudgeRequest) -> Finding:
-        """What to mend, what to improve (the ``rank``-th of it), or that nothing is left."""
+        """The one issue to fix, the ``rank``-th improvement, or a ``stop`` when nothing is left."""
         correct = request.parent.evaluation.verdict is Verdict.OK
         return _optimise(request) if correct else advise(request.parent)
 
@@ -83,7 +83,7 @@ def _by_moves(request: JudgeRequest, profile: Profile, design: Design) -> list[F
 
 
 def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
-    """What a profile shows of any candidate, the most costly first, less what was tried without gain."""
+    """Findings by the profile, which fit any candidate: the most costly first, without those tried in vain."""
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
     facts = next((item for item in request.brief.facts.sizes if item.size == profile.size), None)
     diagnoses = [
@@ -121,12 +121,12 @@ def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:
 
 
 def _others_answer(history: Sequence[Attempt]) -> bool:
-    """Whether somebody other than the built-in Coder writes candidates in this task."""
+    """Whether a Coder other than the built-in one writes candidates for this task."""
     return any(attempt.coder not in ("", NAME) for attempt in history)
 
 
 def failed_moves(history: Sequence[Attempt]) -> set[str]:
-    """Moves that were tried and did not become the best, mended or not."""
+    """Moves whose attempts did not become the best, repaired or not."""
     return {
         past.finding.move for past in _failed(history) if past.finding is not None and past.finding.move is not None
     }

@@ -47,7 +47,7 @@ class KernelPart:
 
 @dataclass(frozen=True)
 class TransformEvidence:
-    """Why a move should pay, in numbers, and the counters that will show whether it did."""
+    """Numbers that suggest a move, and the counters that will show whether it paid."""
 
     headline: str
     why: str

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class Bottleneck(StrEnum):
-    """What holds a correct kernel back. A diagnosis ranks these; each note says which of them it is about."""
+    """A cause that limits a correct kernel. A diagnosis ranks these; each note names those it is about."""
 
     UNCOALESCED = "uncoalesced"
     """Neighbouring threads touch addresses far apart: more sectors per request than the data needs."""

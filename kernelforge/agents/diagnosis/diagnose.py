@@ -1,6 +1,6 @@
 """Rank what limits a candidate, from its profile alone; pure functions over records.
 
-Works on any candidate, whoever wrote it: nothing is read from its text. Each diagnosis names a bottleneck, the kernel,
+Works on the candidates of any Coder: nothing is read from their text. Each diagnosis names a bottleneck, the kernel,
 the numbers that show it, and the metrics that a cure moves. They are ranked by what they cost: the part of the time,
 under all hardware limits together, that the fault accounts for. Limits are summed rather than the largest taken,
 because one that hides behind another today binds once that one is cured.
@@ -45,8 +45,8 @@ def diagnose(
     """Everything that holds a candidate back, the most costly first; each bottleneck once, in its worst kernel.
 
     Args:
-        profile: the candidate's profile. Counters of the emulated device tell most; a measured profile has them beside
-            its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the same names,
+        profile: the candidate's profile. Counters of the emulated device tell most; a measured profile has them in
+            addition to its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the same names,
             or of the nearest meaning, are used.
         build: what ptxas reported, for spills.
         facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.

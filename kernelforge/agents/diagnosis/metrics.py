@@ -207,7 +207,7 @@ class PlanMetrics:
 
     @property
     def loadable_bytes(self) -> float:
-        """What a kernel has to load at most: the task's inputs, or, among several kernels, all that must move."""
+        """Bytes that a kernel has to load at most: the inputs of the task; of several kernels, all that must move."""
         if self.facts is None or len(self.kernels) > 1:
             return self.compulsory_bytes
         input_bytes = sum(spec.nbytes for spec in self._tensors) - (self.output_bytes or 0.0)

@@ -14,7 +14,7 @@ from kernelforge.search.base import ProfileVisibility
 HISTORY_SHARED = 10
 """Latest attempts that are named at all; KernelAgent shares as many between its workers."""
 HISTORY_DETAILED = 5
-"""Latest of those that are told with finding and outcome; KernelAgent prompts with as many."""
+"""Latest of those that are shown with finding and outcome; KernelAgent prompts with as many."""
 HISTORY_CHARS = 6_000
 
 
@@ -48,7 +48,7 @@ def timing(attempt: Attempt) -> str:
 
 
 def timing_details(attempt: Attempt) -> list[str]:
-    """How a measured time came about, a line each: baselines with their uncertainty, and what is and is not in it."""
+    """Details of a measured time, a line each: baselines with their uncertainty, and what the time includes."""
     performance = attempt.evaluation.performance
     details = None if performance is None else performance.timing
     if performance is None or details is None:
@@ -94,7 +94,7 @@ def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
 def changes_since_parent(
     attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibility, limit: int = 12
 ) -> list[str]:
-    """What the attempt changed in its parent's profile, what it was to change first; empty where either has none."""
+    """Changes from the profile of the parent, the metrics of the finding first; empty where either has no profile."""
     parent = find(history, attempt.parent)
     if parent is None or parent.profile is None or attempt.profile is None:
         return []
@@ -105,7 +105,7 @@ def changes_since_parent(
 def history_text(
     history: Sequence[Attempt], sight: ProfileVisibility, budget: int = HISTORY_CHARS, detailed: int = HISTORY_DETAILED
 ) -> str:
-    """The latest attempts, oldest first, within ``budget`` characters: what was tried and what came of it."""
+    """The latest attempts with their outcomes, oldest first, within ``budget`` characters."""
     shared = list(history)[-max(HISTORY_SHARED, detailed) :]
     entries: list[str] = []
     for age, attempt in enumerate(reversed(shared)):
@@ -145,8 +145,10 @@ def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibilit
 
 
 def trials_text(attempt: Attempt, history: Sequence[Attempt]) -> str:
-    """What tuning found for each combination of an attempt's values, the fastest first; those of a tuned child stand
-    with its parent. Empty when nothing was tuned."""
+    """Results of tuning by combination, the fastest first; a tuned child has those of its parent.
+
+    Empty when nothing was tuned.
+    """
     parent = find(history, attempt.parent) if attempt.operator is Operator.TUNE else None
     trials = attempt.trials or (parent.trials if parent is not None else ())
     ordered = sorted(trials, key=lambda trial: (-trial.rung, trial.time_us is None, trial.time_us or 0.0))

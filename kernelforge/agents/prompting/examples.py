@@ -31,19 +31,19 @@ SEED = 1
 
 @dataclass(frozen=True)
 class Case:
-    """What a prompt is rendered with."""
+    """The attempts that a prompt is rendered with."""
 
     brief: TaskContext
     history: tuple[Attempt, ...] = ()
     parent: Attempt | None = None
     """The attempt that the prompt is about."""
     finding: Finding | None = None
-    """What a Judge said of it."""
+    """The finding of a Judge on it."""
 
 
 @dataclass(frozen=True)
 class Variation:
-    """What may differ between prompts of one name about one attempt."""
+    """Settings that may differ between prompts of one name about one attempt."""
 
     technique: str | None = None
     sample: int = 0
@@ -158,7 +158,7 @@ def _proposed(request: CoderRequest) -> Candidate:
 
 
 def _judged(brief: TaskContext, history: tuple[Attempt, ...]) -> Finding | None:
-    """What the built-in Judge says of the last attempt; None when it has nothing to improve."""
+    """The finding of the built-in Judge on the last attempt; None when nothing is left to improve."""
     finding = BuiltinJudge().find(JudgeRequest(brief, history[-1], history))
     return None if finding.kind == "stop" else finding
 

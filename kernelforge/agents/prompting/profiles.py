@@ -21,17 +21,17 @@ _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond",
 
 
 def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
-    """Those of ``metrics`` that ``sight`` shows, in the order of a table."""
+    """The metrics that ``sight`` shows, in the order of a table."""
     if sight.metrics == "none":
         return []
     if sight.metrics == "subset":
         named = {metric.name: metric for metric in metrics}
         return [named[name] for name in CUDAFORGE if name in named]
     allowed = (metric for metric in metrics if sight.latency or metric.unit not in _TIME_UNITS)
-    return sorted(allowed, key=lambda metric: _place(metric.name))
+    return sorted(allowed, key=lambda metric: _table_rank(metric.name))
 
 
-def _place(name: str) -> tuple[int, str]:
+def _table_rank(name: str) -> tuple[int, str]:
     return next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST)), name
 
 
@@ -39,7 +39,7 @@ def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = Tru
     """A profile as Markdown: a row per metric with unit and origin; for a full sight roofline and hot spots too.
 
     For the subset, ``absent`` has the metrics named that this device does not give; ``also`` names metrics that a
-    finding speaks of, which are shown whatever the subset is.
+    finding speaks of, which are shown even outside the subset.
     """
     kernels = _shown_kernels(profile)
     columns = kernels if len(profile.kernels) > 1 else []

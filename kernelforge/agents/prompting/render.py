@@ -90,13 +90,13 @@ LIMITS = {
 }
 """Characters of each text that others wrote; what is longer is cut in the middle, and a line there says so.
 
-``example`` is the source of an attempt that is shown beside the one to work on.
+``example`` is the source of an attempt that is shown in addition to the one to work on.
 """
 MAX_LESSONS = 10
 
 
 def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) -> Prompt:
-    """The prompt of a template for an agent. ``context`` is what the template needs beside the brief.
+    """The prompt of a template for an agent. ``context`` is what the template needs in addition to the brief.
 
     Raises:
         UsageError: the installation lacks a page or a template.

@@ -181,7 +181,7 @@ class RunProgress:
         elif event.kind == "attempt" and event.attempt is not None:
             self._count(event.attempt, now)
         elif event.kind == "task_finished" and event.task is not None:
-            if not event.left:
+            if not event.unfinished:
                 self._finished.add(event.task)
                 self._last_finish = now
             self._leave(event.task)

@@ -314,7 +314,7 @@ class CppEmitter:
                 term = self.text(piece.coord)
             else:
                 term = self._var(piece.group)
-                if not piece.whole:
+                if not piece.complete:
                     term = f"{term} % {self.signature.extent(piece.extent)}"
             if not result:
                 result = term
@@ -328,7 +328,7 @@ class CppEmitter:
         pieces = _pieces(value.shape, coords)
         tail = pieces[-1] if pieces else None
         group = tail.group if tail is not None else None
-        row = self.cached_rows.get(holder) if group is not None and tail is not None and tail.whole else None
+        row = self.cached_rows.get(holder) if group is not None and tail is not None and tail.complete else None
         movable = all(piece.coord.lives_everywhere for piece in pieces)
         if self.hoisted is None or self._guarded or tail is None or group is None or not group.vector or not movable:
             where = self._horner(pieces) if row is None or group is None else self._var(group)
@@ -351,7 +351,7 @@ class CppEmitter:
         self.lines = hoisted
         tail = pieces[-1]
         assert tail.group is not None
-        if not tail.whole:
+        if not tail.complete:
             name = self.fresh("c")
             hoisted.append(f"const int {name} = {tail.group.var} % {self.signature.extent(tail.extent)};")
             pieces = [*pieces[:-1], _Piece(Coordinate(name), None, tail.extent, False)]
@@ -367,7 +367,7 @@ class _Piece:
     coord: Coordinate
     group: LoopGroup | None
     extent: Dim
-    whole: bool
+    complete: bool
 
 
 def _trim(coords: tuple[Coordinate, ...], value: Value) -> tuple[Coordinate, ...]:

@@ -12,7 +12,7 @@ THREADS = 256
 
 @dataclass(frozen=True)
 class Options:
-    """What the design's moves switch on. Generators use what applies to them."""
+    """Options that the moves of a design switch on; each generator uses those that apply to it."""
 
     vectorise: bool = False
     block_shape: bool = False
@@ -39,7 +39,7 @@ class KernelText:
 
     @property
     def callee(self) -> str:
-        """What stands before the launch brackets."""
+        """Name of the kernel as the plan launches it: the text before the launch brackets."""
         if not self.template:
             return self.name
         arguments = ", ".join(f"{{{name}}}" for name in self.template)

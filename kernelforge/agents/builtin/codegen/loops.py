@@ -60,7 +60,7 @@ def result_of(reduce: Reduce, accumulator: str) -> str:
 
 
 class LoopEmitter(CppEmitter):
-    """An emitter whose threads loop on their own over whatever their element needs."""
+    """An emitter whose threads each loop over all that their element needs."""
 
     def loop(self, value: Value, coords: tuple[Coordinate, ...]) -> str:
         if isinstance(value, Reduce):

@@ -60,7 +60,7 @@ class _TileWriter:
             (64, 64, 16, 4, 4) if options.register_tile else (16, 16, 16, 1, 1)
         )
 
-    def _left(self) -> tuple[str, bool]:
+    def _left_operand(self) -> tuple[str, bool]:
         """Element (m, kk) of the left operand, and whether kk is its fast coordinate."""
         if isinstance(self.anchor, Convolution):
             return self.em.read(self.anchor.weight, (*self.m.coords(), *self.k.coords())), True
@@ -81,7 +81,7 @@ class _TileWriter:
     def _fill(self, side: str, extent: int, axis: LoopGroup, limits: tuple[str, str]) -> list[str]:
         """The loop in which the block's threads load one operand's tile."""
         with self.em.scope() as body:
-            element, k_is_fast = self._left() if side == "a" else self._right()
+            element, k_is_fast = self._left_operand() if side == "a" else self._right()
         depth, threads = self.bk, (self.bm // self.tm) * (self.bn // self.tn)
         k_at, r_at = (f"e % {depth}", f"e / {depth}") if k_is_fast else (f"e / {extent}", f"e % {extent}")
         return [

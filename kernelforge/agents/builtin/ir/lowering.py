@@ -173,7 +173,7 @@ class Lowering:
         return argument
 
     def extent(self, size: int, *near: Dim) -> Dim:
-        """An integer of the graph as what it is at every size, as far as that can be told from its value.
+        """An integer of the graph as an extent that holds at every size, as far as its value shows it.
 
         One of ``near``; an attribute of the reference that changes with the size; the extent of an input or a weight;
         a part of one of ``near``; else the number itself.
@@ -241,7 +241,7 @@ class Lowering:
         return arg
 
     def count(self, value: Value, axes: Sequence[int]) -> Extent:
-        """How many elements lie along ``axes``, as a value."""
+        """Number of elements along ``axes``, as a value."""
         return Extent((), DType.INT32, product(tuple(value.shape[axis] for axis in axes)), origin=self.origin)
 
     def drop(self, value: Value, axes: Sequence[int]) -> Value:

@@ -2,7 +2,7 @@
 
 A program is a set of values, each a function from coordinates to an element. Pointwise values and views are only
 formulas; reductions, scans, contractions, convolutions and windows need a loop. Extents are symbolic: text of the
-launch-plan language, with the value they have at the full size beside it.
+launch-plan language, together with their value at the full size.
 """
 
 from __future__ import annotations

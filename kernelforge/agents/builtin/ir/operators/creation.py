@@ -32,7 +32,7 @@ def _full_like(lo: Lowering, x: Value, value: float, **_: Any) -> Value:
 
 
 def _register(name: str, text: str) -> None:
-    def given(lo: Lowering, sizes: Sequence[int], **_: Any) -> Value:
+    def sized(lo: Lowering, sizes: Sequence[int], **_: Any) -> Value:
         return lo.constant(text, _shape(lo, sizes))
 
     def new(lo: Lowering, _x: Value, sizes: Sequence[int], **_: Any) -> Value:
@@ -41,7 +41,7 @@ def _register(name: str, text: str) -> None:
     def like(lo: Lowering, x: Value, **_: Any) -> Value:
         return lo.constant(text, x.shape)
 
-    handlers: dict[str, Callable[..., Value]] = {name: given, f"new_{name}": new, f"{name}_like": like}
+    handlers: dict[str, Callable[..., Value]] = {name: sized, f"new_{name}": new, f"{name}_like": like}
     for word, handler in handlers.items():
         lowers(word)(handler)
 

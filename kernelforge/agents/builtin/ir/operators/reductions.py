@@ -186,7 +186,7 @@ for _name, _op in (("cumsum", "sum"), ("cumprod", "prod"), ("logcumsumexp", "log
 def _register_extreme_scan(name: str, op: str) -> None:
     @lowers(name)
     def handler(lo: Lowering, x: Value, axis: int) -> list[Value]:
-        # Values only: a reference that asks for the places as well is told that this form is not known.
+        # Values only: a reference that also uses the indices raises that this form is not known.
         return [Scan(x.shape, x.dtype, op, x, axis % len(x.shape), origin=lo.origin)]
 
 

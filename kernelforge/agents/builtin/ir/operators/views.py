@@ -144,9 +144,9 @@ def _bound(lo: Lowering, bound: int, extent: Dim) -> Dim:
 def _slice(
     lo: Lowering, x: Value, axis: int = 0, start: int | None = None, end: int | None = None, step: int = 1
 ) -> Value:
-    whole = x.shape[axis]
-    first = _bound(lo, start or 0, whole)
-    extent = less(_bound(lo, LAST if end is None else end, whole), first)
+    axis_extent = x.shape[axis]
+    first = _bound(lo, start or 0, axis_extent)
+    extent = less(_bound(lo, LAST if end is None else end, axis_extent), first)
     if step == 1:
         return narrow(lo, x, axis, first, extent)
     extent = Dim(f"({extent.text} + {step - 1}) // {step}", -(-extent.value // step))
@@ -176,16 +176,16 @@ def chunk(lo: Lowering, x: Value, count: int, axis: int = 0) -> list[Value]:
 
 @lowers("split", "split_with_sizes")
 def _split(lo: Lowering, x: Value, sizes: int | Sequence[int], axis: int = 0) -> list[Value]:
-    whole = x.shape[axis]
+    axis_extent = x.shape[axis]
     if isinstance(sizes, int):
-        return chunk(lo, x, whole.value // sizes if whole.value % sizes == 0 else 0, axis)
+        return chunk(lo, x, axis_extent.value // sizes if axis_extent.value % sizes == 0 else 0, axis)
     if len(set(sizes)) == 1:
         return chunk(lo, x, len(sizes), axis)
-    extents = [lo.extent(size, whole) for size in sizes]
+    extents = [lo.extent(size, axis_extent) for size in sizes]
     rest = literal(0)
     for extent in extents[:-1]:
         rest = more(rest, extent)
-    return _parts(lo, x, axis, [*extents[:-1], less(whole, rest)])
+    return _parts(lo, x, axis, [*extents[:-1], less(axis_extent, rest)])
 
 
 @lowers("cat", "concat", "concatenate")
@@ -343,7 +343,7 @@ lowers("triu")(_triangle(">="))
 def _nearest(lo: Lowering, x: Value, size: Sequence[int] | None, scales: Any = None, *_: Any) -> Value:
     factors = [] if not isinstance(scales, list) else [int(scale) for scale in scales if float(scale).is_integer()]
     if len(factors) != len(x.shape) - 2:
-        raise UnsupportedError("the built-in Coder scales images up by whole factors only")
+        raise UnsupportedError("the built-in Coder scales images up by axis_extent factors only")
     for position, factor in enumerate(factors):
         axis = 2 + position
         x = along(lo, x, axis, product((x.shape[axis], literal(factor))), f"({{k}} / {factor})")
