@@ -2,8 +2,8 @@
 
 A request is ``NNNN-<agent>-<task>.prompt.md``, put there in one rename. The answer is ``NNNN-<agent>-<task>.reply.md``
 in the same folder: rename it into place, or write it in place; it is read once two polls in a row find it unchanged. A
-reply that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the prompt then
-waits for another, three replies in all.
+reply that cannot be used is renamed to ``....rejected-K.md`` and ``....error.md`` says what is wrong with it; the
+prompt then waits for another, three replies in all.
 """
 
 from __future__ import annotations

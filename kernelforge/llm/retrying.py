@@ -74,7 +74,7 @@ def with_retries(
             over = f"over {state.seconds_since_start or 0.0:.0f} s"
             cause = f"{state.attempt_number} {'try' if state.attempt_number == 1 else 'tries'} {over} failed"
         raise ProviderError(
-            f"{name} could not be asked: {cause}; the last reason: {error}. Nothing of the run is lost: "
+            f"{name} could not be asked: {cause}; the last reason: {error}. The run keeps all its results: "
             f"`kernelforge resume` goes on once the provider answers again"
         ) from error
 

@@ -140,7 +140,7 @@ def _stage(profile: Profile) -> TransformEvidence | None:
         f"{SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector; kernels that walk rows make {part.share:.0%} of it, "
         f"{reload_factor:.2f}x the compulsory bytes"
     )
-    return TransformEvidence("every pass over a row fetches it from the caches anew", why, (SECTORS, REQUESTS))
+    return TransformEvidence("every pass over a row fetches it from the caches again", why, (SECTORS, REQUESTS))
 
 
 def _vectorise(profile: Profile) -> TransformEvidence | None:

@@ -46,8 +46,8 @@ def diagnose(
 
     Args:
         profile: the candidate's profile. Counters of the emulated device tell most; a measured profile has them in
-            addition to its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the same names,
-            or of the nearest meaning, are used.
+            addition to its own, and its time and traffic then decide. Of Nsight Compute's metrics alone those of the
+            same names, or of the nearest meaning, are used.
         build: what ptxas reported, for spills.
         facts: what is known of the task at the profile's size, for intermediates, dtypes and flops.
         spec: the device; by default the one that the profile names. The profile of a GPU does not name its model:

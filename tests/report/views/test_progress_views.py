@@ -156,7 +156,7 @@ def test_a_run_that_goes_on_counts_what_earlier_sittings_did() -> None:
     assert bars(view)["seconds"] == (10, 60)
     assert view.funnel["generated"] == 7
     assert {gain.attempt for gain in view.gains} == {attempt.id for attempt in ATTEMPTS[:7] if attempt.accepted}
-    fold.on_event(Event("task_finished", task="matmul", message="stopped: asked to stop", left=True), at(1020))
+    fold.on_event(Event("task_finished", task="matmul", message="stopped: asked to stop", unfinished=True), at(1020))
     assert bars(fold.view(at(1021)))["tasks"] == (1, 3)
 
 

@@ -343,7 +343,7 @@ lowers("triu")(_triangle(">="))
 def _nearest(lo: Lowering, x: Value, size: Sequence[int] | None, scales: Any = None, *_: Any) -> Value:
     factors = [] if not isinstance(scales, list) else [int(scale) for scale in scales if float(scale).is_integer()]
     if len(factors) != len(x.shape) - 2:
-        raise UnsupportedError("the built-in Coder scales images up by axis_extent factors only")
+        raise UnsupportedError("the built-in Coder scales images up by whole factors only")
     for position, factor in enumerate(factors):
         axis = 2 + position
         x = along(lo, x, axis, product((x.shape[axis], literal(factor))), f"({{k}} / {factor})")
