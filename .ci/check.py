@@ -28,18 +28,18 @@ STEPS = {
     "tests": ["pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
 }
 FOLDERS = [
-    os.path.dirname(found.origin)
+    os.path.dirname(spec.origin)
     for name in ("torch", "sympy", "mpmath", "numba", "llvmlite", "numpy")
-    if (found := importlib.util.find_spec(name)) and found.origin
+    if (spec := importlib.util.find_spec(name)) and spec.origin
 ]
 BESIDE_TYPES = (
     ["-m", "compileall", "-q", *FOLDERS],
     ["-c", "from kernelforge.devices.emulated.execute.loaded_module import warm_up; warm_up()"],
 )
 COLLECT = ["-m", "pytest", "-q", "-q", "-q", "--collect-only", "-n", "0"]
-"""Run one after another beside mypy, which takes one core: they leave on disk what each worker and each helper process
-would otherwise compile for itself, of torch and what it needs where pip was told to compile nothing, of the emulator
-and of the tests. A test that cannot be imported fails with the tests, where that is told."""
+"""Run one after another while mypy runs, which takes one core. They fill the caches of compiled Python files (pip may
+have compiled none), of the emulator, and of the tests, for all workers and helper processes. A test that cannot be
+imported is reported by the step ``tests``."""
 
 
 def main(arguments: list[str]) -> int:

@@ -1,8 +1,8 @@
-"""How many tasks of each suite the built-in Coder's first design solves.
+"""Count the tasks of each suite that the built-in Coder's first design solves.
 
 The first design (no moves: one thread per output element or row) is evaluated on an emulated device: values are
 compared at every size within its reach, which leaves out the full size of the large tasks. Prints the share per suite
-beside its target, then each task that is not OK with the reason. Exits with 1 when a target is missed.
+and its target, then each task that is not OK with the reason. Exits with 1 when a target is missed.
 
     python benchmarks/builtin.py [SUITE ...] [--task NAME ...] [--moves MOVE,...] [--device emulated:h100]
 """
@@ -29,11 +29,11 @@ TARGETS = {"level1": 0.6, "level2": 0.4}
 
 
 class Solved(NamedTuple):
-    """How one task ended."""
+    """Outcome of one task."""
 
     task: str
     ok: bool
-    said: str
+    detail: str
     seconds: float
 
 
@@ -41,8 +41,8 @@ def solve(workshop: EvaluatorPool, task: Task, design: Design) -> Solved:
     """Write the design for one task and evaluate it."""
     start = time.perf_counter()
 
-    def ended(ok: bool, said: str) -> Solved:
-        return Solved(task.name, ok, said, time.perf_counter() - start)
+    def ended(ok: bool, detail: str) -> Solved:
+        return Solved(task.name, ok, detail, time.perf_counter() - start)
 
     try:
         evaluator = workshop.evaluator(task)
@@ -80,11 +80,11 @@ def main() -> int:
             solved = []
             for task in tasks:
                 solved.append(solve(workshop, task, design))
-                print(f"{name}/{task.name}: {solved[-1].said or 'OK'} ({solved[-1].seconds:.1f} s)", file=sys.stderr)
-            right = sum(one.ok for one in solved)
+                print(f"{name}/{task.name}: {solved[-1].detail or 'OK'} ({solved[-1].seconds:.1f} s)", file=sys.stderr)
+            right = sum(outcome.ok for outcome in solved)
             share, target = right / max(len(solved), 1), TARGETS.get(name, 0.0)
             met = met and share >= target
-            missed += [one._replace(task=f"{name}/{one.task}") for one in solved if not one.ok]
+            missed += [outcome._replace(task=f"{name}/{outcome.task}") for outcome in solved if not outcome.ok]
             table.add_row(
                 name,
                 str(len(solved)),
@@ -95,8 +95,8 @@ def main() -> int:
             )
     console = Console(width=120)
     console.print(table)
-    for one in missed:
-        console.print(f"{one.task}: {one.said}", highlight=False)
+    for outcome in missed:
+        console.print(f"{outcome.task}: {outcome.detail}", highlight=False)
     return 0 if met else 1
 
 

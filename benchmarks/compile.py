@@ -1,11 +1,11 @@
-"""How long a candidate takes to build, against nvcc on the same kernel as torch's ``load_inline`` would build it.
+"""Time to build a candidate, against nvcc on the same kernel as torch's ``load_inline`` would build it.
 
     python benchmarks/compile.py [--builds 60] [--nvcc-runs 1] [--skip-nvcc]
 
 Every build has fresh source, so nothing comes from a cache; each goes through the whole of ``Compiler.build``: a new
 confined child, NVRTC to a real-architecture cubin and PTX, diagnostics, launch signature check, policy gate. The other
 side is what ``load_inline`` runs for the same kernel with ``#include <torch/extension.h>``: nvcc on ``cuda.cu``, which
-is what the ratio is against, and g++ on the binding, which is shown beside it. Fails (exit code 1) when the median
+is what the ratio is against, and g++ on the binding, which is shown next to it. Fails (exit code 1) when the median
 warm build is slower than 60 ms or the ratio is below 500. Without nvcc the ratio is not measured, and that is said.
 """
 
@@ -70,7 +70,7 @@ def warm_builds_ms(count: int) -> list[float]:
             result = compiler.build(source, ["vector_add"], arch=ARCH, signatures=[SIGNATURE])
             elapsed = (time.perf_counter() - start) * 1e3
             if not isinstance(result, Artifact) or result.build.cached:
-                sys.exit(f"the vector add did not build afresh: {result}")
+                sys.exit(f"the vector add was not built again: {result}")
             if number >= 3:
                 times.append(elapsed)
     return times
@@ -120,14 +120,16 @@ def main() -> int:
     console = Console()
 
     try:
-        ours = warm_builds_ms(options.builds)
+        nvrtc_ms = warm_builds_ms(options.builds)
     except KernelForgeError as error:
         sys.exit(str(error))
-    p50 = statistics.median(ours)
+    p50 = statistics.median(nvrtc_ms)
     table = Table(title=f"vector add to {ARCH}")
     for column in ("build", "runs", "p50", "p90"):
         table.add_column(column, justify="left" if column == "build" else "right")
-    table.add_row("KernelForge, warm, fresh source", str(len(ours)), f"{p50:.1f} ms", f"{percentile(ours, 0.9):.1f} ms")
+    table.add_row(
+        "KernelForge, warm, fresh source", str(len(nvrtc_ms)), f"{p50:.1f} ms", f"{percentile(nvrtc_ms, 0.9):.1f} ms"
+    )
 
     ratio = None
     nvcc = shutil.which("nvcc")

@@ -34,7 +34,7 @@ def load(results: Path) -> tuple[Run, list[Task], list[Attempt]]:
 
 
 def best_of(attempts: list[Attempt], task: str) -> Attempt | None:
-    return next((one for one in reversed(attempts) if one.task == task and one.accepted), None)
+    return next((attempt for attempt in reversed(attempts) if attempt.task == task and attempt.accepted), None)
 
 
 def passed_everywhere(attempt: Attempt | None) -> bool:
@@ -58,7 +58,7 @@ def cut(attempt: Attempt, by_id: dict[str, Attempt]) -> float:
     assert attempt.profile is not None
     assert parent.profile is not None
     name = attempt.finding.metrics[0]
-    before, after = (one.profile.value(name.removeprefix("+")) for one in (parent, attempt))
+    before, after = (record.profile.value(name.removeprefix("+")) for record in (parent, attempt))
     assert before is not None
     assert after is not None
     change = (after - before) / before
@@ -79,11 +79,11 @@ def main() -> int:
     assert run.ended is not None
     seconds = (datetime.fromisoformat(run.ended) - datetime.fromisoformat(run.started)).total_seconds()
     best = {task.name: best_of(attempts, task.name) for task in tasks}
-    everywhere = sum(passed_everywhere(one) for one in best.values())
+    everywhere = sum(passed_everywhere(attempt) for attempt in best.values())
     bound = {task.name: dram_ratio(best[task.name]) for task in tasks if "bandwidth" in task.tags}
     worst = max(bound, key=lambda name: bound[name])
-    by_id = {one.id: one for one in attempts}
-    cuts = {one.id: cut(one, by_id) for one in attempts if one.accepted and one.finding is not None}
+    by_id = {attempt.id: attempt for attempt in attempts}
+    cuts = {attempt.id: cut(attempt, by_id) for attempt in attempts if attempt.accepted and attempt.finding is not None}
     least = min(cuts, key=lambda name: cuts[name])
     rows = [
         ("run, seconds", f"{seconds:.0f}", f"<= {SECONDS:.0f}", seconds <= SECONDS),

@@ -56,7 +56,7 @@ Outcome = dict[str, tuple[str | None, str, bool]]
 
 
 class Part(NamedTuple):
-    """What came of one part."""
+    """Result of one part."""
 
     faults: int
     lost: int = 0
@@ -69,10 +69,10 @@ class Part(NamedTuple):
 def outcomes(results: Path) -> dict[str, tuple[str, Outcome]]:
     """By run: its state, and its attempts."""
     with Store.open(results / DATABASE_NAME, create=False) as store:
-        found = {}
+        by_run = {}
         for run in store.runs():
             attempts = store.attempts(run.id)
-            told = {
+            by_attempt = {
                 attempt.id.removeprefix(run.id): (
                     attempt.candidate.hash if attempt.candidate else None,
                     attempt.evaluation.verdict.value,
@@ -80,16 +80,16 @@ def outcomes(results: Path) -> dict[str, tuple[str, Outcome]]:
                 )
                 for attempt in attempts
             }
-            if len(told) != len(attempts):
+            if len(by_attempt) != len(attempts):
                 raise SystemExit("an attempt is there twice")
-            found[run.id] = run.state.value, told
-        return found
+            by_run[run.id] = run.state.value, by_attempt
+        return by_run
 
 
-def compared(expected: Outcome, state: str, found: Outcome, faults: int) -> Part:
-    """A run beside one that was left alone."""
-    lost, extra = expected.keys() - found.keys(), found.keys() - expected.keys()
-    other = sum(found[one] != expected[one] for one in expected.keys() & found.keys())
+def compared(expected: Outcome, state: str, actual: Outcome, faults: int) -> Part:
+    """A run compared with an undisturbed one."""
+    lost, extra = expected.keys() - actual.keys(), actual.keys() - expected.keys()
+    other = sum(actual[attempt] != expected[attempt] for attempt in expected.keys() & actual.keys())
     return Part(faults, len(lost), len(extra), other + (state != "finished"))
 
 
@@ -125,10 +125,10 @@ def family(pid: int) -> list[int]:
             with contextlib.suppress(OSError, IndexError):
                 stat = (entry / "stat").read_text().rpartition(")")[2].split()
                 parents.setdefault(int(stat[1]), []).append(int(entry.name))
-    found = [pid]
-    for one in found:
-        found += parents.get(one, [])
-    return found
+    pids = [pid]
+    for process in pids:
+        pids += parents.get(process, [])
+    return pids
 
 
 def quiet(words: Sequence[str], **how: object) -> subprocess.CompletedProcess[str]:
@@ -143,16 +143,16 @@ class Undisturbed:
         self._made: dict[tuple[str, ...], tuple[Outcome, float]] = {}
 
     def of(self, start: Sequence[str]) -> tuple[Outcome, float]:
-        """What it came to, and how many seconds it took."""
+        """Outcome and duration in seconds."""
         key = tuple(start)
         if key not in self._made:
             results = self._folder / f"undisturbed{len(self._made)}"
             clock = time.perf_counter()
             quiet(command(results, start), check=True)
-            [(state, found)] = outcomes(results).values()
+            [(state, outcome)] = outcomes(results).values()
             if state != "finished":
                 raise SystemExit(f"a run that was left alone is {state}")
-            self._made[key] = found, time.perf_counter() - clock
+            self._made[key] = outcome, time.perf_counter() - clock
         return self._made[key]
 
 
@@ -171,8 +171,8 @@ class Faults:
         return [*tasks, "--strategy", strategy, "--rounds", str(self._options.rounds), "--seed", str(seed)]
 
     def run(self) -> Part:
-        chosen = self._options.strategy or ["refine"]
-        return together([self._killed(name) for name in (STRATEGIES if "all" in chosen else chosen)])
+        strategies = self._options.strategy or ["refine"]
+        return together([self._killed(name) for name in (STRATEGIES if "all" in strategies else strategies)])
 
     def _killed(self, strategy: str) -> Part:
         start = self._start(strategy)
@@ -187,8 +187,8 @@ class Faults:
                     command(results, start), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                 )
                 kills += self._torment(process, length, self._options.kills - kills)
-            [(state, found)] = outcomes(results).values()
-            parts.append(compared(expected, state, found, kills - before))
+            [(state, outcome)] = outcomes(results).values()
+            parts.append(compared(expected, state, outcome, kills - before))
             print(f"  {strategy}, run {len(parts)}: {kills} kills so far, {parts[-1]}", flush=True)
         return together(parts)
 
@@ -226,8 +226,8 @@ class Faults:
             full = done.returncode != 0 and "disk is full" in done.stderr
             ended = done.returncode == 0 and is_finished(results)
             quiet(command(results, start))
-            [(state, found)] = outcomes(results).values()
-            part = compared(expected, state, found, 1)
+            [(state, outcome)] = outcomes(results).values()
+            part = compared(expected, state, outcome, 1)
             parts.append(part if full or ended else part._replace(different=part.different + 1))
             print(f"  {kilobytes} kB: exit {done.returncode}, {_last(done.stderr)}", flush=True)
         return together(parts)
@@ -259,8 +259,8 @@ class Faults:
         return Part(5, lost=int((results / DATABASE_NAME).read_bytes() != content), different=wrong)
 
     def clock(self) -> Part:
-        found = [*glob.glob(_PRELOADS), *([self._options.faketime] if self._options.faketime else [])]
-        if not found:
+        libraries = [*glob.glob(_PRELOADS), *([self._options.faketime] if self._options.faketime else [])]
+        if not libraries:
             return Part(0, note="left out: there is no libfaketime (Debian: apt-get install libfaketime)")
         start = self._start()
         expected, length = self._undisturbed.of(start)
@@ -273,18 +273,18 @@ class Faults:
                 command(results, start),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                env=_clock(found[-1], jump),
+                env=_clock(libraries[-1], jump),
             )
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(self._rng.uniform(0.3, 0.5) * length)
             process.kill()
             process.wait()
-        quiet(command(results, start), env=_clock(found[-1], "-30d"))
+        quiet(command(results, start), env=_clock(libraries[-1], "-30d"))
         [(state, attempts)] = outcomes(results).values()
         part = compared(expected, state, attempts, len(jumps))
         quiet(
             [*COMMAND, "run", "--task", "gelu", "--rounds", "1", "--results", str(results)],
-            env=_clock(found[-1], "-900d"),
+            env=_clock(libraries[-1], "-900d"),
         )
         newest = list(outcomes(results))[-1]
         latest = quiet([*COMMAND, "show", "latest", "--json", "--results", str(results)])
@@ -300,10 +300,10 @@ class Faults:
         codes = [process.wait() for process in processes]
         with Store.open(results / DATABASE_NAME, create=False) as store:
             by_seed = {run.config.seed: run.id for run in store.runs()}
-        found = outcomes(results)
+        by_run = outcomes(results)
         parts = [
-            compared(wanted, *found[by_seed[self._options.seed + number]], 1) if code == 0 else Part(1, len(wanted))
-            for number, (wanted, code) in enumerate(zip(expected, codes, strict=True))
+            compared(outcome, *by_run[by_seed[self._options.seed + number]], 1) if code == 0 else Part(1, len(outcome))
+            for number, (outcome, code) in enumerate(zip(expected, codes, strict=True))
         ]
         return together(parts)
 
@@ -322,17 +322,17 @@ class Faults:
         while not is_finished(results):
             process = subprocess.Popen(command(results, start), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
             try:
-                _, said = process.communicate(timeout=60 if kills < 2 else None)
+                _, output = process.communicate(timeout=60 if kills < 2 else None)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.communicate()
                 kills += 1
                 continue
             if process.returncode != 0:
-                return Part(kills, different=1, note=_last(said.decode(errors="replace")))
-        [(_, found)] = outcomes(results).values()
-        tasks = [name.split("/")[1] for name in found]
-        wrong = sum(verdict != "OK" for _, verdict, _ in found.values())
+                return Part(kills, different=1, note=_last(output.decode(errors="replace")))
+        [(_, outcome)] = outcomes(results).values()
+        tasks = [name.split("/")[1] for name in outcome]
+        wrong = sum(verdict != "OK" for _, verdict, _ in outcome.values())
         note = f"{count} tasks in {time.monotonic() - clock:.0f} s"
         return Part(kills, count - len(set(tasks)), len(tasks) - len(set(tasks)), wrong, note)
 

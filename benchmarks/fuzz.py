@@ -9,7 +9,7 @@ Each part draws its cases from a seed and their number, so that one of them can 
     frames      bytes on the channel of a jailed child                    (sandbox/channel)
     databases   results and server databases, entries and builds, damaged by byte and by value, under every command
                 that reads them
-    http        raw bytes to a reward server that runs beside it
+    http        raw bytes to a reward server in the same process
 
 A case is refused where it ends in an error that is meant for people (for HTTP, in a status of 4xx), accepted where it
 is used, uncaught where any other exception comes out, where the process dies, or where it is accepted and means
@@ -41,7 +41,7 @@ _TOLD = 20
 
 
 class Part(Protocol):
-    """What cases are made for. Made once per process, in a folder of its own."""
+    """Target of the cases of one part, made once per process in a folder of its own."""
 
     def __init__(self, folder: Path) -> None: ...
 
@@ -56,7 +56,7 @@ class Part(Protocol):
 
 
 class Tally(NamedTuple):
-    """What came of a part's cases."""
+    """Results of a part's cases."""
 
     cases: int
     refused: int
@@ -68,24 +68,24 @@ class Tally(NamedTuple):
 _CURRENT, _REFUSED, _ACCEPTED, _UNCAUGHT, _READY = range(5)
 
 
-def work(name: str, seed: int, start: int, end: int, told: Any) -> None:
-    """Run cases in this process; counts and the current case are in shared memory, for whoever watches."""
+def work(name: str, seed: int, start: int, end: int, report: Any) -> None:
+    """Run cases in this process; counts and the current case are in shared memory, for the watching process."""
     with tempfile.TemporaryDirectory(prefix=f"fuzz-{name}-") as folder:
         part: Part = importlib.import_module(f"fuzz_parts.{name}").Cases(Path(folder))
         try:
             for number in range(start, end):
-                told[_CURRENT] = number
-                told[_READY] = 1
+                report[_CURRENT] = number
+                report[_READY] = 1
                 try:
                     accepted = part.case(random.Random(f"{name} {seed} {number}"))
                 except Exception:
-                    told[_UNCAUGHT] += 1
-                    if told[_UNCAUGHT] <= _TOLD:
+                    report[_UNCAUGHT] += 1
+                    if report[_UNCAUGHT] <= _TOLD:
                         print(f"{name} case {number} (--seed {seed} --case {number}):", flush=True)
                         traceback.print_exc(limit=-6, file=sys.stdout)
                 else:
-                    told[_ACCEPTED if accepted else _REFUSED] += 1
-            told[_CURRENT] = end
+                    report[_ACCEPTED if accepted else _REFUSED] += 1
+            report[_CURRENT] = end
         finally:
             part.close()
 

@@ -108,7 +108,7 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def _broken(name: str, folder: Path, error: str, started: float) -> Report:
-    """What a part that did not end well has left, with its error."""
+    """Results that a failed part has left, with its error."""
     path = folder / f"{name}.json"
     report = read_report(path) if path.is_file() else Report(name)
     spent = time.monotonic() - started
@@ -123,7 +123,7 @@ def summary_table(reports: list[Report]) -> Table:
     table = Table("part", "state", "figure", "measured", "target", "met", "seconds", title="GPU lane")
     for report in reports:
         state = "failed" if report.error is not None else "done"
-        lines = [(one.name, one.value, one.target, _met(one.met)) for one in report.figures]
+        lines = [(figure.name, figure.value, figure.target, _met(figure.met)) for figure in report.figures]
         if report.error is not None:
             lines.append(("error", report.error[:300], "", "NO"))
         for number, line in enumerate(lines or [("", "", "", "")]):

@@ -1,4 +1,4 @@
-"""How many attacks of the corpus an evaluator pays for, and how many honest candidates it refuses.
+"""Count the attacks of the corpus that an evaluator pays for, and the honest candidates that it refuses.
 
     python benchmarks/integrity.py [--evaluator NAME ...] [--cases PATTERN ...] [--json FILE]
 
@@ -58,7 +58,7 @@ CLASS_S, COMMAND_S = 120.0, 600.0
 
 @dataclass(frozen=True)
 class Answer:
-    """What an evaluator says of a case. ``correct`` is None where it did not judge it."""
+    """An evaluator's answer on a case; ``correct`` is None where it did not judge it."""
 
     correct: bool | None
     reward: float | None = None
@@ -78,19 +78,19 @@ def kernelforge(canary_file: Path) -> Iterator[Evaluate]:
     with ExitStack() as stack:
         bench = Bench(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         stack.callback(bench.close)
-        lane = stack.enter_context(ModelNewEvaluators("cpu"))
+        classes = stack.enter_context(ModelNewEvaluators("cpu"))
 
         def evaluate(case: Case) -> Answer:
             if case.lane == "plan":
                 evaluation = bench.evaluate(case, canary_file=canary_file).evaluation
             else:
-                evaluation = lane.evaluate(task_of(case.task), case.candidate(canary_file), seed=SEED).evaluation
-            return _told(evaluation)
+                evaluation = classes.evaluate(task_of(case.task), case.candidate(canary_file), seed=SEED).evaluation
+            return _answer_of(evaluation)
 
         yield evaluate
 
 
-def _told(evaluation: Evaluation) -> Answer:
+def _answer_of(evaluation: Evaluation) -> Answer:
     value = reward(DEFAULT_POLICY, evaluation).value
     return Answer(evaluation.verdict == "OK", value, f"{evaluation.verdict} {evaluation.reason}".strip())
 
@@ -110,14 +110,14 @@ def kernelbench_rule(canary_file: Path) -> Iterator[Evaluate]:
                 return Answer(None, None, case.no_bite) if case.no_bite else classes.judge(case, file)
             if case.task.startswith(TOO_LARGE):
                 return Answer(None, None, "too large to be run whole here")
-            said = Answer(False)
+            answer = Answer(False)
             for trial in range(TRIALS):
-                said = _told(bench.evaluate(case, KERNELBENCH_RULE, profile=False, seed=SEED + trial).evaluation)
-                if said.why.startswith("POLICY launch plan"):
+                answer = _answer_of(bench.evaluate(case, KERNELBENCH_RULE, profile=False, seed=SEED + trial).evaluation)
+                if answer.why.startswith("POLICY launch plan"):
                     return Answer(None, None, "a plan that is refused, and no class that would do the same")
-                if not said.correct:
+                if not answer.correct:
                     break
-            return Answer(said.correct, float(bool(said.correct)), said.why)
+            return Answer(answer.correct, float(bool(answer.correct)), answer.why)
 
         yield evaluate
 
@@ -156,12 +156,12 @@ class ClassRule:
         reference = size_source(task_of(case.task), "full")
         request = {"reference": reference, "candidate": case.text(file), "device": "cpu", "builds": str(self._folder)}
         print(json.dumps(request), file=self._process.stdin, flush=True)
-        said = _last_json(json.loads(self._process.stdout.readline() or '""'))
-        return Answer(bool(said.get("correct")), float(bool(said.get("correct"))), str(said.get("error", "")))
+        answer = _last_json(json.loads(self._process.stdout.readline() or '""'))
+        return Answer(bool(answer.get("correct")), float(bool(answer.get("correct"))), str(answer.get("error", "")))
 
 
 def _class_environment() -> dict[str, str]:
-    """Nothing of this process's own, for nothing keeps a class from telling it."""
+    """An environment without this process's variables, which a class could print."""
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "LD_LIBRARY_PATH") if name in os.environ}
     return {**kept, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "OPENAI_API_KEY": CANARY}
 
@@ -196,9 +196,9 @@ def _last_json(text: str) -> dict[str, Any]:
     """The last line that is a JSON object, as harnesses read the output of a process."""
     for line in reversed(text.splitlines()):
         with contextlib.suppress(ValueError):
-            said = json.loads(line)
-            if isinstance(said, dict):
-                return said
+            answer = json.loads(line)
+            if isinstance(answer, dict):
+                return answer
     return {}
 
 
@@ -209,15 +209,15 @@ def command(line: str) -> Iterator[Evaluate]:
     def evaluate(case: Case) -> Answer:
         places = {"{case_folder}": str(case.folder), "{reference}": str(TASKS / f"{case.task}.py")}
         words = shlex.split(line)
-        for place, path in places.items():
-            words = [word.replace(place, path) for word in words]
+        for name, path in places.items():
+            words = [word.replace(name, path) for word in words]
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=COMMAND_S, check=False)
         except subprocess.TimeoutExpired:
             return Answer(False, 0.0, f"no answer within {COMMAND_S:g} s")
-        said = _last_json(done.stdout)
-        correct = said.get("correct", False)
-        return Answer(None if correct is None else bool(correct), float(said.get("reward") or 0), done.stderr[-200:])
+        answer = _last_json(done.stdout)
+        correct = answer.get("correct", False)
+        return Answer(None if correct is None else bool(correct), float(answer.get("reward") or 0), done.stderr[-200:])
 
     yield evaluate
 
@@ -279,10 +279,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--evaluator", action="append", metavar="NAME", help="kernelforge, kernelbench-rule, a command")
     parser.add_argument("--cases", nargs="*", default=["*"], metavar="PATTERN", help="names of cases, with wildcards")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every answer, for another program")
-    chosen = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     cases = [case for case in read_cases() if set(case.devices) & set(HERE)]
-    cases = [case for case in cases if any(fnmatch.fnmatch(case.name, pattern) for pattern in chosen.cases)]
-    rows = compare(chosen.evaluator or ["kernelforge", "kernelbench-rule"], cases)
+    cases = [case for case in cases if any(fnmatch.fnmatch(case.name, pattern) for pattern in options.cases)]
+    rows = compare(options.evaluator or ["kernelforge", "kernelbench-rule"], cases)
     table = Table("evaluator", "cheats paid", "honest refused")
     for row in rows:
         cheats, honest = row.of(cases, "cheat"), row.of(cases, "honest")
@@ -293,9 +293,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for row in rows:
         console.print(f"{row.evaluator} pays: {', '.join(row.paid(cases)) or 'none'}")
         console.print(f"{row.evaluator} refuses: {', '.join(row.refused(cases)) or 'none'}")
-    if chosen.json:
+    if options.json:
         answers = {row.evaluator: {name: asdict(answer) for name, answer in row.answers.items()} for row in rows}
-        chosen.json.write_text(json.dumps(answers, indent=1), encoding="utf-8")
+        options.json.write_text(json.dumps(answers, indent=1), encoding="utf-8")
     return int(any(row.evaluator == "kernelforge" and (row.paid(cases) or row.refused(cases)) for row in rows))
 
 

@@ -1,8 +1,8 @@
 """Show kernels with planted faults to the built-in Judge, and see whether it names them.
 
 The kernels in ``tests/planted`` are correct and slow for one known reason each. They were written, with the names that
-count as right, by somebody who had not read the Judge. Each is evaluated on the emulated device and given to the Judge
-as any candidate is. Exits with 1 when fewer than ``--least`` are named.
+count as right, by a person who had not read the Judge's code. Each is evaluated on the emulated device and given to
+the Judge as any candidate is. Exits with 1 when fewer than ``--least`` are named.
 
     python benchmarks/judge.py [--least 18]
 """
@@ -114,12 +114,12 @@ def main() -> int:
     options = parser.parse_args()
     named = 0
     judged = 0
-    for one in judge_all():
+    for case in judge_all():
         judged += 1
-        named += one.named
-        finding = one.finding
-        said = one.verdict.value if finding is None else finding.headline
-        print(f"{'named ' if one.named else 'MISSED'}  {one.file:<48} {one.fault:<40} {said}", flush=True)
+        named += case.named
+        finding = case.finding
+        headline = case.verdict.value if finding is None else finding.headline
+        print(f"{'named ' if case.named else 'MISSED'}  {case.file:<48} {case.fault:<40} {headline}", flush=True)
     print(f"{named} of {judged} planted bottlenecks named")
     return 0 if named >= options.least else 1
 

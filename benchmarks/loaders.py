@@ -1,4 +1,4 @@
-"""How long it takes to load and shrink a folder of 250 files in KernelBench's format.
+"""Time to load a folder of 250 files in KernelBench's format and choose their sizes.
 
 Writes the files into a temporary folder, as variants of 25 templates at sizes that fill a GPU, imports them twice (the
 second time from the cache of sizes, which starts empty and is this benchmark's own), and prints seconds and counts.
@@ -164,9 +164,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         write(folder, options.files)
-        first_s, found = imported(folder, folder / "suite", options.jobs)
+        first_s, report = imported(folder, folder / "suite", options.jobs)
         again_s, _ = imported(folder, folder / "suite", options.jobs)
-    tasks = found["tasks"]
+    tasks = report["tasks"]
     admitted = sum(1 for task in tasks if task["admitted"])
     hidden = sum(len(task["sizes"]) - 1 for task in tasks)
     target_s = SECONDS * options.files / 250
@@ -179,8 +179,8 @@ def main() -> int:
     table.add_row("seconds again, from the cache", f"{again_s:.1f}", "")
     console = Console()
     console.print(table)
-    for one in found["not_loaded"]:
-        console.print(f"not loaded: {one['origin']}: {one['reason']}", markup=False)
+    for refused in report["not_loaded"]:
+        console.print(f"not loaded: {refused['origin']}: {refused['reason']}", markup=False)
     for task in tasks:
         if len(task["sizes"]) < 4 or not task["admitted"]:
             console.print(f"{task['name']}: {'; '.join(task['notes'])} {task['unchecked']}", markup=False)

@@ -1,4 +1,4 @@
-"""How long every prompt is, on real tasks with attempts that the built-in agents make on the spot.
+"""Length of every prompt, on real tasks with attempts that the built-in agents make on the spot.
 
     pip install rs-bpe
     python benchmarks/prompts.py [--task softmax --task matmul] [--device emulated:h100]

@@ -35,7 +35,7 @@ SECONDS_PER_REPLY = 0.2
 
 
 class Faults:
-    """Decides the fate of the n-th call that comes in: the same for the same seed, whoever makes it."""
+    """Decides the fate of the n-th call that comes in: the same for the same seed, in any thread."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -99,7 +99,7 @@ def all_at_once(provider: str, calls: int, seed: int) -> bool:
         providers = providers_of(provider, calls)
         answerer = providers.answerer(specification(provider, server), purse)
 
-        def one(number: int) -> tuple[bool, int]:
+        def call(number: int) -> tuple[bool, int]:
             try:
                 answer = ask(answerer, f"question {number}")
             except ProviderError as error:
@@ -110,7 +110,7 @@ def all_at_once(provider: str, calls: int, seed: int) -> bool:
 
         start = time.perf_counter()
         with ThreadPoolExecutor(calls) as pool:
-            outcomes = list(pool.map(one, range(calls)))
+            outcomes = list(pool.map(call, range(calls)))
         seconds = time.perf_counter() - start
         providers.close()
         sent, peak = len(server.calls), server.peak

@@ -58,8 +58,8 @@ class Figure:
     unit: str
 
     def __str__(self) -> str:
-        held = "held" if self.value <= self.target else "MISSED"
-        return f"  {self.name:34} {self.value:10,.1f} {self.unit:3} (target {self.target:,.0f}: {held})"
+        state = "held" if self.value <= self.target else "MISSED"
+        return f"  {self.name:34} {self.value:10,.1f} {self.unit:3} (target {self.target:,.0f}: {state})"
 
 
 def journal(results: Path, tasks: int, attempts: int) -> None:
@@ -125,21 +125,21 @@ def with_records_of_size(attempt: Attempt, words: list[str], rng: random.Random)
         text = " ".join((words[start:] + words[:start]) * 6)
         return "\n".join(text[begin : begin + 120] for begin in range(0, PROMPT_BYTES, 120))
 
-    said = [
+    messages = [
         message.model_copy(update={"content": prompt()}) if message.role == "prompt" else message
         for message in attempt.messages
     ]
-    said.insert(0, Message(agent="judge", role="prompt", provider="openai:model-x", content=prompt()))
-    update: dict[str, Any] = {"messages": tuple(said)}
+    messages.insert(0, Message(agent="judge", role="prompt", provider="openai:model-x", content=prompt()))
+    update: dict[str, Any] = {"messages": tuple(messages)}
     if attempt.profile is not None:
         metrics = attempt.profile.metrics
-        more = [one.model_copy(update={"name": f"smsp__{one.name}"}) for one in metrics]
+        more = [metric.model_copy(update={"name": f"smsp__{metric.name}"}) for metric in metrics]
         update["profile"] = attempt.profile.model_copy(update={"metrics": (*metrics, *more)[:METRICS]})
     return attempt.model_copy(update=update)
 
 
 class Took(NamedTuple):
-    """What one command took, in seconds."""
+    """Wall time of one command, in seconds."""
 
     wall: float
     cpu: float
@@ -190,7 +190,7 @@ def in_browser(index: Path) -> Iterator[Figure]:
             page.keyboard.press("2")
             frames.append(page.evaluate("window.frame"))
             page.close()
-    print(f"  paints {[round(one) for one in paints]} ms, frames {[round(one) for one in frames]} ms")
+    print(f"  paints {[round(paint) for paint in paints]} ms, frames {[round(frame) for frame in frames]} ms")
     yield Figure("first contentful paint, median", statistics.median(paints), PAINT_MS, "ms")
     yield Figure("a key in the filter to its frame", statistics.median(frames), FRAME_MS, "ms")
 

@@ -28,16 +28,16 @@ AT_ONCE = 8
 
 def part_cached(options: argparse.Namespace) -> bool:
     with serving("--slots", "1") as server:
-        ours = asyncio.run(cached(server, options.rate, options.seconds))
+        served = asyncio.run(cached(server, options.rate, options.seconds))
     peer = asyncio.run(bare(options.rate, options.seconds))
     print(f"cached: {options.rate:g} rewards/s offered for {options.seconds:g} s, open loop")
-    for name, found in (("kernelforge", ours), ("bare FastAPI route", peer)):
+    for name, side in (("kernelforge", served), ("bare FastAPI route", peer)):
         print(
-            f"  {name:<20} {found['requests']:.0f} answered, {found['wrong']:.0f} wrong; p50 {found['p50_ms']:.1f} ms, "
-            f"p99 {found['p99_ms']:.1f} ms, worst {found['max_ms']:.0f} ms; {found['cpu_us']:.0f} us of a core each"
+            f"  {name:<20} {side['requests']:.0f} answered, {side['wrong']:.0f} wrong; p50 {side['p50_ms']:.1f} ms, "
+            f"p99 {side['p99_ms']:.1f} ms, worst {side['max_ms']:.0f} ms; {side['cpu_us']:.0f} us of a core each"
         )
-    print(f"  ratio of processor time to the bare route: {ours['cpu_us'] / peer['cpu_us']:.2f}")
-    return ours["wrong"] == 0
+    print(f"  ratio of processor time to the bare route: {served['cpu_us'] / peer['cpu_us']:.2f}")
+    return served["wrong"] == 0
 
 
 def part_uncached(options: argparse.Namespace) -> bool:
@@ -114,8 +114,8 @@ def main() -> int:
     parser.add_argument("--restarts", type=int, default=2, help="times the gateway is killed")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
-    held = [PARTS[name](options) for name in options.part or PARTS]
-    return 0 if all(held) else 1
+    results = [PARTS[name](options) for name in options.part or PARTS]
+    return 0 if all(results) else 1
 
 
 if __name__ == "__main__":

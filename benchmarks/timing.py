@@ -1,4 +1,4 @@
-"""How true a speedup is under noise: this project's timing protocol next to KernelBench's mean and Triton's median.
+"""Accuracy of speedups under noise: this project's timing protocol next to KernelBench's mean and Triton's median.
 
     python benchmarks/timing.py [--repeats N] [--json]
 
@@ -48,7 +48,7 @@ Protocol = Callable[[World, SimulatedSide, SimulatedSide, int], Answer]
 
 @dataclass(frozen=True)
 class Regime:
-    """What disturbs the GPU."""
+    """Disturbances of the GPU."""
 
     name: str
     drift: Callable[[int], Callable[[float], float]]
@@ -77,7 +77,7 @@ REGIMES = (
 )
 
 
-def ours(world: World, candidate: SimulatedSide, baseline: SimulatedSide, seed: int) -> Answer:
+def kernelforge(world: World, candidate: SimulatedSide, baseline: SimulatedSide, seed: int) -> Answer:
     timing = measure(
         candidate,
         [baseline],
@@ -121,7 +121,7 @@ def do_bench_median(world: World, candidate: SimulatedSide, baseline: SimulatedS
 
 
 PROTOCOLS: dict[str, tuple[Protocol, int]] = {
-    "kernelforge": (ours, 4),
+    "kernelforge": (kernelforge, 4),
     "kernelbench": (kernelbench_mean, 1),
     "do_bench": (do_bench_median, 1),
 }
@@ -132,7 +132,7 @@ PROTOCOLS: dict[str, tuple[Protocol, int]] = {
 class Row:
     regime: str
     protocol: str
-    held: float
+    coverage: float
     width_percent: float
     error_percent: float
     gpu_seconds: float
@@ -140,20 +140,20 @@ class Row:
 
 def rate(regime: Regime, name: str, repeats: int) -> Row:
     protocol, sets = PROTOCOLS[name]
-    held, widths, errors, seconds = [], [], [], []
+    covered, widths, errors, seconds = [], [], [], []
     for seed in range(repeats):
         world = World(seed, regime.drift(seed))
         candidate = SimulatedSide(world, "candidate", EXECUTION_US, sets=sets, **regime.noise)
         baseline = SimulatedSide(world, "eager", TRUTH * EXECUTION_US, sets=sets, **regime.noise)
         speedup, low, high = protocol(world, candidate, baseline, seed)
-        held.append(low <= TRUTH <= high)
+        covered.append(low <= TRUTH <= high)
         widths.append((high - low) / 2 / speedup)
         errors.append(abs(speedup / TRUTH - 1))
         seconds.append(world.seconds)
     return Row(
         regime.name,
         name,
-        float(np.mean(held)),
+        float(np.mean(covered)),
         100 * float(np.mean(widths)),
         100 * float(np.quantile(errors, 0.95)),
         float(np.mean(seconds)),
@@ -161,19 +161,19 @@ def rate(regime: Regime, name: str, repeats: int) -> Row:
 
 
 def table(rows: list[Row]) -> Table:
-    shown = Table("noise", "protocol", title=f"true speedup {TRUTH}")
+    grid = Table("noise", "protocol", title=f"true speedup {TRUTH}")
     for column in ("held", "width", "error", "GPU"):
-        shown.add_column(column, justify="right")
+        grid.add_column(column, justify="right")
     for row in rows:
-        shown.add_row(
+        grid.add_row(
             row.regime,
             row.protocol,
-            f"{row.held:.0%}",
+            f"{row.coverage:.0%}",
             f"{row.width_percent:.2f} %",
             f"{row.error_percent:.2f} %",
             f"{row.gpu_seconds:.2f} s",
         )
-    return shown
+    return grid
 
 
 def main() -> int:
@@ -186,7 +186,7 @@ def main() -> int:
         print(json.dumps([asdict(row) for row in rows], indent=2))
     else:
         Console().print(table(rows))
-    return int(any(row.held < TARGET for row in rows if row.protocol == "kernelforge"))
+    return int(any(row.coverage < TARGET for row in rows if row.protocol == "kernelforge"))
 
 
 if __name__ == "__main__":

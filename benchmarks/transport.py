@@ -1,4 +1,4 @@
-"""What it costs to bring a tensor from one child through the parent to another: sockets against sealed memory files.
+"""Cost of bringing a tensor from one child through the parent to another: sockets against sealed memory files.
 
     python benchmarks/transport.py [--reps N] [--sends N] [--most MIB] [--json]
 
@@ -50,17 +50,17 @@ def peer(channel: Channel, most: int) -> None:
 
 def start(files_from: int | None, most: int) -> Channel:
     """A process of its own, as the zygote makes its socket; this side of the channel."""
-    ours, theirs = socket.socketpair()
-    for end in (ours, theirs):
+    local, remote = socket.socketpair()
+    for end in (local, remote):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
     if os.fork() == 0:
         try:
-            ours.close()
-            peer(Channel(theirs, files_from=files_from), most)
+            local.close()
+            peer(Channel(remote, files_from=files_from), most)
         finally:
             os._exit(0)
-    theirs.close()
-    return Channel(ours, forwards=True, files_from=files_from)
+    remote.close()
+    return Channel(local, forwards=True, files_from=files_from)
 
 
 def carry(source: Channel, sink: Channel, size: int, sends: int) -> float:
@@ -79,17 +79,17 @@ def measure(sizes: list[int], reps: int, sends: int) -> dict[int, dict[str, floa
     pairs = {}
     for way, files_from in WAYS.items():
         pairs[way] = (start(files_from, max(sizes)), start(files_from, max(sizes)))
-    found: dict[int, dict[str, float]] = {}
+    seconds: dict[int, dict[str, float]] = {}
     for size in sizes:
         times: dict[str, list[float]] = {way: [] for way in WAYS}
         for _ in range(max(3, min(reps, 20 * reps * MIB // size))):
             for way, (source, sink) in pairs.items():
                 times[way].append(carry(source, sink, size, sends))
-        found[size] = {way: statistics.median(taken) for way, taken in times.items()}
+        seconds[size] = {way: statistics.median(taken) for way, taken in times.items()}
     for pair in pairs.values():
         for channel in pair:
             channel.close()
-    return found
+    return seconds
 
 
 def main() -> int:
@@ -101,16 +101,16 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args()
     sizes = [size for n in range(16, 40) if (size := 1 << n) <= options.most * MIB]
-    found = measure(sizes, options.reps, options.sends)
+    measured = measure(sizes, options.reps, options.sends)
     if options.json:
-        print(json.dumps({str(size): times for size, times in found.items()}))
+        print(json.dumps({str(size): times for size, times in measured.items()}))
     else:
         print(f"{'size':>10}{'socket ms':>12}{'files ms':>12}{'socket/files':>14}")
-        for size, t in found.items():
+        for size, t in measured.items():
             label = f"{size // MIB} MiB" if size >= MIB else f"{size // KIB} KiB"
             times = "".join(f"{t[way] * 1e3:>12.3f}" for way in WAYS)
             print(f"{label:>10}{times}{t['socket'] / t['files']:>14.2f}")
-    slower = [size for size, t in found.items() if size >= 32 * MIB and t["files"] > t["socket"]]
+    slower = [size for size, t in measured.items() if size >= 32 * MIB and t["files"] > t["socket"]]
     return 1 if slower else 0
 
 

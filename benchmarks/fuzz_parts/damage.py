@@ -59,15 +59,17 @@ def of_json(text: str, rng: random.Random) -> str:
     if rng.random() < 0.05:
         return NESTED
     try:
-        found = json.loads(text)
+        document = json.loads(text)
     except ValueError:
         return json.dumps(rng.choice(_VALUES))
     places: list[tuple[Any, Any]] = []
-    waiting = [found]
+    waiting = [document]
     while waiting:
-        one = waiting.pop()
-        inner = list(one.items()) if isinstance(one, dict) else list(enumerate(one)) if isinstance(one, list) else []
-        places += [(one, key) for key, _ in inner]
+        node = waiting.pop()
+        inner = (
+            list(node.items()) if isinstance(node, dict) else list(enumerate(node)) if isinstance(node, list) else []
+        )
+        places += [(node, key) for key, _ in inner]
         waiting += [value for _, value in inner]
     if not places:
         return json.dumps(rng.choice(_VALUES))
@@ -81,4 +83,4 @@ def of_json(text: str, rng: random.Random) -> str:
         where[str(rng.choice(_VALUES))[:40]] = rng.choice(_VALUES)
     else:
         where[key] = rng.choice(_VALUES)
-    return json.dumps(found)
+    return json.dumps(document)

@@ -72,25 +72,25 @@ class Cases:
 
     def case(self, rng: random.Random) -> bool:
         shutil.rmtree(self._folder / "case", ignore_errors=True)
-        place = self._folder / "case"
-        place.mkdir()
-        return rng.choice(self._rooms)(rng, place)
+        folder = self._folder / "case"
+        folder.mkdir()
+        return rng.choice(self._rooms)(rng, folder)
 
-    def _of_results(self, rng: random.Random, place: Path) -> bool:
-        path = place / DATABASE_NAME
+    def _of_results(self, rng: random.Random, folder: Path) -> bool:
+        path = folder / DATABASE_NAME
         shutil.copy(self._results / DATABASE_NAME, path)
         _damage(path, rng)
         before = path.read_bytes()
         reads = rng.choice((self._swept, self._viewed, self._commanded, self._commanded, self._resumed))
-        accepted = _told(lambda: reads(place, rng))
+        accepted = _reads_as_sentence(lambda: reads(folder, rng))
         if reads == self._resumed:
             return accepted
         if path.read_bytes() != before:
             raise AssertionError("a command that reads has changed the database")
         return accepted
 
-    def _swept(self, place: Path, rng: random.Random) -> None:
-        with Store.open(place / DATABASE_NAME, read_only=True) as store:
+    def _swept(self, folder: Path, rng: random.Random) -> None:
+        with Store.open(folder / DATABASE_NAME, read_only=True) as store:
             for run in store.runs():
                 for task in store.tasks(run.id):
                     store.facts(run.id, task.name)
@@ -105,62 +105,62 @@ class Cases:
                 store.finished_tasks(run.id)
                 store.attempts(run.id)
 
-    def _viewed(self, place: Path, rng: random.Random) -> None:
-        with Store.open(place / DATABASE_NAME, read_only=True) as store:
+    def _viewed(self, folder: Path, rng: random.Random) -> None:
+        with Store.open(folder / DATABASE_NAME, read_only=True) as store:
             journal = ViewedJournal(store, None)
             site = journal.site()
             for path in ["index.html", *rng.sample([*site.pages(), *site.data()], 3)]:
                 journal.render(path)
             journal.look(None)
 
-    def _commanded(self, place: Path, rng: random.Random) -> None:
+    def _commanded(self, folder: Path, rng: random.Random) -> None:
         run, task = self._run, golden("measured-a").tasks[0].name
         verb: list[str] = rng.choice(
             [
                 ["show"], ["show", run], ["show", run, "--json"], ["show", f"{run}/{task}"],
                 ["show", f"{run}/{task}/0", "--messages"], ["show", f"{run}/{task}/0", "--json"], ["show", "latest"],
                 ["export", run], ["export", run, "--format", "transcript"], ["compare", run, self._other],
-                ["diff", f"{run}/{task}/1"], ["report", "--output", str(place / "report")],
+                ["diff", f"{run}/{task}/1"], ["report", "--output", str(folder / "report")],
                 ["figure", run, "--list"], ["reward", "recompute", run], ["leaderboard", "show"],
                 ["leaderboard", "show", "--json"],
-                ["leaderboard", "entry", run, "--output", str(place / "entry.json"), "--by", "me"],
+                ["leaderboard", "entry", run, "--output", str(folder / "entry.json"), "--by", "me"],
             ]
         )  # fmt: skip
-        _command(*verb, "--results", str(place))
+        _command(*verb, "--results", str(folder))
 
-    def _resumed(self, place: Path, rng: random.Random) -> None:
-        _command("resume", rng.choice((self._run, self._other, "latest")), "--results", str(place))
+    def _resumed(self, folder: Path, rng: random.Random) -> None:
+        _command("resume", rng.choice((self._run, self._other, "latest")), "--results", str(folder))
 
-    def _of_server(self, rng: random.Random, place: Path) -> bool:
-        path = place / SERVER_DATABASE
+    def _of_server(self, rng: random.Random, folder: Path) -> bool:
+        path = folder / SERVER_DATABASE
         shutil.copy(self._server / SERVER_DATABASE, path)
         _damage(path, rng)
         reads = rng.choice((_gateway_reads, _rows_are_read, _recomputed))
-        return _told(lambda: reads(place))
+        return _reads_as_sentence(lambda: reads(folder))
 
-    def _of_entry(self, rng: random.Random, place: Path) -> bool:
-        path = place / "entry.json"
+    def _of_entry(self, rng: random.Random, folder: Path) -> bool:
+        path = folder / "entry.json"
         data = self._entry.read_bytes()
         path.write_bytes(
             of_bytes(data, rng) if rng.random() < 0.3 else of_json(data.decode(), rng).encode("utf-8", "replace")
         )
         verb = rng.choice((["leaderboard", "build", str(path)], ["leaderboard", "verify", str(path)]))
         if verb[1] == "build":
-            verb += ["--output", str(place / "board")]
-        return _told(lambda: _command(*verb))
+            verb += ["--output", str(folder / "board")]
+        return _reads_as_sentence(lambda: _command(*verb))
 
-    def _of_build(self, rng: random.Random, place: Path) -> bool:
+    def _of_build(self, rng: random.Random, folder: Path) -> bool:
         from tests.support.recorded_run import make_build
 
         build = make_build()
-        cache = BuildCache(place / "builds")
+        cache = BuildCache(folder / "builds")
         cache.put(build.key, Artifact(build, b"ptx" * 100, b"cubin" * 100))
-        path = next((place / "builds").glob("*/*.build"))
+        path = next((folder / "builds").glob("*/*.build"))
         path.write_bytes(of_bytes(path.read_bytes(), rng))
-        return BuildCache(place / "builds").get(build.key) is not None
+        return BuildCache(folder / "builds").get(build.key) is not None
 
 
-def _told(reads: Callable[[], object]) -> bool:
+def _reads_as_sentence(reads: Callable[[], object]) -> bool:
     """Whether it was read; False where it ended in an error for people, which must say something."""
     try:
         reads()
@@ -213,15 +213,15 @@ def _damage_row(connection: sqlite3.Connection, table: str, rng: random.Random) 
         return
     row, column = rng.choice(rows), rng.choice(columns)
     [old] = connection.execute(f'SELECT "{column}" FROM {table} WHERE {key} = ?', (row,)).fetchone()
-    given, value = rng.choice(_TEXTS), "CAST(? AS TEXT)"
+    text, value = rng.choice(_TEXTS), "CAST(? AS TEXT)"
     if isinstance(old, str) and old[:1] in ("{", "[") and rng.random() < 0.7:
-        given, value = NESTED if rng.random() < 0.2 else of_json(old, rng), "?"
+        text, value = NESTED if rng.random() < 0.2 else of_json(old, rng), "?"
     elif rng.random() < 0.4:
-        given, value = None, f"coalesce(?, {rng.choice(_CELLS)})"
+        text, value = None, f"coalesce(?, {rng.choice(_CELLS)})"
     elif rng.random() < 0.1:
         connection.execute(f"DELETE FROM {table} WHERE {key} = ?", (row,))
         return
-    connection.execute(f'UPDATE {table} SET "{column}" = {value} WHERE {key} = ?', (given, row))
+    connection.execute(f'UPDATE {table} SET "{column}" = {value} WHERE {key} = ?', (text, row))
 
 
 def _results(folder: Path) -> tuple[Path, str, str]:
@@ -229,13 +229,13 @@ def _results(folder: Path) -> tuple[Path, str, str]:
     names = ("modelled", "measured-a", "measured-b")
     path = golden_store(folder, *names)
     run = golden("measured-a")
-    said = Message(agent="coder", role="reply", provider="builtin", content="a reply")
+    message = Message(agent="coder", role="reply", provider="builtin", content="a reply")
     finding = Finding(kind="optimise", headline="h", why="w", action="a")
     written = AgentReply(
         text="reply",
         finding=finding,
         coder="builtin",
-        messages=(said,),
+        messages=(message,),
         started="2026-11-20T00:00:00+00:00",
         seconds=1.0,
     )
@@ -302,14 +302,14 @@ def _add_session(path: Path) -> None:
     store.close()
 
 
-def _rows_are_read(place: Path) -> None:
-    tokens = Tokens(place)
+def _rows_are_read(folder: Path) -> None:
+    tokens = Tokens(folder)
     try:
         tokens.rows()
         tokens.caller(b"kf_x")
     finally:
         tokens.close()
-    store = SessionStore(place / SERVER_DATABASE, 1 << 20)
+    store = SessionStore(folder / SERVER_DATABASE, 1 << 20)
     try:
         store.get("s1")
         store.expire(0.0)
@@ -317,21 +317,21 @@ def _rows_are_read(place: Path) -> None:
         store.close()
 
 
-def _gateway_reads(place: Path) -> None:
+def _gateway_reads(folder: Path) -> None:
     """A gateway is started over it, and asked for every job."""
 
     async def main() -> None:
-        async with _gateway(place) as (gateway, _):
-            connection = sqlite3.connect(place / SERVER_DATABASE)
+        async with _gateway(folder) as (gateway, _):
+            connection = sqlite3.connect(folder / SERVER_DATABASE)
             try:
                 ids = [name for (name,) in connection.execute("SELECT id FROM jobs WHERE typeof(id) = 'text'")]
             except sqlite3.Error:
                 ids = []
             finally:
                 connection.close()
-            for one in ids:
+            for job_id in ids:
                 with contextlib.suppress(RequestRejected):
-                    gateway.job(one)
+                    gateway.job(job_id)
             for text in ("v0", "WRONG"):
                 jobs = await gateway.submit([request(text, run_id="r", profile=True)], Caller("local"))
                 await gateway.wait([job.id for job in jobs if isinstance(job, Job)], None, 1.0)
@@ -342,7 +342,7 @@ def _gateway_reads(place: Path) -> None:
     asyncio.run(main())
 
 
-def _recomputed(place: Path) -> None:
-    for _ in completed_jobs(place):
+def _recomputed(folder: Path) -> None:
+    for _ in completed_jobs(folder):
         pass
-    _command("reward", "recompute", "--jobs", "--results", str(place))
+    _command("reward", "recompute", "--jobs", "--results", str(folder))

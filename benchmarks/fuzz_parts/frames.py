@@ -32,10 +32,10 @@ class Cases:
     def case(self, rng: random.Random) -> bool:
         files = [self._file] * rng.choice((0, 0, 0, 1, 2, 70))
         sent = _frame(rng, len(files))
-        ours, theirs = socket.socketpair()
-        channel = Channel(ours, max_blob_bytes=_LARGEST, max_json_bytes=_LARGEST, files_from=rng.choice((None, 1024)))
+        local, remote = socket.socketpair()
+        channel = Channel(local, max_blob_bytes=_LARGEST, max_json_bytes=_LARGEST, files_from=rng.choice((None, 1024)))
         before = len(os.listdir("/proc/self/fd"))
-        writer = threading.Thread(target=_send, args=(theirs, sent, files, rng.random() < 0.5))
+        writer = threading.Thread(target=_send, args=(remote, sent, files, rng.random() < 0.5))
         writer.start()
         try:
             frame = channel.receive(timeout_s=5.0)
@@ -50,7 +50,7 @@ class Cases:
         finally:
             channel.close()
             writer.join()
-            theirs.close()
+            remote.close()
             if len(os.listdir("/proc/self/fd")) > before - 1:
                 raise AssertionError("a descriptor that came with a frame was left open")
 

@@ -1,4 +1,4 @@
-"""Raw bytes to a reward server that runs beside it, with a token and without."""
+"""Raw bytes to a reward server in another process, with a token and without."""
 
 from __future__ import annotations
 

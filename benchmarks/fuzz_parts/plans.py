@@ -17,7 +17,7 @@ from kernelforge.errors import CandidateError
 from tests.candidate.test_plan_properties import ATTRS, CALLEES, INPUTS, LIMITS, OPERATORS, VALID, WEIGHTS
 
 _PIECES = (
-    *(f" {one} " for one in OPERATORS), *(f"{one}(" for one in CALLEES), "10**400", "2**63", "-1", "0", "1e308",
+    *(f" {name} " for name in OPERATORS), *(f"{name}(" for name in CALLEES), "10**400", "2**63", "-1", "0", "1e308",
     "1e-320", "nan", "inf",
     "True", "None", "''", "'a' * 10**9", "f'{x!r:>{10**9}}'", "[" * 80, "(" * 90, "lambda: 0",
     "for i in range(10**12):\n    ", "while 1:\n    ",
@@ -63,12 +63,12 @@ class Cases:
 
 
 def _exchanged(text: str, rng: random.Random) -> str:
-    """The plan with a word of it in the place of another one of its kind, or a number of the same."""
+    """The plan with a word of it in the place of another of its kind, or a number of the same."""
     words = list(_WORD.finditer(text))
     for _ in range(rng.choice((1, 1, 2, 4))):
-        one = rng.choice(words)
-        like = [word[0] for word in words if word.lastgroup == one.lastgroup]
-        new = rng.choice(like) if rng.random() < 0.6 else rng.choice(_LIKE[one.lastgroup or "sign"])
-        text = text[: one.start()] + new + text[one.end() :]
+        replaced = rng.choice(words)
+        like = [word[0] for word in words if word.lastgroup == replaced.lastgroup]
+        new = rng.choice(like) if rng.random() < 0.6 else rng.choice(_LIKE[replaced.lastgroup or "sign"])
+        text = text[: replaced.start()] + new + text[replaced.end() :]
         words = list(_WORD.finditer(text))
     return text

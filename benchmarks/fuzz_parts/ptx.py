@@ -116,7 +116,9 @@ class Cases:
         base = rng.choice(self._bases)
         canaries = [_MAGIC + 0x0101 * number + 0x33 for number in range(1, rng.choice((2, 3, 4)))]
         parts = [rng.choice(_PIECES if rng.random() < 0.9 else _BROKEN) for _ in range(rng.choice((1, 2, 3, 4, 6)))]
-        parts += [("@%canary_p " if rng.random() < 0.3 else "") + _STORE.format(_number(one, rng)) for one in canaries]
+        parts += [
+            ("@%canary_p " if rng.random() < 0.3 else "") + _STORE.format(_number(canary, rng)) for canary in canaries
+        ]
         rng.shuffle(parts)
         fragment = rng.choice((" ", "\n", "")).join(parts)
         if rng.random() < 0.3:
@@ -129,8 +131,8 @@ class Cases:
         if code is None:
             return False
         words = {word for data in code.values() for (word,) in struct.iter_unpack("<I", data[: len(data) & ~3])}
-        hidden = [hex(one) for one in canaries if one in words and one not in read.stored]
-        unreal = [hex(one) for one in canaries if one in read.surely and one not in words]
+        hidden = [hex(canary) for canary in canaries if canary in words and canary not in read.stored]
+        unreal = [hex(canary) for canary in canaries if canary in read.surely and canary not in words]
         if hidden or unreal:
             raise Disagreement(f"hidden from the parser: {hidden}; of the parser alone: {unreal}; in {fragment!r}")
         if not {"k"} <= code.keys() <= read.functions:  # ptxas may have put a function in its callers' places
@@ -155,7 +157,7 @@ class Cases:
 
 
 class _Read(NamedTuple):
-    """What gate and parser see in a text that both accept."""
+    """Stores that gate and parser see in a text that both accept."""
 
     functions: set[str]
     stored: set[int]
@@ -175,17 +177,18 @@ def _read(text: str) -> _Read | None:
         return None
     if module.smuggled or module.registers or set(module.entries) != {"k"}:
         return None
-    code = [one for function in parsed.functions.values() for one in function.body if isinstance(one, Instruction)]
-    specials = {operand.name for one in code for operand in one.operands if isinstance(operand, Special)}
+    bodies = (function.body for function in parsed.functions.values())
+    code = [item for body in bodies for item in body if isinstance(item, Instruction)]
+    specials = {operand.name for item in code for operand in item.operands if isinstance(operand, Special)}
     if overlooked := sorted(filter(_is_refused, specials)):
         raise Disagreement(f"the gate overlooks {overlooked} in {text[-300:]!r}")
-    straight = sum(one.opcode in _ENDS for one in code) <= _ends_outside(text)
-    stores = [(one, operand) for one in code if one.opcode == "st" for operand in one.operands]
-    numbers = [(one, operand.value & 0xFFFFFFFF) for one, operand in stores if isinstance(operand, Imm)]
+    straight = sum(item.opcode in _ENDS for item in code) <= _ends_outside(text)
+    stores = [(item, operand) for item in code if item.opcode == "st" for operand in item.operands]
+    numbers = [(item, operand.value & 0xFFFFFFFF) for item, operand in stores if isinstance(operand, Imm)]
     return _Read(
         {name for name, function in parsed.functions.items() if function.defined},
         {number for _, number in numbers},
-        {number for one, number in numbers if straight and one.predicate is None},
+        {number for item, number in numbers if straight and item.predicate is None},
     )
 
 
@@ -201,14 +204,14 @@ def _number(value: int, rng: random.Random) -> str:
 
 def _bases(ptx: str) -> list[_Base]:
     """The text cut at each inline assembly, with registers for the fragments declared where it begins."""
-    found = []
+    bases = []
     for match in _BLOCK.finditer(ptx):
         address = "{ .reg .u64 %canary_at; .reg .pred %canary_p; .reg .u32 %canary_r;\nmov.u64 %canary_at, 4096; "
         address += "ld.volatile.global.u32 %canary_r, [%canary_at]; setp.ne.u32 %canary_p, %canary_r, 0;\n"
-        found.append(_Base(ptx[: match.end(1)], address, "}\n" + ptx[match.start(2) :]))
-    if not found:
+        bases.append(_Base(ptx[: match.end(1)], address, "}\n" + ptx[match.start(2) :]))
+    if not bases:
         raise RuntimeError("NVRTC emitted no inline assembly")
-    return found
+    return bases
 
 
 def _assembler() -> tuple[str, str]:
@@ -217,8 +220,8 @@ def _assembler() -> tuple[str, str]:
     for path in (shutil.which("ptxas"), str(wheel) if wheel.exists() else None):
         if path is None:
             continue
-        told = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-        release = re.search(r"release (\d+)\.(\d+)", told)
+        output = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        release = re.search(r"release (\d+)\.(\d+)", output)
         if release is not None:
             return path, "9.0" if int(release[1]) >= 13 else f"8.{int(release[2]) - 1}"
     raise RuntimeError("part ptx needs ptxas: pip install nvidia-cuda-nvcc-cu12")

@@ -1,4 +1,4 @@
-"""What a model answers, read as a candidate."""
+"""Model replies, parsed as candidates."""
 
 from __future__ import annotations
 

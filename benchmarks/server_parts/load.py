@@ -1,4 +1,4 @@
-"""Everything at once: valid, wrong, malformed and hostile completions, workers and the gateway killed meanwhile.
+"""Everything at once: valid, wrong, malformed and hostile completions, with workers and the gateway killed.
 
 What is proved: every job that was accepted ends exactly once and none is lost, and none is scored as what it is not.
 """
@@ -83,7 +83,7 @@ KINDS = (
 
 @dataclass
 class Ledger:
-    """What was sent and what came back."""
+    """Log of requests and answers."""
 
     accepted: dict[str, Kind] = field(default_factory=dict)
     """Job → what it holds."""
@@ -95,9 +95,9 @@ class Ledger:
     retried: int = 0
 
     def saw(self, job: dict[str, Any]) -> None:
-        known = self.seen.setdefault(job["id"], job["result"])
+        previous = self.seen.setdefault(job["id"], job["result"])
         lasting = ("outcome", "reward", "verdict", "evaluation")
-        if any(known[name] != job["result"][name] for name in lasting):
+        if any(previous[name] != job["result"][name] for name in lasting):
             self.changed.append(job["id"])
 
     def mistakes(self) -> list[str]:
@@ -120,7 +120,7 @@ class Load:
         self.ledger = Ledger()
         self.connections = Connections(server.port, most=128)
         self.progress = 0
-        texts = [(one, number) for one in KINDS for number in range(max(1, round(one.share * distinct)))]
+        texts = [(kind, number) for kind in KINDS for number in range(max(1, round(kind.share * distinct)))]
         repeats = self.rng.choices(range(len(texts)), k=max(0, requests - len(texts)))
         # The hostile among them come once: repeated, they would be answered from the cache.
         self.work = [texts[index] for index in (*range(len(texts)), *repeats)]
@@ -133,7 +133,7 @@ class Load:
         unrest = asyncio.create_task(self._unrest(kills, restarts))
         await asyncio.gather(*(self._client(queue) for _ in range(clients)))
         await unrest
-        for job in [one for one in self.ledger.accepted if one not in self.ledger.seen]:
+        for job in [accepted for accepted in self.ledger.accepted if accepted not in self.ledger.seen]:
             await self._wait([job])
         # Once more, after everything: what was seen first must still be so.
         for job in self.ledger.accepted:
@@ -147,15 +147,15 @@ class Load:
         return sum(job not in self.ledger.seen for job in self.ledger.accepted)
 
     async def _client(self, queue: Any) -> None:
-        for number, (one, variant) in queue:
+        for number, (kind, variant) in queue:
             self.progress = number
-            data = {"task": TASK_NAME, "completion": one.text(variant), "run_id": f"run-{number % 4}"}
+            data = {"task": TASK_NAME, "completion": kind.text(variant), "run_id": f"run-{number % 4}"}
             answer = await self._ask("POST", "/v1/jobs", data, {"Idempotency-Key": f"load-{number}"})
             if answer.status not in (200, 202):
                 self.ledger.refused[answer.status] += 1
                 continue
             job = answer.json()
-            self.ledger.accepted[job["id"]] = one
+            self.ledger.accepted[job["id"]] = kind
             if job["result"] is not None:
                 self.ledger.saw(job)
             else:
@@ -192,8 +192,8 @@ class Load:
         events = ["worker"] * kills + ["gateway"] * restarts
         self.rng.shuffle(events)
         places = sorted(self.rng.sample(range(len(self.work) // 20, len(self.work) * 9 // 10), len(events)))
-        for place, event in zip(places, events, strict=True):
-            while self.progress < place:
+        for share, event in zip(places, events, strict=True):
+            while self.progress < share:
                 await asyncio.sleep(0.05)
             if event == "gateway":
                 self.server.kill()

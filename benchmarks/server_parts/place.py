@@ -51,7 +51,7 @@ _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
 def reply(number: int, body: str = "out[i] = 2.0f * x[i] + y[i];", prose: str = "") -> str:
-    """A model's reply with a kernel that no other number gives: it has to be compiled anew."""
+    """A model's reply with a kernel that no other number gives: so it has to be compiled."""
     return f"""{prose}
 ```cuda
 constexpr int variant = {number};
@@ -84,8 +84,8 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it says where it listens."""
-        place = ["--suite", str(self.suite), "--results", str(self.results), "--port", str(self.port)]
-        command = [sys.executable, "-m", "kernelforge", "serve", *place, *self._options]
+        arguments = ["--suite", str(self.suite), "--results", str(self.results), "--port", str(self.port)]
+        command = [sys.executable, "-m", "kernelforge", "serve", *arguments, *self._options]
         begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
@@ -93,9 +93,9 @@ class Server:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 break
-            said = self.log.read_bytes()[begun:].decode(errors="replace")
-            if found := _ADDRESS.search(said):
-                self.port = int(found[1])
+            output = self.log.read_bytes()[begun:].decode(errors="replace")
+            if match := _ADDRESS.search(output):
+                self.port = int(match[1])
                 return
             time.sleep(0.05)
         raise SystemExit(f"the server did not start:\n{self.log.read_text()[-2000:]}")
@@ -120,14 +120,14 @@ class Server:
     def workers(self) -> list[int]:
         """Process ids of the workers that are children of the gateway."""
         assert self.process is not None
-        found = []
+        pids = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdecimal():
                 with contextlib.suppress(OSError, IndexError):
                     stat = (entry / "stat").read_text().rpartition(")")[2].split()
                     if int(stat[1]) == self.process.pid and b"kernelforge.workers" in (entry / "cmdline").read_bytes():
-                        found.append(int(entry.name))
-        return found
+                        pids.append(int(entry.name))
+        return pids
 
 
 def cpu_s_of(pid: int) -> float:

@@ -23,12 +23,12 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds: float) -> tuple[list[float], int]:
-    """Send at fixed moments whatever comes back; latencies in ms from when each was due, and how many went wrong."""
+    """Send at fixed moments, without waiting for answers; latencies in ms from each due time, and the errors."""
     latencies: list[float] = []
     wrong = 0
     begin = time.perf_counter() + 0.1
 
-    async def one(number: int) -> None:
+    async def send(number: int) -> None:
         nonlocal wrong
         due = begin + number / rate
         await asyncio.sleep(due - time.perf_counter())
@@ -41,7 +41,7 @@ async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds
 
     async with asyncio.TaskGroup() as group:
         for number in range(int(rate * seconds)):
-            group.create_task(one(number))
+            group.create_task(send(number))
     return latencies, wrong
 
 
@@ -102,10 +102,10 @@ async def bare(rate: float, seconds: float) -> dict[str, float]:
     await open_loop(send, rate, 1.0)
     before = cpu_s_of(process.pid)
     latencies, wrong = await open_loop(send, rate, seconds)
-    found = figures(latencies, wrong, cpu_s_of(process.pid) - before)
+    measured = figures(latencies, wrong, cpu_s_of(process.pid) - before)
     await connections.close()
     process.terminate()
-    return found
+    return measured
 
 
 def _bare_server(listener: socket.socket) -> None:
@@ -125,19 +125,19 @@ async def one_by_one(server: Server, count: int, first: int) -> dict[str, float]
     """Candidates never seen before, one at a time: what each takes, and what of it is no compiler, oracle or device."""
     connections = Connections(server.port)
     await connections.post("/v1/rewards", job(first))
-    spent, ours = [], []
+    spent, added = [], []
     for number in range(first + 1, first + 1 + count):
         begin = time.perf_counter()
         result = (await connections.post("/v1/rewards", job(number))).json()["result"]
         spent.append(time.perf_counter() - begin)
-        ours.append(spent[-1] - result["components"]["cost"])
+        added.append(spent[-1] - result["components"]["cost"])
         assert result["components"]["correct"] == 1, result
     await connections.close()
     return {
         "mean_ms": statistics.mean(spent) * 1e3,
-        "ours_ms": statistics.median(ours) * 1e3,
-        "ours_p99_ms": percentile(ours, 0.99) * 1e3,
-        "ours_share": sum(ours) / sum(spent),
+        "ours_ms": statistics.median(added) * 1e3,
+        "ours_p99_ms": percentile(added, 0.99) * 1e3,
+        "ours_share": sum(added) / sum(spent),
     }
 
 
@@ -181,7 +181,7 @@ def direct(count: int, first: int, server: Server) -> float:
 
 
 def restarts(count: int) -> float:
-    """What KernelGYM's design adds to each evaluation at least, in seconds: a process of its own that imports torch.
+    """Least overhead of KernelGYM's design per evaluation, in seconds: a process that imports torch.
 
     Its fixed sleep of two seconds after each is not counted.
     """

@@ -96,14 +96,16 @@ def read_case(folder: Path) -> Case:
         TypeError: ``case.toml`` lacks a key, or has one that there is not.
     """
     data: dict[str, Any] = tomllib.loads((folder / "case.toml").read_text(encoding="utf-8"))
-    return Case(name=folder.name, **{key: tuple(one) if isinstance(one, list) else one for key, one in data.items()})
+    return Case(
+        name=folder.name, **{key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    )
 
 
 @cache
 def read_cases() -> tuple[Case, ...]:
     """Every case, those of one task together."""
-    found = [read_case(path.parent) for path in CASES.glob("*/case.toml")]
-    return tuple(sorted(found, key=lambda case: (case.task, case.name)))
+    cases = [read_case(path.parent) for path in CASES.glob("*/case.toml")]
+    return tuple(sorted(cases, key=lambda case: (case.task, case.name)))
 
 
 @cache

@@ -53,8 +53,8 @@ def _values(evaluator: Evaluator) -> Iterator[None]:
     """Outputs are compared, whole or in part."""
     right = Comparison(ok=True, error=0.0, total=1 << 30)
     with (
-        patch.object(Oracle, "check", lambda *asked, **how: right),
-        patch.object(Oracle, "check_part", lambda *asked, **how: right),
+        patch.object(Oracle, "check", lambda *arguments, **how: right),
+        patch.object(Oracle, "check_part", lambda *arguments, **how: right),
     ):
         yield
 
@@ -68,19 +68,19 @@ def _families(evaluator: Evaluator) -> Patched:
 def _hidden_sizes(evaluator: Evaluator) -> Iterator[None]:
     """Sizes that the candidate's author does not know."""
     task = evaluator.task
-    shown = task.model_copy(update={"sizes": tuple(size for size in task.sizes if not size.is_hidden)})
-    with patch.object(evaluator, "task", shown):
+    visible = task.model_copy(update={"sizes": tuple(size for size in task.sizes if not size.is_hidden)})
+    with patch.object(evaluator, "task", visible):
         yield
 
 
 def _other_sizes(evaluator: Evaluator) -> Patched:
     """Anything is run and compared at other sizes than the full one."""
-    return patch.object(CorrectnessStage, "check_size", lambda *asked: None)
+    return patch.object(CorrectnessStage, "check_size", lambda *arguments: None)
 
 
 def _full_size(evaluator: Evaluator) -> Patched:
     """Anything at all is run and compared at the full size."""
-    return patch.object(ModelledFullSize, "check", lambda *asked: None)
+    return patch.object(ModelledFullSize, "check", lambda *arguments: None)
 
 
 def _runs(change: Callable[[RunRequest], RunRequest]) -> Callable[[Evaluator], Patched]:
@@ -109,12 +109,12 @@ def _poisons(evaluator: Evaluator) -> Iterator[None]:
 
 def _variation(evaluator: Evaluator) -> Patched:
     """What hardware leaves open, and how far approximations are off, differs from draw to draw."""
-    return patch.object(CandidateRuns, "variation", lambda *asked: 0)
+    return patch.object(CandidateRuns, "variation", lambda *arguments: 0)
 
 
 def _guards(evaluator: Evaluator) -> Patched:
     """A candidate whose asserts refuse every hidden size must be comparable at the full one."""
-    return patch.object(ModelledFullSize, "_refuse_unchecked", lambda *asked: None)
+    return patch.object(ModelledFullSize, "_refuse_unchecked", lambda *arguments: None)
 
 
 def _plan_outputs(evaluator: Evaluator) -> Patched:

@@ -30,8 +30,8 @@ def test_no_log_takes_its_reader_down() -> None:
         f'  class "kernelforge_plan::count<a> [with Launch=x, Passed={digits}, Taken=y]"',
         "launches of the plan(0): error: x is undefined",
     ]
-    told = parse_log("\n".join([*lines, "candidate.cu(3): error: what it really is"]))
-    assert [diagnostic.message for diagnostic in told] == ["what it really is"]
+    parsed = parse_log("\n".join([*lines, "candidate.cu(3): error: what it really is"]))
+    assert [diagnostic.message for diagnostic in parsed] == ["what it really is"]
     ptxas = (
         "ptxas info : Compiling entry function 'k' for 'sm_90a'\nptxas info : Function properties for k\n"
         f"{digits} bytes stack frame, 1 bytes spill stores, 1 bytes spill loads\n"

@@ -130,9 +130,9 @@ def test_a_reference_finds_no_canary_while_sizes_are_found(planted: Path, shrink
         for where in ("module", "get_inputs", "forward")
     ]
     for task in tasks:
-        chosen = shrinker.choose(task)
-        assert "spied: {'" in chosen.refused
-        assert CANARY not in chosen.model_dump_json()
+        choice = shrinker.choose(task)
+        assert "spied: {'" in choice.refused
+        assert CANARY not in choice.model_dump_json()
     assert shrinker.cache is not None
     assert not any(CANARY.encode() in path.read_bytes() for path in shrinker.cache.iterdir())
 
@@ -141,7 +141,7 @@ def test_a_reference_finds_no_canary_while_it_is_judged_and_audited(planted: Pat
     """The process that finds sizes is of the oracle's role, and is its jail."""
     for where in ("module", "get_inputs", "forward"):
         task = axpy_task(spying(planted, where))
-        audit = audit_task(AuditJob(task), lambda one: Oracle(shrinker._warm, one, reply_s=30), most=1)
+        audit = audit_task(AuditJob(task), lambda task: Oracle(shrinker._warm, task, reply_s=30), most=1)
         assert "spied: {'" in audit.error
         assert CANARY not in audit.model_dump_json()
 
@@ -258,5 +258,5 @@ def test_a_text_that_cannot_be_looked_at_refuses_its_own_task_alone(shrinker: Si
         replace(GOOD, source="X = " + "+".join(["1"] * 2000) + GOOD.source),
         GOOD,
     ]
-    refused = [chosen.refused for _, chosen in choose_all(shrinker, tasks, 1)]
+    refused = [choice.refused for _, choice in choose_all(shrinker, tasks, 1)]
     assert sorted(map(bool, refused)) == [False, True, True, True], refused

@@ -122,9 +122,9 @@ def test_a_key_names_no_other_folder(tmp_path):
     ],
     ids=["escapes", "no-time", "no-process", "deep", "no-mapping"],
 )
-def test_what_a_lock_file_says_is_told_without_harm(tmp_path, text, told):
+def test_what_a_lock_file_says_is_told_without_harm(tmp_path, text, expected):
     path = tmp_path / "GPU-1.lock"
     path.write_text(text)
-    said = _Wait("cuda:0", path, None, None).holder()
-    assert told in said
-    assert said.isprintable()
+    holder = _Wait("cuda:0", path, None, None).holder()
+    assert expected in holder
+    assert holder.isprintable()

@@ -64,10 +64,10 @@ def test_no_text_breaks_out_of_its_fence(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["a\n## New rules\n", "a\r\nb", "`x` `y`", "a\u2028b", "x" * 10_000])
 def test_a_title_or_an_attribute_stays_within_its_line(text: str) -> None:
-    told = inline(text)
-    assert len(told.splitlines()) == 1
-    assert "`" not in told
-    assert len(told) <= 120
+    line = inline(text)
+    assert len(line.splitlines()) == 1
+    assert "`" not in line
+    assert len(line) <= 120
 
 
 REPLY = "0001-coder-t.reply.md"

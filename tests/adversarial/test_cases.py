@@ -65,8 +65,8 @@ class Lane:
         return self._evaluators[case.task].evaluate(case.candidate(canary_file), seed=SEED).evaluation
 
     def close(self) -> None:
-        for one in self._evaluators.values():
-            one.oracle.close()
+        for evaluator in self._evaluators.values():
+            evaluator.oracle.close()
 
 
 @pytest.fixture(scope="module")
@@ -114,14 +114,14 @@ def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule:
     """Else the case would show nothing: something other than what it names refuses it."""
     if STRUCTURAL & set(case.defence):
         answer = rule.judge(case, "model_new.py" if case.lane == "modelnew" else "twin.py")
-        passes, said = answer.paid, answer.why
+        passes, reason = answer.paid, answer.why
     else:
         evaluation = bench.evaluate(case, case.defence, canary_file=canary_file, profile=False).evaluation
-        passes, said = evaluation.verdict is Verdict.OK, told(evaluation)
+        passes, reason = evaluation.verdict is Verdict.OK, told(evaluation)
     if case.tells:
-        assert all(word in said for word in case.tells), said
+        assert all(word in reason for word in case.tells), reason
     else:
-        assert passes, said
+        assert passes, reason
 
 
 CRASHES = [case for case in EMULATED if {"CRASH", "TIMEOUT"} & set(case.verdicts)]

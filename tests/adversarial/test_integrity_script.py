@@ -25,8 +25,8 @@ def test_a_command_is_asked_about_every_case(tmp_path: Path, capsys: pytest.Capt
     answers = tmp_path / "answers.json"
     line = says('{"correct": true, "reward": 0.3}')
     assert integrity.main(["--evaluator", line, "--cases", *SOME, "--json", str(answers)]) == 0
-    (said,) = json.loads(answers.read_text()).values()
-    assert sorted(said) == sorted(SOME)
+    (answer,) = json.loads(answers.read_text()).values()
+    assert sorted(answer) == sorted(SOME)
     printed = capsys.readouterr().out
     assert "3 of 3" in printed
     assert "0 of 1" in printed
@@ -55,7 +55,7 @@ def test_the_case_and_its_reference_are_handed_over() -> None:
 
 @pytest.mark.slow
 def test_published_rule_pays_where_kernelforge_does_not(capsys: pytest.CaptureFixture[str]) -> None:
-    ours, theirs = integrity.compare(["kernelforge", "kernelbench-rule"], CASES)
-    assert ours.paid(CASES) == ours.refused(CASES) == theirs.refused(CASES) == []
+    kernelforge, theirs = integrity.compare(["kernelforge", "kernelbench-rule"], CASES)
+    assert kernelforge.paid(CASES) == kernelforge.refused(CASES) == theirs.refused(CASES) == []
     assert theirs.paid(CASES) == ["class-patches-allclose", "zeros-for-a-softmax"]
     assert theirs.answers["lazy-matmul-guards"].correct is None

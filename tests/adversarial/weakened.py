@@ -45,7 +45,7 @@ def _weaken_runner() -> None:
         def table(self: memory.Memory) -> Any:
             import numpy as np
 
-            rows = [(one.base, one.reserved, one.flags) for one in self.allocations]
+            rows = [(allocation.base, allocation.reserved, allocation.flags) for allocation in self.allocations]
             return np.array(rows or [(0, 0, 0)], dtype=np.int64)
 
         memory.Memory.table = table  # type: ignore[method-assign]

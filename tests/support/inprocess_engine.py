@@ -1,4 +1,4 @@
-"""An engine without workers: it obeys the protocol, and what becomes of a candidate stands in its source.
+"""An engine without workers: it obeys the protocol, and a candidate's source names its result.
 
 Words in the source: ``WRONG`` has that verdict, ``DIE<n>`` loses its worker the first n times, ``HANG`` never ends,
 ``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``BUILD`` ends while

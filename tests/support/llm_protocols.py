@@ -1,4 +1,4 @@
-"""What the providers' protocols look like on the wire: bodies and events of the fake server."""
+"""Bodies and events of the providers' protocols, as the fake server sends them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Protocol:
-    """How one protocol says things."""
+    """Messages of one protocol."""
 
     name: str
-    whole: Callable[[Say, Mapping[str, Any]], Json]
+    complete: Callable[[Say, Mapping[str, Any]], Json]
     """A reply that is not streamed."""
     events: Callable[[Say, Mapping[str, Any]], Iterator[bytes]]
     failure: Callable[[str, str], Json]
@@ -29,12 +29,12 @@ class Protocol:
 
 def turns(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Role and text of each turn of any protocol's request."""
-    found = []
+    texts = []
     for turn in body.get("messages") or body["input"]:
         content = turn["content"]
         text = content if isinstance(content, str) else "".join(part["text"] for part in content)
-        found.append((turn["role"], text))
-    return found
+        texts.append((turn["role"], text))
+    return texts
 
 
 def _event(data: Mapping[str, Any], named: bool = True) -> bytes:
@@ -84,10 +84,10 @@ def _response_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     final = _response(action, body)
     begun = {**final, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     kind = "refusal" if action.ended == "refused" else "output_text"
-    place = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
+    position = {"item_id": "msg_1", "output_index": 1, "content_index": 0}
     # Providers add events; a client must look past those that it does not know.
     events: list[Json] = [{"type": "response.created", "response": begun}, {"type": "response.news", "delta": "news"}]
-    events += [{"type": f"response.{kind}.delta", "delta": piece, **place} for piece in _pieces(action)]
+    events += [{"type": f"response.{kind}.delta", "delta": piece, **position} for piece in _pieces(action)]
     events.append({"type": f"response.{final['status']}", "response": final})
     for number, event in enumerate(events):
         yield _event({**event, "sequence_number": number})
@@ -125,14 +125,14 @@ def _chat(action: Say, body: Mapping[str, Any]) -> Json:
         "refusal": action.text if refused else None,
     }
     choice = {"index": 0, "message": message, "finish_reason": _FINISH[action.ended], "logprobs": None}
-    whole: Json = {
+    answer: Json = {
         "id": "chat_1",
         "object": "chat.completion",
         "created": 1,
         "model": body["model"],
         "choices": [choice],
     }
-    return {**whole, "usage": _chat_usage(action)} if action.count_usage else whole
+    return {**answer, "usage": _chat_usage(action)} if action.count_usage else answer
 
 
 def _chat_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
@@ -194,20 +194,20 @@ def _message(action: Say, body: Mapping[str, Any]) -> Json:
 
 
 def _message_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
-    whole = _message(action, body)
-    begun = {**whole, "content": [], "stop_reason": None, "usage": {**whole["usage"], "output_tokens": 1}}
+    message = _message(action, body)
+    begun = {**message, "content": [], "stop_reason": None, "usage": {**message["usage"], "output_tokens": 1}}
     yield _event({"type": "message_start", "message": begun})
     yield _event({"type": "ping"})
     yield _event({"type": "news", "message": {"model": "news"}, "delta": {"type": "news", "text": "news"}})
-    yield _event({"type": "content_block_start", "index": 0, "content_block": whole["content"][0]})
+    yield _event({"type": "content_block_start", "index": 0, "content_block": message["content"][0]})
     yield _event({"type": "content_block_stop", "index": 0})
     if action.text:
         yield _event({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}})
         for piece in _pieces(action):
             yield _event({"type": "content_block_delta", "index": 1, "delta": {"type": "text_delta", "text": piece}})
         yield _event({"type": "content_block_stop", "index": 1})
-    usage = {key: whole["usage"][key] for key in ("output_tokens", "output_tokens_details")}
-    delta = {"stop_reason": whole["stop_reason"], "stop_sequence": None}
+    usage = {key: message["usage"][key] for key in ("output_tokens", "output_tokens_details")}
+    delta = {"stop_reason": message["stop_reason"], "stop_sequence": None}
     yield _event({"type": "message_delta", "delta": delta, "usage": usage})
     yield _event({"type": "message_stop"})
 

@@ -31,7 +31,7 @@ class Say:
     ended: Literal["complete", "length", "refused", "filtered"] = "complete"
     """``refused``: ``text`` is the model's refusal. ``filtered``: a filter cut it off."""
     input_tokens: int = 100
-    """All of the prompt's, cached and written ones included, whatever the protocol calls by that name."""
+    """All of the prompt's, cached and written ones included, under any protocol."""
     cached_tokens: int = 0
     cache_write_tokens: int = 0
     output_tokens: int = 20
@@ -178,7 +178,7 @@ class FakeLLM:
             self._in_flight += 1
             self.peak = max(self.peak, self._in_flight)
 
-    def left(self) -> None:
+    def finished(self) -> None:
         with self._lock:
             self._in_flight -= 1
 
@@ -277,8 +277,8 @@ class _Handler(BaseHTTPRequestHandler):
             if isinstance(action, Say):
                 self.fake.closing.wait(action.delay_seconds)
         finally:
-            # Before any of the answer is sent: whoever has it may make the next call before we get to the next line.
-            self.fake.left()
+            # Before any of the answer is sent: the client may make its next call before the next line runs.
+            self.fake.finished()
         if isinstance(action, Hang):
             self.fake.closing.wait()
             self._drop()
@@ -287,7 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif body.get("stream"):
             self._stream(action, protocol.events(action, body))
         else:
-            self._json(200, protocol.whole(action, body))
+            self._json(200, protocol.complete(action, body))
 
     def _fail(self, protocol: llm_protocols.Protocol, action: Fail, stream: bool) -> None:
         key = self.known.get("x-api-key") or self.known.get("authorization", "").removeprefix("Bearer ")
@@ -364,7 +364,7 @@ class _Handler(BaseHTTPRequestHandler):
             action = self.fake.decide(protocol.name, self.known, item["body"], in_batch=True)
             result: dict[str, Any] = {"id": f"result-{len(results)}", "custom_id": item["custom_id"]}
             if isinstance(action, Say):
-                body = protocol.whole(action, item["body"])
+                body = protocol.complete(action, item["body"])
                 result |= {"response": {"status_code": 200, "body": body}, "error": None}
             elif isinstance(action, Fail):
                 body = protocol.failure(action.message, action.code)
@@ -381,7 +381,7 @@ class _Handler(BaseHTTPRequestHandler):
         for item in order["requests"]:
             action = self.fake.decide(protocol.name, self.known, item["params"], in_batch=True)
             if isinstance(action, Say):
-                result = {"type": "succeeded", "message": protocol.whole(action, item["params"])}
+                result = {"type": "succeeded", "message": protocol.complete(action, item["params"])}
             elif isinstance(action, Fail):
                 result = {"type": "errored", "error": protocol.failure(action.message, action.code)}
             else:
@@ -398,8 +398,8 @@ class _Handler(BaseHTTPRequestHandler):
         ends = "cancelled" if batch.cancelled else self.fake.batch_ends
         state = llm_protocols.openai_batch(batch.id, batch.endpoint, batch.input_file, ends if over else "in_progress")
         if over and ends == "completed":
-            for kind, wanted in (("output_file_id", True), ("error_file_id", False)):
-                lines = [result for result in batch.results if _succeeded(result) is wanted]
+            for kind, succeeded in (("output_file_id", True), ("error_file_id", False)):
+                lines = [result for result in batch.results if _succeeded(result) is succeeded]
                 if lines:
                     state[kind] = self.fake.store("".join(json.dumps(line) + "\n" for line in lines).encode())
         return state

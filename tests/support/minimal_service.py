@@ -32,7 +32,7 @@ from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.base import Health
 
 SLOW = "slow"
-"""A completion that has this in it ends when it is told to."""
+"""A completion with this text ends when the test says so."""
 FULL = "full"
 """A completion that is this finds the queue full."""
 BROKEN = "broken"
@@ -83,8 +83,8 @@ class TinyCore:
         self.listeners.append(listener)
 
     def keyed(self, key: str, caller: Caller) -> Job | None:
-        found = self.keys.get((caller.name, key))
-        return None if found is None else self.jobs[found[1]]
+        existing = self.keys.get((caller.name, key))
+        return None if existing is None else self.jobs[existing[1]]
 
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
         try:
@@ -177,10 +177,10 @@ class TinyCore:
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         for job_id in ids:
             self.job(job_id)
-        wanted = min(k or len(ids), len(ids))
+        needed = min(k or len(ids), len(ids))
         try:
             async with asyncio.timeout(timeout_s), self._changed:
-                await self._changed.wait_for(lambda: len(self._ended_of(ids)) >= wanted)
+                await self._changed.wait_for(lambda: len(self._ended_of(ids)) >= needed)
         except TimeoutError:
             pass
         return [self.jobs[job_id] for job_id in self._ended_of(ids)]
@@ -198,16 +198,16 @@ class TinyCore:
             self.watching -= 1
 
     async def _watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
-        told: dict[str, Job] = {}
+        reported: dict[str, Job] = {}
         while True:
             for job_id in ids:
-                if told.get(job_id) != self.jobs[job_id]:
-                    told[job_id] = self.jobs[job_id]
-                    yield told[job_id]
-            if all(job.status.ended for job in told.values()):
+                if reported.get(job_id) != self.jobs[job_id]:
+                    reported[job_id] = self.jobs[job_id]
+                    yield reported[job_id]
+            if all(job.status.ended for job in reported.values()):
                 return
             async with self._changed:
-                await self._changed.wait_for(lambda: any(told[name] != self.jobs[name] for name in ids))
+                await self._changed.wait_for(lambda: any(reported[name] != self.jobs[name] for name in ids))
 
     async def cancel(self, ids: Sequence[str]) -> list[str]:
         cancelled = []

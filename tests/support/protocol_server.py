@@ -1,6 +1,6 @@
-"""A server on loopback that speaks the native wire, breaks where it is told to, and keeps a log of what it was asked.
+"""A server on loopback that speaks the native protocol, breaks on request, and keeps a log of requests.
 
-What becomes of a job is said by its completion: ``now 1.5`` has ended with that reward when it is accepted, ``1.5``
+A job's completion names its result: ``now 1.5`` has ended with that reward when it is accepted, ``1.5``
 ends when it is first waited for, ``0 uncompared`` is OK and its full size was not compared, ``infra`` ends in trouble,
 and ``hold`` runs until it is released or cancelled.
 """
@@ -111,10 +111,10 @@ class WireServer:
 
     def instead(self, path: str, *says: Says) -> None:
         """Answer the next requests for a path that begins so with these, in turn."""
-        self._instead.extend((path, one) for one in says)
+        self._instead.extend((path, answer) for answer in says)
 
     def lines(self) -> list[str]:
-        return [asked.line for asked in self.asked]
+        return [request.line for request in self.asked]
 
     def release(self, job_id: str, reward: float = 1.0) -> None:
         """End a job that is held."""
@@ -153,13 +153,13 @@ class WireServer:
             if not message["more_body"]:
                 break
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        asked = Asked(scope["method"], scope["path"], headers, scope["query_string"].decode(), body)
-        self.asked.append(asked)
+        request = Asked(scope["method"], scope["path"], headers, scope["query_string"].decode(), body)
+        self.asked.append(request)
         says = None
-        if self._instead and asked.path.startswith(self._instead[0][0]):
+        if self._instead and request.path.startswith(self._instead[0][0]):
             says = self._instead.popleft()[1]
         if says is None or says.acted:
-            right = await self._answer(asked)
+            right = await self._answer(request)
             says = right if says is None else replace(says, status=right.status, body=right.body)
         if says.stalls:
             await receive()
@@ -170,19 +170,19 @@ class WireServer:
         await send({"type": "http.response.start", "status": says.status, "headers": pairs})
         await send({"type": "http.response.body", "body": says.body})
 
-    async def _answer(self, asked: Asked) -> Says:
-        match [asked.method, *asked.path.removeprefix("/v1/").split("/")]:
+    async def _answer(self, request: Asked) -> Says:
+        match [request.method, *request.path.removeprefix("/v1/").split("/")]:
             case ["POST", "jobs"]:
-                request = JobRequest.model_validate_json(asked.body)
-                return _says(self._accept(request, asked.headers["idempotency-key"]))
+                job = JobRequest.model_validate_json(request.body)
+                return _says(self._accept(job, request.headers["idempotency-key"]))
             case ["POST", "jobs", "batch"]:
-                return _says(self._batch(BatchRequest.model_validate_json(asked.body)))
+                return _says(self._batch(BatchRequest.model_validate_json(request.body)))
             case ["POST", "jobs", "wait"]:
-                return _says(await self._wait(WaitRequest.model_validate_json(asked.body)))
+                return _says(await self._wait(WaitRequest.model_validate_json(request.body)))
             case ["POST", "jobs", "cancel"]:
-                return _says(self._cancel(CancelRequest.model_validate_json(asked.body)))
+                return _says(self._cancel(CancelRequest.model_validate_json(request.body)))
             case ["GET", "jobs", job_id] if job_id in self.jobs:
-                wait_s = float(dict(pair.split("=") for pair in asked.query.split("&")).get("wait_s", 0))
+                wait_s = float(dict(pair.split("=") for pair in request.query.split("&")).get("wait_s", 0))
                 await self._wait(WaitRequest(ids=[job_id], timeout_s=wait_s))
                 return _says(self.jobs[job_id])
             case ["GET", "tasks"]:
@@ -202,11 +202,11 @@ class WireServer:
             case ["GET", "runs"]:
                 return Says(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
             case ["PATCH", "runs", *parts]:
-                return _says(self._run("/".join(parts), RunSettings.model_validate_json(asked.body).weight or 1.0))
+                return _says(self._run("/".join(parts), RunSettings.model_validate_json(request.body).weight or 1.0))
             case ["POST", "sessions"]:
-                return _says(self._open(SessionRequest.model_validate_json(asked.body)))
+                return _says(self._open(SessionRequest.model_validate_json(request.body)))
             case ["POST", "sessions", session_id, "turns"]:
-                return self._turn(session_id, TurnRequest.model_validate_json(asked.body))
+                return self._turn(session_id, TurnRequest.model_validate_json(request.body))
             case ["GET", "sessions", session_id]:
                 return _says(self.sessions[session_id])
             case ["DELETE", "sessions", session_id]:
@@ -218,7 +218,7 @@ class WireServer:
                         state="ready", version="1", engine="test", devices=["a100"], workers=1, queued=0, running=0
                     )
                 )
-        return refusal(404, "not_found", f"there is no {asked.path}")
+        return refusal(404, "not_found", f"there is no {request.path}")
 
     def _accept(self, request: JobRequest, key: str) -> Job:
         if key in self.keys:
@@ -243,30 +243,30 @@ class WireServer:
     def _batch(self, request: BatchRequest) -> BatchAnswer:
         assert request.idempotency_keys is not None
         items = []
-        for one, key in zip(request.jobs, request.idempotency_keys, strict=True):
-            if one.task == UNKNOWN:
-                items.append(BatchItem(problem=Problem(code="unknown_task", message=f"no task {one.task!r}")))
+        for job, key in zip(request.jobs, request.idempotency_keys, strict=True):
+            if job.task == UNKNOWN:
+                items.append(BatchItem(problem=Problem(code="unknown_task", message=f"no task {job.task!r}")))
             elif self.full > 0:
                 self.full -= 1
                 items.append(BatchItem(problem=Problem(code="queue_full", message="full", retry_after_s=0.01)))
             else:
-                items.append(BatchItem(job=self._accept(one, key)))
+                items.append(BatchItem(job=self._accept(job, key)))
         return BatchAnswer(items=items)
 
     async def _wait(self, request: WaitRequest) -> WaitAnswer:
         until = asyncio.get_running_loop().time() + request.timeout_s
         for job_id in request.ids:
-            said = self.requests[job_id].completion
-            if self.jobs[job_id].result is None and said != "hold" and request.timeout_s:
-                self._finish(job_id, TROUBLE if said == "infra" else _judged(said or ""))
+            text = self.requests[job_id].completion
+            if self.jobs[job_id].result is None and text != "hold" and request.timeout_s:
+                self._finish(job_id, TROUBLE if text == "infra" else _judged(text or ""))
         while True:
             ended = [self.jobs[job_id] for job_id in self._order if job_id in request.ids]
-            left = until - asyncio.get_running_loop().time()
-            if len(ended) >= min(request.k or len(request.ids), len(request.ids)) or left <= 0:
+            remaining = until - asyncio.get_running_loop().time()
+            if len(ended) >= min(request.k or len(request.ids), len(request.ids)) or remaining <= 0:
                 done = {job.id for job in ended}
                 return WaitAnswer(ended=ended, pending=[job_id for job_id in request.ids if job_id not in done])
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), min(left, 0.05))
+                await asyncio.wait_for(self._changed.wait(), min(remaining, 0.05))
 
     def _cancel(self, request: CancelRequest) -> CancelAnswer:
         ids = request.ids or [job.id for job in self.jobs.values() if job.run_id == request.run_id]
@@ -328,8 +328,8 @@ def scored(reward: float) -> RewardResult:
     return RewardResult(outcome="scored", reward=reward, policy="kernelforge/1", verdict="OK", stage="run")
 
 
-def _judged(said: str) -> RewardResult:
-    number, _, mark = said.partition(" ")
+def _judged(text: str) -> RewardResult:
+    number, _, mark = text.partition(" ")
     return scored(float(number)).model_copy(update={"uncompared": mark == "uncompared"})
 
 

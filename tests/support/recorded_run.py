@@ -298,7 +298,7 @@ def make_attempt(
 
 
 def golden_attempts(run: Run) -> list[Attempt]:
-    """Eleven attempts at three tasks: softmax improves, matmul is mended, argmax never works."""
+    """Eleven attempts at three tasks: softmax improves, matmul is repaired, argmax never works."""
     softmax, matmul, argmax = (make_task(name) for name in TASKS)
     measured = not run.config.device.startswith("emulated")
 

@@ -1,7 +1,7 @@
 """A gateway whose evaluations a completion asks for: what wires and sessions are tested against without a device.
 
 The candidate is read as the real gateway reads it, rewards are those of the real policies, and the first line of the
-source says what becomes of it: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x),
+source names its result: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x),
 ``// uncompared`` (OK, and its full size not compared), ``// lost``
 (trouble of ours, once for each time the text says so), ``// together N``
 (ends once N such are in flight) and ``// never``.
@@ -54,12 +54,12 @@ class ScriptedCore(TinyCore):
         self._flight = asyncio.Condition()
 
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
-        found = self.registry.find(reference, reference_code)
-        return found.name, found.task
+        task = self.registry.find(reference, reference_code)
+        return task.name, task.task
 
     def keyed(self, key: str, caller: Caller) -> Job | None:
-        known = self.keys.get((caller.name, key))
-        return None if known is None else self.jobs[known[1]]
+        existing = self.keys.get((caller.name, key))
+        return None if existing is None else self.jobs[existing[1]]
 
     def stored(self, job_id: str) -> Evaluated | None:
         return self.kept.get(job_id)
@@ -67,13 +67,13 @@ class ScriptedCore(TinyCore):
     async def submit(
         self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
     ) -> list[Job | RequestRejected]:
-        found: list[Job | RequestRejected] = []
+        results: list[Job | RequestRejected] = []
         for request, key in zip(requests, keys or [None] * len(requests), strict=True):
             try:
-                found.append(self._begin(request, caller, key))
+                results.append(self._begin(request, caller, key))
             except RequestRejected as refusal:
-                found.append(refusal)
-        return found
+                results.append(refusal)
+        return results
 
     def _begin(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
         self._intake.policy(request)
@@ -105,7 +105,7 @@ class ScriptedCore(TinyCore):
             async with asyncio.timeout(request.deadline_s):
                 result, status = await self._evaluate(request, task, job.id), JobStatus.FINISHED
         except TimeoutError:
-            result, status = _trouble("deadline", "nobody waits any more", retryable=False), JobStatus.EXPIRED
+            result, status = _trouble("deadline", "no caller waits for it", retryable=False), JobStatus.EXPIRED
         except asyncio.CancelledError:
             self.cancelled.append(job.id)
             result, status = _trouble("cancelled", "it was cancelled", retryable=True), JobStatus.CANCELLED
@@ -135,15 +135,15 @@ class ScriptedCore(TinyCore):
 
     async def _evaluate(self, request: JobRequest, task: Task, job_id: str) -> RewardResult:
         text = reply("parts") if request.completion is None else request.completion
-        said = _said(text)
-        if "lost" in said:
+        words = _first_words(text)
+        if "lost" in words:
             self._lost[text] = self._lost.get(text, 0) + 1
-            if self._lost[text] <= said.count("lost"):
+            if self._lost[text] <= words.count("lost"):
                 return _trouble("worker_died", "three workers died", retryable=True)
-        if "never" in said:
+        if "never" in words:
             await asyncio.Event().wait()
-        if "together" in said:
-            await self._meet(int(said[said.index("together") + 1]))
+        if "together" in words:
+            await self._meet(int(words[words.index("together") + 1]))
         evaluation, seen = evaluated(text, task)
         return self._scored(request, job_id, evaluation, seen if request.profile else None)
 
@@ -174,30 +174,30 @@ class ScriptedCore(TinyCore):
 
 
 def evaluated(reply: str | Candidate, task: Task) -> tuple[Evaluation, Profile | None]:
-    """What becomes of a reply or candidate; numbers in its first line are the sectors that it loads."""
+    """Result of a reply or candidate; numbers in its first line are the sectors that it loads."""
     try:
         candidate = reply if isinstance(reply, Candidate) else parse_reply(reply)
     except CandidateError as error:
         fields = {"candidate": content_hash("reply", reply), "task": task.digest, "stage": "parse", "build": None}
         return make_evaluation(Verdict.POLICY, **fields, reason=str(error)), None
-    said = candidate.source.splitlines()[0].split()
+    words = candidate.source.splitlines()[0].split()
     names = {"candidate": candidate.hash, "task": task.digest}
-    if "fast" in said:
+    if "fast" in words:
         return measured_evaluation(2.0, **names), None
-    if "uncompared" in said:
+    if "uncompared" in words:
         return uncompared_evaluation(**names), None
-    if "wrong" in said:
+    if "wrong" in words:
         return make_evaluation(Verdict.WRONG, **names, reason="expected 1.0, got 2.0 at [0, 3]"), None
-    if "build" in said:
+    if "build" in words:
         fault = {"stage": "compile", "reason": "line 2: expected a ';'", "build": make_build(ok=False)}
         return make_evaluation(Verdict.BUILD, **names, **fault), None
-    if "policy" in said:
+    if "policy" in words:
         return make_evaluation(Verdict.POLICY, **names, stage="policy", reason="inline assembly"), None
-    sectors = next((float(word) for word in said if word.isdigit()), 4_194_304.0)
+    sectors = next((float(word) for word in words if word.isdigit()), 4_194_304.0)
     return make_evaluation(**names, performance=modelled(sectors / 1e5)), make_profile(sectors)
 
 
-def _said(reply: str) -> list[str]:
+def _first_words(reply: str) -> list[str]:
     try:
         return parse_reply(reply).source.splitlines()[0].split()
     except CandidateError:
