@@ -86,7 +86,7 @@ def _choices(everywhere: Sequence[int], listed: Sequence[int]) -> list[int]:
 
 
 class _Rule:
-    """What holds between two constants at every size; ``derive`` gives one from the other where that fixes it."""
+    """A relation of two constants at every size; ``derive`` gives one from the other where it is fixed."""
 
     def __init__(self, first: str, second: str, holds: _Holds, derive: Callable[[int], int] | None = None) -> None:
         self.first, self.second, self.holds, self.derive = first, second, holds, derive

@@ -66,7 +66,7 @@ class Evaluator:
         """Args:
         screen: an emulated device that also runs every size but the full one, and checks every access.
         settings: how a device that measures is used.
-        lease: held while the device is used: nobody else runs there meanwhile.
+        lease: held while the device is used, so that no other process runs on it.
         run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``.
         """
         self.task = task

@@ -34,7 +34,7 @@ _PROBE_WAIT_S = 5.0
 
 
 class EvaluatorPool:
-    """The parent's handles on its helpers. Safe to share between threads; close it when done.
+    """Devices, oracles, compiler and GPU locks of evaluations. Safe to share between threads; close it when done.
 
     Args:
         device: name as in ``emulated:h100`` or ``cuda:0``; ``cuda`` or several names between commas spread tasks over
@@ -43,8 +43,9 @@ class EvaluatorPool:
         cache: folder of the build cache; None for the user's cache folder.
         measure: how a device that measures is used.
         allow_unconfined: run children without a jail where none works. Recorded in every fingerprint as ``none``.
-        tell: told of each wait for a GPU that somebody else holds, and of GPUs that are set aside or used again.
-        opened: devices that are open already, in place of ``device``; they are closed with the workshop.
+        tell: receives a message for each wait for a GPU that another process holds, and for GPUs that are quarantined
+            or used again.
+        opened: devices that are open already, in place of ``device``; they are closed with the pool.
         run_limit_s: longest that one run of a candidate's plan may take; None for :data:`RUN_LIMIT_S`.
         compile_limit_s: longest that one compilation may take, wall and CPU time each; None for what
             :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
@@ -89,21 +90,21 @@ class EvaluatorPool:
         self._screens: dict[str, Device] = {}
         self._oracle_zygotes: dict[str, Zygote] = {}
         self.known_tasks = KnownTasks()
-        """What oracles found out about tasks; later ones of the same task take it over."""
+        """Facts that oracles computed; later oracles of the same task start with them."""
         self.evaluators = WarmEvaluators(self._open_admitted, self.done, max_tasks=warm_tasks, max_bytes=warm_bytes)
         """Evaluators of admitted tasks, kept open between evaluations and closed with the pool; for one thread."""
         self._lock = threading.Lock()
 
     @property
     def device(self) -> Device:
-        """The first device that is not set aside: what all of them are like."""
+        """The first device that is not quarantined; all devices are of one kind."""
         aside = self._leases.quarantined()
         able = (device for name, device in self._devices.items() if name not in aside)
         return next(able, next(iter(self._devices.values())))
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes the numbers on the first device."""
+        """Fingerprint of evaluations on the first device."""
         return self._fingerprint(self.device)
 
     def _fingerprint(self, device: Device) -> Fingerprint:
@@ -123,7 +124,7 @@ class EvaluatorPool:
         )
 
     def start(self) -> None:
-        """Warm up now what an evaluation takes, but for the compiler: it may never be needed, where builds are cached.
+        """Start the devices and the oracles' processes; the compiler starts on first use, since builds may be cached.
 
         Raises:
             DeviceError: a device cannot be used.
@@ -155,9 +156,9 @@ class EvaluatorPool:
         return zygote
 
     def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
-        """An evaluator with an oracle of its own, on the device that the task has; the caller closes its oracle.
+        """An evaluator with its own oracle, on the task's device; the caller closes the oracle.
 
-        ``generators`` are further tests that were agreed on; those not admitted are left out.
+        ``generators`` are further tests; those not admitted are left out.
 
         Raises:
             DeviceError: no device is left to run on.
@@ -206,15 +207,15 @@ class EvaluatorPool:
         return evaluator
 
     def lease(self, device: Device, task: Task) -> AbstractContextManager[None]:
-        """The device for oneself; an emulated one is shared by all."""
+        """Exclusive use of a device; an emulated one is shared."""
         return self._leases.lease(device.name, task=task.name, on_wait=self._tell)
 
     def done(self, task: Task) -> None:
-        """No evaluator of the task is needed any more: its device has one task less."""
+        """Release the task's device: no evaluator of the task is needed any more."""
         self._leases.done(task.name)
 
     def quarantine(self, device: Device, error: DeviceError) -> None:
-        """Set a device aside after it failed its probe; its tasks get another with their next evaluator.
+        """Quarantine a device that failed its probe; its tasks get another with their next evaluator.
 
         Raises:
             DeviceError: it was the only one.
@@ -245,9 +246,9 @@ class EvaluatorPool:
                 self._tell(f"{name} passes its probe again, and is used again")
 
     def interrupt(self, *, oracles: bool) -> None:
-        """End what another thread waits for: compilations and runs; with ``oracles``, their answers too.
+        """Interrupt the compilations and runs of other threads; with ``oracles``, requests to oracles too.
 
-        An oracle that is ended takes its draws with it, and is started again when it is next asked.
+        An interrupted oracle loses its draws, and starts again at the next request.
         """
         self.compiler.interrupt()
         with self._lock:
@@ -284,7 +285,7 @@ class EvaluatorPool:
         return [make_device(name, threads=self._threads, **how) for name in parse_devices(device)]
 
     def _screen_of(self, device: Device) -> Device | None:
-        """The emulated device that checks what a GPU does not; None beside a device that checks by itself."""
+        """The emulated device that checks what a GPU does not; None for a device that checks by itself."""
         if device.capabilities.checks_accesses:
             return None
         name = screen_for(device.arch, device.identity().get("gpu", ""))
@@ -296,20 +297,20 @@ class EvaluatorPool:
 
 
 def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float | None) -> Compiler:
-    """The compiler of a workshop; its arguments are the workshop's."""
+    """The compiler of a pool; the arguments are those of :class:`EvaluatorPool`."""
     limits = COMPILE_LIMITS if limit_s is None else replace(COMPILE_LIMITS, wall_s=limit_s, cpu_s=limit_s)
     builds = cache or user_cache_path("kernelforge") / "builds"
     return Compiler(builds, allow_unconfined=allow_unconfined, limits=limits)
 
 
 def _limits_told(run_limit_s: float | None, compile_limit_s: float | None) -> str:
-    """What a fingerprint says of limits that are not the default: ``+run.2s+compile.10s``."""
+    """Suffix of the evaluator version for limits that are not the default: ``+run.2s+compile.10s``."""
     limits = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
     return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in limits.items() if limit not in (None, usual))
 
 
 def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:
-    """What tells GPUs apart whatever their numbers, and which of them cannot be used and why.
+    """UUIDs of the GPUs by device name, and the unusable ones with the reason.
 
     Raises:
         DeviceError: none of them can be.
@@ -328,18 +329,18 @@ def _uuids(devices: dict[str, Device]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def _probed(device: Device) -> str | None:
-    """What is wrong with a device; an emulated one has nothing to probe."""
+    """The error that a probe of a device found; None for an emulated one, which has nothing to probe."""
     from kernelforge.devices.cuda.device import CudaDevice
 
     return device.runners.probe() if isinstance(device, CudaDevice) else None
 
 
 def _ignore(message: str) -> None:
-    """Nobody listens."""
+    """Discard the message (default callback)."""
 
 
 def lease_folder() -> Path:
-    """Where the lock files of GPUs are: the same for every process of this user."""
+    """Folder of the GPUs' lock files: the same for every process of this user."""
     return user_cache_path("kernelforge") / "leases"
 
 

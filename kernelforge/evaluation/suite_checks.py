@@ -39,9 +39,9 @@ def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], jobs: in
 def map_unique(
     items: Sequence[Item], task_of: Callable[[Item], Task], work: Callable[[Item], Result], jobs: int
 ) -> Iterator[tuple[Item, Item, Result]]:
-    """Each item, the first one whose task is judged on the same things, and what came of the work on that one.
+    """Yield ``(item, representative, result)``; ``work`` runs once per distinct task content.
 
-    In the order of ``items``, each as soon as it is known; ``jobs`` as in :func:`side_by_side`.
+    In the order of ``items``, each as soon as it is known; ``jobs`` as in :func:`parallel_map`.
     """
     contents = [judged_content(task_of(item)) for item in items]
     firsts: dict[str, Item] = {}
@@ -82,7 +82,7 @@ def check_suite(
     """Check tasks, ``jobs`` at a time, each reported in order as soon as it is known.
 
     A task that does not run is a failed report. Tasks that differ at their full size alone (a generated suite) share
-    what was found of the first of them, whose full size stands for theirs. ``sizes`` as in :meth:`Oracle.admit`: every
+    the result of the first of them, whose full size stands for theirs. ``sizes`` as in :meth:`Oracle.admit`: every
     size but ``full`` by default.
     """
     checked = map_unique(tuple(suite), lambda task: task, lambda task: check_task(task, open_oracle, sizes=sizes), jobs)

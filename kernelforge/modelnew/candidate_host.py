@@ -130,7 +130,7 @@ class CandidateHost:
         return specs, blobs
 
     def inputs(self, number: int, elements: Sequence[int]) -> tuple[list[int], list[memoryview]]:
-        """What is in a set's inputs now, by position: those of ``elements`` in C order, others with their gaps."""
+        """Contents of a set's inputs, by position: those of ``elements`` in C order, others with their gaps."""
         slots = sorted(self._slots[number].items())
         return [at for at, _ in slots], [slot.elements() if at in elements else slot.span() for at, slot in slots]
 

@@ -19,7 +19,7 @@ from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 
 def unchanged(draw: DrawHandle, got: ModelNewOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
-    """Why an input counts as changed; empty where every input that the task does not mutate came back as it was."""
+    """The input that a candidate changed, as a reason; empty if all that the task does not mutate came back equal."""
     for position, sent in draw.tensors.items():
         if position in mutates:
             continue
@@ -86,7 +86,7 @@ class Init:
 
 @dataclass(frozen=True)
 class ModelNewOutput:
-    """What one call of ``forward`` left behind."""
+    """Results of one call of ``forward``."""
 
     outputs: tuple[Blob, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -163,7 +163,7 @@ class ModelNewChild:
         self._call({"op": "window", "calls": calls}, (), timeout_s)
 
     def outputs(self, number: int, elements: Sequence[int] = ()) -> ModelNewOutput:
-        """What the last call on a set left behind."""
+        """Results of the last call on a set."""
         return self._read(self._call({"op": "outputs", "set": number, "elements": list(elements)}, (), self._run_s))
 
     def close(self) -> None:
@@ -268,7 +268,7 @@ def _death(error: ChildDied) -> ModelNewFault:
     text = str(error).replace("the modelnew child", "the candidate's process")
     text = text.replace("the gpu-modelnew child", "the candidate's process")
     _, failed, trace = text.partition(" failed: ")
-    if failed:  # the process was told to answer so: the words are the candidate's
+    if failed:  # this is the process's failure reply: the words are the candidate's
         return ModelNewFault("crash", trace, type="Exception")
     if "out of memory" in text:
         return ModelNewFault("memory", text)

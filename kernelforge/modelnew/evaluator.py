@@ -216,7 +216,7 @@ class ModelNewEvaluator:
         for turn, family in enumerate((families[0], *families)):
             with work.drawn(self.oracle, size, family, turn) as draw:
                 worst = max(worst, self._run_and_compare(child, size, facts, draw, notes, work))
-        # Notes name shapes, which at a hidden size are nobody's business.
+        # Notes name shapes, which stay secret at a hidden size.
         public_notes = "" if size.is_hidden else "; ".join(notes)
         work.checks.append(
             SizeCheck(size=size.name, status="passed", families=families, message=public_notes, error=worst)
@@ -284,7 +284,7 @@ def _reason(fault: ModelNewFault) -> str:
 
 
 def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *, allow_unconfined: bool = False) -> str:
-    """Where ``ModelNew`` candidates run: by default the first GPU that starts, else torch on the CPU.
+    """The device of ``ModelNew`` candidates: by default the first GPU that starts, else torch on the CPU.
 
     Args:
         name: A GPU, ``cpu``, or None for the default. Why a GPU is passed over is then logged as a warning.
@@ -347,7 +347,7 @@ class ModelNewEvaluators:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """What makes the verdicts on this machine."""
+        """Fingerprint of verdicts on this machine."""
         if self._pool is not None:
             return self._pool.fingerprint
         return Fingerprint(

@@ -69,7 +69,7 @@ _ADDRESSES: Final = frozenset({"data_ptr", "_version", "untyped_storage"})
 
 
 def static_findings(source: str) -> tuple[StaticFinding, ...]:
-    """What there is to see in a candidate's text, in the order of its lines; nothing where it is not Python."""
+    """Findings in a candidate's text, in the order of its lines; none where it is not Python."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

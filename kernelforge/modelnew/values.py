@@ -98,7 +98,7 @@ class Slot:
 def raw(tensor: torch.Tensor) -> memoryview:
     """Elements of a tensor in C order. The bytes are those of a plain tensor on the host that we made.
 
-    A subclass of ``torch.Tensor`` has to write its values there, whatever it put off until now.
+    A subclass of ``torch.Tensor`` has to write its values there, including deferred ones.
     """
     home = _empty(tuple(tensor.shape), dtype=tensor.dtype)
     if home.numel():
@@ -133,7 +133,7 @@ def encode(value: Any, blobs: list[memoryview], where: str) -> Any:
 
 
 def decode(value: Any, blobs: Sequence[Blob]) -> Any:
-    """What :func:`encode` made a frame of."""
+    """The value that :func:`encode` turned into a frame."""
     if isinstance(value, list):
         return [decode(item, blobs) for item in value]
     if not isinstance(value, dict):

@@ -19,7 +19,7 @@ class Unmatched(Exception):
 
 @dataclass
 class Match:
-    """Where each of the reference's weights goes."""
+    """Assignment of the reference's weights to the candidate's tensors."""
 
     pairs: list[tuple[torch.Tensor, int]] = field(default_factory=list)
     """A tensor of the ModelNew, and the position of the weight that it takes."""
@@ -31,7 +31,7 @@ def match_weights(model: nn.Module, weights: Sequence[Mapping[str, Any]]) -> Mat
     """Find a place for every weight. ``weights`` have ``name kind aliases shape``, in the reference's order.
 
     KernelBench matches weights by the random seed before each constructor alone (its README, "Correctness"); values
-    that are drawn anew for each test need a place that can be named instead.
+    that are drawn again for each test need a named destination.
 
     Raises:
         Unmatched: the ModelNew has parameters that none of the weights is for.
@@ -96,7 +96,7 @@ def _by_order(
 
 
 def _attributes(model: nn.Module, named: Mapping[str, int], weights: Sequence[Mapping[str, Any]], match: Match) -> None:
-    """Plain tensors on modules: given where the reference has one of that name, else only told."""
+    """Plain tensors on modules: assigned where the reference has one of that name, else only reported."""
     kept: list[str] = []
     for prefix, module in model.named_modules():
         for name, value in vars(module).items():

@@ -15,7 +15,7 @@ from kernelforge.tasks import suite_folders
 from kernelforge.tasks.files import read_toml
 
 ARGUMENTS: Final = "audit.toml"
-"""Beside ``suite.toml``."""
+"""Next to ``suite.toml``."""
 
 
 class Equivalent(BaseModel):
@@ -55,7 +55,7 @@ def read_equivalents(path: Path) -> list[Equivalent]:
 
 @dataclass(frozen=True)
 class Arguments:
-    """What is argued about the tasks of one suite."""
+    """Arguments about the mutants of one suite's tasks."""
 
     own: tuple[Equivalent, ...] = ()
     inherited: tuple[Equivalent, ...] = ()
@@ -83,7 +83,7 @@ def suite_arguments(suite: str | Path) -> Arguments:
 
 
 def stale_arguments(audit: TaskAudit, arguments: Arguments) -> list[str]:
-    """What is wrong with a task's own arguments: each is about a mutant that exists, and that nothing kills."""
+    """Problems with a task's own arguments: the mutant does not exist, or was killed."""
     outcomes = {mutant.mutant: mutant.outcome for mutant in audit.mutants}
     problems = []
     for argument in arguments.own:

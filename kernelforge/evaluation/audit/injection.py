@@ -53,7 +53,7 @@ class MutationNotApplicable(Exception):
 
 @dataclass(frozen=True)
 class AuditPrecision:
-    """What of a task decides which arithmetic is a fault."""
+    """The task's precision, which decides which arithmetic counts as a fault."""
 
     accumulator: str = "float32"
     """What a candidate may accumulate in."""
@@ -207,7 +207,7 @@ class Recorder(_Placed):  # type: ignore[no-untyped-call]
 
 
 def _storages(values: Any) -> set[int]:
-    """Where tensors are kept. All that are asked about are alive, so no address is used twice."""
+    """Addresses of the tensors' storages. All of them are alive, so no address is used twice."""
     return {value.untyped_storage().data_ptr() for value in tree_leaves(values) if isinstance(value, torch.Tensor)}
 
 

@@ -33,7 +33,7 @@ def _written(outputs: Outputs, position: int, start: int, stop: int, other: torc
 
 
 def _stale_values(outputs: Outputs, stale: Outputs, position: int, how: str) -> torch.Tensor:
-    """What memory holds that was not written: zeros, or an earlier answer."""
+    """Values of memory that was not written: zeros, or an earlier answer."""
     return torch.zeros_like(outputs[position]) if how == "zeros" else stale[position]
 
 

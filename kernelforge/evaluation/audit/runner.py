@@ -114,7 +114,7 @@ class Trial:
         try:
             return self.reference.run(inputs, self.policy.mutates, model=model, within=within)
         except TaskError as error:
-            # Whatever the faulty reference raises: such a kernel could not be.
+            # Any error of the faulty reference: such a kernel could not exist.
             raise MutationNotApplicable(str(error)) from error
 
 
@@ -129,7 +129,7 @@ class MutationAudit:
         self._honest: dict[tuple[str, str, str, int], bool] = {}
 
     def audit(self, most: int, also: Sequence[str] = ()) -> TaskAudit:
-        """What became of each mutant, of ``most`` at the most and those named in ``also``.
+        """Outcomes of at most ``most`` mutants, and of those named in ``also``.
 
         Raises:
             TaskError: the reference cannot be run or judged.

@@ -4,7 +4,7 @@ The text is restricted Python, as launch plans are: it is read by :mod:`ast` beh
 or executed. What comes out is a :class:`~kernelforge.evaluation.generators.recipe.Recipe`, which is data.
 ``docs/input-generators.md`` is the reference page of the language.
 
-That a model may write tests beside the candidates, kept only where the reference passes them, follows the Tester of
+That a model may write tests as well as candidates, kept only where the reference passes them, follows the Tester of
 MuSL (QiMeng-MuPa).
 """
 
@@ -268,7 +268,7 @@ def _axis(argument: ast.expr | float | None) -> int | None:
 
 
 def _absent(node: ast.expr) -> str:
-    """What is missing from the language, in words of Python."""
+    """Names the Python construct that the language lacks."""
     names: Mapping[type[ast.expr], str] = {
         ast.Attribute: "attributes", ast.Subscript: "subscripts", ast.Lambda: "lambda", ast.ListComp: "comprehensions",
         ast.GeneratorExp: "comprehensions", ast.SetComp: "comprehensions", ast.DictComp: "comprehensions",

@@ -30,7 +30,7 @@ MAX_AXES: Final = 16
 
 
 class Operation(NamedTuple):
-    """How many earlier steps an operation takes, and what its literal is."""
+    """Number of earlier steps that an operation takes, and the kind of its literal."""
 
     least: int
     most: int
@@ -59,7 +59,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
 """Everything that a recipe can do."""
 
 RANDOM: Final = frozenset({"uniform", "normal", "chance", "pick"})
-"""Operations that draw anew wherever they stand."""
+"""Operations that draw new values each time they occur."""
 
 
 class Step(Record):

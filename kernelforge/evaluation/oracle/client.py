@@ -34,13 +34,13 @@ class OracleFacts:
     scales: dict[str, dict[str, float]] = field(default_factory=dict)
     """By size: input families that torch itself passes, each with the factor at which it does; the task's own first."""
     has_slices: bool | None = None
-    """Whether the reference has an axis whose slices can be worked out by themselves; None where nobody asked."""
+    """Whether the reference has an axis whose slices can be computed by themselves; None if not yet known."""
     admitted: bool = False
     """Whether it was proved at the small size that wrong answers earn nothing."""
 
 
 class KnownTasks:
-    """What was found out about tasks, by digest; what was unused for longest goes first. Several threads may use it."""
+    """Facts about tasks by digest; the least recently used are dropped first. Safe to use from several threads."""
 
     def __init__(self, most: int = KNOWN_TASKS) -> None:
         self._most = most
@@ -48,7 +48,7 @@ class KnownTasks:
         self._lock = threading.Lock()
 
     def of(self, task: Task) -> OracleFacts:
-        """What is known of a task, to be added to."""
+        """The facts known of a task; the caller may add to them."""
         with self._lock:
             facts = self._known.setdefault(task.digest, OracleFacts())
             self._known.move_to_end(task.digest)
@@ -130,7 +130,7 @@ class DrawHandle:
 
 @dataclass(frozen=True)
 class AdmissionIssue:
-    """What admission found for one size and input family."""
+    """Result of admission for one size and input family."""
 
     size: str
     family: str

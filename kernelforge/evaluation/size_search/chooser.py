@@ -43,7 +43,7 @@ _JUDGE_S = 60.0
 
 
 _BYTES_PER_OUTPUT = 59
-"""GPU memory that the oracle takes for each output element while a candidate is timed, beside two sets of tensors:
+"""GPU memory that the oracle takes for each output element while a candidate is timed, besides two sets of tensors:
 75 bytes in all for an elementwise float32 task of two operators (``docs/baselines.md``, Memory)."""
 
 _USUAL_GPU_BYTES = 80 * 10**9
@@ -51,7 +51,7 @@ _USUAL_GPU_BYTES = 80 * 10**9
 
 
 class SizeChoice(Record):
-    """What was found out about one external task: its sizes, or why it has none."""
+    """Result of the search for one external task: its sizes, or why it has none."""
 
     sizes: tuple[Size, ...] = ()
     """``full``, ``small`` and the hidden ones; empty where the task is refused."""
@@ -135,7 +135,7 @@ class SizeChooser:
         return content_hash("sizes", VERSION, task.source, policy, sorted(task.fixed), named, asdict(self.bounds))
 
     def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
-        """What was found, and whether it would be found again: a wait that ran out may not."""
+        """The choice, and whether another search would give the same: one after a timeout may not."""
         prober = SizeSearchClient(self._zygote, task.source, self.bounds)
         try:
             with prober:
@@ -242,7 +242,7 @@ def _sizes(constants: Mapping[str, Mapping[str, int | float | bool]]) -> tuple[S
 
 
 def _read(path: Path, task: ExternalTask) -> SizeChoice | None:
-    """A choice that was kept, if it is one for this task; another is made anew."""
+    """A cached choice, if it is one for this task; else None."""
     try:
         choice = SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES))
         if not choice.refused:
@@ -272,7 +272,7 @@ def _write(path: Path, choice: SizeChoice) -> None:
 def choose_all(
     shrinker: SizeChooser, tasks: Sequence[ExternalTask], jobs: int
 ) -> Iterator[tuple[ExternalTask, SizeChoice]]:
-    """Sizes of every task, each told as soon as it is known, ``jobs`` at a time.
+    """Sizes of every task, each yielded as soon as it is known, ``jobs`` at a time.
 
     Leaving early drops what has not begun; what is done stays in the shrinker's cache.
     """

@@ -38,7 +38,7 @@ class SizeSearchClient:
         """How often no answer came in time."""
 
     def abstract(self) -> TrialOutcome:
-        """What the file's own constants would take, on shapes alone; no cost and no error where these do not tell."""
+        """Cost of the file's own constants, on shapes alone; neither cost nor error where shapes do not suffice."""
         return self._outcome({}, "abstract")
 
     def run(self, constants: Mapping[str, Scalar], *, near: bool = False) -> TrialOutcome:

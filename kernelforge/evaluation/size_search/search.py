@@ -1,6 +1,6 @@
 """Choice of the values of a task's extents at ``small`` and at the hidden sizes.
 
-The search knows nothing of torch. It tries values, and learns from what runs and what raises which extents are free,
+The search is independent of torch. It tries values, and learns from what runs and what raises which extents are free,
 which have to be equal, and what has to divide them:
 
 1. *Base*: all extents are scaled down together, so that equal ones stay equal and what divides still divides. Each is
@@ -39,7 +39,7 @@ _TRIES_PER_EXTENT = 4
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a size may cost. Part of a cached choice's key."""
+    """Limits on the cost of a size. Part of a cached choice's key."""
 
     elements: int = 1 << 17
     """Of inputs, weights and outputs together."""
@@ -63,7 +63,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Cost:
-    """What one run of the reference takes. ``seconds`` is None where it was run on shapes alone."""
+    """Cost of one run of the reference. ``seconds`` is None where it was run on shapes alone."""
 
     elements: int
     """Of inputs, weights and outputs together."""
@@ -78,7 +78,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class TrialOutcome:
-    """What came of one try: a cost, or why there is none."""
+    """Result of one try: a cost, or why there is none."""
 
     cost: Cost | None
     error: str = ""
@@ -246,7 +246,7 @@ class ExtentSearch:
         return values, cost
 
     def _parts(self, base: Values) -> list[_Part]:
-        """Which extents move, alone or together, and by what their values stay divisible."""
+        """Extents that move, alone or together, and the divisors that their values keep."""
         parts: list[_Part] = []
         tied: list[int] = []
         index_bounds = {extent.full for extent in self.extents if extent.is_index_bound}

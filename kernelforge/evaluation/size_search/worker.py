@@ -2,7 +2,7 @@
 
 Runs third-party code; for confined children. The first request is ``{"op": "probe", "source"}``, then come any number
 of ``{"constants", "how", "most_elements", "most_flops"}``. ``how`` is ``abstract``, on shapes alone, which costs no
-memory whatever the extents are; ``real``; or ``both``: for real only where the shapes say that it is within bounds.
+memory for any extents; ``real``; or ``both``: for real only where the shapes say that it is within bounds.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _try(
     most_flops: int,
     how: str = "both",
 ) -> dict[str, Any]:
-    """What the reference costs at these constants; ``seconds`` only where it was run for real.
+    """Cost of the reference at these constants; ``seconds`` only where it was run for real.
 
     Raises:
         TaskError: it does not run, on shapes or for real.

@@ -67,7 +67,7 @@ class EvaluationState(BuildState):
     source: str = ""
     """The candidate's, to tell an instruction that it wrote itself from one that the compiler emitted."""
     unscreened: str = ""
-    """What the candidate uses that the emulated device beside a GPU lacks; that device then checks nothing more."""
+    """A feature of the candidate that the emulated device lacks; that device then checks nothing more."""
 
     def record(self, check: SizeCheck) -> None:
         """Record a check, in place of an earlier one of its size."""
@@ -117,7 +117,7 @@ class EvaluationState(BuildState):
 
 
 class DeviceSession(NamedTuple):
-    """A device, or the emulated one that checks beside it, with a runner on it."""
+    """A device, or the emulated one that checks for it, with a runner on it."""
 
     device: Device
     session: Session
@@ -187,7 +187,7 @@ class CandidateRuns(ExitStack):
         return max(worst, self.run_at(self.on_device(artifact), size, draw, poisons), key=_error)
 
     def run_at(self, target: DeviceSession, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
-        """Run once per poison; values must pass whichever byte memory held before.
+        """Run once per poison; values must pass for every byte that memory held before.
 
         A device that runs blocks in one fixed order must give the same to the last bit; on a GPU, where atomics
         have no order, each result is compared by itself. An emulated device takes another variation for every draw,

@@ -42,7 +42,7 @@ def _never() -> bool:
 
 @dataclass(kw_only=True)
 class BuildState:
-    """What is known of a candidate so far, by name of the size."""
+    """Results for a candidate so far, by name of the size."""
 
     build: Build | None = None
     """The first one; the one that failed where one did."""
@@ -53,12 +53,12 @@ class BuildState:
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part of the work."""
     stopped: Callable[[], bool] = _never
-    """Whether nobody wants the answer any more; asked before each part of the work."""
+    """Whether the evaluation was cancelled; called before each part of the work."""
 
     def go_on(self) -> None:
         """
         Raises:
-            EvaluationCancelled: nobody wants the answer any more.
+            EvaluationCancelled: the evaluation was cancelled.
         """
         if self.stopped():
             raise EvaluationCancelled("the evaluation was interrupted")
@@ -68,7 +68,7 @@ class BuildState:
         """Add the time that the block takes to a part.
 
         Raises:
-            EvaluationCancelled: nobody wants the answer any more; the block is not begun.
+            EvaluationCancelled: the evaluation was cancelled; the block is not entered.
         """
         self.go_on()
         start = time.perf_counter()
@@ -138,7 +138,7 @@ def compile_plans(
         StageFailed: it does not compile, is refused by the policy gate, or hit a limit of the compiler.
     """
     built: dict[tuple[object, ...], Artifact | Build] = {}
-    # Hidden sizes last, so that a mistake which shows at every size is told with its numbers.
+    # Hidden sizes last, so that a mistake at every size is reported with its numbers.
     for size in sorted(task.sizes if sizes is None else sizes, key=lambda size: size.is_hidden):
         plan = work.plans.get(size.name)
         if plan is None:
@@ -180,12 +180,12 @@ def _without_text(build: Build) -> Build:
 
 
 def _public_name(size: Size) -> str:
-    """How a size is called towards a Coder: hidden sizes have no name and no numbers."""
+    """Name of a size in messages to a Coder: hidden sizes have no name and no numbers."""
     return "a hidden size" if size.is_hidden else f"the {size.name} size"
 
 
 def reason_at(verdict: Verdict, size: Size, message: str) -> str:
-    """What a Coder is told of a plan or a build that fails at ``size``, which is named unless it is the full one."""
+    """Message to a Coder about a plan or a build that fails at ``size``, which is named unless it is the full one."""
     if size.is_hidden:
         return HIDDEN_REASONS[verdict]
     return message if size.name == "full" else f"{message} (at {_public_name(size)})"
@@ -215,7 +215,7 @@ where it likes could have the extents read out to its author, bit by bit."""
 
 
 HIDDEN_FAILURES = 12
-"""Failures at hidden sizes, of one author at one task, of which the verdict is told."""
+"""Failures at hidden sizes, of one author at one task, whose verdict is reported."""
 
 _NOT_EVEN_HOW = (
     f"it fails {_NOTHING_MORE}: after {HIDDEN_FAILURES} such failures not even how it fails. Write for every size that "
@@ -224,7 +224,7 @@ _NOT_EVEN_HOW = (
 
 
 def redact_hidden_failures(evaluation: Evaluation, before: Iterable[Evaluation]) -> Evaluation:
-    """An evaluation as its author may see it, who was told those ``before`` at the same task.
+    """An evaluation as its author may see it after the evaluations ``before`` of the same task.
 
     Each failure at a hidden size tells which of seven verdicts it was, 2.8 bits: 34 for the first
     :data:`HIDDEN_FAILURES`, less than the extents of one matrix product. From then on all of them are one verdict
@@ -254,7 +254,7 @@ def redact_hidden_failures(evaluation: Evaluation, before: Iterable[Evaluation])
 def failed_check(
     verdict: Verdict, size: Size, family: str, message: str, error: float | None = None
 ) -> tuple[SizeCheck, str]:
-    """The record of a check that failed on inputs of ``family``, and what a Coder is told of it."""
+    """The record of a check that failed on inputs of ``family``, and the message to a Coder."""
     if size.is_hidden:
         reason = message = HIDDEN_REASONS[verdict]
         error = None

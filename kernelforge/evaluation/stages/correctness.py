@@ -79,8 +79,8 @@ class CorrectnessStage:
         """Check a hidden size that is drawn for this evaluation alone; skipped where the task has no hidden sizes.
 
         It takes the task's own inputs and those of one further family: the listed sizes are checked on all of them. A
-        size at which the reference does not run, or which breaks what agents are told of every size, is no size of the
-        task; the next is tried.
+        size is skipped, and the next one tried, if the reference does not run there, or if it breaks a statement that
+        agents see about every size.
 
         Raises:
             StageFailed: the candidate does not resolve or compile there, or is wrong.

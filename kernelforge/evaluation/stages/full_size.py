@@ -34,7 +34,7 @@ FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
 
 DEAR_FLOPS = 2_000_000_000
-"""A reference with more operations is not run before a profile has told that a whole run is affordable."""
+"""A reference with more operations is not run before a profile has shown that a complete run is affordable."""
 
 REFERENCE_BYTES = 768 << 20
 """A reference that touches more is not run: with its float64 twin it would not fit into the oracle's process."""
@@ -107,7 +107,7 @@ class FullSizeStage(ABC):
         self.work.checks.append(check)
 
     def other_families(self) -> tuple[str, ...]:
-        """Families of inputs on which some slices of the outputs are compared beside the task's own; one at most."""
+        """Families of inputs, besides the task's own, on which some slices of the outputs are compared; at most one."""
         with self.work.clock("oracle"):
             sliced = self.oracle.has_slices()
         return self.oracle.families("full")[1:2] if sliced else ()
@@ -188,7 +188,7 @@ class ModelledFullSize(FullSizeStage):
 
     def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
-        holds before a profile: a kernel that could tell a profile from a check would shirk there."""
+        holds before a profile, so that a kernel cannot detect the profiling run and skip work."""
         self.work.executed = self.work.sectors = 0
         target = self.runs.on_device(self.artifact)
         others = self.other_families()
@@ -264,7 +264,7 @@ class ModelledFullSize(FullSizeStage):
         return comparison
 
     def _believed_in_part(self, profiled: FullSizeResult | None) -> FullSizeResult | None:
-        """What the profile gave, where it can be right."""
+        """The profile, if it can be right."""
         why = "" if profiled is None else self._below_least(profiled)
         if why:
             check = self.work.checks[-1]
@@ -295,14 +295,14 @@ class ModelledFullSize(FullSizeStage):
             self.runs.fault(faulted.fault, self.size, self.family)
 
     def _disbelieved(self, profiled: FullSizeResult) -> str:
-        """Why a profile is not believed beside the whole run that was checked; empty if it is."""
+        """The reason that a profile contradicts the complete run that was checked; empty if it does not."""
         less = _counted_less(profiled, self.work)
         if less:
             return f"it counted fewer {less} than the kernel needs when checked"
         return self._below_least(profiled)
 
     def _below_least(self, profiled: FullSizeResult) -> str:
-        """Why a profile cannot be right: right values take at least the compulsory bytes; empty if it can be."""
+        """The reason that a profile cannot be right: right values take at least the compulsory bytes; else empty."""
         moved = None if profiled.profile is None else profiled.profile.value("dram__bytes.sum")
         least = self.facts.compulsory_bytes
         exact = profiled.profile is None or all(kernel.sampled == 1 for kernel in profiled.profile.kernels)
@@ -346,7 +346,7 @@ def _same(first: PartResult, second: PartResult) -> bool:
 
 
 def _full_poisons(seed: int, instructions: float | None) -> tuple[int, ...]:
-    """What memory holds before runs at the full size on one family of inputs: also what it holds before a profile.
+    """Bytes that memory holds before runs at the full size on one family of inputs, the profile's byte among them.
     Where two runs are too dear, the secret seed chooses."""
     if instructions is None:
         return POISONS[:1]

@@ -82,7 +82,7 @@ class MeasuredFullSize(FullSizeStage):
         return FullSizeResult(result, performance(timing, doubt, result))
 
     def _profiled(self, draw: DrawHandle) -> Profile:
-        """Hardware counters, and beside them what the emulated device counts over the same PTX.
+        """Hardware counters, together with what the emulated device counts over the same PTX.
 
         Raises:
             RunFailed: a launch faulted on the device, or the emulated one saw a bad access.

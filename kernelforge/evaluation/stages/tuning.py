@@ -193,7 +193,7 @@ class _SuccessiveHalving:
         return rated
 
     def _over(self) -> str:
-        """Why nothing more is tried; empty while there is time."""
+        """The reason that nothing more is tried; empty while there is time."""
         if self._stopped():
             return "not tried: the run was stopped"
         if time.monotonic() > self._end:

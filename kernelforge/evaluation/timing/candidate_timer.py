@@ -55,7 +55,7 @@ try it again. After that a candidate is timed without any."""
 
 
 class _OracleRestarted(Exception):
-    """A baseline took the oracle's process with it: what was drawn is gone, and timing begins anew."""
+    """A baseline ended the oracle's process: its draws are gone, and timing starts again."""
 
 
 class OutputChangedWhileTimed(Exception):
@@ -145,7 +145,7 @@ class CandidateTimer:
 
     @property
     def shape(self) -> SamplePlan:
-        """What a sample is made of.
+        """Plan of one timing sample.
 
         Raises:
             TimingError: not even one set fits into memory.
@@ -242,7 +242,7 @@ class CandidateTimer:
 class _Baseline(Timeable):
     """A baseline that is built when it is timed, and freed when it is not.
 
-    Whatever goes wrong with it is its own failure, a :class:`~kernelforge.errors.BaselineError`.
+    Every error in it is its own failure, a :class:`~kernelforge.errors.BaselineError`.
 
     Args:
         name: One of :meth:`~kernelforge.evaluation.oracle.client.Oracle.baselines`.
@@ -289,7 +289,7 @@ class _Baseline(Timeable):
                 side.close()
 
     def close(self) -> None:
-        """The same at the end, when nobody needs the oracle's draws any more."""
+        """Free the sets at the end, when the oracle's draws are no longer needed."""
         with suppress(_OracleRestarted):
             self.rest()
 
@@ -321,7 +321,7 @@ class _Baseline(Timeable):
 
 
 class _Sets:
-    """What is in the sets: checked and replaced ever more seldom, before the rounds 1, 2, 4, 8...
+    """Contents of the sets: checked and replaced at growing intervals, before the rounds 1, 2, 4, 8...
 
     A kernel cannot tell when, and what the last round left is always checked.
     """

@@ -1,4 +1,4 @@
-"""Clocks: of a GPU while it is timed, and of the host beside it, which must agree."""
+"""Clocks of a GPU while it is timed, and of the host, which must agree with them."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ RELATIVE = 0.05
 """How far the slope may lie from the events, as a part of a sample."""
 
 GAP_US = 10.0
-"""What a sample may cost beside its events: launching a graph and recording two events between it and the next."""
+"""Time of a sample besides its events: launching a graph and recording two events between it and the next."""
 
 READ_US = 10.0
 """What reading the two events of a sample may cost: a call of the driver from Python takes 2 to 4 µs on a slow CPU."""
 
 FIXED_US = 5_000.0
-"""What a block may cost beside its samples. Without a bound, a runner could hold back the answers to short blocks and
+"""Time that a block may take besides its samples. Without a bound, a runner could delay the answers to short blocks and
 so bend the slope."""
 
 FLUSH_APART = 0.5
@@ -54,7 +54,7 @@ FLUSH_APART = 0.5
 another kernel. That they are shorter gains a candidate nothing."""
 
 RESET_US = 10.0
-"""What filling or copying one buffer may take beside moving its bytes: a node of a graph, or a call from the host."""
+"""Time to fill or copy one buffer besides moving its bytes: a node of a graph, or a call from the host."""
 
 RESET_SHARE = 0.25
 """Part of the peak bandwidth that filling and copying reach at least, when the buffers are not tiny."""
@@ -113,7 +113,7 @@ def compare_clocks(
 
 
 def _beyond(blocks: list[ClockPair]) -> list[float]:
-    """What the parent's clock showed beyond the events, per block."""
+    """Time on the parent's clock beyond the events, per block."""
     return [block.host_us - block.events_us for block in blocks]
 
 

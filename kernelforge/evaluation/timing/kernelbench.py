@@ -42,7 +42,7 @@ def kernelbench(
     """Time a candidate as KernelBench does.
 
     The times' own record keeps the median; the ratio is that of the means, and :func:`reported_time` gives the mean.
-    Intervals are not KernelBench's, and know nothing of a drift between the two sides, which do not take turns.
+    Intervals are not KernelBench's, and ignore a drift between the two sides, which do not take turns.
 
     Args:
         candidate: Armed with one set and no flush, so that its reset lies outside its times.

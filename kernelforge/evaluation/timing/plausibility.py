@@ -1,6 +1,6 @@
 """Implausible times: below a physical floor, or worth a second measurement.
 
-Whoever evaluates does the second look, in a fresh process; these functions only say why one is needed.
+These checks only flag a timing; the evaluator repeats it in a fresh process.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ def cache_resident(shape: SamplePlan, l2_bytes: int) -> int:
 
     Going round K sets, at most one L2 full is kept per pass, a K-th of it per execution. After a flush nothing is left
     to read, but all that is written may still be there at the end; so it is after each execution with a flush before
-    each, since what the flush then writes back is counted to nobody for certain.
+    each, because the flush's later write-back cannot be attributed to either.
     """
     return l2_bytes if shape.flush_each else l2_bytes // shape.sets
 
 
 def implausible_reason(timing: Timing, floor_us: float) -> str | None:
-    """Why a timing cannot be believed as it is; None where it can.
+    """The reason that a timing is implausible; None if it is plausible.
 
     It is then taken again in a fresh process, and quarantined if that is suspicious too. A time counts as under the
     floor when its whole interval is.
@@ -65,7 +65,7 @@ def implausible_reason(timing: Timing, floor_us: float) -> str | None:
 
 
 def clock_jump(timing: Timing, best_speedup: float | None = None) -> str | None:
-    """Why a speedup is worth a second measurement though nothing is wrong with it; None where it is not.
+    """The reason to measure a plausible speedup a second time; None if there is none.
 
     CUDA-L1's rule: more than 3 times as fast as the baseline, or more than twice as fast as the best so far. Here the
     speedup is against the fastest baseline, and the second measurement is on the same GPU, in a fresh process.
@@ -81,7 +81,7 @@ def clock_jump(timing: Timing, best_speedup: float | None = None) -> str | None:
 
 
 def differ(first: Timing, second: Timing) -> str | None:
-    """Why two timings of one candidate contradict each other; None where they do not.
+    """The contradiction between two timings of one candidate; None if they agree.
 
     They do when their speedups are more than a tenth apart and their intervals do not meet.
     """

@@ -32,7 +32,7 @@ MIN_ROUNDS = 6
 """Rounds before the interval is looked at: a spread seen from fewer is often too small by chance."""
 
 FEWEST_ROUNDS = 2
-"""Rounds that are run whatever the budget says: with one there is no interval."""
+"""Rounds that are run even beyond the budget: with one there is no interval."""
 
 EAGER_ROUNDS = 3
 """Rounds against eager PyTorch where it is not the fastest."""
@@ -59,7 +59,7 @@ class RoundLog:
 
 
 class _StopRule:
-    """When to look at the interval, and when it has been narrow for long enough."""
+    """Decides when to compute the interval, and when it has been narrow for long enough."""
 
     def __init__(self, precision: float) -> None:
         self._precision = precision
@@ -182,7 +182,7 @@ class _Measurement:
 
     @contextmanager
     def _failures_of(self, side: SideSampler) -> Iterator[None]:
-        """What goes wrong inside is the failure of one baseline.
+        """Turn errors of the block into failures of one baseline.
 
         Raises:
             _BaselineFailed: it is.
@@ -235,7 +235,7 @@ class _Measurement:
     def _fastest(self, others: list[SideSampler]) -> SideSampler | None:
         """The fastest baseline. Two that are near each other take turns once more, which no drift of the clock decides.
 
-        A second one whose memory is not to be had beside the first leaves the choice to the quick pass.
+        A second one whose memory does not fit next to the first leaves the choice to the quick pass.
         """
         ranked = self._ranked(others)
         if len(ranked) < 2:
@@ -347,7 +347,7 @@ class _Measurement:
         rounds.baseline_us.append(baseline_us)
 
     def _blamed(self, turn: SideSampler, candidate: SideSampler) -> AbstractContextManager[None]:
-        """What goes wrong is told of the side whose turn it is: the candidate's own is raised as it is."""
+        """Attribute errors to the side whose turn it is; the candidate's own are raised unchanged."""
         return nullcontext() if turn is candidate else self._failures_of(turn)
 
     def _alone(self, candidate: SideSampler) -> bool:

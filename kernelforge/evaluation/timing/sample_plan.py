@@ -18,7 +18,7 @@ More would add no information per second, for the flushes take most of a sample.
 
 @dataclass(frozen=True)
 class SamplePlan:
-    """What a sample is made of: one execution on each of ``sets`` disjoint sets of inputs, weights and outputs."""
+    """Plan of a sample: one execution on each of ``sets`` disjoint sets of inputs, weights and outputs."""
 
     sets: int
     flush_bytes: int

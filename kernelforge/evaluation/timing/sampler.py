@@ -155,7 +155,7 @@ class SideSampler:
         if flush >= sample:
             raise TimingError(
                 f"{self.name}: its resets and flushes alone take {flush:.3f} µs, a sample with them {sample:.3f} µs; "
-                "the work between them cannot be told from nothing"
+                "the work between them cannot be distinguished from none"
             )
         return (sample - flush) / self._shape.sets
 

@@ -18,7 +18,7 @@ from kernelforge.records import Candidate
 
 @dataclass(frozen=True)
 class Conversion:
-    """What came of a candidate's file."""
+    """Result of converting a candidate's file."""
 
     candidate: Candidate | None
     """Device code and plan; None where something could not be converted."""

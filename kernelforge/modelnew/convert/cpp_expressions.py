@@ -52,7 +52,7 @@ class Value:
 
 @dataclass
 class Scope:
-    """What is known inside one host function."""
+    """Names known inside one host function."""
 
     unit: Unit
     names: dict[str, Kind] = field(default_factory=dict)

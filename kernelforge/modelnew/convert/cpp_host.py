@@ -352,7 +352,7 @@ def _called_name(marks: Sequence[str]) -> str:
 
 
 def _declaration(tokens: Sequence[Token]) -> int | None:
-    """Where the declared names begin, if this is a declaration."""
+    """Index of the first declared name, if this is a declaration."""
     at, seen = 0, False
     while at < len(tokens):
         word = tokens[at].text

@@ -59,7 +59,7 @@ class HostFunction:
 
 @dataclass
 class Unit:
-    """What one or several sources hold together."""
+    """Contents of one or several sources."""
 
     device: list[str] = field(default_factory=list)
     """Text that is kept as it is, in order."""

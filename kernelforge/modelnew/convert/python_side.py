@@ -18,7 +18,7 @@ _DTYPES = frozenset({"float64", "float32", "float16", "bfloat16", "int64", "int3
 
 @dataclass
 class PythonFile:
-    """What a candidate's file holds, as far as a conversion needs it."""
+    """The parts of a candidate's file that a conversion needs."""
 
     strings: dict[str, ast.Constant] = field(default_factory=dict)
     """Text bound to names."""

@@ -78,7 +78,7 @@ def _check_test(reckoner: ReferenceRunner, size: str, family: str, seed: int) ->
 
 @dataclass(frozen=True)
 class _Result:
-    """What one family showed at one size."""
+    """Result for one family at one size."""
 
     fault: str = ""
     """Why torch's own answers cannot be judged; empty where they can."""

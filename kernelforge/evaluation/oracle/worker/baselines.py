@@ -136,7 +136,7 @@ class Baselines:
         except torch.OutOfMemoryError as error:
             release_cached_memory(device, all_of_it=True)
             raise BaselineError("its sets do not fit into the GPU's memory") from error
-        except Exception as error:  # whatever a compiler or a third-party model raises is why there is no baseline
+        except Exception as error:  # any error of a compiler or a third-party model explains the missing baseline
             release_cached_memory(device, all_of_it=True)
             raise BaselineError(f"{type(error).__name__}: {_first_line(error)}") from error
 
@@ -223,7 +223,7 @@ class Baselines:
         if size not in self._products:
             try:
                 self._products[size] = as_matmul(trace_at(self._reckoner.described(size), size))
-            except Exception:  # whatever tracing third-party code raises, it is no product that could be found
+            except Exception:  # any error of tracing third-party code means that no product was recognised
                 self._products[size] = None
         return self._products[size]
 
@@ -244,7 +244,7 @@ def _got(output: torch.Tensor) -> Got:
 
 
 def _first_line(error: BaseException) -> str:
-    """What went wrong, in one line: a compiler's own message where there is one, else the first line."""
+    """The error in one line: a compiler's own message where there is one, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line]
     return (errors or lines or ["no reason given"])[0][:300]

@@ -25,7 +25,7 @@ _SAMPLE = 1 << 14
 
 @dataclass(frozen=True)
 class Selection:
-    """Where an output of indices comes from: ``values`` were searched along ``dim`` (None: flattened)."""
+    """Source of an output of indices: ``values`` were searched along ``dim`` (None: flattened)."""
 
     indices: torch.Tensor
     values: torch.Tensor

@@ -91,7 +91,7 @@ _TERMS = 3
 
 def _thin_out(values: torch.Tensor, draws: torch.Generator) -> None:
     """Leave at most :data:`_TERMS` elements of each row and column, the same in each matrix of the last two axes, and
-    set all others to zero: whichever of the two a product sums over, so many terms are left."""
+    set all others to zero: the same number of terms remains, over either of the two axes that a product may sum."""
     rows, columns = values.shape[-2:]
     kept = torch.zeros(rows, columns, dtype=torch.bool, device=values.device)
     for _ in range(_TERMS):
@@ -161,7 +161,7 @@ PROBES: Final = 16
 
 @dataclass(frozen=True)
 class IntegerProfile:
-    """What one integer input is in every own draw."""
+    """Properties that one integer input has in every own draw."""
 
     low: int
     high: int
@@ -174,7 +174,7 @@ class IntegerProfile:
 
 
 def habit_of(draws: Sequence[torch.Tensor]) -> IntegerProfile:
-    """What ``draws`` of one integer or boolean input have in common."""
+    """Properties that all ``draws`` of one integer or boolean input share."""
     wide = [draw.long() for draw in draws]
     full = [draw for draw in wide if draw.numel()]
     axes = [axis for axis in range(wide[0].dim()) if wide[0].shape[axis] > 1]
@@ -218,7 +218,7 @@ def _draw_one(
 ) -> torch.Tensor:
     target = own[position]
     if not isinstance(target, torch.Tensor):
-        raise TaskError(f"input {position} is no tensor, so it cannot be drawn anew")
+        raise TaskError(f"input {position} is no tensor, so it cannot be drawn again")
     values = _Drawing(recipe, own, target, seed).at(result)
     if bool(values.isnan().any()):
         raise TaskError(f"input {position} would hold NaN")
@@ -386,7 +386,7 @@ def _same(before: Value, after: Value) -> bool:
 
 
 def _broken(values: torch.Tensor, habit: IntegerProfile) -> str:
-    """What the values are not, though every own draw is; empty where they keep to it."""
+    """The property of every own draw that the values lack; empty if they have all."""
     if not all(_sorted(values, axis) for axis in habit.sorted_axes):
         return "sorted"
     distinct = all(_distinct(values, axis) for axis in habit.distinct_axes)

@@ -86,7 +86,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
 
 
 def _keep_freed_memory() -> None:
-    """Let the C library reuse large blocks: mapping and clearing each temporary anew doubles the oracle's time."""
+    """Let the C library reuse large blocks: mapping and clearing each temporary again doubles the oracle's time."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         for parameter in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):

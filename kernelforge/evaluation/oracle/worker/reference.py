@@ -84,7 +84,7 @@ class Reference:
         self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
 
     def constructed_parameters(self) -> Mapping[str, torch.Tensor]:
-        """Parameters as the constructor left them, whatever was drawn since; not to be written to."""
+        """Parameters as the constructor left them, independent of later draws; read only."""
         return self._parameters
 
     def inputs(self, seed: int) -> tuple[Value, ...]:
@@ -106,7 +106,7 @@ class Reference:
             )
 
     def _get_inputs(self, seed: int) -> Any:
-        """What the task file gives: made on this device where the file lets it, which is faster for large ones."""
+        """Inputs of the task file, made on this device where the file allows it, which is faster for large ones."""
         if not self._draws_on_host and self.device != HOST:
             try:
                 with seeded(seed, self.device), default_device(self.device):
@@ -330,7 +330,7 @@ def seeded(seed: int, device: torch.device = HOST) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _step(what: str) -> Iterator[None]:
-    """Whatever third-party code raises becomes a TaskError that says where."""
+    """Turn any error of third-party code into a TaskError that says where."""
     try:
         yield
     except TaskError:

@@ -129,7 +129,7 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
 
 
 def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> SizeFacts:
-    """What a plan takes and gives at one size. Nothing is counted, which takes most of the time of :func:`size_facts`.
+    """Inputs and outputs of a plan at one size. Nothing is counted, which takes most of the time of :func:`facts_at`.
 
     Raises:
         TaskError: the reference does not run.

@@ -144,7 +144,7 @@ class ReferenceRunner:
         if scale is None:
             raise TaskError(f"input family '{family}' is not admitted for task '{self.task.name}' at size '{size}'")
         for attempt in range(_DRAW_ATTEMPTS):
-            # An unlucky draw (a near-total cancellation) may be unfit where the probe was not: draw all anew, smaller.
+            # An unlucky draw (a near-total cancellation) may be unfit where the probe was not: draw again, smaller.
             secret = derived_seed(seed, f"again {attempt}") if attempt else seed
             own = reference.inputs(derived_seed(secret, "inputs"))
             reference.redraw_weights(derived_seed(secret, "weights"))
@@ -153,7 +153,7 @@ class ReferenceRunner:
                 return InputDraw(size, family, inputs, None, seed=secret)
             outputs, selections = self.expected_at(size, reference, inputs)
             if size == self._further and not all(output.sound for output in outputs):
-                continue  # nobody has looked at the task there before
+                continue  # the task was not examined at this size before
             if family == "task" or _fit(family, outputs):
                 return InputDraw(size, family, inputs, outputs, selections, secret)
             if probe:
@@ -197,7 +197,7 @@ class ReferenceRunner:
         return self._shapes[size]
 
     def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, IntegerProfile]:
-        """What the integer inputs of a size have in common over the task's own draws."""
+        """Properties that the integer inputs of a size share over the task's own draws."""
         integers = [
             position
             for position, value in enumerate(own)
@@ -268,7 +268,7 @@ class ReferenceRunner:
     def expected_at(
         self, size: str, reference: Reference, inputs: tuple[Value, ...]
     ) -> tuple[tuple[Expected, ...], tuple[Selection | None, ...]]:
-        """What the reference of a size must give on some inputs, and where indices come from."""
+        """Expected outputs of the reference of a size on some inputs, and the sources of indices."""
         policy = self.task.policy
         recorder = SelectionRecorder()
         values = reference.run(inputs, policy.mutates, within=(recorder,) if policy.ties else ())
@@ -343,7 +343,7 @@ class ReferenceRunner:
 
 
 def _change(other: torch.Tensor, base: torch.Tensor, outputs: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """How far each element of a nudged run's output moved, relative to the nudge; in that output's own memory where no
+    """Movement of each element of a nudged run's output, relative to the nudge; in that output's own memory where no
     other output is seen through it."""
     storages = [output.untyped_storage().data_ptr() for output in outputs]
     alone = storages.count(other.untyped_storage().data_ptr()) == 1

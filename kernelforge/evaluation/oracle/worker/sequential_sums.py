@@ -91,7 +91,7 @@ def _in_order(x: torch.Tensor, dim: int, product: bool = False) -> torch.Tensor:
 
 
 def _first_lines(lines: torch.Tensor) -> int:
-    """How many lines are summed in order where that is done on the host for a GPU: enough to find the worst."""
+    """Number of lines that are summed in order where the host does that for a GPU: enough to find the worst."""
     return min(lines.shape[0], max(_MAX_HOST_ELEMENTS // max(lines.shape[1], 1), 1))
 
 

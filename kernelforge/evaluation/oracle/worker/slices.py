@@ -120,7 +120,7 @@ class Slices:
         return self._facts[size]
 
     def _affordable(self, flops: float, nbytes: float, extent: int) -> int:
-        """How many slices of ``extent`` may be worked out."""
+        """Number of slices of ``extent`` that may be computed."""
         by_work = PART_FLOPS * extent / max(flops, 1)
         by_memory = PART_BYTES * extent / max(nbytes, 1)
         return max(int(min(by_work, by_memory)), 1)
@@ -212,7 +212,7 @@ class Slices:
 
 
 class _Moved:
-    """What follows when one slice of an input is moved."""
+    """Finds the output slices that change when one slice of an input is moved."""
 
     def __init__(self, reference: Reference, inputs: tuple[Value, ...], base: tuple[torch.Tensor, ...]) -> None:
         self._reference = reference

@@ -31,7 +31,7 @@ class BufferSets(Protocol):
         ...
 
     def outputs(self, position: int) -> Sequence[torch.Tensor]:
-        """What the last execution on a set left: outputs, then mutated inputs."""
+        """Outputs of the last execution on a set, then its mutated inputs."""
         ...
 
 
@@ -44,7 +44,7 @@ class Timestamp:
 
     @staticmethod
     def now(device: torch.device, reuse: Timestamp | None = None) -> Timestamp:
-        """This moment; ``again`` is a mark that is done with, whose event is recorded anew."""
+        """This moment; ``reuse`` is a finished mark whose event is recorded again."""
         if device.type != "cuda":
             return Timestamp(None, time.perf_counter_ns())
         mark = reuse or Timestamp(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
@@ -61,7 +61,7 @@ class Timestamp:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a sample is made of, beside the work: as for a candidate (:class:`~kernelforge.devices.base.Timeable`)."""
+    """Plan of one sample, apart from the work: as for a candidate (:class:`~kernelforge.devices.base.Timeable`)."""
 
     sets: int
     flush_bytes: int = 0

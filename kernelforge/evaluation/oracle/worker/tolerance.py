@@ -73,7 +73,7 @@ _ROW = 16
 
 @dataclass(frozen=True)
 class Expected:
-    """What one output must be. ``reference`` is torch's value at the task's precision."""
+    """Expected values of one output. ``reference`` is torch's value at the task's precision."""
 
     reference: torch.Tensor
     exact: torch.Tensor | None
@@ -184,7 +184,7 @@ def _all_finite(value: torch.Tensor) -> bool:
 
 
 def _tiny(dtype: torch.dtype) -> float:
-    """What may be flushed to zero: subnormals, but for float16, whose subnormals GPUs keep."""
+    """Largest magnitude that may be flushed to zero: subnormals, except for float16, whose subnormals GPUs keep."""
     return 2.0**-23 if dtype == torch.float16 else torch.finfo(dtype).smallest_normal
 
 

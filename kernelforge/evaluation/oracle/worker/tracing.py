@@ -101,7 +101,7 @@ def operator_name(target: Any) -> str:
 def _export(model: nn.Module, inputs: Sequence[Value]) -> torch.export.ExportedProgram:
     from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-    # Nobody reads where in the task file a node comes from: to look that up takes a fourteenth of the time.
+    # The line of the task file that a node comes from is never read; looking it up takes a fourteenth of the time.
     if hasattr(fx_config, "do_not_emit_stack_traces"):
         fx_config.do_not_emit_stack_traces = True
     logging.getLogger("torch").setLevel(logging.ERROR)
@@ -130,7 +130,7 @@ def _flat(results: Any) -> list[Any]:
 
 
 def _has_effect(node: fx.Node, weights: Mapping[str, str]) -> bool:
-    """Whether an operator without users changes an input in place; what it does to buffers is no one's concern."""
+    """Whether an operator without users changes an input in place; changes of buffers do not count."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or not schema.is_mutable:
         return False
