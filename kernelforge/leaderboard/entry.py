@@ -368,6 +368,5 @@ def entry_text(entry: EntryFile) -> str:
 
 
 def entry_schema() -> str:
-    """JSON Schema of an entry."""
     schema = EntryFile.model_json_schema()
     return json.dumps({"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}, indent=1) + "\n"

@@ -113,7 +113,7 @@ def verify(
             pool = open_pool()
             fingerprint = pool.fingerprint
         except KernelForgeError as error:
-            results = {row.task: _left_out(row, f"nothing here to run it on: {error}") for row in sampled}
+            results = {row.task: _not_rerun(row, f"nothing here to run it on: {error}") for row in sampled}
         else:
             for check in rerun(entry, sampled, suite, pool):
                 results[check.task] = check
@@ -129,11 +129,11 @@ def verify(
         seed=seed,
         sample=len(sampled),
         checks=checks,
-        tasks=tuple(results.get(row.task) or _left_out(row, _why_not(row, drawn_names)) for row in entry.tasks),
+        tasks=tuple(results.get(row.task) or _not_rerun(row, _why_not(row, drawn_names)) for row in entry.tasks),
     )
 
 
-def _left_out(row: TaskRow, reason: str) -> TaskCheck:
+def _not_rerun(row: TaskRow, reason: str) -> TaskCheck:
     return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900])
 
 
@@ -168,15 +168,15 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: Evaluat
         if task is None or task.digest != row.task_digest:
             why = "the suite here has no such task"
         if why is not None or task is None:
-            yield TaskCheck(task=row.task, status="not re-run", reason=why or "")
+            yield _not_rerun(row, why or "")
             continue
         start = time.perf_counter()
         try:
-            rerun_result = _evaluate_again(entry, row.best, task, pool)
+            local = _evaluate_again(entry, row.best, task, pool)
         except KernelForgeError as error:
-            yield TaskCheck(task=row.task, status="not re-run", reason=f"it could not be: {error}"[:1_900])
+            yield _not_rerun(row, f"it could not be: {error}")
             continue
-        yield _check(row, rerun_result, round(time.perf_counter() - start, 3))
+        yield _check(row, local, round(time.perf_counter() - start, 3))
 
 
 def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
@@ -190,7 +190,7 @@ def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
     return None
 
 
-class _Found(NamedTuple):
+class _LocalResult(NamedTuple):
     """Result of a local evaluation."""
 
     result: EvaluationResult
@@ -198,7 +198,7 @@ class _Found(NamedTuple):
     """Disagreements with the entry."""
 
 
-def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPool) -> _Found:
+def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPool) -> _LocalResult:
     evaluator = pool.evaluator(task)
     try:
         result = evaluator.evaluate(best.candidate, seed=secrets.randbits(63))
@@ -211,8 +211,8 @@ def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPoo
             vary = external and second.profile != result.profile
             exact = _problems(best, second, counters=not vary)
             problems = (*_bytes(best, evaluator.facts), *_far(best, result), *exact)
-            return _Found(second, problems)
-        return _Found(result, problems)
+            return _LocalResult(second, problems)
+        return _LocalResult(result, problems)
     finally:
         evaluator.oracle.close()
         pool.done(task)
@@ -230,8 +230,8 @@ def _right(result: EvaluationResult) -> bool:
     return result.evaluation.verdict is Verdict.OK
 
 
-def _check(row: TaskRow, repeated: _Found, seconds: float) -> TaskCheck:
-    evaluation = repeated.result.evaluation
+def _check(row: TaskRow, local: _LocalResult, seconds: float) -> TaskCheck:
+    evaluation = local.result.evaluation
     if evaluation.verdict is Verdict.INFRA:
         reason = f"it could not be judged here: {evaluation.reason}"
         return TaskCheck(task=row.task, status="not re-run", reason=reason[:1_900], verdict=evaluation.verdict)
@@ -241,8 +241,8 @@ def _check(row: TaskRow, repeated: _Found, seconds: float) -> TaskCheck:
     agreed += "; the full size is compared in neither" if evaluation.uncompared else ""
     return TaskCheck(
         task=row.task,
-        status="differs" if repeated.problems else "agrees",
-        reason="; ".join(repeated.problems)[:1_900] if repeated.problems else agreed,
+        status="differs" if local.problems else "agrees",
+        reason="; ".join(local.problems)[:1_900] if local.problems else agreed,
         verdict=evaluation.verdict,
         speedup=speed.speedup if speed else None,
         seconds=seconds,

@@ -57,9 +57,7 @@ def svg(figure: Figure, *, width: int = WIDTH, height: int | None = None, title:
     Raises:
         UsageError: vl-convert is not installed.
     """
-    drawn: str = _vl_convert().vegalite_to_svg(
-        _sized(figure, width, height, title), config=_fitted(width), allowed_base_urls=[], show_warnings=False
-    )
+    drawn: str = _vl_convert().vegalite_to_svg(_sized(figure, width, height, title), **_settings(width))
     return drawn
 
 
@@ -67,20 +65,16 @@ def png(
     figure: Figure, *, width: int = WIDTH, height: int | None = None, title: bool = True, scale: float = PNG_SCALE
 ) -> bytes:
     """The figure as the bytes of a PNG file, with ``scale`` pixels to a CSS pixel; else as :func:`svg`."""
-    drawn: bytes = _vl_convert().vegalite_to_png(
-        _sized(figure, width, height, title),
-        scale=scale,
-        config=_fitted(width),
-        allowed_base_urls=[],
-        show_warnings=False,
-    )
+    spec = _sized(figure, width, height, title)
+    drawn: bytes = _vl_convert().vegalite_to_png(spec, scale=scale, **_settings(width))
     return drawn
 
 
-def _fitted(width: int) -> dict[str, Any]:
-    """The theme with the settings that depend on the width."""
+def _settings(width: int) -> dict[str, Any]:
+    """Arguments of vl-convert: no network access, and the theme with the settings that depend on the width."""
     legend = PAPER["legend"] | {"columns": max(width // _LEGEND_COLUMN, 1)}
-    return PAPER | {"legend": legend, "axisY": {"labelLimit": int(_LABELS * width)}}
+    config = PAPER | {"legend": legend, "axisY": {"labelLimit": int(_LABELS * width)}}
+    return {"config": config, "allowed_base_urls": [], "show_warnings": False}
 
 
 def _sized(figure: Figure, width: int, height: int | None, title: bool) -> str:

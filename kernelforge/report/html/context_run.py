@@ -147,7 +147,6 @@ assert set(CONCERN_WORDS) == set(CONCERNS), "every concern is explained"
 
 
 def integrity_context(pages: RunPages, links: Links) -> Context:
-    """Integrity of one run."""
     view = pages.view.integrity
     link: dict[str, Link] = {"attempt": lambda row: pages.attempt_link(row["attempt"], links)}
     tables = []
@@ -160,7 +159,6 @@ def integrity_context(pages: RunPages, links: Links) -> Context:
 
 
 def boards_context(view: Leaderboard, pages: dict[str, RunPages], links: Links) -> Context:
-    """Every board."""
     to_run: dict[str, Link] = {"run": lambda row: links.to(paths.run_page(row["run"])) if row["run"] in pages else None}
     boards = []
     for index, board in enumerate(view.boards):
@@ -182,7 +180,6 @@ def boards_context(view: Leaderboard, pages: dict[str, RunPages], links: Links) 
 
 
 def compare_context(a: RunPages, b: RunPages, view: CompareView, links: Links) -> Context:
-    """Two runs."""
     to_task = {pair.task: links.to(paths.task_page(b.id, pair.task)) for pair in view.pairs}
     link: dict[str, Link] = {
         "task": lambda row: to_task[row["task"]],
@@ -240,7 +237,6 @@ def runs_context(pages: Sequence[RunPages], pairs: Sequence[tuple[RunPages, RunP
 
 
 def run_context(pages: RunPages, links: Links) -> Context:
-    """One run."""
     view = pages.view
     to_task = {task: links.to(paths.task_page(pages.id, task)) for task in pages.tasks}
     charts = charts_of(draw_run(view, to_task), links)

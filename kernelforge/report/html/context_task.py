@@ -40,7 +40,6 @@ class DiffPart(NamedTuple):
 
 
 def task_context(pages: RunPages, name: str, links: Links) -> Context:
-    """One task."""
     view = pages.task(name)
     to_attempt = {node.id: links.to(paths.attempt_page(pages.id, name, node.number)) for node in view.lineage}
     link: dict[str, Link] = {"attempt": lambda row: to_attempt.get(row["attempt"])}
@@ -61,7 +60,6 @@ def task_context(pages: RunPages, name: str, links: Links) -> Context:
 
 
 def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
-    """One attempt."""
     view = pages.attempt(attempt.task, attempt.number)
     named = [item for item in view.metrics if item.named]
     siblings = pages.records.of_task(attempt.task)

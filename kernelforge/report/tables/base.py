@@ -43,6 +43,13 @@ def listed(values: Sequence[object]) -> str:
     return ", ".join(map(str, values)) or ABSENT
 
 
+STYLES = {
+    "OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "BUILD": "yellow", "POLICY": "yellow",
+    "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED: "yellow", UNCOMPARED_MARK: "yellow",
+}  # fmt: skip
+"""Colour of an outcome. A word or letter always has the same meaning, so colours are optional."""
+
+
 @dataclass(frozen=True)
 class Column:
     """One column: an attribute of the view, its heading, and the function that formats its values."""
@@ -161,14 +168,8 @@ class Fitted:
             column = self._table.columns[index]
             part.add_column(Text(column.label), justify=column.align, overflow="fold", width=widths[index])
         for row in self._texts:
-            part.add_row(*(Text(row[index], style=_VERDICT_STYLE.get(row[index], "")) for index in columns))
+            part.add_row(*(Text(row[index], style=STYLES.get(row[index], "")) for index in columns))
         return part
-
-
-_VERDICT_STYLE = {
-    "OK": "green", "WRONG": "red", "CRASH": "red", "BUILD": "yellow", "POLICY": "yellow", "TIMEOUT": "red",
-    "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED_MARK: "yellow",
-}  # fmt: skip
 
 
 def _csv_value(value: Any) -> Any:

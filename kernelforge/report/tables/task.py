@@ -163,7 +163,6 @@ def gate_table(gates: Iterable[Gate]) -> Table:
 
 
 def check_table(checks: Iterable[SizeCheck], *, title: str = "Is it right") -> Table:
-    """Correctness by size."""
     columns = (
         Column("size", "size"),
         Column("status", "status"),

@@ -71,7 +71,6 @@ _SAME = 0.0005
 
 
 def attempt_lines(view: AttemptView) -> Group:
-    """An attempt on a page."""
     parts: list[RenderableType] = [
         field("attempt", f"{view.id}  {view.operator.value}" + (f" of {view.parent}" if view.parent else "")),
         field("verdict", f"{view.outcome} at stage {view.stage}"),

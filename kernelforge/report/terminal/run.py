@@ -24,9 +24,9 @@ from kernelforge.report.formatting import (
     short_outcome,
     times,
 )
-from kernelforge.report.tables.base import Column, Table
+from kernelforge.report.tables.base import STYLES, Column, Table
 from kernelforge.report.tables.task import task_table, timing_table
-from kernelforge.report.terminal.widgets import STYLES, bar, field, heading, interval
+from kernelforge.report.terminal.widgets import bar, field, heading, interval
 from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 from kernelforge.report.views.statistics import FAST_P
 

@@ -11,8 +11,9 @@ from rich.text import Text
 
 from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.formatting import byte_count, change, format_note, number, one_line, percent, times
+from kernelforge.report.tables.base import STYLES
 from kernelforge.report.tables.task import baseline_table, size_table
-from kernelforge.report.terminal.widgets import STYLES, field, heading
+from kernelforge.report.terminal.widgets import field, heading
 
 if TYPE_CHECKING:
     from kernelforge.report.views.task import GeneratorView, LineageNode, TaskView
@@ -22,7 +23,6 @@ _DEEPEST = 12
 
 
 def task_lines(view: TaskView) -> Group:
-    """A task on a page."""
     what = f": {view.title}" if view.title else ""
     about = ", ".join([*([] if view.level is None else [f"level {view.level}"]), *view.tags])
     parts: list[RenderableType] = [

@@ -10,7 +10,6 @@ from rich.segment import Segment
 from rich.table import Table as Grid
 from rich.text import Text
 
-from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.formatting import format_interval, one_line, percent, printable
 
 if TYPE_CHECKING:
@@ -18,11 +17,6 @@ if TYPE_CHECKING:
     from kernelforge.report.views.statistics import Estimate
 
 _LABEL = 9
-STYLES = {
-    "OK": "green", "WRONG": "red", "CRASH": "red", "TIMEOUT": "red", "BUILD": "yellow", "POLICY": "yellow",
-    "LIMIT": "yellow", "INFRA": "magenta", UNCOMPARED: "yellow",
-}  # fmt: skip
-"""Colour of an outcome. A word or letter always has the same meaning, so colours are optional."""
 
 
 def field(label: str, value: str | Text, *, style: str = "") -> RenderableType:

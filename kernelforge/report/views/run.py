@@ -124,7 +124,6 @@ class RunView(View):
 
 
 def run_view(records: RunRecords) -> RunView:
-    """View of a run."""
     run, config, attempts = records.run, records.run.config, records.attempts
     summaries = records.summaries
     verdicts = Counter(attempt.evaluation.verdict for attempt in attempts)

@@ -102,13 +102,11 @@ class AdmissionView(View):
 
 
 def suite_view(name: str, title: str, description: str, digest: str, tasks: Iterable[Task]) -> SuiteView:
-    """View of a suite."""
     rows = tuple(TaskRow.of(task, sizes=tuple(size.name for size in task.sizes)) for task in tasks)
     return SuiteView(name=name, title=title, description=description, digest=digest, tasks=rows)
 
 
 def suites_view(suites: Iterable[Suite]) -> SuitesView:
-    """View of several suites."""
     rows = tuple(
         SuiteRow.of(suite, tasks=len(suite), levels=tuple(sorted({task.level for task in suite}))) for suite in suites
     )
@@ -116,7 +114,6 @@ def suites_view(suites: Iterable[Suite]) -> SuitesView:
 
 
 def task_detail(task: Task, facts: TaskFacts | None) -> TaskDetail:
-    """View of one task."""
     floors = _floors(facts.at("full")) if facts else ()
     return TaskDetail(digest=task.digest, task=task, facts=facts, floors=floors)
 
@@ -134,7 +131,6 @@ def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
 
 
 def admission_view(suite: str, tasks: Sequence[str], findings: Iterable[AdmissionRow]) -> AdmissionView:
-    """View of an admission check."""
     rows = tuple(findings)
     failed = {row.task for row in rows if not row.ok}
     refused = tuple(name for name in tasks if name in failed)

@@ -176,7 +176,6 @@ class TaskView(View):
 
 
 def task_view(records: RunRecords, task: str) -> TaskView:
-    """View of one task of a run."""
     attempts = records.of_task(task)
     source, facts = records.tasks.get(task), records.facts.get(task)
     spec = next((spec_of_fingerprint(attempt.evaluation.fingerprint) for attempt in attempts), None)
