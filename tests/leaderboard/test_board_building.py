@@ -191,7 +191,7 @@ def _elsewhere(data: dict[str, Any]) -> None:
     ],
 )
 def test_a_record_that_flatters_is_refused_by_file_and_field(folder: Path, made, flatter, message: str):
-    data = json.loads(record(made("measured-c"), 5).message())
+    data = json.loads(record(made("measured-c"), 5).text())
     flatter(data)
     (folder / "c.verification.json").write_text(json.dumps(data))
     with pytest.raises(EntryError, match=rf"c\.verification\.json: .*{message}"):
