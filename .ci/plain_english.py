@@ -45,7 +45,18 @@ WORDS = re.compile(
 )
 RIDDLE = re.compile(r"(?:How|That|Those|What|When|Where|Which|Who|Whom|Whose|Why)\b")
 LONGEST_LINE = 120
-ROOTS = ("kernelforge", "tests", "benchmarks", "docs", "prompts", ".ci", "README.md", "CONTRIBUTING.md", "SECURITY.md")
+ROOTS = (
+    "kernelforge",
+    "tests",
+    "benchmarks",
+    "docs",
+    "prompts",
+    ".ci",
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+)
 # Text of others, data, and this file's own word list.
 SKIPPED = re.compile(
     r"static/vendor/|tests/(?:adversarial|planted|gpu_script|[\w/]*(?:golden|fixtures?|recorded|samples))/|plain_english\.py$"
