@@ -59,7 +59,7 @@ _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 class _Engine(InProcessEngine):
     """Also tells of a task what a prompt needs."""
 
-    async def brief(self, task: Task) -> TaskContextData:
+    async def task_context(self, task: Task) -> TaskContextData:
         facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
         return TaskContextData(
             facts=facts, shared=dict(BRIEF.shared), graph=BRIEF.graph, device=dict(BRIEF.device), spec=BRIEF.spec.key

@@ -1,4 +1,4 @@
-"""What all adapters share: who is asked, and how a framework's arguments and answers are read."""
+"""Shared parts of the adapters: the server to ask, and the parsing of frameworks' arguments and replies."""
 
 from __future__ import annotations
 
@@ -18,27 +18,26 @@ if TYPE_CHECKING:
     from kernelforge.client import AsyncConversation, Conversation
 
 TASK = "task"
-"""Column, or key, that names a row's task."""
+"""Column or key with the name of a row's task."""
 _ANSWER_S = 1.0
-"""What the answer may take after the deadline, so that it is the server that ends the job."""
+"""Extra wait after the deadline, so that the server ends the job."""
 _LEAST_OVERLAP = 32
-"""Characters of a prompt that a query must begin with; fewer may be chance."""
+"""Least number of a prompt's characters that a query must begin with; fewer may be chance."""
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """A reward server, and what every request to it says. Can be pickled, forked and used on any event loop.
+    """A reward server with the common fields of all requests. Can be pickled, forked and used on any event loop.
 
     Args:
         url: by default ``KERNELFORGE_SERVER``, else ``http://127.0.0.1:8765``.
         token: by default ``KERNELFORGE_TOKEN``, else none.
-        policy: reward policy; the server's own when left out.
-        run_id: the run that the devices are shared out to.
+        policy: reward policy; by default the server's.
+        run_id: the run, among which the devices are shared.
         priority: among jobs of the run, -10 to 10.
-        deadline_s: seconds after which a job or a turn is given up, as an ``infra_error``.
-        profile: also profile correct candidates: on an emulated device that is what a modelled time takes.
-        retries: how often a server that cannot be reached is tried again; 12 take about a minute, which is time for
-            it to be started anew.
+        deadline_s: seconds after which a job or a turn ends as an ``infra_error``.
+        profile: also profile correct candidates; on an emulated device a modelled time needs it.
+        retries: retries if the server cannot be reached; 12 take about a minute, enough for a restart.
     """
 
     url: str | None = None
@@ -59,7 +58,7 @@ class Scorer:
     async def score_many(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
-        """Results in the order given; all are evaluated side by side."""
+        """Results in the order given; all are evaluated in parallel."""
         return await self._client().score_many(
             self._requests(tasks, completions, policy_version), timeout_s=self._limit_s
         )
@@ -80,7 +79,7 @@ class Scorer:
 
     @contextlib.asynccontextmanager
     async def conversation(self, task: str, turns: int) -> AsyncIterator[AsyncConversation]:
-        """:meth:`session`, forgotten at the end."""
+        """:meth:`session`, deleted at the end."""
         session = await self.session(task, turns)
         try:
             yield session
@@ -92,7 +91,7 @@ class Scorer:
         return self._blocking().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
 
     async def turn(self, session: AsyncConversation, completion: str) -> Turn:
-        """Have the next reply of a conversation evaluated."""
+        """Evaluate the next reply of a conversation."""
         return await session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
 
     def turn_blocking(self, session: Conversation, completion: str) -> Turn:
@@ -100,21 +99,21 @@ class Scorer:
         return session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
 
     async def prompt(self, task: str) -> str:
-        """What a model is asked about a task, word for word."""
+        """The prompt of a task, verbatim."""
         return (await self._client().task(task)).prompt
 
     def _client(self) -> AsyncClient:
-        return _async_client(*self._whom(), retries=self.retries)
+        return _async_client(*self._address(), retries=self.retries)
 
     def _blocking(self) -> Client:
-        return _client(*self._whom(), retries=self.retries)
+        return _client(*self._address(), retries=self.retries)
 
     @property
     def _limit_s(self) -> float | None:
-        """How long a call may take in all, a server that cannot be reached included."""
+        """Longest time of one call, including retries."""
         return None if self.deadline_s is None else self.deadline_s + _ANSWER_S
 
-    def _whom(self) -> tuple[str | None, str | None]:
+    def _address(self) -> tuple[str | None, str | None]:
         return self.url or os.environ.get(URL_VARIABLE), self.token or os.environ.get(TOKEN_VARIABLE)
 
     def _request(self, task: str, completion: str, policy_version: int | None) -> dict[str, Any]:
@@ -137,13 +136,13 @@ class Scorer:
         ]
 
 
-# One client per server in a process: its connections are kept from one sample to the next.
+# One client per server and process, so that connections are reused.
 _async_client = functools.cache(AsyncClient)
 _client = functools.cache(Client)
 
 
 async def forget(session: AsyncConversation) -> None:
-    """Have the server forget a conversation that is over. One that it hears nothing of is forgotten in time."""
+    """Delete a finished conversation on the server, which otherwise deletes it after some time."""
     with contextlib.suppress(ServerError):
         await session.close()
 
@@ -155,7 +154,7 @@ def forget_blocking(session: Conversation) -> None:
 
 
 def flags(result: RewardResult) -> dict[str, float]:
-    """The components that are 0 or 1 for every scored result, for logs that average: always the same keys."""
+    """Components that are 0 or 1 for every scored result, under fixed keys, for logs that average."""
     parts = result.components
     return {
         "format": parts.format or 0.0,
@@ -165,14 +164,14 @@ def flags(result: RewardResult) -> dict[str, float]:
     }
 
 
-def task_of(*places: object) -> str:
-    """The task's name: the first of some places that is a string, or a mapping with a ``task``.
+def task_of(*sources: object) -> str:
+    """The task's name: the first source that is a string, or a mapping with a ``task``.
 
     Raises:
-        UsageError: none of them names one.
+        UsageError: no source names a task.
     """
-    for place in places:
-        name = place.get(TASK) if isinstance(place, Mapping) else place
+    for source in sources:
+        name = source.get(TASK) if isinstance(source, Mapping) else source
         if isinstance(name, str) and name:
             return name
     raise UsageError(
@@ -182,7 +181,7 @@ def task_of(*places: object) -> str:
 
 
 def text_of(completion: str | Sequence[Mapping[str, Any]]) -> str:
-    """A completion's text: itself, or what the last message of the assistant's says."""
+    """A completion's text: itself, or the last message of the assistant."""
     if isinstance(completion, str):
         return completion
     for message in reversed(completion):
@@ -195,16 +194,16 @@ def text_of(completion: str | Sequence[Mapping[str, Any]]) -> str:
 
 
 def completion_of(query: str, prompt: str) -> str:
-    """What a model added to a prompt. The prompt may have lost its beginning to a limit on its length.
+    """The completion in a query: the text after the prompt, whose beginning may have been cut.
 
-    A prompt's own code blocks must not be taken for the model's.
+    Code blocks of the prompt must not count as the model's.
 
     Raises:
-        UsageError: the query does not go on from the prompt.
+        UsageError: the query does not continue the prompt.
     """
     if query.startswith(prompt):
         return query[len(prompt) :]
     for start in range(1, len(prompt) - _LEAST_OVERLAP + 1):
         if query.startswith(prompt[start:]):
             return query[len(prompt) - start :]
-    raise UsageError("the query does not begin with its prompt, so the model's own part cannot be told from it")
+    raise UsageError("the query does not begin with its prompt, so the model's part is unknown")

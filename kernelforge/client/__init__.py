@@ -2,8 +2,8 @@
 
 - :class:`AsyncClient` for a trainer that has an event loop, :class:`Client` for one that has none.
 - :mod:`~kernelforge.client.models`: requests, jobs and results.
-- :mod:`~kernelforge.client.requests` and :mod:`~kernelforge.client.flow`: what is sent, what is tried again and what is
-  cancelled, free of any transport; both clients run the same flows.
+- :mod:`~kernelforge.client.requests` and :mod:`~kernelforge.client.flow`: requests, retries and
+  cancellation, independent of transport; both clients run the same flows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import on first use: the server reads the wire's models from here, and needs no HTTP client."""
+    """Import on first use: the server uses only the models, and needs no HTTP client."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

@@ -55,7 +55,7 @@ class ConnectionFailed(Exception):
 
 @dataclass
 class Limits:
-    """How long and how often a request is tried."""
+    """Limits of time and number of tries."""
 
     url: str
     retries: int
@@ -72,7 +72,7 @@ class Limits:
 
 
 class Transport(Protocol):
-    """What a flow needs of its client."""
+    """Interface of a client's connections for the flows."""
 
     async def send(self, call: RequestSpec[Any], timeout_s: float) -> ResponseData:
         """Send a request once.
@@ -89,7 +89,7 @@ class Transport(Protocol):
         ...
 
     async def clean_up(self, steps: Coroutine[Any, Any, None]) -> None:
-        """Run ``steps`` to their end, even if the caller is cancelled again meanwhile."""
+        """Run ``steps`` to their end, even if the caller is cancelled again."""
         ...
 
 

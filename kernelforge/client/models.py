@@ -64,7 +64,7 @@ class CandidateText(_Request):
     @field_validator("choices", mode="before")
     @classmethod
     def _few(cls, choices: Any) -> Any:
-        if isinstance(choices, dict) and len(choices) > MAX_CHOICES:  # before each of them is looked at
+        if isinstance(choices, dict) and len(choices) > MAX_CHOICES:  # before each value is validated
             raise ValueError(f"there are {len(choices)} choices; the limit is {MAX_CHOICES}")
         return choices
 
@@ -73,32 +73,32 @@ class JobRequest(_Request):
     """One completion to be rewarded. It carries a completion, or a candidate."""
 
     task: str | None = Field(default=None, min_length=1, max_length=200, examples=["core/swish"])
-    """``suite/name``, the name of a task of the default suite, or a task's digest. May be left out beside
+    """``suite/name``, the name of a task of the default suite, or a task's digest. Optional with
     ``reference_code``."""
     completion: str | None = Field(default=None, max_length=MAX_COMPLETION_CHARS)
-    """A model's whole reply, with its two fenced blocks; what comes around them is ignored."""
+    """A model's complete reply with its two fenced blocks; text around them is ignored."""
     candidate: CandidateText | None = None
     reference_code: str | None = Field(default=None, max_length=MAX_SOURCE_CHARS)
-    """The task's file, for callers that have no other name for it. Never executed: only its hash is looked up, and a
-    text that is no registered task's is refused."""
+    """The task file, for callers without the task's name. Never executed: only its hash is used, and a text that
+    belongs to no registered task is refused."""
     policy: str | None = Field(default=None, max_length=100, examples=["kernelforge/1"])
-    """Reward policy; the server's own when left out."""
+    """Reward policy; by default the server's."""
     run_id: Name = "default"
-    """Fairness is between runs, in proportion to their weights."""
+    """Runs share the devices in proportion to their weights."""
     policy_version: int | None = Field(default=None, ge=0, le=2**53)
-    """Version of the trainer's weights that wrote the completion. Stale work can be cancelled by it."""
+    """Version of the trainer's weights that wrote the completion. Stale jobs can be cancelled by it."""
     priority: int = Field(default=0, ge=-10, le=10)
     """Among jobs of the same run, higher goes first."""
     deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
-    """Seconds from submission after which nobody wants the answer: the job expires, and frees what it holds."""
+    """Seconds from submission after which the job expires and frees its worker."""
     profile: bool = False
-    """Also profile a correct candidate at the full size: on an emulated device that is what a modelled time takes."""
+    """Also profile a correct candidate at the full size; on an emulated device a modelled time needs it."""
     max_age_s: float | None = Field(default=None, ge=0, allow_inf_nan=False)
-    """Oldest measured time that may be answered from the cache, in seconds; the server's own limit holds too."""
+    """Oldest measured time that may be answered from the cache, in seconds; the server's limit applies too."""
     fresh: bool = False
-    """Evaluate anew even if the same candidate was evaluated before."""
+    """Evaluate even if the same candidate was evaluated before."""
     tag: str = Field(default="", max_length=MAX_TAG_CHARS)
-    """Given back as it is."""
+    """Returned unchanged."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> JobRequest:
@@ -110,11 +110,11 @@ class JobRequest(_Request):
 
 
 class BatchRequest(_Request):
-    """Several jobs. Each is accepted or refused by itself."""
+    """Several jobs. Each is accepted or refused separately."""
 
     jobs: list[JobRequest] = Field(min_length=1, max_length=MAX_BATCH)
     idempotency_keys: list[Name] | None = Field(default=None, max_length=MAX_BATCH)
-    """One per job: a key seen before gives the job of then."""
+    """One per job: a key that was used before returns the same job."""
 
     @model_validator(mode="after")
     def _a_key_each(self) -> BatchRequest:
@@ -124,62 +124,62 @@ class BatchRequest(_Request):
 
 
 class Components(_Answer):
-    """What a reward is made of. Every key is always there; None is not known or does not apply."""
+    """Components of a reward. Every key is always present; None means unknown or not applicable."""
 
     format: float | None = None
     """1 if the reply held a candidate, else 0."""
     built: float | None = None
     """1 if it compiled and passed the policy gate, else 0."""
     correct: float | None = None
-    """1 if it is right at every size, else 0."""
+    """1 if it is correct at every size, else 0."""
     speedup: float | None = None
-    """Against the fastest baseline; None where no time was measured."""
+    """Against the fastest baseline; None if no time was measured."""
     speedup_lower: float | None = None
     """Lower end of its 95 % interval."""
     speedup_upper: float | None = None
     coverage: float | None = None
     """Share of device time in the candidate's own kernels."""
     policy: float | None = None
-    """0 if it was refused for what a candidate may not do, else 1."""
+    """0 if the policy gate refused it, else 1."""
     cost: float | None = None
-    """Seconds of compiler, oracle and device that the evaluation took, when it was made."""
+    """Seconds of compiler, oracle and device that the original evaluation took."""
 
 
 class Fault(_Answer):
-    """Why there is no score."""
+    """Reason for a missing score."""
 
     code: Literal[
         "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
     ]
     message: str
     retryable: bool = False
-    """Whether the same job may well succeed when it is submitted again."""
+    """Whether the same job may succeed when it is submitted again."""
 
 
 class RewardResult(_Answer):
-    """What came of a job: a score, or the trouble that kept it from having one. Trouble is never a number."""
+    """Result of a job: a score, or an infrastructure failure, which never has a number."""
 
     outcome: Literal["scored", "infra_error"]
     reward: float | None = Field(default=None, allow_inf_nan=False)
-    """None exactly when the outcome is ``infra_error``."""
+    """None exactly if the outcome is ``infra_error``."""
     policy: str = ""
     """Reward policy with its version."""
     components: Components = Components()
     verdict: str | None = None
-    """One of ``OK WRONG POLICY BUILD CRASH TIMEOUT LIMIT INFRA``; None when nothing was evaluated."""
+    """One of ``OK WRONG POLICY BUILD CRASH TIMEOUT LIMIT INFRA``; None if nothing was evaluated."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size: not correct, and rewarded as wrong."""
     stage: str | None = None
-    """Where the evaluation ended."""
+    """Stage in which the evaluation ended."""
     feedback: str = ""
-    """What a Coder can use: the errors, the worst element, or what was right."""
+    """Feedback for a Coder: the errors, the worst element, or the sizes that were correct."""
     device: str | None = None
     origin: Literal["measured", "modelled"] | None = None
-    """Where the time comes from, if there is one."""
+    """Origin of the time, if there is one."""
     candidate: str | None = None
     """Hash of the candidate."""
     evaluation: str | None = None
-    """Key of the stored evaluation, from which rewards can be computed again."""
+    """Key of the stored evaluation, from which rewards can be recomputed."""
     cached: bool = False
     """Whether an earlier evaluation answered."""
     age_s: float | None = None
@@ -195,20 +195,20 @@ class RewardResult(_Answer):
 
     @property
     def verdict_words(self) -> str | None:
-        """The verdict as people are shown it: ``OK, full size not compared`` where that is so."""
+        """The verdict for display, ``OK, full size not compared`` if :attr:`uncompared`."""
         return f"{self.verdict}, full size not compared" if self.uncompared else self.verdict
 
     def require(self) -> float:
         """The reward.
 
         Raises:
-            MissingRewardError: there is none; says why.
+            MissingRewardError: there is none; contains the reason.
         """
         if self.reward is None:
             assert self.error is not None
-            again = "; it may well succeed when it is submitted again" if self.error.retryable else ""
+            hint = "; it may succeed when it is submitted again" if self.error.retryable else ""
             raise MissingRewardError(
-                f"the completion has no reward ({self.error.code}): {self.error.message}{again}",
+                f"the completion has no reward ({self.error.code}): {self.error.message}{hint}",
                 code=self.error.code,
                 retryable=self.error.retryable,
             )
@@ -216,7 +216,7 @@ class RewardResult(_Answer):
 
 
 class JobStatus(StrEnum):
-    """Where a job is. The last three are ends; each of them has a result."""
+    """Status of a job. The last three are final, and have a result."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -244,9 +244,9 @@ class Job(_Answer):
     started_at: float | None = None
     finished_at: float | None = None
     tries: int = 0
-    """How often a worker was given it."""
+    """How often it was given to a worker."""
     result: RewardResult | None = None
-    """There once the job has ended."""
+    """Present once the job has ended."""
 
     @model_validator(mode="after")
     def _ended_with_a_result(self) -> Job:
@@ -256,13 +256,13 @@ class Job(_Answer):
 
 
 class Problem(_Answer):
-    """A request, or one job of a batch, that was refused: what is wrong and what to do."""
+    """A request, or one job of a batch, that was refused: the reason and the next step."""
 
     code: str
-    """A word for programs: ``unknown_task``, ``queue_full``, ``unauthorised``, ``invalid``..."""
+    """Machine-readable reason: ``unknown_task``, ``queue_full``, ``unauthorised``, ``invalid``..."""
     message: str
     retry_after_s: float | None = None
-    """When to try again, where that helps."""
+    """Seconds after which to try again, if that helps."""
 
 
 class ProblemAnswer(_Answer):
@@ -270,11 +270,11 @@ class ProblemAnswer(_Answer):
 
     error: Problem
     request_id: str = ""
-    """Names the request in the server's log."""
+    """Id of the request in the server's log."""
 
 
 class BatchItem(_Answer):
-    """A job that was accepted, or why it was not."""
+    """An accepted job, or the reason for its refusal."""
 
     job: Job | None = None
     problem: Problem | None = None
@@ -290,24 +290,24 @@ class WaitRequest(_Request):
 
     ids: list[JobId] = Field(min_length=1, max_length=MAX_BATCH)
     k: int | None = Field(default=None, ge=1, le=MAX_BATCH)
-    """None: all of them. More than there are is as many as there are."""
+    """None: all of them. A larger number than that of the ids counts as all."""
     timeout_s: float = Field(default=30.0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False)
 
 
 class WatchRequest(_Request):
-    """Follow some jobs: each as it is now, and each when its status changes."""
+    """Follow some jobs: their current state, and every change of status."""
 
     ids: list[JobId] = Field(min_length=1, max_length=MAX_BATCH)
 
 
 class WaitAnswer(_Answer):
     ended: list[Job]
-    """Those that have ended, in the order they did; fewer than ``k`` if time ran out."""
+    """Jobs that have ended, in that order; fewer than ``k`` if time ran out."""
     pending: list[str]
 
 
 class CancelRequest(_Request):
-    """Cancel some jobs, or what a run has queued or running."""
+    """Cancel some jobs, or the queued and running jobs of a run."""
 
     ids: list[JobId] | None = Field(default=None, min_length=1, max_length=MAX_BATCH)
     run_id: Name | None = None
@@ -325,16 +325,16 @@ class CancelRequest(_Request):
 
 class CancelAnswer(_Answer):
     cancelled: list[str]
-    """Jobs that had not ended, and now have."""
+    """Jobs that ended by this request."""
 
 
 class RunSettings(_Request):
-    """How a run is treated. What is left out, or None, stays as it is."""
+    """Settings of a run. Missing or None keeps a setting."""
 
     weight: float | None = Field(default=None, ge=0.01, le=100, allow_inf_nan=False)
-    """Share of the devices, in proportion to other runs that have work; 1 for a run that nobody set."""
+    """Share of the devices, relative to other runs with queued jobs; the default is 1."""
     min_policy_version: int | None = Field(default=None, ge=0, le=2**53)
-    """Work of older weights is ended as ``stale``, now and when it comes; 0 wants all of it."""
+    """Jobs of older policy versions end as ``stale``, now and on submission; 0 accepts all."""
 
 
 class RunStatus(_Answer):
@@ -358,9 +358,9 @@ class TaskRow(_Answer):
 class TaskPage(TaskRow):
     device: str
     prompt: str
-    """What a model is asked, word for word."""
+    """The prompt for a model, verbatim."""
     reference_sha256: str
-    """Hash of the task's file: what ``reference_code`` is looked up by."""
+    """Hash of the task file, by which ``reference_code`` finds its task."""
 
 
 class PolicyRow(_Answer):
@@ -368,42 +368,41 @@ class PolicyRow(_Answer):
     """Name with version."""
     title: str
     source: str
-    """Where it was published, and what of it was decided here."""
+    """Its publication, and the choices made here."""
     bounds: tuple[float, float]
     default: bool
-    """Whether it is the server's own."""
+    """Whether it is the server's default."""
 
 
 class SessionRequest(_Request):
-    """A conversation about one task: each turn is evaluated, and the Judge's words come back as the observation."""
+    """A conversation about one task: each turn is evaluated, and the Judge's finding is its observation."""
 
     task: str = Field(min_length=1, max_length=200)
     run_id: Name = "default"
     policy: str | None = Field(default=None, max_length=100)
     policy_version: int | None = Field(default=None, ge=0, le=2**53)
     turns: int = Field(default=4, ge=1, le=MAX_TURNS)
-    """After so many turns the conversation has ended."""
+    """Number of turns after which the conversation ends."""
     discount: float = Field(default=0.4, ge=0, le=1)
-    """What a later turn's reward counts for an earlier one; 0.4 is Kevin's."""
+    """Weight of a later turn's reward for an earlier one; 0.4 is Kevin's."""
 
 
 class TurnRequest(_Request):
     number: int | None = Field(default=None, ge=1, le=MAX_TURNS)
-    """Which turn this is, from 1: a repeat of one that was answered gives the answer of then. Without it every request
-    is another turn."""
+    """Number of the turn, from 1: a repeated turn gets the same answer. Without it every request is a new turn."""
     completion: str = Field(max_length=MAX_COMPLETION_CHARS)
     deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
 
 
 class Turn(_Answer):
-    """One turn of a session that was evaluated."""
+    """One evaluated turn of a session."""
 
     number: int
     """From 1."""
     completion: str
     result: RewardResult
     observation: str
-    """What to tell the model next; empty after the last turn."""
+    """The next prompt; empty after the last turn."""
     best: bool
     """Whether it is the best of the session so far."""
 
@@ -415,17 +414,17 @@ class Session(_Answer):
     policy: str
     """Reward policy with its version."""
     prompt: str
-    """What the model is asked first."""
+    """The first prompt."""
     turns: list[Turn] = []
     max_turns: int
     discount: float
     done: bool
     returns: list[float | None] = []
-    """Discounted return of each turn so far; None where it or a later turn has no score."""
+    """Discounted return of each turn so far; None if it or a later turn has no score."""
 
 
 class ServerStatus(_Answer):
-    """What readiness tells."""
+    """State of the server."""
 
     state: Literal["starting", "ready", "draining"]
     version: str

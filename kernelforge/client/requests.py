@@ -54,7 +54,7 @@ _NOTHING = TypeAdapter(None)
 
 @dataclass(frozen=True)
 class ResponseData:
-    """An answer as it came. Names of headers are in lower case."""
+    """A raw response. Header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -63,7 +63,7 @@ class ResponseData:
 
 @dataclass(frozen=True)
 class RequestSpec(Generic[T]):
-    """One request, and the shape of its answer."""
+    """One request, and the type of its response."""
 
     method: str
     path: str
@@ -71,27 +71,28 @@ class RequestSpec(Generic[T]):
     body: BaseModel | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
-    """Idempotency key: sent twice, the request is acted on once."""
+    """Idempotency key: a repeated request has no further effect."""
     hold_s: float = 0.0
     """How long the server was asked to hold the request open, in seconds."""
     repeatable: bool = True
-    """Whether it may be sent again when nobody knows if it arrived."""
+    """Whether it may be repeated if it is unknown whether it arrived."""
     accepts: frozenset[int] = frozenset()
-    """Statuses of 400 or more whose body is an answer like any other."""
+    """Statuses of 400 or more whose body is a normal response."""
 
     def headers(self) -> dict[str, str]:
         named = {"idempotency-key": self.key} if self.key is not None else {}
         return named | ({"content-type": "application/json"} if self.body is not None else {})
 
     def content(self) -> bytes | None:
-        """The body. What was not set is left out, so that an older server understands what it can."""
+        """The body without unset fields, so that older servers accept it."""
         return None if self.body is None else self.body.model_dump_json(exclude_unset=True).encode()
 
     def read(self, received: ResponseData) -> T:
-        """
+        """Parse a response.
+
         Raises:
             ServerError: the server refused.
-            InvalidServerResponse: the answer is none of ours.
+            InvalidServerResponse: the response is not one of a reward server.
         """
         if received.status >= 400 and received.status not in self.accepts:
             raise _refusal(self, received)
@@ -107,10 +108,10 @@ class RequestSpec(Generic[T]):
             return self.answer.validate_json(received.body if received.status != 204 else b"null")
         except ValidationError as error:
             flaw = error.errors(include_url=False, include_input=False)[0]
-            place = ".".join(map(str, flaw["loc"]))
-            what = f"{place}: {flaw['msg']}" if place else _summary(received)
+            field_path = ".".join(map(str, flaw["loc"]))
+            what = f"{field_path}: {flaw['msg']}" if field_path else _summary(received)
             raise InvalidServerResponse(
-                f"{where} what is no answer of a reward server ({what}): check the address, and that client and "
+                f"{where} an unexpected body ({what}): check the address, and that client and "
                 "server are of the same version",
                 status=received.status,
                 code="malformed_answer",
@@ -118,28 +119,28 @@ class RequestSpec(Generic[T]):
 
 
 def _refusal(call: RequestSpec[T], received: ResponseData) -> ServerError:
-    asked = retry_after_s(received.headers.get("retry-after"))
+    header_s = retry_after_s(received.headers.get("retry-after"))
     try:
         answer = ProblemAnswer.model_validate_json(received.body)
     except ValidationError:
         return ServerError(
-            f"{call.method} {call.path} was answered with status {received.status} and {_summary(received)}, by "
-            "something in between or a server of another kind: check the address",
+            f"{call.method} {call.path} was answered with status {received.status} and {_summary(received)}, not "
+            "by a reward server, perhaps by a proxy: check the address",
             status=received.status,
             code=f"http_{received.status}",
-            retry_after_s=asked,
+            retry_after_s=header_s,
         )
     return ServerError(
         answer.error.message,
         status=received.status,
         code=answer.error.code,
-        retry_after_s=answer.error.retry_after_s if asked is None else asked,
+        retry_after_s=answer.error.retry_after_s if header_s is None else header_s,
         request_id=answer.request_id,
     )
 
 
 def _summary(received: ResponseData) -> str:
-    """A foreign answer in a few words: its kind, and its title or how it begins."""
+    """Content type and title, or first words, of an unexpected response."""
     text = received.body[:4_000].decode("utf-8", "replace")
     kind = received.headers.get("content-type", "").partition(";")[0].strip() or "no content type"
     title = re.search(r"<title[^>]*>(.*?)</title", text, re.IGNORECASE | re.DOTALL)
@@ -148,7 +149,7 @@ def _summary(received: ResponseData) -> str:
 
 
 def retry_after_s(value: str | None) -> float | None:
-    """Seconds to wait by a Retry-After header, given in seconds or as a date; None where it is absent or unreadable.
+    """Seconds to wait by a Retry-After header, given in seconds or as a date; None if it is absent or unreadable.
 
     Source: RFC 9110, section 10.2.3.
     """
@@ -172,7 +173,7 @@ def batch(requests: list[JobRequest], keys: list[str]) -> RequestSpec[BatchAnswe
 
 
 def poll(job_id: str, wait_s: float = 0.0) -> RequestSpec[Job]:
-    """Ask for a job, and have the server hold the answer back until it has ended or time is up."""
+    """Ask for a job; the server answers once it has ended or time is up."""
     return RequestSpec("GET", f"/v1/jobs/{_part(job_id)}", _JOB, query={"wait_s": f"{wait_s:.3f}"}, hold_s=wait_s)
 
 
@@ -211,7 +212,7 @@ def open_session(request: SessionRequest) -> RequestSpec[Session]:
 
 
 def turn(session_id: str, request: TurnRequest, hold_s: float) -> RequestSpec[Turn]:
-    """A turn with its number may be sent again: the second joins the first, or is given its answer."""
+    """A turn with a number may be repeated: the second request joins the first, or gets its answer."""
     path = f"/v1/sessions/{_part(session_id)}/turns"
     return RequestSpec("POST", path, _TURN, request, repeatable=request.number is not None, hold_s=hold_s)
 

@@ -145,7 +145,7 @@ class SharedWait:
 
 @dataclass(frozen=True)
 class _Connections:
-    """What one process and event loop has of a client."""
+    """Connections of one process and event loop."""
 
     http: httpx2.AsyncClient
     shared: SharedWait

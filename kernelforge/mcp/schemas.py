@@ -39,7 +39,7 @@ class TaskList(View):
 
 
 class TaskPage(View):
-    """Everything that a Coder is told of a task."""
+    """A task as a Coder sees it."""
 
     task: str
     digest: str
@@ -51,7 +51,7 @@ class TaskPage(View):
 
 
 class KernelRow(View):
-    """What the compiler reports of one kernel."""
+    """The compiler's figures of one kernel."""
 
     kernel: str
     registers_per_thread: int
@@ -62,7 +62,7 @@ class KernelRow(View):
 
 
 class BuildAnswer(View):
-    """What the plan's interpreter, the compiler and the policy gate say; nothing was run."""
+    """Result of the plan's interpreter, the compiler and the policy gate; nothing was run."""
 
     task: str
     candidate: str
@@ -203,7 +203,7 @@ class SubmitAnswer(View):
 
 
 class DiffAnswer(View):
-    """How two attempts of this session differ."""
+    """Differences between two attempts of this session."""
 
     before: str
     after: str
@@ -221,7 +221,7 @@ class DiffAnswer(View):
 def build_answer(
     task: str, candidate: str, build: Build | None, failure: tuple[Verdict, str, str] | None
 ) -> BuildAnswer:
-    """Args: failure: verdict, stage and reason where the candidate was refused."""
+    """The answer of a build; ``failure`` is the verdict, stage and reason of a refused candidate."""
     verdict, stage, reason = failure or (None, None, "")
     return BuildAnswer(
         task=task,
@@ -237,8 +237,8 @@ def build_answer(
     )
 
 
-def evaluation_answer(task: str, evaluation: Evaluation, left: int | None) -> EvaluationAnswer:
-    """Args: left: evaluations that are left to the session."""
+def evaluation_answer(task: str, evaluation: Evaluation, remaining: int | None) -> EvaluationAnswer:
+    """The answer of an evaluation; ``remaining`` is the number of evaluations that are left in the budget."""
     speed = evaluation.performance
     return EvaluationAnswer(
         task=task,
@@ -263,30 +263,30 @@ def evaluation_answer(task: str, evaluation: Evaluation, left: int | None) -> Ev
         diagnostics=_diagnostics(evaluation.build),
         device=evaluation.fingerprint.device,
         jail=evaluation.fingerprint.jail,
-        evaluations_left=left,
+        evaluations_left=remaining,
     )
 
 
 def profile_answer(
     evaluation: EvaluationAnswer, profile: Profile | None, names: Iterable[str] | None, finding: Finding
 ) -> ProfileAnswer:
-    """Args: names: the metrics to show; None for all."""
-    shown = None if names is None else frozenset(names)
+    """The answer of a profile; ``names`` are the metrics to show, None for all."""
+    selected = None if names is None else frozenset(names)
     roofline = profile.roofline if profile else None
     return ProfileAnswer(
         evaluation=evaluation,
         bound=roofline.bound if roofline else None,
         dram_ratio=roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None,
-        metrics=_metrics(profile.metrics, shown) if profile else (),
+        metrics=_metrics(profile.metrics, selected) if profile else (),
         kernels=tuple(
             KernelMetrics(
-                kernel=one.kernel,
-                launches=one.launches,
-                grid=one.grid,
-                block=one.block,
-                metrics=_metrics(one.metrics, shown),
+                kernel=item.kernel,
+                launches=item.launches,
+                grid=item.grid,
+                block=item.block,
+                metrics=_metrics(item.metrics, selected),
             )
-            for one in (profile.kernels if profile else ())
+            for item in (profile.kernels if profile else ())
         ),
         notes=tuple(_bounded(note) for note in profile.notes) if profile else (),
         finding=finding_row(finding),
@@ -308,12 +308,12 @@ def reward_value(reward: Reward) -> float | None:
 
 
 def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Metrics that differ, as JSON can say it."""
+    """Metrics that differ, with finite values only."""
     finite = (
-        one.model_copy(update={name: _finite(getattr(one, name)) for name in ("before", "after", "change")})
-        for one in metrics
+        metric.model_copy(update={name: _finite(getattr(metric, name)) for name in ("before", "after", "change")})
+        for metric in metrics
     )
-    return tuple(one for one in finite if one.before != one.after)
+    return tuple(metric for metric in finite if metric.before != metric.after)
 
 
 def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
@@ -340,29 +340,29 @@ def _kernels(build: Build | None) -> tuple[KernelRow, ...]:
         return ()
     return tuple(
         KernelRow(
-            kernel=one.expression,
-            registers_per_thread=one.registers_per_thread,
-            static_shared_bytes=one.static_shared_bytes,
-            spill_store_bytes=one.spill_store_bytes,
-            spill_load_bytes=one.spill_load_bytes,
-            stack_frame_bytes=one.stack_frame_bytes,
+            kernel=kernel.expression,
+            registers_per_thread=kernel.registers_per_thread,
+            static_shared_bytes=kernel.static_shared_bytes,
+            spill_store_bytes=kernel.spill_store_bytes,
+            spill_load_bytes=kernel.spill_load_bytes,
+            stack_frame_bytes=kernel.stack_frame_bytes,
         )
-        for one in build.kernels
+        for kernel in build.kernels
     )
 
 
 def _diagnostics(build: Build | None) -> tuple[str, ...]:
-    # A failed build may be of a hidden size; what a Coder may know of it is in the reason.
+    # A failed build may belong to a hidden size; the reason has what a Coder may know.
     if build is None or not build.ok:
         return ()
-    return tuple(_bounded(str(one)) for one in build.diagnostics[:MAX_DIAGNOSTICS])
+    return tuple(_bounded(str(item)) for item in build.diagnostics[:MAX_DIAGNOSTICS])
 
 
-def _metrics(metrics: Iterable[Metric], shown: frozenset[str] | None) -> tuple[MetricRow, ...]:
+def _metrics(metrics: Iterable[Metric], selected: frozenset[str] | None) -> tuple[MetricRow, ...]:
     return tuple(
-        MetricRow(name=one.name, value=_finite(one.value), unit=one.unit, origin=one.origin.value)
-        for one in metrics
-        if shown is None or one.name in shown
+        MetricRow(name=metric.name, value=_finite(metric.value), unit=metric.unit, origin=metric.origin.value)
+        for metric in metrics
+        if selected is None or metric.name in selected
     )
 
 

@@ -63,16 +63,16 @@ HOW_TO_ANSWER = (
 
 @dataclass
 class _Session:
-    """What one client was told and has submitted."""
+    """Prompts, findings and submissions of one client."""
 
     runs: dict[str, SubmissionRun] = field(default_factory=dict)
     """By suite."""
     attempts: dict[str, tuple[str, Attempt]] = field(default_factory=dict)
     """Every attempt with its suite, by id."""
     findings: dict[str, Finding] = field(default_factory=dict)
-    """What the Judge found, by id of the attempt."""
-    told: dict[str, str] = field(default_factory=dict)
-    """The words after which a client went on: by id of the attempt, or by digest of the task before the first."""
+    """The Judge's findings, by id of the attempt."""
+    prompts: dict[str, str] = field(default_factory=dict)
+    """Text that preceded a submission: by id of the parent, or by digest of the task before the first."""
 
 
 class Service:
@@ -80,8 +80,8 @@ class Service:
 
     Args:
         pool: evaluates the candidates; the caller closes it.
-        store: where submissions are journalled; nothing else is.
-        budget: limits on evaluations and wall time, of all clients together.
+        store: for submissions.
+        budget: limits on evaluations and wall time of all clients together.
     """
 
     def __init__(self, catalogue: Catalogue, pool: EvaluatorPool, store: Store, budget: Budget) -> None:
@@ -91,26 +91,26 @@ class Service:
         """By digest of the task."""
         self._store = store
         self._budget = budget
-        self._purse = RunBudget(budget, stop=StopSignal()).task()
+        self._task_budget = RunBudget(budget, stop=StopSignal()).task()
         self._evaluations = 0
         self._judge = BuiltinJudge()
         self._sessions: dict[str, _Session] = {}
-        self._told_of: dict[str, list[Evaluation]] = {}
+        self._hidden_failures: dict[str, list[Evaluation]] = {}
         """Failures at hidden sizes, of all clients together, by digest of the task."""
 
     def list_tasks(self, suite: str | None) -> TaskList:
-        found = self._catalogue.suite(suite or self._catalogue.default)
+        selected = self._catalogue.suite(suite or self._catalogue.default)
         rows = tuple(
-            TaskRow(task=f"{found.name}/{task.name}", title=task.title, level=task.level, tags=task.tags)
-            for task in self._catalogue.tasks(found.name)
+            TaskRow(task=f"{selected.name}/{task.name}", title=task.title, level=task.level, tags=task.tags)
+            for task in self._catalogue.tasks(selected.name)
         )
-        return TaskList(suite=found.name, title=found.title, suites=self._catalogue.names, tasks=rows)
+        return TaskList(suite=selected.name, title=selected.title, suites=self._catalogue.names, tasks=rows)
 
     def show_task(self, client: str, reference: str) -> TaskPage:
         suite, task = self._catalogue.task(reference)
         request = CoderRequest(self._context(task), Operator.SEED, None, None, ())
         prompt = coder_prompt(request).text
-        self._session(client).told[task.digest] = prompt
+        self._session(client).prompts[task.digest] = prompt
         return TaskPage(
             task=f"{suite.name}/{task.name}",
             digest=task.digest,
@@ -122,17 +122,17 @@ class Service:
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        work, refused = BuildState(), None
+        state, refused = BuildState(), None
         try:
-            self._evaluator(task).prepare(candidate, work)
+            self._evaluator(task).prepare(candidate, state)
         except StageFailed as failure:
             refused = failure.verdict, failure.stage, failure.reason
-        return build_answer(f"{suite.name}/{task.name}", candidate.hash, work.build, refused)
+        return build_answer(f"{suite.name}/{task.name}", candidate.hash, state.build, refused)
 
     def evaluate(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> EvaluationAnswer:
         suite, task = self._catalogue.task(reference)
         result = self._evaluated(task, read_candidate(source, plan, choices))
-        return self._told(suite, task, result)
+        return self._evaluation_answer(suite, task, result)
 
     def profile(
         self,
@@ -161,7 +161,7 @@ class Service:
         )
         finding = self._assess(task, unjournalled, (unjournalled,), None)
         names = CUDAFORGE if metrics == "subset" else None
-        return profile_answer(self._told(suite, task, result), result.profile, names, finding)
+        return profile_answer(self._evaluation_answer(suite, task, result), result.profile, names, finding)
 
     def submit(
         self,
@@ -181,12 +181,12 @@ class Service:
         if len(note) > MAX_NOTE_CHARS:
             raise UsageError(f"the note has {len(note):,} characters; the limit is {MAX_NOTE_CHARS:,}")
         session = self._session(client)
-        known = session.runs.get(suite.name)
+        current = session.runs.get(suite.name)
         before = self._parent(session, suite, task, parent)
         result = self._evaluated(task, candidate)
-        run = known or self._start(session, client, suite)
+        run = current or self._start(session, client, suite)
         run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
-        words = session.told.get(task.digest if before is None else before.id)
+        words = session.prompts.get(task.digest if before is None else before.id)
         attempt = run.submit(
             Submission(
                 task=task,
@@ -243,7 +243,7 @@ class Service:
             attempt=attempt.id,
             parent=attempt.parent,
             operator=attempt.operator.value,
-            evaluation=self._told(suite, task, result),
+            evaluation=self._evaluation_answer(suite, task, result),
             reward=reward_value(attempt.reward),
             reward_policy=attempt.reward.policy,
             accepted=attempt.accepted,
@@ -253,30 +253,30 @@ class Service:
             finding=None if finding is None else finding_row(finding),
         )
         if following is not None:
-            session.told[following.id] = answer.model_dump_json(indent=1)
+            session.prompts[following.id] = answer.model_dump_json(indent=1)
         return answer
 
     def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
         return self._judge.find(JudgeRequest(self._context(task), attempt, history, best))
 
     def _evaluated(self, task: Task, candidate: Candidate) -> EvaluationResult:
-        """Evaluate against the budget; what could not even begin costs nothing."""
+        """Evaluate within the budget; an evaluation that cannot start is not counted."""
         self._evaluator(task)
-        self._purse.take_evaluation()
+        self._task_budget.take_evaluation()
         try:
             result = self._evaluate(task, candidate)
         except KernelForgeError:
-            self._purse.give_back_evaluation()
+            self._task_budget.give_back_evaluation()
             raise
         self._evaluations += 1
-        told = self._told_of.setdefault(task.digest, [])
-        evaluation = redact_hidden_failures(result.evaluation, told)
+        earlier = self._hidden_failures.setdefault(task.digest, [])
+        evaluation = redact_hidden_failures(result.evaluation, earlier)
         if evaluation.failed_at_hidden:
-            told.append(evaluation)
+            earlier.append(evaluation)
         return result._replace(evaluation=evaluation)
 
     def _evaluate(self, task: Task, candidate: Candidate) -> EvaluationResult:
-        """Evaluate on inputs from a fresh secret. Infrastructure failures have the verdict ``INFRA``.
+        """Evaluate on inputs from a new random seed. Infrastructure failures have the verdict ``INFRA``.
 
         Raises:
             DeviceError: the only device failed.
@@ -307,10 +307,10 @@ class Service:
             self._evaluator(task)
         return self._contexts[task.digest]
 
-    def _told(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
+    def _evaluation_answer(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
         limit = self._budget.evaluations
-        left = None if limit is None else max(limit - self._evaluations, 0)
-        return evaluation_answer(f"{suite.name}/{task.name}", result.evaluation, left)
+        remaining = None if limit is None else max(limit - self._evaluations, 0)
+        return evaluation_answer(f"{suite.name}/{task.name}", result.evaluation, remaining)
 
     def _session(self, client: str) -> _Session:
         if client not in self._sessions and len(self._sessions) >= MAX_SESSIONS:
@@ -330,20 +330,20 @@ class Service:
         session.runs[suite.name] = SubmissionRun(config, self._store)
         return session.runs[suite.name]
 
-    def _parent(self, session: _Session, suite: Suite, task: Task, wanted: str | None) -> Attempt | None:
-        if wanted is None:
+    def _parent(self, session: _Session, suite: Suite, task: Task, attempt_id: str | None) -> Attempt | None:
+        if attempt_id is None:
             run = session.runs.get(suite.name)
             return None if run is None else run.next_parent(task.name)
-        parent = self._attempt(session, wanted)
+        parent = self._attempt(session, attempt_id)
         if session.attempts[parent.id][0] != suite.name or parent.task != task.name:
             raise UsageError(f"attempt {parent.id} is at another task than {task.name}")
         return parent
 
-    def _attempt(self, session: _Session, wanted: str) -> Attempt:
-        if wanted not in session.attempts:
+    def _attempt(self, session: _Session, attempt_id: str) -> Attempt:
+        if attempt_id not in session.attempts:
             latest = ", ".join(list(session.attempts)[-4:]) or "none yet"
-            raise UsageError(f"this session has submitted no attempt {wanted[:120]!r}; the latest: {latest}")
-        return session.attempts[wanted][1]
+            raise UsageError(f"this session has submitted no attempt {attempt_id[:120]!r}; the latest: {latest}")
+        return session.attempts[attempt_id][1]
 
 
 def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) -> Candidate:
@@ -367,17 +367,17 @@ def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) ->
         raise UsageError(f"{len(choices)} choices are too many; the limit is {MAX_CHOICES}")
     for name, value in (choices or {}).items():
         if not name.isidentifier() or len(name) > MAX_NAME_CHARS or abs(value) >= 2**63:
-            raise UsageError(f"choice {name[:80]!r} is no '# tune:' name with a 64-bit integer")
+            raise UsageError(f"choice {name[:80]!r} is not a '# tune:' name with a 64-bit integer")
     try:
         return Candidate(source=source, plan=plan, choices=dict(choices or {}))
     except ValidationError as error:
-        raise UsageError(f"this is no candidate: {error.errors()[0]['msg']}") from error
+        raise UsageError(f"this is not a candidate: {error.errors()[0]['msg']}") from error
 
 
-def _messages(coder: str, told: str | None, candidate: Candidate, note: str) -> tuple[Message, ...]:
-    """What the client was told, word for word, where it was; and what it sent."""
+def _messages(coder: str, prompt: str | None, candidate: Candidate, note: str) -> tuple[Message, ...]:
+    """The prompt verbatim, if there was one, and the reply of a submission."""
     reply = format_reply(candidate, inline(note, MAX_NOTE_CHARS))
     messages = [Message(agent="coder", role="reply", provider=coder, content=reply)]
-    if told is not None:
-        messages.insert(0, Message(agent="coder", role="prompt", provider=coder, content=told))
+    if prompt is not None:
+        messages.insert(0, Message(agent="coder", role="prompt", provider=coder, content=prompt))
     return tuple(messages)

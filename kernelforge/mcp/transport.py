@@ -31,7 +31,7 @@ _PIECE_BYTES = 1 << 16
 
 
 class OneToken:
-    """Knows one bearer token, and compares without telling by time how much of a guess is right."""
+    """Verifier of one bearer token, in constant time."""
 
     def __init__(self, token: str) -> None:
         self._token = token.encode()
@@ -43,10 +43,10 @@ class OneToken:
 
 
 def token_from_environment() -> str | None:
-    """The token that a user chose.
+    """The token in the environment, if any.
 
     Raises:
-        UsageError: it is short, or could not stand in a header.
+        UsageError: it is short, or invalid in a header.
     """
     token = os.environ.get(TOKEN_VARIABLE)
     if token is not None and (len(token) < MIN_TOKEN_CHARS or not token.isascii() or not token.isprintable()):
@@ -55,19 +55,19 @@ def token_from_environment() -> str | None:
 
 
 def new_token() -> str:
-    """A token that nobody can guess."""
+    """A random token."""
     return secrets.token_urlsafe(32)
 
 
 def http_server(service: Service, token: str, port: int) -> MCPServer[object]:
     """A server that answers only requests with the token."""
-    # The SDK wants an issuer's address beside a verifier; without a resource address it is never told to anyone.
+    # The SDK requires an issuer address with a verifier; without a resource address it is not published.
     auth = AuthSettings(issuer_url=AnyHttpUrl(f"http://{HOST}:{port}"), resource_server_url=None)
     return build_server(service, auth=auth, token_verifier=OneToken(token))
 
 
 def serve_stdio(service: Service) -> None:
-    """Serve over stdin and stdout until the client closes them, or SIGTERM or Ctrl-C asks to end."""
+    """Serve over stdin and stdout until the client closes them, or until SIGTERM or Ctrl-C."""
     _end_input_on_signal()
     build_server(service).run("stdio")
 
@@ -76,18 +76,18 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
     """Serve over HTTP on 127.0.0.1 until Ctrl-C or SIGTERM.
 
     Args:
-        port: 0 for one that is free.
-        ready: told the address when connections are accepted.
+        port: 0 picks a free port.
+        ready: called with the address when connections are accepted.
 
     Raises:
-        UsageError: the port cannot be had.
+        UsageError: the port cannot be used.
     """
     try:
         listener = socket.create_server((HOST, port))
     except OSError as error:
         raise UsageError(f"cannot listen on {HOST}:{port}: {error.strerror}; choose another port") from error
     with listener:
-        # Accepted connections have it from here; asyncio sets it on none whose socket was not made for TCP by name.
+        # Accepted sockets inherit this; asyncio sets it only if the protocol number is known.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         port = listener.getsockname()[1]
         # On a loopback host the SDK refuses requests whose Host or Origin names another one.
@@ -100,14 +100,14 @@ def serve_http(service: Service, port: int, token: str, ready: Callable[[str], N
 
 
 class _Server(uvicorn.Server):
-    """Tells when connections are accepted, and hears of signals that come before it listens for them itself."""
+    """uvicorn's server with a callback when connections are accepted, and handlers for early signals."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)
         self._ready = ready
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """Also called once it has shut down, for it hands signals on; by then nothing is left to interrupt."""
+        """Also called after the shutdown, because uvicorn raises captured signals again."""
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -116,24 +116,24 @@ class _Server(uvicorn.Server):
 
 
 def _end_input_on_signal() -> None:
-    """Put a pipe before stdin that a signal ends: a thread that waits for a client's next line hears of no signal."""
-    wire = os.dup(0)
-    received, sent = os.pipe()
-    os.dup2(received, 0)
-    os.close(received)
-    asked, ask = os.pipe()
+    """Replace stdin by a pipe that ends on a signal, because a thread that reads stdin receives no signal."""
+    original_stdin = os.dup(0)
+    read_end, write_end = os.pipe()
+    os.dup2(read_end, 0)
+    os.close(read_end)
+    stop_read, stop_write = os.pipe()
 
     def pass_on() -> None:
-        with contextlib.suppress(OSError), open(sent, "wb") as out:
-            while asked not in select.select([wire, asked], [], [])[0]:
-                piece = os.read(wire, _PIECE_BYTES)
+        with contextlib.suppress(OSError), open(write_end, "wb") as out:
+            while stop_read not in select.select([original_stdin, stop_read], [], [])[0]:
+                piece = os.read(original_stdin, _PIECE_BYTES)
                 if not piece:
                     return
                 out.write(piece)
                 out.flush()
 
     def leave(number: int, frame: FrameType | None) -> None:
-        os.write(ask, b"!")
+        os.write(stop_write, b"!")
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, leave)

@@ -33,16 +33,16 @@ _CONNECTIONS = MOST_STREAMS + 64
 
 
 async def serve(viewer: Viewer, listener: socket.socket, stop: Stop, *, ready: Callable[[], None]) -> None:
-    """Serve until a signal; streams end then, and answers that are being written have a few seconds.
+    """Serve until a signal; then streams end, and answers in progress get a few seconds.
 
     Args:
         ready: called when connections are accepted.
     """
     server = Server(_config(viewer), ready)
     serving = asyncio.create_task(server.serve([listener]))
-    asked = asyncio.create_task(stop.requested.wait())
-    await asyncio.wait((serving, asked), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    signalled = asyncio.create_task(stop.requested.wait())
+    await asyncio.wait((serving, signalled), return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
     viewer.news.close()
     server.should_exit = True
     await serving
@@ -68,12 +68,12 @@ _TYPES = {".html": "text/html", ".json": "application/json", ".csv": "text/csv"}
 
 
 class Viewer:
-    """What the routes share.
+    """The viewer's routes and their shared state.
 
     Args:
-        token: what opens it.
-        port: where it listens.
-        news: of that journal, with other limits than the usual ones.
+        token: required by every request.
+        port: port of the viewer.
+        news: a broadcaster with other limits than the default ones.
     """
 
     def __init__(self, journal: RunCache, *, token: str, port: int, news: EventBroadcaster | None = None) -> None:
@@ -102,9 +102,9 @@ class Viewer:
         return Response(text, media_type="text/html")
 
     def _live_text(self, which: str | None) -> str:
-        site = self.journal.site()  # whose news the page tells: what it shows beside may be newer, never older
+        site = self.journal.site()  # its news number goes into the page; the progress may be newer, never older
         live = self.journal.progress(which)
-        context = live_context(live, asked=which is not None)
+        context = live_context(live, selected=which is not None)
         return site.page(Page(paths.LIVE, "Live", "live.html.j2", lambda links: context))
 
     async def _asset(self, request: Request) -> Response:

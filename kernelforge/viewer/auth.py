@@ -26,24 +26,24 @@ HEADERS = {
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
 }
-"""Of every answer, refusals too."""
+"""Headers of every answer, including refusals."""
 _TOKEN_BYTES = 32
-_LOST = "open the address that 'kernelforge view' printed, with its token; an address of an earlier start has gone\n"
+_LOST = "open the address that 'kernelforge view' printed, with its token; the address of an earlier start is invalid\n"
 
 
 def new_token() -> str:
-    """What opens a viewer; new at every start."""
+    """A random token; new at every start."""
     return secrets.token_urlsafe(_TOKEN_BYTES)
 
 
 class ViewerAuth:
-    """Lets in who may look, before anything else sees the request. Pure ASGI.
+    """Pure ASGI middleware that authenticates each request before anything else reads it.
 
-    A request must name this machine (a page of another site whose name was pointed here does not), must bring the token
-    or the cookie that it was exchanged for, and must ask and not tell.
+    A request must name this machine (against DNS rebinding), must have the token or the cookie that it was exchanged
+    for, and must not change anything.
 
     Args:
-        port: where the viewer listens.
+        port: port of the viewer.
     """
 
     def __init__(self, app: ASGIApp, token: str, port: int) -> None:
@@ -69,24 +69,24 @@ class ViewerAuth:
         await (self._app if answer is None else answer)(scope, receive, sealed)
 
     def _refusal(self, scope: Scope) -> Response | None:
-        """What to answer instead of the application; None where it may answer."""
+        """The refusal or redirection of a request; None if the application may answer."""
         headers = list(scope["headers"])
         hosts = [value.decode("latin-1").lower() for name, value in headers if name == b"host"]
         if len(hosts) != 1 or hosts[0] not in self._hosts:
-            return _said("this viewer answers to 127.0.0.1 and localhost alone\n", 403)
+            return _text_response("this viewer answers only to 127.0.0.1 and localhost\n", 403)
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         tokens = [value for name, value in query if name == "token"]
-        # Of cookies one is enough: servers on other ports may have set some of any name beside it.
-        may = all(map(self._is_token, tokens)) if tokens else any(map(self._is_token, self._cookies(headers)))
-        if not may:
-            return _said(_LOST, 401)
+        # One valid cookie is enough: servers on other ports may have set cookies of any name.
+        allowed = all(map(self._is_token, tokens)) if tokens else any(map(self._is_token, self._cookies(headers)))
+        if not allowed:
+            return _text_response(_LOST, 401)
         if scope["method"] not in ("GET", "HEAD"):
-            return _said("a viewer shows, and takes nothing\n", 405, {"Allow": "GET, HEAD"})
+            return _text_response("a viewer is read-only\n", 405, {"Allow": "GET, HEAD"})
         return self._exchange(scope, [pair for pair in query if pair[0] != "token"]) if tokens else None
 
     def _exchange(self, scope: Scope, query: list[tuple[str, str]]) -> Response:
-        """The cookie for the token, and the same address without it: it stays in no history and no bookmark."""
-        # One slash: an address that begins with two names another host.
+        """Set the cookie and redirect to the URL without the token, which then is in no history and no bookmark."""
+        # One slash: a path that begins with two slashes would name another host.
         path = "/" + quote(scope["path"].lstrip("/\\"))
         answer = RedirectResponse(path + (f"?{urlencode(query)}" if query else ""), 303)
         answer.set_cookie(self._cookie, self._token, path="/", httponly=True, samesite="strict")
@@ -96,11 +96,11 @@ class ViewerAuth:
         return secrets.compare_digest(value.encode("utf-8", "surrogatepass"), self._token.encode())
 
     def _cookies(self, headers: Iterable[tuple[bytes, bytes]]) -> list[str]:
-        """Values of our cookie. Read leniently: what others left beside it must lock nobody out."""
+        """Values of the viewer's cookie, parsed leniently: other cookies must not cause a refusal."""
         pairs = [pair for name, value in headers if name == b"cookie" for pair in value.decode("latin-1").split(";")]
         named = [pair.strip().partition("=") for pair in pairs]
         return [value for name, _, value in named if name == self._cookie]
 
 
-def _said(text: str, status: int, headers: dict[str, str] | None = None) -> Response:
+def _text_response(text: str, status: int, headers: dict[str, str] | None = None) -> Response:
     return PlainTextResponse(text, status, headers)

@@ -11,22 +11,22 @@ from contextlib import asynccontextmanager, suppress
 from kernelforge.errors import KernelForgeError
 from kernelforge.viewer.run_cache import Snapshot
 
-LOOK_EVERY_S = 0.5
+POLL_S = 0.5
 BEAT_S = 15.0
-"""Without news a comment is sent, so that both ends see whether the other is there."""
+"""Interval of keep-alive comments, so that both ends notice a lost connection."""
 MOST_STREAMS = 32
-"""Browsers and their tabs that listen at a time."""
+"""Browser tabs that may listen at the same time."""
 _RECENT_S = 10.0
-"""A page may have been made just before what then changed: a listener that comes so soon after is told of it."""
+"""A page may have been rendered just before a change: a listener that connects this soon after is notified."""
 RETRY_MS = 2000
 
 
 class TooManyStreams(Exception):
-    """As many listen as may."""
+    """The number of listeners is at its limit."""
 
 
 class _Subscriber:
-    """One run's latest look, and who waits for the next one."""
+    """The latest snapshot of a run, with its listeners."""
 
     def __init__(self) -> None:
         self.look: Snapshot | None = None
@@ -41,10 +41,10 @@ class _Subscriber:
 
 
 class EventBroadcaster:
-    """Looks at the journal while somebody listens, once for all who listen to the same run.
+    """Polls the run cache while there are listeners, once for all listeners of a run.
 
     Args:
-        look: what is new of a run; called in a thread.
+        look: returns a snapshot of a run; called in a thread.
     """
 
     def __init__(
@@ -60,12 +60,12 @@ class EventBroadcaster:
 
     @property
     def listeners(self) -> int:
-        """How many listen now."""
+        """Number of listeners."""
         return self._streams
 
     @property
     def full(self) -> bool:
-        """Whether nobody else can listen."""
+        """Whether no further listener is accepted."""
         return self._streams >= self._most or self._over.is_set()
 
     def close(self) -> None:
@@ -75,11 +75,11 @@ class EventBroadcaster:
             task.cancel()
 
     async def stream(self, which: str | None, last: str | None) -> AsyncIterator[str]:
-        """Events for one listener, until it leaves or the viewer ends.
+        """Events for one listener, until it disconnects or the viewer ends.
 
         Args:
-            which: the run; None for the one that goes on, or else the latest.
-            last: the last event's id that the listener had before it lost the connection.
+            which: the run; None for the running one, or else the latest.
+            last: id of the last event that the listener received before it lost the connection.
 
         Raises:
             TooManyStreams: before the first event.
@@ -97,20 +97,20 @@ class EventBroadcaster:
                         for event in _events(seen, look, last):
                             yield event
                         seen = look
-                    elif not await self._happens(change.wait()):
+                    elif not await self._changed_in_time(change.wait()):
                         yield ": nothing new\n\n"
         finally:
             self._streams -= 1
 
-    async def _happens(self, change: Awaitable[bool]) -> bool:
-        """Whether something happens before the next beat is due; the end of the viewer is such a thing."""
+    async def _changed_in_time(self, change: Awaitable[bool]) -> bool:
+        """Wait for a change or the end of the viewer; False if the keep-alive interval ends first."""
         waiting = [asyncio.ensure_future(change), asyncio.ensure_future(self._over.wait())]
         try:
             done, _ = await asyncio.wait(waiting, timeout=self._beat_s, return_when=asyncio.FIRST_COMPLETED)
             return bool(done)
         finally:
-            for one in waiting:
-                one.cancel()
+            for task in waiting:
+                task.cancel()
 
     @asynccontextmanager
     async def _following(self, which: str | None) -> AsyncIterator[_Subscriber]:
@@ -129,19 +129,19 @@ class EventBroadcaster:
 
     async def _keep_looking(self, which: str | None, feed: _Subscriber) -> None:
         while True:
-            # The database is locked or the run is gone for now: its pages say so to whoever opens them.
+            # The database is locked or the run is missing for now; its pages show the error.
             with suppress(KernelForgeError):
                 feed.put(await asyncio.to_thread(self._look, which))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_S)
 
 
 def _events(seen: Snapshot | None, look: Snapshot, last: str | None) -> list[str]:
     events = []
     if seen is None or look.progress != seen.progress:
         events.append(_event("progress", look.progress))
-    known = seen.news if seen is not None else _number(last)
+    received = seen.news if seen is not None else _number(last)
     recent = time.monotonic() - look.changed < _RECENT_S
-    if known != look.news if known is not None else recent:
+    if received != look.news if received is not None else recent:
         events.append(_event("changed", json.dumps({"news": look.news}), number=look.news))
     return events
 
@@ -151,11 +151,11 @@ def _number(text: str | None) -> int | None:
 
 
 def _event(kind: str, data: str, *, number: int | None = None) -> str:
-    """One event; ``data`` is JSON, which has no line break.
+    """One event; ``data`` is JSON without line breaks.
 
     Args:
-        number: of the news that a listener has with this event, and names when it comes again. Others have none: a
-            connection that breaks between two events loses no news.
+        number: id of the change, which a listener sends when it reconnects. Other events have none, so that a
+            connection that breaks between two events loses no change.
     """
     id = "" if number is None else f"id: {number}\n"
     return f"event: {kind}\n{id}data: {data}\n\n"

@@ -22,11 +22,11 @@ from kernelforge.viewer.run_cache import LiveProgress
 ENDED = ("finished", "stopped", "failed", "interrupted")
 
 
-def live_context(live: LiveProgress, *, asked: bool) -> Mapping[str, Any]:
-    """What the template is given.
+def live_context(live: LiveProgress, *, selected: bool) -> Mapping[str, Any]:
+    """Variables of the template.
 
     Args:
-        asked: whether this run was asked for, so that the page stays with it when another begins.
+        selected: whether the URL names this run, so that the page stays with it when another starts.
     """
     view, now = live.progress, datetime.now(UTC)
     ended = view.state in ENDED
@@ -34,14 +34,14 @@ def live_context(live: LiveProgress, *, asked: bool) -> Mapping[str, Any]:
     elapsed = seconds_since(view.started, until if until.tzinfo is not None else now)
     return {
         "view": view,
-        "asked": view.run if asked else "",
+        "asked": view.run if selected else "",
         "now": now.isoformat(timespec="milliseconds"),
         "ended": ended,
         "elapsed": clock(elapsed),
         "left": None if view.expected_end is None else clock(-seconds_since(view.expected_end, now)),
         "run_path": paths.run_page(view.run),
         "bars": [_bar(bar, elapsed) for bar in visible_bars(view)],
-        "lanes": [_lane(lane, view.device, live.links, now) for lane in view.lanes],
+        "lanes": [_worker(item, view.device, live.links, now) for item in view.lanes],
         "gains": _gains(view, live.links, now),
     }
 
@@ -59,14 +59,14 @@ def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
     }
 
 
-def _lane(lane: WorkerStatus, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
-    spent = seconds_since(lane.since, now)
+def _worker(row: WorkerStatus, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
+    spent = seconds_since(row.since, now)
     return {
-        "lane": lane,
-        "name": worker_label(lane, device),
-        "path": None if lane.task is None else links.get(lane.task),
+        "lane": row,
+        "name": worker_label(row, device),
+        "path": None if row.task is None else links.get(row.task),
         "clock": clock(spent),
-        "stalled": lane.task is not None and spent > lane.stalled_after_s,
+        "stalled": row.task is not None and spent > row.stalled_after_s,
     }
 
 

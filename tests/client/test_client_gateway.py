@@ -25,7 +25,7 @@ TASK = "core/gelu"
 class EngineWithBriefs(InProcessEngine):
     """Knows what a prompt tells of a task, as an engine that ran its reference does."""
 
-    async def brief(self, task: Task) -> TaskContextData:
+    async def task_context(self, task: Task) -> TaskContextData:
         known = await TinyCore().task_context(task)
         return TaskContextData(
             facts=known.facts, shared=known.shared, graph=known.graph, device=known.device, spec=known.spec.key

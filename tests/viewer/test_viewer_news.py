@@ -162,7 +162,7 @@ def test_a_run_from_elsewhere_whose_times_are_none_is_shown(tmp_path: Path, star
             )
         live = RunCache(store, None).progress(None)
     assert sum(live.progress.funnel.values()) > 0
-    context = live_context(live, asked=False)
+    context = live_context(live, selected=False)
     assert context["elapsed"] == "0 s"
 
 
@@ -304,7 +304,7 @@ def test_only_tasks_with_news_are_read_again(tmp_path: Path) -> None:
         looks.append(journal.look(None))
         assert reader.read == [None, "matmul", "softmax"]
         assert [look.news for look in looks] == [1, 1, 2, 3]
-        kept = journal._known["r1"].records
+        kept = journal._runs["r1"].records
         assert kept == RunRecords.load(reader, reader.run("r1"), texts=False)
 
 
