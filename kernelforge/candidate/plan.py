@@ -65,7 +65,7 @@ class Plan:
         Raises:
             PlanError: a choice that the plan does not offer, or a constant beyond 32 bits.
         """
-        with self._reported():
+        with reported(self.text):
             return self._run_top_level(Machine(PlanLimits(), {}, {}), choices)
 
     def resolve(
@@ -95,7 +95,7 @@ class Plan:
             PlanGuard: an ``assert`` of the plan refused this size.
             PlanError: any other error, with its line.
         """
-        with self._reported():
+        with reported(self.text):
             machine = Machine(limits or PlanLimits(), weights, attrs, frozenset(library))
             constants = self._run_top_level(machine, choices or {})
             self._run_setup(machine)
@@ -156,11 +156,6 @@ class Plan:
         except Fault as error:
             error.line = error.line or forward.line
             raise
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        with reported(self.text):
-            yield
 
 
 def parse_plan(text: str) -> Plan:

@@ -28,13 +28,11 @@ class Unbound:
 UNBOUND = Unbound()
 
 
+@dataclass(slots=True, eq=False)
 class Returned:
     """The value of a ``return``, on its way out of nested statements."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    value: Any
 
 
 @dataclass

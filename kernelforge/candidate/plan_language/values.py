@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kernelforge.records.task import DType
@@ -33,31 +34,21 @@ class Refusal(Fault):
     """An ``assert`` of the plan refused this size."""
 
 
+@dataclass(slots=True, eq=False)
 class Storage:
     """Memory behind tensors: one input, one weight, or one allocation of the plan.
 
     An allocation is ``workspace``; one that ``setup`` returned is ``prepared`` from then on.
     """
 
-    __slots__ = ("first_use", "kind", "label", "last_use", "line", "nbytes", "source")
-
-    def __init__(
-        self,
-        kind: Literal["input", "weight", "prepared", "workspace"],
-        nbytes: int,
-        *,
-        label: str | None = None,
-        source: int | str | None = None,
-        line: int | None = None,
-    ) -> None:
-        self.kind = kind
-        self.nbytes = nbytes
-        self.label = label
-        self.source = source
-        self.line = line
-        self.first_use: int | None = None
-        """Index of the first step that touches it; None while no step does."""
-        self.last_use = -1
+    kind: Literal["input", "weight", "prepared", "workspace"]
+    nbytes: int
+    label: str | None = field(default=None, kw_only=True)
+    source: int | str | None = field(default=None, kw_only=True)
+    line: int | None = field(default=None, kw_only=True)
+    first_use: int | None = field(default=None, init=False)
+    """Index of the first step that touches it; None while no step does."""
+    last_use: int = field(default=-1, init=False)
 
     def touch(self, step: int) -> None:
         if self.first_use is None:
@@ -65,19 +56,15 @@ class Storage:
         self.last_use = step
 
 
+@dataclass(slots=True, eq=False)
 class Tensor:
     """A view of a storage: offset in bytes, shape and stride in elements."""
 
-    __slots__ = ("dtype", "offset_bytes", "shape", "storage", "stride")
-
-    def __init__(
-        self, storage: Storage, offset_bytes: int, shape: tuple[int, ...], stride: tuple[int, ...], dtype: DType
-    ) -> None:
-        self.storage = storage
-        self.offset_bytes = offset_bytes
-        self.shape = shape
-        self.stride = stride
-        self.dtype = dtype
+    storage: Storage
+    offset_bytes: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: DType
 
     @property
     def numel(self) -> int:
@@ -88,43 +75,35 @@ class Tensor:
         return self.numel * self.dtype.itemsize
 
 
+@dataclass(slots=True, eq=False)
 class TensorMap:
     """A tensor that a kernel copies by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension."""
 
-    __slots__ = ("box", "swizzle_bytes", "tensor")
-
-    def __init__(self, tensor: Tensor, box: tuple[int, ...], swizzle_bytes: int) -> None:
-        self.tensor = tensor
-        self.box = box
-        self.swizzle_bytes = swizzle_bytes
+    tensor: Tensor
+    box: tuple[int, ...]
+    swizzle_bytes: int
 
 
+@dataclass(slots=True, eq=False)
 class TypedScalar:
     """A number with its kernel parameter type, made by ``i32(...)``, ``f32(...)`` and so on."""
 
-    __slots__ = ("type", "value")
-
-    def __init__(self, type: ScalarType, value: int | float) -> None:
-        self.type = type
-        self.value = value
+    type: ScalarType
+    value: int | float
 
 
+@dataclass(slots=True, eq=False)
 class KernelName:
     """A kernel by its C++ name expression."""
 
-    __slots__ = ("expression",)
-
-    def __init__(self, expression: str) -> None:
-        self.expression = expression
+    expression: str
 
 
+@dataclass(slots=True, eq=False)
 class Named:
     """``w`` or ``attrs``: values by dotted name."""
 
-    __slots__ = ("name",)
-
-    def __init__(self, name: Literal["w", "attrs"]) -> None:
-        self.name = name
+    name: Literal["w", "attrs"]
 
 
 WEIGHTS = Named("w")
