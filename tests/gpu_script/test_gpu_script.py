@@ -227,7 +227,7 @@ class Awaiting(Report):
     """A part whose time is up once a file is there."""
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         assert self.folder is not None
         while not (self.folder / "begun").exists():
             time.sleep(0.02)
