@@ -208,7 +208,7 @@ def test_a_database_of_another_program_is_refused(path: Path):
     path.parent.mkdir()
     with sqlite3.connect(path) as plain:
         plain.execute("CREATE TABLE things (x)")
-    with pytest.raises(StoreError, match="some other program"):
+    with pytest.raises(StoreError, match="another program"):
         Store.open(path)
 
 

@@ -13,7 +13,8 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "loaders.md").read_text()
 
 
 def test_every_format_has_one_command() -> None:
-    assert re.findall(r"^\|.*tasks import \S+ --format (\S+)", PAGE, re.MULTILINE) == list(FORMATS)
+    assert re.findall(r"^\$ kernelforge tasks import \S+ --format (\S+)", PAGE, re.MULTILINE) == list(FORMATS)
+    assert re.findall(r"^\|.* \| `(\w\S+)` \|$", PAGE, re.MULTILINE) == list(FORMATS)
 
 
 def test_the_help_names_the_formats() -> None:
