@@ -10,25 +10,25 @@ from tests.evaluation.oracle_tasks import make_task
 
 
 def findings(forward: str, inputs: str) -> dict[str, dict[str, Any]]:
-    found = admission_findings(ReferenceRunner(make_task(forward, inputs)), ["small"])
-    return {finding["family"]: finding for finding in found}
+    issues = admission_findings(ReferenceRunner(make_task(forward, inputs)), ["small"])
+    return {finding["family"]: finding for finding in issues}
 
 
 def test_the_identity_on_positive_inputs_is_exposed_by_signed_ones() -> None:
-    found = findings("torch.relu(a)", "torch.rand(16, 64)")
-    assert all(finding["ok"] for finding in found.values())
-    assert "input 0 returned) passes here and fails on normal" in found["task"]["text"]
-    assert "trivial answers fail" in found["normal"]["text"]
+    issues = findings("torch.relu(a)", "torch.rand(16, 64)")
+    assert all(finding["ok"] for finding in issues.values())
+    assert "input 0 returned) passes here and fails on normal" in issues["task"]["text"]
+    assert "trivial answers fail" in issues["normal"]["text"]
 
 
 def test_what_passes_on_all_families_is_a_fault() -> None:
-    found = findings("a * 1.0", "torch.rand(16, 64)")
-    assert not found["task"]["ok"]
-    assert not found["normal"]["ok"]
-    assert found["task"]["text"].endswith("a trivial answer passes: input 0 returned")
+    issues = findings("a * 1.0", "torch.rand(16, 64)")
+    assert not issues["task"]["ok"]
+    assert not issues["normal"]["ok"]
+    assert issues["task"]["text"].endswith("a trivial answer passes: input 0 returned")
 
 
 def test_a_trivial_answer_on_drawn_inputs_is_a_fault_though_it_fails_on_the_tasks_own() -> None:
-    found = findings("torch.where(a.abs() > 100, torch.zeros_like(a), a)", "torch.randn(16, 64) * 200")
-    assert found["task"]["ok"]
-    assert not found["normal"]["ok"]
+    issues = findings("torch.where(a.abs() > 100, torch.zeros_like(a), a)", "torch.randn(16, 64) * 200")
+    assert issues["task"]["ok"]
+    assert not issues["normal"]["ok"]

@@ -103,14 +103,14 @@ def test_a_host_that_waits_for_the_flush_hides_no_launch_behind_it(monkeypatch: 
     monkeypatch.setattr(
         "kernelforge.evaluation.oracle.worker.timed_baseline.synchronize", lambda device: sets.steps.append("wait")
     )
-    found = []
+    times = []
     for shape in (Shape(2, 64, True, synchronised=True), Shape(2, 64, synchronised=True), Shape(1, 64)):
         armed = TimedBaseline("eager-synchronised", sets, shape, torch.device("cpu"))
         sets.steps = []
         armed.run(1)
-        found.append(sets.steps[1:-1])  # between the waits at both ends of every block
+        times.append(sets.steps[1:-1])  # between the waits at both ends of every block
     each = ["restore 0", "flush", "wait", "execute 0", "restore 1", "flush", "wait", "execute 1"]
-    assert found == [
+    assert times == [
         each,
         ["restore 0", "restore 1", "flush", "wait", "execute 0", "execute 1"],
         ["restore 0", "flush", "execute 0"],
@@ -208,7 +208,7 @@ def test_inputs_that_a_reference_writes_to_unasked_stay_as_drawn() -> None:
     baselines = Baselines(reckoner)
     for _ in range(2):
         times_of(baselines.arm("eager", [drawn], 0), 2)
-    assert all(torch.equal(one, value) for one, value in zip(drawn.inputs, before, strict=True))  # type: ignore[arg-type]
+    assert all(torch.equal(current, value) for current, value in zip(drawn.inputs, before, strict=True))  # type: ignore[arg-type]
 
 
 def test_draws_without_expected_outputs_check_nothing_so_no_baseline_is_armed_on_them() -> None:
@@ -242,8 +242,8 @@ def test_compiled_code_is_kept_for_the_next_candidate() -> None:
     first = baselines.arm("compile", draws_of(reckoner, 2), 0)
     assert counters["stats"]["unique_graphs"] == before + 1
     del first
-    again = [reckoner.draw("full", "task", 500 + index) for index in range(2)]
-    assert len(times_of(baselines.arm("compile", again, 0), 1)) == 1
+    repeated = [reckoner.draw("full", "task", 500 + index) for index in range(2)]
+    assert len(times_of(baselines.arm("compile", repeated, 0), 1)) == 1
     assert counters["stats"]["unique_graphs"] == before + 1
 
 
@@ -312,7 +312,7 @@ def test_what_a_compiler_says_is_told_in_one_line(monkeypatch: pytest.MonkeyPatc
 def test_outputs_that_are_no_tensors_are_left_out_as_the_oracle_does() -> None:
     sets = ModelSets([lambda x: {"a": x, "b": (x + 1, None)}], [(torch.ones(2),)])
     sets.execute(0)
-    assert [one.tolist() for one in sets.outputs(0)] == [[1, 1], [2, 2]]
+    assert [output.tolist() for output in sets.outputs(0)] == [[1, 1], [2, 2]]
     assert flatten_outputs(None) == []
 
 

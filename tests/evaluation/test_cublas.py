@@ -32,9 +32,9 @@ def gemm_by_columns(call: Gemm, a: np.ndarray, b: np.ndarray, size: int) -> np.n
     out = np.full(size, np.nan)
     for index in range(call.batch):
         first, second = ((call.m, call.k), (call.k, call.n))
-        left = matrix(a, index * call.stride_a, *(first if call.op_a == "N" else first[::-1]), call.lda)
-        right = matrix(b, index * call.stride_b, *(second if call.op_b == "N" else second[::-1]), call.ldb)
-        product = (left if call.op_a == "N" else left.T) @ (right if call.op_b == "N" else right.T)
+        lhs = matrix(a, index * call.stride_a, *(first if call.op_a == "N" else first[::-1]), call.lda)
+        rhs = matrix(b, index * call.stride_b, *(second if call.op_b == "N" else second[::-1]), call.ldb)
+        product = (lhs if call.op_a == "N" else lhs.T) @ (rhs if call.op_b == "N" else rhs.T)
         for i in range(call.m):
             for j in range(call.n):
                 out[index * call.stride_c + j * call.ldc + i] = product[i, j]
@@ -59,20 +59,20 @@ def test_the_call_computes_the_product_whatever_the_layouts(
 
     def made(rows: int, columns: int, columns_first: bool) -> torch.Tensor:
         extra = 3 if padded else 0
-        whole = torch.randn(*lead, rows + offset, columns + extra, dtype=torch.float64)
-        part = whole[..., offset:, :columns]
+        storage = torch.randn(*lead, rows + offset, columns + extra, dtype=torch.float64)
+        part = storage[..., offset:, :columns]
         return by_columns(part) if columns_first else part
 
-    left, right = usable(made(m, k, left_by_columns)), usable(made(k, n, right_by_columns))
-    out = gemm_by_columns(gemm_of(left, right), flat(right), flat(left), max(batch, 1) * m * n)
-    np.testing.assert_allclose(out.reshape(*lead, m, n), (left @ right).numpy(), rtol=1e-12, atol=1e-12)
+    lhs, rhs = usable(made(m, k, left_by_columns)), usable(made(k, n, right_by_columns))
+    out = gemm_by_columns(gemm_of(lhs, rhs), flat(rhs), flat(lhs), max(batch, 1) * m * n)
+    np.testing.assert_allclose(out.reshape(*lead, m, n), (lhs @ rhs).numpy(), rtol=1e-12, atol=1e-12)
 
 
 def test_layouts_are_named_as_cublas_names_them() -> None:
-    left, right = torch.randn(4, 3), torch.randn(3, 5)
-    assert gemm_of(left, right).layout == "NN"
-    assert gemm_of(left, by_columns(right)).layout == "TN"
-    assert gemm_of(by_columns(left), right).layout == "NT"
+    lhs, rhs = torch.randn(4, 3), torch.randn(3, 5)
+    assert gemm_of(lhs, rhs).layout == "NN"
+    assert gemm_of(lhs, by_columns(rhs)).layout == "TN"
+    assert gemm_of(by_columns(lhs), rhs).layout == "NT"
 
 
 def test_an_operand_with_gaps_both_ways_is_copied() -> None:

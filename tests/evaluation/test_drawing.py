@@ -49,42 +49,42 @@ def drawn(task: Task, seeds: int = 200) -> list[dict[str, int]]:
 @pytest.mark.parametrize("suite", ["core", "backward", "hpc", "level1", "level2", "level3", "llm", "papers"])
 def test_every_shipped_task_has_many(suite: str) -> None:
     for task in shipped(suite):
-        found = drawn(task, 10)
-        assert len({str(one) for one in found}) >= 10, task.name
+        rows = drawn(task, 10)
+        assert len({str(row) for row in rows}) >= 10, task.name
         listed = [size.constants for size in task.sizes if size.name != "full"]
-        for one in found:
-            assert one not in listed
-            for name, value in one.items():
+        for row in rows:
+            assert row not in listed
+            for name, value in row.items():
                 values = [size.get(name) for size in listed]
-                if all(isinstance(known, int) for known in values):
+                if all(isinstance(value, int) for value in values):
                     full = parse_task_file(task.source, task.name).constants[name]
                     assert min(values) <= value <= max(*values, full), (task.name, name)
 
 
 def test_no_drawn_size_has_more_elements_than_the_largest_listed_one() -> None:
     task = task_of({"M": 512, "K": 512}, {"M": 64, "K": 64}, {"M": 131, "K": 7}, {"M": 5, "K": 3000})
-    found = drawn(task)
-    assert all(one["M"] * one["K"] <= 5 * 3000 for one in found)
-    assert {one["M"] > 64 for one in found} == {one["K"] > 1000 for one in found} == {True, False}
+    rows = drawn(task)
+    assert all(row["M"] * row["K"] <= 5 * 3000 for row in rows)
+    assert {row["M"] > 64 for row in rows} == {row["K"] > 1000 for row in rows} == {True, False}
 
 
 def test_drawn_sizes_cross_the_boundaries_of_tiles_on_every_axis() -> None:
     listed = {"M": 31, "N": 90, "K": 7}, {"M": 80, "N": 9, "K": 12}, {"M": 8, "N": 16, "K": 9}
     task = task_of({"M": 4096, "N": 4096, "K": 64}, *listed)
-    found = drawn(task, 400)
+    rows = drawn(task, 400)
     for axis, most in {"M": 511, "N": 511, "K": 64}.items():
         for tile in (tile for tile in TILES if tile < most):
-            crossing = sum(tile < one[axis] < 2 * tile for one in found)
-            assert crossing > len(found) / 50, (axis, tile)
-    assert max(one["K"] for one in found) <= 64
+            crossing = sum(tile < row[axis] < 2 * tile for row in rows)
+            assert crossing > len(rows) / 50, (axis, tile)
+    assert max(row["K"] for row in rows) <= 64
 
 
 def test_what_divides_a_constant_at_every_size_divides_it_here() -> None:
     rows = {"A": 16, "B": 3, "C": 8}, {"A": 24, "B": 5, "C": 32}, {"A": 56, "B": 7, "C": 2}
-    found = drawn(task_of({"A": 64, "B": 9, "C": 128}, *rows))
-    assert {math.gcd(one["A"], 8) for one in found} == {8}
-    assert {one["B"] % 2 for one in found} == {1}
-    assert {one["C"] for one in found} == {2, 4, 8, 16, 32, 64}
+    drawn_rows = drawn(task_of({"A": 64, "B": 9, "C": 128}, *rows))
+    assert {math.gcd(row["A"], 8) for row in drawn_rows} == {8}
+    assert {row["B"] % 2 for row in drawn_rows} == {1}
+    assert {row["C"] for row in drawn_rows} == {2, 4, 8, 16, 32, 64}
 
 
 def test_what_holds_between_constants_holds_here() -> None:
@@ -94,14 +94,14 @@ def test_what_holds_between_constants_holds_here() -> None:
         {"N": 35, "SAME": 35, "TWICE": 70, "MORE": 38, "PART": 7, "LESS": 30},
         {"N": 50, "SAME": 50, "TWICE": 100, "MORE": 53, "PART": 10, "LESS": 1},
     )
-    found = drawn(task_of(full, *rows))
-    assert len({one["N"] for one in found}) > 5
-    for one in found:
-        assert one["SAME"] == one["N"]
-        assert one["TWICE"] == 2 * one["N"]
-        assert one["MORE"] == one["N"] + 3
-        assert one["N"] % one["PART"] == 0
-        assert one["LESS"] <= one["N"]
+    drawn_rows = drawn(task_of(full, *rows))
+    assert len({row["N"] for row in drawn_rows}) > 5
+    for row in drawn_rows:
+        assert row["SAME"] == row["N"]
+        assert row["TWICE"] == 2 * row["N"]
+        assert row["MORE"] == row["N"] + 3
+        assert row["N"] % row["PART"] == 0
+        assert row["LESS"] <= row["N"]
 
 
 def test_a_secret_draws_the_same_again_and_another_another() -> None:
@@ -125,9 +125,9 @@ def test_where_nothing_varies_nothing_is_drawn(listed: tuple[dict[str, float], .
 
 def test_constants_that_are_no_whole_numbers_stay_as_a_listed_size_has_them() -> None:
     listed = {"ROWS": 8, "P": 0.5}, {"ROWS": 17, "P": 0.25}, {"ROWS": 3, "P": 0.25}
-    found = drawn(task_of({"ROWS": 64, "COLS": 96}, *listed), 20)
-    assert found
-    assert {one["P"] for one in found} == {0.25}
+    rows = drawn(task_of({"ROWS": 64, "COLS": 96}, *listed), 20)
+    assert rows
+    assert {row["P"] for row in rows} == {0.25}
 
 
 def facts(size: str, *extents: int) -> SizeFacts:
@@ -139,11 +139,11 @@ def facts(size: str, *extents: int) -> SizeFacts:
 
 def test_what_agents_are_told_of_every_size_is_true_of_a_drawn_one() -> None:
     task = axpy_task()
-    known = TaskFacts(task_digest=task.digest, sizes=(facts("full", 64, 8), facts("small", 12, 8)))
-    assert shape_invariants(task, known)["x.shape[0]"] == "varies; a multiple of 4 at every size"
-    assert keeps_shared(task, known, facts(DRAWN_SIZE, 20, 8))
-    assert not keeps_shared(task, known, facts(DRAWN_SIZE, 21, 8))
-    assert not keeps_shared(task, known, facts(DRAWN_SIZE, 20, 9))
+    listed = TaskFacts(task_digest=task.digest, sizes=(facts("full", 64, 8), facts("small", 12, 8)))
+    assert shape_invariants(task, listed)["x.shape[0]"] == "varies; a multiple of 4 at every size"
+    assert keeps_shared(task, listed, facts(DRAWN_SIZE, 20, 8))
+    assert not keeps_shared(task, listed, facts(DRAWN_SIZE, 21, 8))
+    assert not keeps_shared(task, listed, facts(DRAWN_SIZE, 20, 9))
 
 
 def test_an_oracle_takes_one_further_size_after_another() -> None:
@@ -151,8 +151,8 @@ def test_an_oracle_takes_one_further_size_after_another() -> None:
     reckoner = ReferenceRunner(task)
     for rows in (3, 6):
         reckoner.take_size(Size(name=DRAWN_SIZE, constants={"ROWS": rows}))
-        found = shape_facts(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, ())
-        assert [output.shape for output in found.outputs] == [(rows, 96)]
+        shapes = shape_facts(reckoner.described(DRAWN_SIZE), DRAWN_SIZE, ())
+        assert [output.shape for output in shapes.outputs] == [(rows, 96)]
         (output,) = reckoner.draw(DRAWN_SIZE, "task", 1).expected or ()
         assert output.reference.shape == (rows, 96)
     reckoner.take_size(Size(name=DRAWN_SIZE, constants={"ROWS": -1}))
@@ -226,19 +226,19 @@ def test_after_so_many_failures_at_hidden_sizes_not_even_how_is_told(evaluator: 
 
     crash, wrong = failing('{ asm volatile("trap;"); }'), failing("return;")
     good = evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=1, profile=False).evaluation
-    shown = evaluator.evaluate(Candidate(source=KERNEL.replace("2.0f", "3.0f"), plan=PLAN), seed=1).evaluation
-    assert (crash.verdict, wrong.verdict, shown.stage) == (Verdict.CRASH, Verdict.WRONG, "small")
-    few = [crash] * (HIDDEN_FAILURES - 1) + [good, shown]
+    public_failure = evaluator.evaluate(Candidate(source=KERNEL.replace("2.0f", "3.0f"), plan=PLAN), seed=1).evaluation
+    assert (crash.verdict, wrong.verdict, public_failure.stage) == (Verdict.CRASH, Verdict.WRONG, "small")
+    few = [crash] * (HIDDEN_FAILURES - 1) + [good, public_failure]
     assert redact_hidden_failures(crash, few) == crash
     many = [*few, wrong]
-    told = [redact_hidden_failures(one, many) for one in (crash, wrong)]
-    assert [(one.verdict, one.stage) for one in told] == [(Verdict.WRONG, "hidden")] * 2
-    assert told[0].reason == told[1].reason
-    assert "not even how" in told[0].reason
-    assert all(one.failed_at_hidden for one in told)
+    redacted = [redact_hidden_failures(evaluation, many) for evaluation in (crash, wrong)]
+    assert [(evaluation.verdict, evaluation.stage) for evaluation in redacted] == [(Verdict.WRONG, "hidden")] * 2
+    assert redacted[0].reason == redacted[1].reason
+    assert "not even how" in redacted[0].reason
+    assert all(evaluation.failed_at_hidden for evaluation in redacted)
     assert redact_hidden_failures(good, many) == good
-    assert redact_hidden_failures(shown, many) == shown
-    assert not shown.failed_at_hidden
+    assert redact_hidden_failures(public_failure, many) == public_failure
+    assert not public_failure.failed_at_hidden
 
 
 def test_a_run_counts_failures_at_hidden_sizes_task_by_task(

@@ -124,28 +124,28 @@ def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None
 def test_each_draw_has_a_variation_that_its_poisons_share(
     evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int]] = []
+    requests: list[tuple[int, int]] = []
     real = EmulatedSession.run
 
     def noted(session: EmulatedSession, request: RunRequest) -> RunResult:
-        asked.append((request.variation, request.poison))
+        requests.append((request.variation, request.poison))
         return real(session, request)
 
     monkeypatch.setattr(EmulatedSession, "run", noted)
     run(evaluator)
-    first = list(asked)
+    first = list(requests)
     variations = {variation for variation, _ in first}
     assert len(variations) > 4
     assert 0 not in variations
     both = [v for v in variations if {poison for variation, poison in first if variation == v} == set(POISONS)]
     # At the full size one run is enough, and a hidden size was drawn beside the listed ones.
     assert len(both) == len(axpy_task().sizes)
-    asked.clear()
+    requests.clear()
     run(evaluator)
-    assert asked == first
-    asked.clear()
+    assert requests == first
+    requests.clear()
     evaluator.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=12)
-    assert not variations & {variation for variation, _ in asked}
+    assert not variations & {variation for variation, _ in requests}
 
 
 def test_writing_an_input_is_refused(evaluator: Evaluator) -> None:

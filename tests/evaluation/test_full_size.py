@@ -65,12 +65,12 @@ def test_a_dear_size_is_compared_in_part(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: str
 ) -> None:
     """For a dear task the whole reference never runs; a slow candidate is compared all the same."""
-    asked: list[bool] = []
+    draws: list[bool] = []
     draw = Oracle.draw
 
     def recorded(self: Oracle, size: str, family: str, seed: int, *, expected: bool = True) -> DrawHandle:
         if size == "full":
-            asked.append(expected)
+            draws.append(expected)
         return draw(self, size, family, seed, expected=expected)
 
     monkeypatch.setattr(Oracle, "draw", recorded)
@@ -79,7 +79,7 @@ def test_a_dear_size_is_compared_in_part(
     (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert profile is not None
-    assert asked == ([False, False] if dear == "task" else [True, False])
+    assert draws == ([False, False] if dear == "task" else [True, False])
     assert (full.status, full.families) == ("passed", ("task", "normal"))
     assert "at places drawn from the secret seed" in full.message
 
@@ -139,12 +139,12 @@ def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
 def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, kills: int
 ) -> None:
-    left, draw = [kills], Oracle.draw
+    remaining, draw = [kills], Oracle.draw
 
     def drawn_and_killed(oracle: Oracle, size: str, *rest: Any, **options: Any) -> DrawHandle:
         drawn = draw(oracle, size, *rest, **options)
-        if size == "full" and left[0]:
-            left[0] -= 1
+        if size == "full" and remaining[0]:
+            remaining[0] -= 1
             assert isinstance(oracle._child, Child)
             os.kill(oracle._child.pid, signal.SIGKILL)
         return drawn

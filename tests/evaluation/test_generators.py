@@ -47,8 +47,8 @@ def draw(body: str, *own: Any, seed: int = 5) -> tuple[Any, ...]:
     names = ", ".join("abcdefgh"[: len(own)])
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     recipe = parse_generator(f"def inputs({names}):\n{lines}", [spec(value) for value in own])
-    whole = {i: v for i, v in enumerate(own) if isinstance(v, torch.Tensor) and not v.is_floating_point()}
-    return draw_recipe(recipe, own, {position: habit_of([value]) for position, value in whole.items()}, seed)
+    integers = {i: v for i, v in enumerate(own) if isinstance(v, torch.Tensor) and not v.is_floating_point()}
+    return draw_recipe(recipe, own, {position: habit_of([value]) for position, value in integers.items()}, seed)
 
 
 def one(body: str, own: torch.Tensor | None = None, seed: int = 5) -> torch.Tensor:

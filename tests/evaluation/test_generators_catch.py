@@ -104,8 +104,8 @@ def softmax(workshop: EvaluatorPool) -> Iterator[Evaluator]:
 def admitted(evaluator: Evaluator, name: str, fill: str) -> InputGenerator:
     """A generator with the sizes at which the oracle admits it."""
     plan = f"def inputs(x):\n    return {fill}\n"
-    found = evaluator.oracle.try_generator(name, parse_generator(plan, evaluator.facts.at("small").inputs), SIZES)
-    sizes = tuple(one.size for one in found if one.ok)
+    findings = evaluator.oracle.try_generator(name, parse_generator(plan, evaluator.facts.at("small").inputs), SIZES)
+    sizes = tuple(finding.size for finding in findings if finding.ok)
     return InputGenerator(name=name, plan=plan, provider="test", admitted=bool(sizes), reason="", sizes=sizes)
 
 
@@ -155,11 +155,11 @@ def test_a_mistake_that_our_families_find_is_theirs(layernorm: Evaluator) -> Non
     """A missing tail guard shows at a hidden size only; the generator would fail it at the small one already."""
     offset = admitted(layernorm, "offset", "pick(31, 32, 33)")
     tail = ONE_PASS.replace("i < d; i += 256) out", "i < (d + 3) / 4 * 4; i += 256) out")
-    found = judged(layernorm, tail, NORM_PLAN, offset)
-    assert found.verdict is Verdict.CRASH
-    assert found.stage == "hidden"
-    assert caught_by(found) is None
-    assert found.reason == judged(layernorm, tail, NORM_PLAN).reason
+    evaluation = judged(layernorm, tail, NORM_PLAN, offset)
+    assert evaluation.verdict is Verdict.CRASH
+    assert evaluation.stage == "hidden"
+    assert caught_by(evaluation) is None
+    assert evaluation.reason == judged(layernorm, tail, NORM_PLAN).reason
 
 
 def test_a_failed_size_is_recorded_once_and_the_others_as_passed(layernorm: Evaluator) -> None:
@@ -177,16 +177,16 @@ def test_a_failed_size_is_recorded_once_and_the_others_as_passed(layernorm: Eval
 def test_the_fingerprint_says_which_tests_were_in_force(layernorm: Evaluator) -> None:
     offset, spread = admitted(layernorm, "offset", "pick(31, 32, 33)"), admitted(layernorm, "spread", "x / 1000")
     plain = judged(layernorm, TWO_PASS, NORM_PLAN)
-    one = judged(layernorm, TWO_PASS, NORM_PLAN, offset)
+    evaluation = judged(layernorm, TWO_PASS, NORM_PLAN, offset)
     assert plain.fingerprint.evaluator == EVALUATOR_VERSION
-    assert one.fingerprint.evaluator.startswith(f"{EVALUATOR_VERSION}+tests.")
-    assert one.key != plain.key
+    assert evaluation.fingerprint.evaluator.startswith(f"{EVALUATOR_VERSION}+tests.")
+    assert evaluation.key != plain.key
 
     def in_force(*generators: InputGenerator) -> str:
         layernorm.use_generators(generators)
         return layernorm.fingerprint.evaluator
 
-    assert in_force(offset) == one.fingerprint.evaluator == in_force(offset)
+    assert in_force(offset) == evaluation.fingerprint.evaluator == in_force(offset)
     assert in_force(offset, spread) == in_force(spread, offset) != in_force(offset)
     assert in_force(offset.model_copy(update={"sizes": ("small",)})) != in_force(offset)
     refused = offset.model_copy(update={"admitted": False, "sizes": (), "reason": "no"})

@@ -50,8 +50,8 @@ def tried(zygote: Zygote, task: Task, *values: str, size: str = "small") -> str:
 
 def test_a_generator_that_torch_passes_is_admitted_at_every_size(zygote: Zygote) -> None:
     with Oracle(zygote, CORE.task("softmax")) as oracle:
-        found = oracle.try_generator("low_rows", recipe_for(oracle, "uniform(-900, -800)"), SIZES)
-    assert [(one.size, one.ok, one.text) for one in found] == [(size, True, "") for size in SIZES]
+        findings = oracle.try_generator("low_rows", recipe_for(oracle, "uniform(-900, -800)"), SIZES)
+    assert [(finding.size, finding.ok, finding.text) for finding in findings] == [(size, True, "") for size in SIZES]
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_our_own_families_are_drawn_the_same_with_and_without_generators(zygote:
         oracle.use_generators({"g": recipe_for(oracle, "pick(31, 32, 33)")})
         oracle.draw("small", "tester:g", 5)
         after = [oracle.draw("small", family, 5) for family in oracle.families("small")]
-    assert [(one.tensors, one.weights) for one in before] == [(one.tensors, one.weights) for one in after]
+    assert [(draw.tensors, draw.weights) for draw in before] == [(draw.tensors, draw.weights) for draw in after]
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_the_child_refuses_what_is_no_recipe(zygote: Zygote, recipe: Any) -> Non
 
 
 def test_a_recipe_for_other_inputs_is_refused(zygote: Zygote) -> None:
-    with Oracle(zygote, CORE.task("gelu")) as one, Oracle(zygote, CORE.task("cross_entropy")) as other:
-        (finding,) = one.try_generator("g", recipe_for(other, "constant(3)", "x1"), ["small"])
+    with Oracle(zygote, CORE.task("gelu")) as first, Oracle(zygote, CORE.task("cross_entropy")) as other:
+        (finding,) = first.try_generator("g", recipe_for(other, "constant(3)", "x1"), ["small"])
     assert "for 2 inputs, the task has 1" in finding.text
 
 

@@ -159,12 +159,12 @@ def test_errors_that_are_each_allowed_may_be_too_many() -> None:
     (want,) = drawn.expected or ()
     assert want.exact is not None
     assert want.tolerance is not None
-    one, all_of_them = want.exact.clone(), want.exact + 0.9 * want.tolerance
-    one[3, 4] += 0.9 * want.tolerance[3, 4]
-    assert judge(reckoner, drawn, one.half()).ok
-    found = judge(reckoner, drawn, all_of_them.half())
-    assert not found.ok
-    assert "are operands rounded?" in found.message
+    single, all_of_them = want.exact.clone(), want.exact + 0.9 * want.tolerance
+    single[3, 4] += 0.9 * want.tolerance[3, 4]
+    assert judge(reckoner, drawn, single.half()).ok
+    comparison = judge(reckoner, drawn, all_of_them.half())
+    assert not comparison.ok
+    assert "are operands rounded?" in comparison.message
     assert judge(reckoner, drawn, half_product(a, b)).ok
 
 
@@ -179,7 +179,7 @@ def test_sparse_inputs_leave_few_terms_to_a_sum(shape: tuple[int, ...]) -> None:
     own = (torch.randn(*shape), torch.randn(*shape[:-2], shape[-1], 9), torch.randn(5), torch.arange(4))
     for seed in range(8):
         first, second, line, numbers = draw_inputs(own, "sparse", seed)
-        thin = [one for one in (first, second) if float((one == 0).float().mean()) > 0.3]
+        thin = [operand for operand in (first, second) if float((operand == 0).float().mean()) > 0.3]
         assert len(thin) == 1  # the other keeps every term, so that its rounding shows
         for dim in (-1, -2):
             assert 1 <= int((thin[0] != 0).sum(dim).max()) <= 3

@@ -22,9 +22,9 @@ def test_draws_differ_by_seed_and_repeat_with_it() -> None:
     assert families_of("float16") == FAMILIES
     reckoner = ReferenceRunner(make_task("a * 2", "torch.rand(32, 32)", policy=TaskPolicy(accumulator="float16")))
     for family in FAMILIES:
-        one, again, other = (tensors(reckoner.draw("small", family, seed))[0] for seed in (1, 1, 2))
-        assert torch.equal(one, again)
-        assert not torch.equal(one, other)
+        first, repeated, other = (tensors(reckoner.draw("small", family, seed))[0] for seed in (1, 1, 2))
+        assert torch.equal(first, repeated)
+        assert not torch.equal(first, other)
 
 
 def test_integers_keep_their_own_range() -> None:

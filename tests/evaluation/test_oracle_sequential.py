@@ -91,10 +91,10 @@ def test_factors_are_taken_in_order() -> None:
     x = 1 + torch.randn(3, 4096, generator=torch.Generator().manual_seed(1)) * 0.03
     in_order = np.multiply.accumulate(x.numpy(), axis=1)
     with SequentialSums(torch.float32) as mode:
-        running, whole = x.cumprod(1), x.prod(1)
+        running, complete = x.cumprod(1), x.prod(1)
     assert mode.replaced == 2
     assert np.array_equal(running.numpy(), in_order)
-    assert np.array_equal(whole.numpy(), in_order[:, -1])
+    assert np.array_equal(complete.numpy(), in_order[:, -1])
 
 
 def test_products_are_summed_in_order_of_depth() -> None:

@@ -131,11 +131,11 @@ def test_times_that_are_none_are_not_believed(times: list[float]) -> None:
 
 
 def test_gaps_are_one_per_sample_or_none() -> None:
-    asked: list[dict[str, Any]] = []
+    requests: list[dict[str, Any]] = []
 
     def ask(request: dict[str, Any]) -> dict[str, Any]:
-        asked.append(request)
-        return {"times_us": [1.0] * asked[0]["samples"]}
+        requests.append(request)
+        return {"times_us": [1.0] * requests[0]["samples"]}
 
     side = RemoteBaseline("eager", True, "", 1, ask)
     for gaps in ([1.0], [1.0, 2.0, 3.0]):
@@ -143,9 +143,9 @@ def test_gaps_are_one_per_sample_or_none() -> None:
             side.block(2, gaps_us=gaps)
     with pytest.raises(ValueError, match="0 samples"):
         side.block(0)
-    assert not asked
+    assert not requests
     assert side.block(2, gaps_us=[3.0, 4.0]) == (1.0, 1.0)
-    assert asked[0]["gaps_us"] == [3.0, 4.0]
+    assert requests[0]["gaps_us"] == [3.0, 4.0]
 
 
 @pytest.mark.gpu

@@ -100,9 +100,9 @@ def test_flops_of_matrix_products_and_estimates_of_the_rest() -> None:
 def test_a_recurrent_layer_is_counted_by_its_products() -> None:
     # 4 gates of 6 units, from 5 inputs and 6 states, for 2 sequences of 3 steps; multiply and add.
     products = 2 * (4 * 6) * (5 + 6) * 2 * 3
-    found = facts("self.n(a)[0]", "torch.randn(3, 2, 5)", "self.n = nn.LSTM(5, 6)")
-    assert products < found.flops < 1.5 * products
-    assert found.eager_launches > 3 * 4
+    counted = facts("self.n(a)[0]", "torch.randn(3, 2, 5)", "self.n = nn.LSTM(5, 6)")
+    assert products < counted.flops < 1.5 * products
+    assert counted.eager_launches > 3 * 4
 
 
 def test_eager_launches_leave_views_out() -> None:

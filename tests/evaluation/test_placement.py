@@ -127,13 +127,13 @@ def test_looking_whether_the_driver_runs_does_not_start_it() -> None:
 
 
 def test_before_a_fork_torch_is_kept_from_asking_for_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[int] = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(asked.append(1)))
+    calls: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(calls.append(1)))
     with hide_gpu():
         trace_source(make_task("torch.softmax(a, -1)", "torch.randn(2, 4)").source, {})
-        assert not asked
+        assert not calls
     torch.cuda.is_available()
-    assert asked
+    assert calls
 
 
 def test_the_warm_up_calls_nothing_of_torch_that_counts_gpus() -> None:
@@ -223,10 +223,10 @@ def test_values_are_compared_in_pieces_wherever_the_wrong_one_is(monkeypatch: py
 @pytest.mark.gpu
 def test_a_gpu_draws_the_same_again_by_its_own_generator() -> None:
     reference = reference_of("a", "torch.randn(64)").on(gpu())
-    first, again, other = (reference.inputs(seed)[0] for seed in (1, 1, 2))
+    first, repeated, other = (reference.inputs(seed)[0] for seed in (1, 1, 2))
     assert isinstance(first, torch.Tensor)
     assert first.is_cuda
-    assert torch.equal(first, again)  # type: ignore[arg-type]
+    assert torch.equal(first, repeated)  # type: ignore[arg-type]
     assert not torch.equal(first, other)  # type: ignore[arg-type]
     with seeded(5, gpu()):
         before = torch.cuda.default_generators[0].get_state()
@@ -252,12 +252,14 @@ def test_torch_passes_its_own_oracle_on_a_gpu(forward: str, inputs: str, init: s
     assert "task" in reckoner.scales("small")
     drawn = reckoner.draw("full", "task", 11)
     assert drawn.expected is not None
-    assert all(one.reference.is_cuda and one.sound for one in drawn.expected)
+    assert all(output.reference.is_cuda and output.sound for output in drawn.expected)
     values = [
-        Got(tensor_bytes(one.reference), tuple(one.reference.shape), _dtype(one.reference)) for one in drawn.expected
+        Got(tensor_bytes(want.reference), tuple(want.reference.shape), _dtype(want.reference))
+        for want in drawn.expected
+        for output in drawn.expected
     ]
     assert reckoner.compare(drawn, values).ok
-    zeros = [Got(bytes(one.nbytes), one.shape, one.dtype) for one in values]
+    zeros = [Got(bytes(output.nbytes), output.shape, output.dtype) for output in values]
     assert not reckoner.compare(drawn, zeros).ok
 
 

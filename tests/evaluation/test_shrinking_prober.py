@@ -70,5 +70,5 @@ def test_nonsense_and_death_are_failed_tries_and_the_next_has_a_new_child(answer
 
 def test_after_two_hangs_no_more_is_tried() -> None:
     zygote = Scripted(ChildTimeout("late"), ChildTimeout("late"))
-    assert [one.error for one in outcomes(zygote, 5)] == ["it hangs: no answer in 3 s"] * 5
+    assert [outcome.error for outcome in outcomes(zygote, 5)] == ["it hangs: no answer in 3 s"] * 5
     assert zygote.spawned == 2

@@ -40,68 +40,68 @@ def searched(
 
 
 def test_free_extents_get_odd_quad_and_tiny_sizes_within_the_bounds() -> None:
-    found = searched({"ROWS": 4096, "COLS": 393216}).sizes
-    assert set(found) == {"small", "hidden_odd", "hidden_quad", "hidden_tiny"}
-    assert all(math.prod(values.values()) <= Bounds().elements for values in found.values())
-    assert all(value % 2 for value in found["hidden_odd"].values())
-    assert found["hidden_odd"]["COLS"] > 1024
-    assert all(value % 4 == 0 and value % 16 for value in found["hidden_quad"].values())
-    assert all(1 < value < 32 for value in found["hidden_tiny"].values())
-    assert len({tuple(values.values()) for values in found.values()}) == 4
+    sizes = searched({"ROWS": 4096, "COLS": 393216}).sizes
+    assert set(sizes) == {"small", "hidden_odd", "hidden_quad", "hidden_tiny"}
+    assert all(math.prod(values.values()) <= Bounds().elements for values in sizes.values())
+    assert all(value % 2 for value in sizes["hidden_odd"].values())
+    assert sizes["hidden_odd"]["COLS"] > 1024
+    assert all(value % 4 == 0 and value % 16 for value in sizes["hidden_quad"].values())
+    assert all(1 < value < 32 for value in sizes["hidden_tiny"].values())
+    assert len({tuple(values.values()) for values in sizes.values()}) == 4
 
 
 def test_extents_that_could_be_mistaken_for_each_other_are_not_equal() -> None:
-    found = searched({"M": 4096, "K": 4096, "N": 4096}, elements=lambda v: v["M"] * v["K"] + v["K"] * v["N"]).sizes
-    assert all(len(set(values.values())) == 3 for values in found.values())
+    sizes = searched({"M": 4096, "K": 4096, "N": 4096}, elements=lambda v: v["M"] * v["K"] + v["K"] * v["N"]).sizes
+    assert all(len(set(values.values())) == 3 for values in sizes.values())
 
 
 def test_equal_extents_that_must_stay_equal_do() -> None:
-    found = searched({"A": 1024, "B": 1024, "C": 512}, lambda v: v["A"] == v["B"]).sizes
-    assert len(found) == 4
-    assert all(values["A"] == values["B"] for values in found.values())
+    sizes = searched({"A": 1024, "B": 1024, "C": 512}, lambda v: v["A"] == v["B"]).sizes
+    assert len(sizes) == 4
+    assert all(values["A"] == values["B"] for values in sizes.values())
 
 
 def test_what_divides_still_divides_and_groups_become_odd_too() -> None:
-    found = searched({"CHANNELS": 64, "GROUPS": 8, "LENGTH": 4096}, lambda v: v["CHANNELS"] % v["GROUPS"] == 0).sizes
-    assert all(values["CHANNELS"] % values["GROUPS"] == 0 for values in found.values())
-    assert found["hidden_odd"]["CHANNELS"] % 2
-    assert found["hidden_odd"]["GROUPS"] > 1
+    sizes = searched({"CHANNELS": 64, "GROUPS": 8, "LENGTH": 4096}, lambda v: v["CHANNELS"] % v["GROUPS"] == 0).sizes
+    assert all(values["CHANNELS"] % values["GROUPS"] == 0 for values in sizes.values())
+    assert sizes["hidden_odd"]["CHANNELS"] % 2
+    assert sizes["hidden_odd"]["GROUPS"] > 1
 
 
 def test_a_fixed_divisor_is_found_among_the_other_constants() -> None:
-    found = searched({"EMBED": 384, "LENGTH": 512}, lambda v: v["EMBED"] % 6 == 0, others=(6,)).sizes
-    assert all(values["EMBED"] % 6 == 0 for values in found.values())
-    assert len({values["EMBED"] for values in found.values()}) > 2
+    sizes = searched({"EMBED": 384, "LENGTH": 512}, lambda v: v["EMBED"] % 6 == 0, others=(6,)).sizes
+    assert all(values["EMBED"] % 6 == 0 for values in sizes.values())
+    assert len({values["EMBED"] for values in sizes.values()}) > 2
 
 
 def test_an_upper_bound_of_another_extent_is_kept() -> None:
-    found = searched({"LONGEST": 1024, "LENGTH": 512, "WIDTH": 768}, lambda v: v["LENGTH"] <= v["LONGEST"]).sizes
-    assert len(found) == 4
-    assert all(values["LENGTH"] <= values["LONGEST"] for values in found.values())
+    sizes = searched({"LONGEST": 1024, "LENGTH": 512, "WIDTH": 768}, lambda v: v["LENGTH"] <= v["LONGEST"]).sizes
+    assert len(sizes) == 4
+    assert all(values["LENGTH"] <= values["LONGEST"] for values in sizes.values())
 
 
 def test_an_extent_that_must_stay_large_lets_the_others_shrink() -> None:
-    found = searched({"BATCH": 128, "WIDTH": 224}, lambda v: v["WIDTH"] >= 200, lambda v: v["BATCH"] * v["WIDTH"] ** 2)
-    assert not found.heavy
-    assert all(values["BATCH"] * values["WIDTH"] ** 2 <= Bounds().elements for values in found.sizes.values())
+    sizes = searched({"BATCH": 128, "WIDTH": 224}, lambda v: v["WIDTH"] >= 200, lambda v: v["BATCH"] * v["WIDTH"] ** 2)
+    assert not sizes.heavy
+    assert all(values["BATCH"] * values["WIDTH"] ** 2 <= Bounds().elements for values in sizes.sizes.values())
 
 
 def test_an_extent_that_allows_no_other_value_is_said_to_stay() -> None:
-    found = searched({"BATCH": 4096, "WIDTH": 224}, lambda v: v["WIDTH"] == 224)
-    assert all(values["WIDTH"] == 224 for values in found.sizes.values())
-    assert any(note.startswith("WIDTH cannot vary") for note in found.notes)
+    result = searched({"BATCH": 4096, "WIDTH": 224}, lambda v: v["WIDTH"] == 224)
+    assert all(values["WIDTH"] == 224 for values in result.sizes.values())
+    assert any(note.startswith("WIDTH cannot vary") for note in result.notes)
 
 
 def test_below_an_index_bound_equal_extents_stay_equal_though_a_lucky_draw_would_let_them_differ() -> None:
     full = {"CLASSES": 1000, "WIDTH": 1000, "BATCH": 512}
-    found = searched(full, lambda v: v["CLASSES"] <= v["WIDTH"], index_bounds=("CLASSES",)).sizes
-    assert all(values["CLASSES"] == values["WIDTH"] for values in found.values())
+    sizes = searched(full, lambda v: v["CLASSES"] <= v["WIDTH"], index_bounds=("CLASSES",)).sizes
+    assert all(values["CLASSES"] == values["WIDTH"] for values in sizes.values())
 
 
 def test_a_reference_without_extents_has_small_and_nothing_hidden() -> None:
-    found = searched({}, elements=lambda v: 100)
-    assert found.sizes == {"small": {}}
-    assert "no hidden sizes" in found.notes[0]
+    result = searched({}, elements=lambda v: 100)
+    assert result.sizes == {"small": {}}
+    assert "no hidden sizes" in result.notes[0]
 
 
 def test_what_stays_above_the_bounds_is_heavy_and_what_stays_out_of_reach_is_refused() -> None:

@@ -75,8 +75,8 @@ SLICED = {
 
 @pytest.mark.parametrize("name", SLICED)
 def test_the_axis_whose_slices_stand_by_themselves_is_found(name: str) -> None:
-    one, slicing = SLICED[name]
-    assert Slices(ReferenceRunner(one)).slicing == slicing
+    task, slicing = SLICED[name]
+    assert Slices(ReferenceRunner(task)).slicing == slicing
 
 
 WHOLE = {
@@ -90,12 +90,12 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", ["sum", "a mean over everything", "rows in another order", "batch norm"])
 def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
-    found = Slices(ReferenceRunner(WHOLE[name])).slicing
+    slicing = Slices(ReferenceRunner(WHOLE[name])).slicing
     if name == "batch norm":
         # Channels hold weights of their own: only the batch could be cut, and its statistics are shared.
-        assert found is None or 0 not in found.outputs
+        assert slicing is None or 0 not in slicing.outputs
     else:
-        assert found is None
+        assert slicing is None
 
 
 def test_a_constant_divisor_does_not_hinder() -> None:
@@ -105,16 +105,16 @@ def test_a_constant_divisor_does_not_hinder() -> None:
 def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
     """Compare what torch gives at the chosen elements, the first of them moved by ``wrong``."""
     drawn = reckoner.draw("full", "task", seed, expected=False)
-    wanted = Slices(reckoner).choose("full", seed, 5)
+    elements = Slices(reckoner).choose("full", seed, 5)
     outputs = reckoner.reference("full").run(drawn.inputs)
     got = {}
     for position, output in enumerate(outputs):
-        indices = torch.tensor(sorted(wanted[position]))
+        indices = torch.tensor(sorted(elements[position]))
         values = output.reshape(-1)[indices].clone()
         values[0] += torch.tensor(wrong).to(values.dtype)
         got[position] = Elements(indices, values.numpy().tobytes())
-    comparison = Slices(reckoner).compare(drawn, wanted, got)
-    assert comparison.total == sum(map(len, wanted.values()))
+    comparison = Slices(reckoner).compare(drawn, elements, got)
+    assert comparison.total == sum(map(len, elements.values()))
     return comparison.ok
 
 

@@ -222,9 +222,9 @@ class LargestTensors(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        given = {one.untyped_storage().data_ptr() for one in args if isinstance(one, torch.Tensor)}
+        arguments = {tensor.untyped_storage().data_ptr() for tensor in args if isinstance(tensor, torch.Tensor)}
         large = isinstance(result, torch.Tensor) and result.numel() * result.itemsize >= self._nbytes
-        if large and result.untyped_storage().data_ptr() not in given:
+        if large and result.untyped_storage().data_ptr() not in arguments:
             self.made.append(str(func))
         return result
 
@@ -234,33 +234,33 @@ def test_a_large_output_is_worked_on_in_pieces_with_the_same_result(monkeypatch:
     reference = torch.randn(40, 1000)
     exact = reference.double() * (1 + 1e-7)
     condition = torch.rand(40, 1000, dtype=torch.float64) * 1e3
-    whole = expected_output(reference, exact, reference.clone(), condition=condition.clone())
+    complete = expected_output(reference, exact, reference.clone(), condition=condition.clone())
     monkeypatch.setattr("kernelforge.evaluation.oracle.worker.tolerance.PIECE", 1 << 10)
     sequential = reference.clone()
     with LargestTensors(exact.nbytes) as large:
-        found = expected_output(reference, exact, sequential, condition=condition)
+        in_pieces = expected_output(reference, exact, sequential, condition=condition)
     assert large.made == ["aten.abs.default"]
-    assert found.tolerance is not None
-    assert whole.tolerance is not None
-    assert torch.equal(found.tolerance, whole.tolerance)
-    assert (found.factor, found.torch_error, found.ill_conditioned) == (
-        whole.factor, whole.torch_error, whole.ill_conditioned,
+    assert in_pieces.tolerance is not None
+    assert complete.tolerance is not None
+    assert torch.equal(in_pieces.tolerance, complete.tolerance)
+    assert (in_pieces.factor, in_pieces.torch_error, in_pieces.ill_conditioned) == (
+        complete.factor, complete.torch_error, complete.ill_conditioned,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("forward", ["a * 2 + b.t()", "(lambda y: (y, y.view(-1)))(a * 2)", "a.mul_(3.0) + b.t()", "a"])
 def test_pieces_change_nothing_of_what_is_expected(monkeypatch: pytest.MonkeyPatch, forward: str) -> None:
     task = make_task(forward, "torch.randn(30, 50), torch.randn(50, 30).double().float()")
-    whole = ReferenceRunner(task).draw("small", "task", 7).expected
+    complete = ReferenceRunner(task).draw("small", "task", 7).expected
     monkeypatch.setattr("kernelforge.evaluation.oracle.worker.tolerance.PIECE", 64)
-    found = ReferenceRunner(task).draw("small", "task", 7).expected
-    assert whole is not None
-    assert found is not None
-    for one, other in zip(found, whole, strict=True):
-        assert one.tolerance is not None
+    in_pieces = ReferenceRunner(task).draw("small", "task", 7).expected
+    assert complete is not None
+    assert in_pieces is not None
+    for piecewise, other in zip(in_pieces, complete, strict=True):
+        assert piecewise.tolerance is not None
         assert other.tolerance is not None
-        assert torch.equal(one.tolerance, other.tolerance)
-        assert one.factor == other.factor
+        assert torch.equal(piecewise.tolerance, other.tolerance)
+        assert piecewise.factor == other.factor
 
 
 def test_a_reference_that_writes_to_a_float64_input_writes_to_a_copy() -> None:

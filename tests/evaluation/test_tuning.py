@@ -106,29 +106,29 @@ def test_a_softmax_is_tuned_and_its_winner_passes_the_whole_cascade(evaluator: E
     times = {block: trial.time_us for block, trial in by_choice(trials).items()}
     # Eight blocks leave the GPU idle: the more threads share a row, the sooner it is done.
     assert times[64] > times[128] > times[256]  # type: ignore[operator]
-    chosen = winner(trials, candidate.choices)
-    assert chosen == {"BLOCK": min(times, key=lambda block: times[block] or 0.0)}
-    child = candidate.model_copy(update={"choices": chosen})
+    choices = winner(trials, candidate.choices)
+    assert choices == {"BLOCK": min(times, key=lambda block: times[block] or 0.0)}
+    child = candidate.model_copy(update={"choices": choices})
     assert child.hash != candidate.hash
-    again = evaluator.evaluate(child, seed=3)
-    assert again.evaluation.verdict is Verdict.OK, again.evaluation.reason
-    assert again.evaluation.candidate == child.hash
-    assert again.profile is not None
-    assert again.profile.kernels[0].block == (chosen["BLOCK"], 1, 1)
-    assert again.evaluation.performance is not None
-    assert again.evaluation.performance.time_us == times[chosen["BLOCK"]]
+    evaluated = evaluator.evaluate(child, seed=3)
+    assert evaluated.evaluation.verdict is Verdict.OK, evaluated.evaluation.reason
+    assert evaluated.evaluation.candidate == child.hash
+    assert evaluated.profile is not None
+    assert evaluated.profile.kernels[0].block == (choices["BLOCK"], 1, 1)
+    assert evaluated.evaluation.performance is not None
+    assert evaluated.evaluation.performance.time_us == times[choices["BLOCK"]]
     # What won does not win against itself.
-    assert winner(trials, chosen) is None
+    assert winner(trials, choices) is None
 
 
 def test_each_rung_keeps_the_better_half_and_the_candidates_own_values(evaluator: Evaluator) -> None:
     plan = PLAN.replace("64 | 128 | 256 | 512", "64 | 8 | 16 | 32 | 128 | 256 | 512")
     candidate = Candidate(source=SOFTMAX, plan=plan, choices={"BLOCK": 8})
-    found = by_choice(tune(evaluator, candidate, seed=2))
+    trials = by_choice(tune(evaluator, candidate, seed=2))
     # Seven, then the better four, then the better two; 8 is the slowest of all and stays to be compared with.
-    assert {block: trial.rung for block, trial in found.items()} == {64: 1, 8: 2, 16: 0, 32: 0, 128: 1, 256: 2, 512: 2}
-    assert len({trial.time_us for trial in found.values()}) == 7
-    assert winner(tuple(found.values()), candidate.choices) == {"BLOCK": 512}
+    assert {block: trial.rung for block, trial in trials.items()} == {64: 1, 8: 2, 16: 0, 32: 0, 128: 1, 256: 2, 512: 2}
+    assert len({trial.time_us for trial in trials.values()}) == 7
+    assert winner(tuple(trials.values()), candidate.choices) == {"BLOCK": 512}
 
 
 @pytest.fixture
@@ -196,32 +196,32 @@ def test_a_combination_that_cannot_work_has_its_problem_and_spoils_no_other(eval
         .replace("    softmax[", '    assert d != 77 or BLOCK != 256, f"rows of {d} are odd"\n    softmax[')
     )
     source = SOFTMAX.replace("float top =", "if (BLOCK == 32) out[1 << 28] = 1.0f;\n    float top =", 1)
-    found = by_choice(tune(evaluator, Candidate(source=source, plan=plan), seed=2))
-    assert found[64].problem == ""
-    assert "must be at most 1,024" in found[2048].problem
-    assert "1,024" in found[16384].problem
-    assert found[96].time_us is not None  # wrong values are no matter of time: the cascade finds them
-    assert "refuses the small size" in found[128].problem
-    assert "a hidden size that the candidate's own values support" in found[256].problem
-    assert "77" not in found[256].problem
-    assert "out-of-bounds" in found[32].problem
-    assert all(trial.time_us is None for block, trial in found.items() if trial.problem)
+    trials = by_choice(tune(evaluator, Candidate(source=source, plan=plan), seed=2))
+    assert trials[64].problem == ""
+    assert "must be at most 1,024" in trials[2048].problem
+    assert "1,024" in trials[16384].problem
+    assert trials[96].time_us is not None  # wrong values are no matter of time: the cascade finds them
+    assert "refuses the small size" in trials[128].problem
+    assert "a hidden size that the candidate's own values support" in trials[256].problem
+    assert "77" not in trials[256].problem
+    assert "out-of-bounds" in trials[32].problem
+    assert all(trial.time_us is None for block, trial in trials.items() if trial.problem)
 
 
 def test_a_combination_that_does_not_compile_has_the_compilers_words(evaluator: Evaluator) -> None:
     source = 'static_assert(BLOCK != 128, "not that one");\n' + SOFTMAX
-    found = by_choice(tune(evaluator, Candidate(source=source, plan=PLAN), seed=2))
-    assert "not that one" in found[128].problem
-    assert [block for block, trial in found.items() if trial.time_us is None] == [128]
+    trials = by_choice(tune(evaluator, Candidate(source=source, plan=PLAN), seed=2))
+    assert "not that one" in trials[128].problem
+    assert [block for block, trial in trials.items() if trial.time_us is None] == [128]
 
 
 def test_a_fast_but_wrong_combination_wins_and_fails_the_cascade(evaluator: Evaluator) -> None:
     source = SOFTMAX.replace("float sum = 0.0f;", "float sum = BLOCK == 512 ? 1.0f : 0.0f;")
     candidate = Candidate(source=source, plan=PLAN)
     assert evaluator.evaluate(candidate, seed=1).evaluation.verdict is Verdict.OK
-    chosen = winner(tune(evaluator, candidate, seed=2), candidate.choices)
-    assert chosen == {"BLOCK": 512}
-    child = evaluator.evaluate(candidate.model_copy(update={"choices": chosen}), seed=3)
+    choices = winner(tune(evaluator, candidate, seed=2), candidate.choices)
+    assert choices == {"BLOCK": 512}
+    child = evaluator.evaluate(candidate.model_copy(update={"choices": choices}), seed=3)
     assert child.evaluation.verdict is Verdict.WRONG
     assert child.evaluation.performance is None
 
@@ -239,11 +239,11 @@ def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Eval
     trials = tune(evaluator, candidate, seed=2, stopped=lambda: True)
     assert [trial.problem for trial in trials] == ["not tried: the run was stopped"] * 4
     assert winner(trials, {}) is None
-    asked: Counter[str] = Counter()
+    calls: Counter[str] = Counter()
 
     def after_six() -> bool:
-        asked["times"] += 1
-        return asked["times"] > 6
+        calls["times"] += 1
+        return calls["times"] > 6
 
     # Four are compiled and two are rated: the candidate's own first.
     found = by_choice(

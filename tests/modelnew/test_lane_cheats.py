@@ -251,11 +251,11 @@ def test_text_that_cannot_be_written_becomes_text_that_can(judge: Judge, text: s
 
 def test_what_a_candidate_says_is_of_bounded_length(judge: Judge) -> None:
     leave = "import os; os._exit(0)"
-    for told in (
+    for text in (
         "{'crash': 'A' * (8 << 20)}",
         "{'ok': False, 'failure': {'kind': 'crash', 'type': 'B' * 9999, 'text': 'A' * 99999, 'line': 10**300}}",
     ):
-        reason = judge(forward(TAKE, f"channel.send({told})", leave, before=CHANNEL), Verdict.CRASH).reason
+        reason = judge(forward(TAKE, f"channel.send({text})", leave, before=CHANNEL), Verdict.CRASH).reason
         assert len(reason) < 10_000
         assert "line" not in reason
 

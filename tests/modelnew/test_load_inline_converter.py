@@ -72,9 +72,9 @@ def test_several_outputs_pass(workshop: EvaluatorPool) -> None:
 def test_the_reply_of_a_conversion_reads_back_as_the_same_candidate() -> None:
     conversion = convert(GELU)
     assert conversion.candidate is not None
-    again = parse_reply(conversion.as_reply())
-    assert again.source.strip() == conversion.candidate.source.strip()
-    assert again.plan.strip() == conversion.candidate.plan.strip()
+    parsed = parse_reply(conversion.as_reply())
+    assert parsed.source.strip() == conversion.candidate.source.strip()
+    assert parsed.plan.strip() == conversion.candidate.plan.strip()
 
 
 def test_what_is_left_out_is_said() -> None:
@@ -99,12 +99,12 @@ def test_what_cannot_be_converted_is_named_with_its_line(old: str, new: str, why
     assert old in GELU
     text = GELU.replace(old, new)
     # A launch is told by the line that it begins on.
-    shown = "_kernel<scalar_t><<<" if "scalar_t>" in new or "<<<" in new else new
-    line = text[: text.index(shown)].count("\n") + 1
+    construct = "_kernel<scalar_t><<<" if "scalar_t>" in new or "<<<" in new else new
+    line = text[: text.index(construct)].count("\n") + 1
     conversion = convert(text)
     assert conversion.candidate is None
-    found = [problem for problem in conversion.problems if why in problem.why]
-    assert [problem.line for problem in found] == [line], conversion.problems
+    problems = [problem for problem in conversion.problems if why in problem.why]
+    assert [problem.line for problem in problems] == [line], conversion.problems
 
 
 @pytest.mark.parametrize(

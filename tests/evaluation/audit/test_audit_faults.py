@@ -75,13 +75,13 @@ def test_every_fault_has_a_reference_here() -> None:
 def test_a_fault_changes_the_answer_and_keeps_its_shape(fault: str) -> None:
     mutants, trial = examined(*GRAPHS[fault])
     changed = 0
-    for mutant in (one for one in mutants.values() if one.fault.name == fault):
+    for mutant in (possible for possible in mutants.values() if possible.fault.name == fault):
         try:
-            found = trial.run(mutant)
+            outputs = trial.run(mutant)
         except MutationNotApplicable:
             continue
-        assert [one.shape for one in found] == [one.shape for one in trial.outputs]
-        pairs = zip(found, trial.outputs, strict=True)
+        assert [possible.shape for possible in outputs] == [possible.shape for possible in trial.outputs]
+        pairs = zip(outputs, trial.outputs, strict=True)
         changed += any(a.dtype != b.dtype or not torch.equal(a, b) for a, b in pairs)
     assert changed
 
@@ -105,9 +105,9 @@ def test_a_lost_term_is_the_last_one() -> None:
 
 def test_a_tail_changes_the_last_elements_alone() -> None:
     mutants, trial = examined("a * 2", "torch.randn(9, 5)")
-    (found,) = trial.run(mutants["tail:32-zeros@output0"])
-    assert torch.equal(found.reshape(-1)[:32], trial.outputs[0].reshape(-1)[:32])
-    assert not found.reshape(-1)[32:].any()
+    (output,) = trial.run(mutants["tail:32-zeros@output0"])
+    assert torch.equal(output.reshape(-1)[:32], trial.outputs[0].reshape(-1)[:32])
+    assert not output.reshape(-1)[32:].any()
 
 
 def test_operands_are_rounded_to_ten_bits_for_tf32() -> None:
@@ -116,8 +116,8 @@ def test_operands_are_rounded_to_ten_bits_for_tf32() -> None:
     for value in rounded:
         mantissa, exponent = torch.frexp(value)
         value.copy_(torch.ldexp((mantissa * 2**11).round() / 2**11, exponent))
-    (found,) = trial.run(mutants["rounded-operands:tf32@mm"])
-    assert torch.equal(found, rounded[0] @ rounded[1])
+    (output,) = trial.run(mutants["rounded-operands:tf32@mm"])
+    assert torch.equal(output, rounded[0] @ rounded[1])
 
 
 def test_what_the_outputs_cannot_show_is_no_fault() -> None:
@@ -130,9 +130,9 @@ def test_faults_are_put_inside_composite_operators() -> None:
     mutants, trial = examined("F.layer_norm(a, (5,), eps=1e-5)", "torch.randn(9, 5)")
     (x,) = trial.inputs
     assert isinstance(x, torch.Tensor)
-    (found,) = trial.run(mutants["biased@native_layer_norm/var_mean"])
+    (output,) = trial.run(mutants["biased@native_layer_norm/var_mean"])
     wrong = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-5).sqrt()
-    torch.testing.assert_close(found, wrong)
+    torch.testing.assert_close(output, wrong)
 
 
 LOOP = "sum((self.step(a, i) for i in range(4)), a)"
@@ -145,8 +145,8 @@ def test_a_place_in_a_loop_is_one_place() -> None:
     assert "removed@tanh.1" not in mutants
     (x,) = trial.inputs
     assert isinstance(x, torch.Tensor)
-    (found,) = trial.run(mutants["removed@tanh"])
-    torch.testing.assert_close(found, x + sum(x * (i + 0.5) for i in range(4)))
+    (output,) = trial.run(mutants["removed@tanh"])
+    torch.testing.assert_close(output, x + sum(x * (i + 0.5) for i in range(4)))
 
 
 def test_layers_of_one_kind_are_places_of_their_own() -> None:
@@ -168,5 +168,5 @@ def test_the_choice_takes_each_fault_in_turn_and_is_always_the_same() -> None:
     kinds = {mutant.fault.name for mutant in mutants.values()}
     picked = select_evenly(list(mutants.values()), len(kinds))
     assert {mutant.fault.name for mutant in picked} == kinds
-    again = select_evenly(list(reversed(mutants.values())), len(kinds))
-    assert [mutant.name for mutant in again] == [mutant.name for mutant in picked]
+    repeated = select_evenly(list(reversed(mutants.values())), len(kinds))
+    assert [mutant.name for mutant in repeated] == [mutant.name for mutant in picked]

@@ -58,8 +58,8 @@ def test_an_equivalent_mutant_survives_with_the_same_bits() -> None:
 
 
 def outcome(mutant: str, outcome: str, **rest: object) -> MutantOutcome:
-    place = {"size": "small", "family": "task"} if outcome == "killed" else {}
-    return MutantOutcome.model_validate({"mutant": mutant, "fault": "removed", "outcome": outcome, **place, **rest})
+    location = {"size": "small", "family": "task"} if outcome == "killed" else {}
+    return MutantOutcome.model_validate({"mutant": mutant, "fault": "removed", "outcome": outcome, **location, **rest})
 
 
 def argued(*mutants: str) -> Arguments:
@@ -115,8 +115,8 @@ def test_a_stale_argument_or_an_error_fails_the_audit_whatever_the_rate() -> Non
 
 
 def test_what_is_the_same_as_another_is_not_counted_twice() -> None:
-    again = audit_row("s", AUDIT.model_copy(update={"task": "u", "same_as": "t"}), [], [])
-    assert audit_view([audit_row("s", AUDIT, [], []), again], 0).judged == 2
+    repeated = audit_row("s", AUDIT.model_copy(update={"task": "u", "same_as": "t"}), [], [])
+    assert audit_view([audit_row("s", AUDIT, [], []), repeated], 0).judged == 2
 
 
 def test_a_killed_mutant_without_a_place_cannot_be_told() -> None:

@@ -97,8 +97,8 @@ class SimulatedSide(Timeable):
         if self.unbuildable:
             raise BaselineError(self.unbuildable)
         self.world.seconds += self.build_s
-        held = set(self.world.in_memory[-1]) if self.world.in_memory else set()
-        self.world.in_memory.append(held | {self.name})
+        loaded = set(self.world.in_memory[-1]) if self.world.in_memory else set()
+        self.world.in_memory.append(loaded | {self.name})
 
     def rest(self) -> None:
         if self.world.in_memory:

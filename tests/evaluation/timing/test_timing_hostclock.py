@@ -125,15 +125,15 @@ def test_answers_that_are_held_back_at_random_do_not_hide_a_lie(seed: int) -> No
 
 
 def test_a_parent_that_was_busy_for_a_moment_looks_again() -> None:
-    world, held = World(1), [0]
+    world, delays = World(1), [0]
 
     def busy(count: int) -> float:
         """Late answers to the first blocks of twice the length, all of them."""
-        held[0] += count > 200
-        return 30_000.0 if count > 200 and held[0] <= 3 else 0.0
+        delays[0] += count > 200
+        return 30_000.0 if count > 200 and delays[0] <= 3 else 0.0
 
     assert host(timed(world, hold_us=busy, execution_us=50.0)).agrees
-    assert held[0] > 3
+    assert delays[0] > 3
 
 
 def test_seldom_requests_are_no_reason_to_distrust_the_clocks() -> None:

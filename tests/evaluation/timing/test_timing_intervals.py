@@ -21,21 +21,21 @@ REPEATS = 400
 
 def correlated(rng: np.random.Generator, count: int, rho: float) -> np.ndarray:
     values = rng.standard_normal(count)
-    for place in range(1, count):
-        values[place] = rho * values[place - 1] + np.sqrt(1 - rho**2) * values[place]
+    for index in range(1, count):
+        values[index] = rho * values[index - 1] + np.sqrt(1 - rho**2) * values[index]
     return values
 
 
 def coverage(rounds: int, *, rho: float = 0.0, tails: int | None = None) -> float:
     """Share of intervals of a ratio of 1.25 that hold it."""
     rng = np.random.default_rng(7)
-    held = 0
+    covered = 0
     for _ in range(REPEATS):
         noise = rng.standard_t(tails, rounds) if tails else correlated(rng, rounds, rho)
         shared = np.exp(rng.normal(0, 0.2, rounds))
         _, (low, high) = ratio_of_rounds(1.25 * shared * np.exp(0.01 * noise), shared, rng)
-        held += low <= 1.25 <= high
-    return held / REPEATS
+        covered += low <= 1.25 <= high
+    return covered / REPEATS
 
 
 @pytest.mark.parametrize("rounds", [2, 3, 6, 10, 30])
@@ -53,13 +53,13 @@ def test_rounds_that_are_alike_count_for_less() -> None:
 
 def test_an_interval_of_a_median_holds_it_when_samples_of_a_cluster_are_alike() -> None:
     rng = np.random.default_rng(3)
-    held = 0
+    covered = 0
     for _ in range(200):
         clusters = [100 * np.exp(rng.normal(0, 0.02) + 0.005 * rng.standard_normal(20)) for _ in range(12)]
         median, (low, high) = median_of_clusters(clusters, rng)
         assert low < median < high
-        held += low <= 100 <= high
-    assert held / 200 >= 0.9
+        covered += low <= 100 <= high
+    assert covered / 200 >= 0.9
     # As if all samples were independent, the same data would give a fraction of that width.
     naive = 1.96 * 1.2533 * np.concatenate(clusters).std() / np.sqrt(240)
     assert high - low > 4 * naive

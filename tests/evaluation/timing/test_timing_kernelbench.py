@@ -39,8 +39,8 @@ def test_the_time_reported_is_the_mean_there_and_the_median_elsewhere() -> None:
     assert time_us == pytest.approx(np.mean(timing.candidate.samples_us), rel=1e-12)
     assert low < time_us < high
     assert time_us != timing.candidate.median_us
-    ours = timing.model_copy(update={"protocol": "graph/1"})
-    assert reported_time(ours) == (ours.candidate.median_us, ours.candidate.interval_us)
+    changed = timing.model_copy(update={"protocol": "graph/1"})
+    assert reported_time(changed) == (changed.candidate.median_us, changed.candidate.interval_us)
 
 
 def test_it_is_the_same_every_time() -> None:

@@ -54,12 +54,12 @@ def timed(
 
 
 def coverage(repeats: int, drift: Callable[[float], float] = lambda seconds: 1.0, **options: Any) -> float:
-    held = 0
+    covered = 0
     for seed in range(repeats):
         ratio = timed(World(seed, drift), seed=seed, baselines={"eager": TRUTH}, **options).ratio("eager")
         assert ratio is not None
-        held += ratio.interval[0] <= TRUTH <= ratio.interval[1]
-    return held / repeats
+        covered += ratio.interval[0] <= TRUTH <= ratio.interval[1]
+    return covered / repeats
 
 
 def rounds_of(log: list[Step]) -> list[list[Step]]:
@@ -377,13 +377,13 @@ def test_baselines_are_in_memory_one_after_the_other() -> None:
     """In the quick pass one at a time; then those that take turns, and eager beside the fastest."""
     world = World(1)
     timed(world, baselines={"eager": 4.0, "a": 3.0, "b": 2.6, "c": 2.0, "d": 1.5, "e": 1.45})
-    held = world.in_memory
-    assert max(map(len, held)) == 2
-    quick = held[: 2 * 6]
-    assert [one for one in quick if one] == [{"eager"}, {"a"}, {"b"}, {"c"}, {"d"}, {"e"}]
-    assert {"d", "e"} in held[12:], "these were near each other"
-    assert {"e", "eager"} in held[12:]
-    assert held[-1] == set()
+    snapshots = world.in_memory
+    assert max(map(len, snapshots)) == 2
+    quick = snapshots[: 2 * 6]
+    assert [names for names in quick if names] == [{"eager"}, {"a"}, {"b"}, {"c"}, {"d"}, {"e"}]
+    assert {"d", "e"} in snapshots[12:], "these were near each other"
+    assert {"e", "eager"} in snapshots[12:]
+    assert snapshots[-1] == set()
 
 
 def test_building_a_baseline_takes_nothing_of_the_time_for_measuring() -> None:
