@@ -112,7 +112,7 @@ def test_a_key_names_no_other_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         (json.dumps({"pid": 7, "task": "a\x1b[2J\nb", "since": 1.7e9}), "process 7 has had it for task a[2Jb"),
         (json.dumps({"pid": 7, "task": "", "since": HUGE}), "another process has it"),
