@@ -96,7 +96,7 @@ class _InFlight:
             await self._submit()
 
     async def advance(self) -> Results:
-        """Submit a batch, wait for results, pause, or cancel, whichever is due. Returns new results."""
+        """Submit a batch, wait for results, pause, or cancel, as needed. Returns new results."""
         if self.closing is not None:
             return await self._collect_cancelled(self.closing)
         until_next = max(0.0, self.not_before - time.monotonic()) if self.unsent else HOLD_S

@@ -4,7 +4,7 @@ Tokens are shown once, stored as hashes in the results folder, and revocable wit
 
 A server on a loopback address without tokens is open to local programs, but not to browsers: requests must name a
 loopback host (against DNS rebinding) and must not come from another site's page. As soon as there is a token, and
-always on any other address, every request needs a valid one, whatever its path.
+always on any other address, every request needs a valid one, for every path.
 """
 
 from __future__ import annotations
