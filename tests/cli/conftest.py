@@ -31,12 +31,12 @@ class Done:
 @pytest.fixture(autouse=True)
 def own_logs() -> Iterator[None]:
     """``serve`` sends logs to the stream that it is given, which is closed with the test."""
-    root, ours = logging.getLogger(), logging.getLogger("kernelforge.server")
-    handlers, levels = root.handlers, (root.level, ours.level)
+    root, own = logging.getLogger(), logging.getLogger("kernelforge.server")
+    handlers, levels = root.handlers, (root.level, own.level)
     yield
     root.handlers = handlers
     root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    own.setLevel(levels[1])
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def cli(
 
     def call(*arguments: str) -> Done:
         monkeypatch.setattr(sys, "argv", ["kernelforge", *arguments])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as remaining:
             main()
-        said = capsys.readouterr()
-        code = left.value.code
-        return Done(code if isinstance(code, int) else 0 if code is None else 1, said.out, said.err)
+        output = capsys.readouterr()
+        code = remaining.value.code
+        return Done(code if isinstance(code, int) else 0 if code is None else 1, output.out, output.err)
 
     return call
 

@@ -35,8 +35,8 @@ def test_eval_takes_a_choice_and_says_which_there_are_not(cli, tmp_path: Path):
     data = done.json()
     (kernel,) = data["profile"]["kernels"]
     assert kernel["block"] == [256, 1, 1]
-    chosen = parse_reply(REPLY).model_copy(update={"choices": {"BLOCK": 256}})
-    assert data["evaluation"]["candidate"] == chosen.hash
+    selected = parse_reply(REPLY).model_copy(update={"choices": {"BLOCK": 256}})
+    assert data["evaluation"]["candidate"] == selected.hash
     done = cli("eval", "reply.md", "--task", "transpose", "--choose", "BLOCK=100")
     assert done.code == 1
     assert "BLOCK = 100 is not one of 64 | 128 | 256" in done.out
@@ -58,7 +58,7 @@ def test_a_malformed_choice_is_bad_input(cli, tmp_path: Path, options: list[str]
 
 
 def test_a_chosen_candidate_is_shown_as_one_that_takes_its_choices_by_itself(cli, journal: Path):
-    shown = parse_reply(cli("show", "softmax/1", "--candidate").out)
+    rendered = parse_reply(cli("show", "softmax/1", "--candidate").out)
     # The golden candidates choose 256 of "128 | 256".
-    assert shown.plan.startswith("# tune: BLOCK = 256 | 128\n")
+    assert rendered.plan.startswith("# tune: BLOCK = 256 | 128\n")
     assert cli("show", "softmax/1", "--json").json()["choices"] == {"BLOCK": 256}

@@ -31,7 +31,9 @@ def test_every_format_says_the_same(cli, runs, tmp_path: Path):
     assert (view["a"], view["b"], view["wins"], view["losses"]) == (a, b, 3, 2)
     assert view == json.loads(cli("compare", a, b, "--format", "json").out)
     rows = list(csv.DictReader(io.StringIO(cli("compare", a, b, "--format", "csv").out)))
-    assert [(row["task"], row["outcome"]) for row in rows] == [(one["task"], one["outcome"]) for one in view["pairs"]]
+    assert [(row["task"], row["outcome"]) for row in rows] == [
+        (item["task"], item["outcome"]) for item in view["pairs"]
+    ]
     terminal = cli("compare", a, b)
     assert terminal.code == 0
     assert "b wins 3, loses 2; 4 ties, 1 failed in both" in terminal.out

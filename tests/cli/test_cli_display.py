@@ -127,17 +127,17 @@ def test_a_display_that_cannot_be_is_refused_in_a_line(
 
 def test_a_measured_attempt_is_told_by_its_time() -> None:
     out = console(width=200)
-    shown = PlainProgress(out, out)
+    rendered = PlainProgress(out, out)
     attempt = golden_attempts(make_run(device="cuda:0"))[1]
-    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    rendered.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
     assert out.file.getvalue() == "softmax 01 vectorise OK best so far: 9.5 µs, 1.50x\n"
 
 
 def test_an_attempt_whose_full_size_was_not_compared_says_so() -> None:
     out = console(width=200)
-    shown = PlainProgress(out, out)
+    rendered = PlainProgress(out, out)
     attempt = not_compared(golden_attempts(make_run(device="cuda:0"))[1])
-    shown.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
+    rendered.on_event(Event("attempt", task="softmax", round=1, attempt=attempt))
     assert out.file.getvalue() == f"softmax 01 vectorise {UNCOMPARED}: best so far: 9.5 µs, 1.50x\n"
     watch = Watch(make_run().config, StopSignal())
     watch.on_event(Event("run_started", message="r1"))
@@ -147,16 +147,16 @@ def test_an_attempt_whose_full_size_was_not_compared_says_so() -> None:
 
 def test_without_a_display_warnings_are_said_and_nothing_else() -> None:
     out = console()
-    shown = QuietProgress(out)
+    rendered = QuietProgress(out)
     for event in (Event("task_started", task="softmax"), Event("warning", task="softmax", message="slow \x1b[2J")):
-        shown.on_event(event)
+        rendered.on_event(event)
     assert out.file.getvalue() == "warning: softmax: slow \\x1b[2J\n"
 
 
 def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFixture[str]) -> None:
     config, stop = make_run().config, StopSignal()
     watch, errors = Watch(config, stop), console()
-    shown = JsonProgress(watch, errors)
+    rendered = JsonProgress(watch, errors)
     attempts = golden_attempts(make_run())
     events = [
         Event("run_started", message="r1"),
@@ -167,16 +167,16 @@ def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFi
     ]
     for event in events:
         watch.on_event(event)
-        shown.on_event(event)
+        rendered.on_event(event)
     lines = capsys.readouterr().out.splitlines()
     assert all(line.isascii() for line in lines)
-    told = [json.loads(line) for line in lines]
-    assert all(one["version"] == 1 for one in told)
-    assert [one["kind"] for one in told if one["type"] == "event"] == [event.kind for event in events]
-    attempt = next(one["attempt"] for one in told if one.get("kind") == "attempt")
+    result = [json.loads(line) for line in lines]
+    assert all(item["version"] == 1 for item in result)
+    assert [item["kind"] for item in result if item["type"] == "event"] == [event.kind for event in events]
+    attempt = next(item["attempt"] for item in result if item.get("kind") == "attempt")
     assert attempt["id"] == attempts[1].id
     assert (attempt["verdict"], attempt["uncompared"]) == ("OK", False)
-    changes = [one for one in told if one["type"] == "progress"]
+    changes = [item for item in result if item["type"] == "progress"]
     assert set(ProgressView.model_fields) <= changes[0].keys()
     assert "bars" not in changes[1]
     assert changes[1]["lanes"][0]["task"] == "softmax"
@@ -195,10 +195,10 @@ def test_whatever_is_shown_others_can_read_how_the_run_stands(display: str, tmp_
 
     out = console(terminal=True)
     with Store.open(tmp_path / "kernelforge.db") as store, store.lock_run("r1"):
-        with progress(make_run().config, StopSignal(), store, display=display, out=out, errors=out) as shown:
-            shown.on_event(Event("run_started", message="r1"))
+        with progress(make_run().config, StopSignal(), store, display=display, out=out, errors=out) as rendered:
+            rendered.on_event(Event("run_started", message="r1"))
             wait_until(lambda: read_status(tmp_path, "r1") is not None)
-            shown.on_event(Event("stage", task="softmax", round=0, stage="coder"))
+            rendered.on_event(Event("stage", task="softmax", round=0, stage="coder"))
             wait_until(lambda: '"coder"' in (read_status(tmp_path, "r1") or ""))
         assert read_status(tmp_path, "r1") is None
     assert list((tmp_path / "locks").iterdir()) == []
@@ -261,17 +261,17 @@ def test_on_a_terminal_of_24_rows_a_run_is_drawn_in_place_and_gives_the_terminal
             process.send_signal(signal.SIGINT)
             interrupted = True
     os.close(master)
-    said = raw.decode()
-    assert process.wait(60) == 0, said[-2000:]
+    output = raw.decode()
+    assert process.wait(60) == 0, output[-2000:]
     watchdog.cancel()
-    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", said).splitlines()
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
     # The screen is drawn anew beneath the warning, which comes after all that it is to show.
-    told = lines.index("warning: 000_a_task: waiting \\x1b[2J")
-    frame = next(lines[at : at + 23] for at in range(told, len(lines)) if lines[at].startswith("r1  running"))
+    result = lines.index("warning: 000_a_task: waiting \\x1b[2J")
+    frame = next(lines[at : at + 23] for at in range(result, len(lines)) if lines[at].startswith("r1  running"))
     assert any(re.match(r" 0  000_a_task +round 0  coder  \d+ s", line) for line in frame)
     assert any(re.search(r"and \d\d more: \d\d at work, 0 idle", line) for line in frame)
     assert all(len(line) <= 80 for line in frame)
     assert len([line for line in frame if "_a_task" in line]) < 20
-    assert "\x1b[2J" not in said
-    assert said.rindex("\x1b[?25h") > said.rindex("\x1b[?25l")
-    assert "r1 stopped" in said[said.rindex("\x1b[?25h") :]
+    assert "\x1b[2J" not in output
+    assert output.rindex("\x1b[?25h") > output.rindex("\x1b[?25l")
+    assert "r1 stopped" in output[output.rindex("\x1b[?25h") :]

@@ -63,9 +63,9 @@ def test_keys_in_a_file_are_found_and_not_shown(tmp_path, monkeypatch):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY"):
         monkeypatch.delenv(name, raising=False)
     Path(".env").write_text("OPENAI_API_KEY=sk-canary-not-to-be-shown\n")
-    found = host.check_keys()
-    assert "OPENAI_API_KEY set in .env, ANTHROPIC_API_KEY not set" in found.detail
-    assert "canary" not in found.detail + found.advice
+    result = host.check_keys()
+    assert "OPENAI_API_KEY set in .env, ANTHROPIC_API_KEY not set" in result.detail
+    assert "canary" not in result.detail + result.advice
     Path(".env").write_bytes(b"OPENAI_API_KEY=\xff\n")
     assert host.check_keys().status == "note"
 
@@ -114,9 +114,9 @@ def test_a_check_that_breaks_is_a_problem_not_a_traceback(monkeypatch):
     monkeypatch.setattr(host, "check_paths", list)
     monkeypatch.setattr(gpu, "check_gpus", list)
     monkeypatch.setattr(host, "probe_python", lambda script, **_: ProbeResult(True, "fine"))
-    found = {check.name: check for check in host.examine(Path("results"))}
-    assert found["torch"].status == "problem"
-    assert "libtorch" in found["torch"].detail
+    result = {check.name: check for check in host.examine(Path("results"))}
+    assert result["torch"].status == "problem"
+    assert "libtorch" in result["torch"].detail
 
 
 def test_a_problem_makes_the_exit_code_1(cli, monkeypatch):
@@ -138,10 +138,10 @@ def test_a_probe_that_hangs_or_dies_is_answered():
 @pytest.mark.parametrize("check", [host.check_torch, host.check_nvrtc, host.check_emulator])
 def test_what_did_not_answer_in_time_is_not_to_be_installed_again(check, monkeypatch):
     monkeypatch.setattr(host, "probe_python", partial(probe_python, timeout_s=0.01))
-    found = check()
-    assert (found.status, found.detail) == ("problem", "no answer in 0.01 s")
-    assert "less load" in found.advice
-    assert "install" not in found.advice
+    result = check()
+    assert (result.status, result.detail) == ("problem", "no answer in 0.01 s")
+    assert "less load" in result.advice
+    assert "install" not in result.advice
 
 
 def test_a_results_folder_that_cannot_be_written_is_a_problem(tmp_path: Path):

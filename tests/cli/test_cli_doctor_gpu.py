@@ -60,8 +60,8 @@ def test_wsl_without_a_gpu_is_told_where_the_driver_belongs(tmp_path: Path) -> N
 
 
 def test_a_driver_that_fails_is_a_note_and_nothing_else_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
-    said = ProbeResult(False, "kernelforge.errors.DeviceError: CUDA cannot list the GPUs: version mismatch")
-    monkeypatch.setattr(gpu, "probe_python", lambda script, **_: said)
+    output = ProbeResult(False, "kernelforge.errors.DeviceError: CUDA cannot list the GPUs: version mismatch")
+    monkeypatch.setattr(gpu, "probe_python", lambda script, **_: output)
     [check] = gpu.check_gpus()
     assert check.status == "note"
     assert "version mismatch" in check.detail

@@ -40,12 +40,12 @@ def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):
     done = cli("run", "--task", "transpose", "--rounds", "1", "--seed", "1")
     assert done.code == 0, done.err
     assert "transpose 00 seed OK best so far" in done.out
-    shown = cli("show", "transpose/0", "--json").json()
-    assert shown["verdict"] == "OK"
+    rendered = cli("show", "transpose/0", "--json").json()
+    assert rendered["verdict"] == "OK"
     (tmp_path / "reply.md").write_text(cli("show", "transpose/0", "--candidate").out)
-    again = cli("eval", "reply.md", "--task", "transpose", "--json")
-    assert again.code == 0
-    assert again.json()["evaluation"]["candidate"] == shown["candidate"]
+    second = cli("eval", "reply.md", "--task", "transpose", "--json")
+    assert second.code == 0
+    assert second.json()["evaluation"]["candidate"] == rendered["candidate"]
     (line,) = cli("export").out.splitlines()
     assert json.loads(line)["reward"]["value"] == pytest.approx(0.3)
     assert cli("resume").code == 2

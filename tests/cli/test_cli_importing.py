@@ -75,7 +75,7 @@ def test_convert_says_what_it_could_not(runner: CliRunner, tmp_path: Path) -> No
     assert result.exit_code == 1
     data = json.loads(result.stdout)
     assert data["converted"] is False
-    assert [(one["line"], "torch computes" in one["why"]) for one in data["problems"]] == [(18, True)]
+    assert [(item["line"], "torch computes" in item["why"]) for item in data["problems"]] == [(18, True)]
 
 
 def rows(path: Path) -> Path:
@@ -102,7 +102,7 @@ def test_import_evaluates_with_the_same_oracle(runner: CliRunner, tmp_path: Path
     arguments = ["cuda-l1", str(rows(tmp_path / "a.json")), "--evaluate", "--small", "N=5", "--json"]
     result = runner.invoke(import_app, arguments)
     assert result.exit_code == 1, result.output
-    found = {one["name"]: one["verdict"] for one in json.loads(result.stdout)["candidates"]}
+    found = {item["name"]: item["verdict"] for item in json.loads(result.stdout)["candidates"]}
     assert found == {"level1_problem0": "OK", "level1_problem1": "WRONG"}
 
 
@@ -150,6 +150,6 @@ def test_code_with_a_fence_in_it_comes_back_whole() -> None:
 
     conversion = convert_text(SWISH.replace("{\n    int i", "{ /*\n```\n```python\nx\n```\n*/\n    int i"))
     assert conversion.candidate is not None
-    again = parse_reply(conversion.as_reply())
-    assert again.source.split() == conversion.candidate.source.split()
-    assert again.plan.split() == conversion.candidate.plan.split()
+    second = parse_reply(conversion.as_reply())
+    assert second.source.split() == conversion.candidate.source.split()
+    assert second.plan.split() == conversion.candidate.plan.split()

@@ -36,12 +36,12 @@ def test_from_a_run_to_a_board(cli, golden_results, tmp_path: Path):
         assert f"{name}.json: " in done.err
     built = cli("leaderboard", "build", "modelled.json", "measured-c.json", "--output", "board")
     assert (built.code, built.err) == (0, "board: 2 entries on 2 boards\n")
-    shown = cli("leaderboard", "show", "--json").json()
+    rendered = cli("leaderboard", "show", "--json").json()
     data = json.loads((tmp_path / "board" / "leaderboard.json").read_text())
-    for mine, theirs in zip(data["boards"], shown["boards"], strict=True):
-        assert mine["key"] == theirs["key"]
+    for own, theirs in zip(data["boards"], rendered["boards"], strict=True):
+        assert own["key"] == theirs["key"]
         for field in ("fast_p", "geomean_speedup", "win_rate", "correct", "tokens_per_task", "attempts"):
-            assert mine["entries"][0][field] == theirs["entries"][0][field], field
+            assert own["entries"][0][field] == theirs["entries"][0][field], field
     assert cli("leaderboard", "schema").out == (tmp_path / "board" / "entry.schema.json").read_text()
 
 
@@ -74,8 +74,8 @@ def test_verify_without_a_sample_checks_the_file_alone(cli, tmp_path: Path):
     assert (record["seed"], record["sample"], record["fingerprint"]) == (4, 0, None)
     assert all(check["ok"] for check in record["checks"])
     assert {task["status"] for task in record["tasks"]} == {"not re-run"}
-    told = cli("leaderboard", "verify", str(ENTRY), "--sample", "0").out
-    assert "nothing differs: 7 of 7 checks of the file hold, 0 of 16 tasks re-run" in told
+    result = cli("leaderboard", "verify", str(ENTRY), "--sample", "0").out
+    assert "nothing differs: 7 of 7 checks of the file hold, 0 of 16 tasks re-run" in result
 
 
 def test_the_name_of_a_submitted_file_is_text(cli, tmp_path: Path):

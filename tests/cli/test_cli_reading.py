@@ -67,12 +67,12 @@ def test_show_a_candidate_as_eval_reads_it(cli):
 
 def test_what_was_said_can_be_searched(cli):
     lines = cli("show", "newer", "--find", "```CUDA", "--json").json()["lines"]
-    assert len({one["attempt"] for one in lines}) == len(lines) == 11
-    assert {(one["agent"], one["role"], one["line"], one["text"]) for one in lines} == {
+    assert len({item["attempt"] for item in lines}) == len(lines) == 11
+    assert {(item["agent"], item["role"], item["line"], item["text"]) for item in lines} == {
         ("coder", "reply", 1, "```cuda")
     }
     of_task = cli("show", "softmax", "--find", "```cuda", "--json").json()["lines"]
-    assert of_task == [one for one in lines if one["task"] == "softmax"] != lines
+    assert of_task == [item for item in lines if item["task"] == "softmax"] != lines
     done = cli("show", "softmax/1", "--find", "finding")
     assert re.search(r"^newer/softmax/01 judge reply, line 1: finding 1 ", done.out, re.M)
     assert "lines that hold 'finding': 1\n" in done.out
@@ -155,10 +155,10 @@ def test_export_writes_one_object_a_line(cli, tmp_path: Path):
 
 def test_export_to_a_bad_place_leaves_nothing(cli, tmp_path: Path):
     (tmp_path / "folder").mkdir()
-    for place in ("folder", "nowhere/out.jsonl"):
-        done = cli("export", "--output", place)
-        assert done.code == (2 if place == "folder" else 1)
-        assert f"error: {place}" in done.err
+    for index in ("folder", "nowhere/out.jsonl"):
+        done = cli("export", "--output", index)
+        assert done.code == (2 if index == "folder" else 1)
+        assert f"error: {index}" in done.err
         assert "Traceback" not in done.err
     assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "results"]
 
@@ -168,9 +168,9 @@ def test_export_to_a_full_disk_is_one_clear_message(start):
         pytest.skip("this system has no /dev/full")
     with open("/dev/full", "w") as full:
         process = start("-m", "kernelforge.cli.main", "export", stdout=full)
-        _, said = process.communicate()
+        _, output = process.communicate()
     assert process.returncode == 1
-    assert said == "error: No space left on device\n"
+    assert output == "error: No space left on device\n"
 
 
 def test_a_reader_that_leaves_early_is_no_error(start):

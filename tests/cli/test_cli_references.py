@@ -98,8 +98,8 @@ def test_an_attempt_of_one_run_is_never_given_for_that_of_another(tmp_path: Path
 
 def test_two_runs_are_told_apart_though_their_ids_hold_dots(store: Store) -> None:
     def pair(text: str) -> tuple[str, str] | None:
-        found = resolve_pair(store, text)
-        return None if found is None else (found[0].id, found[1].id)
+        result = resolve_pair(store, text)
+        return None if result is None else (result[0].id, result[1].id)
 
     assert pair("team/run-1..a/x-1") == ("team/run-1", "a/x-1")
     assert pair("dots..more..solo") == ("dots..more", "solo")
@@ -107,8 +107,8 @@ def test_two_runs_are_told_apart_though_their_ids_hold_dots(store: Store) -> Non
     assert pair("dots..so") == ("dots", "solo")
     assert pair("dots..more") is None  # a run
     assert pair("dots..more/softmax") is None
-    for text, said in (("solo..nobody", "no run 'nobody'"), ("solo..latest", "are one run, solo")):
-        with pytest.raises(UsageError, match=said):
+    for text, output in (("solo..nobody", "no run 'nobody'"), ("solo..latest", "are one run, solo")):
+        with pytest.raises(UsageError, match=output):
             pair(text)
 
 

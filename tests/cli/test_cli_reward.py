@@ -24,13 +24,13 @@ def content(journal: Path) -> list[str]:
 
 
 def test_every_policy_is_listed_with_its_source(cli: Cli) -> None:
-    told = cli("reward", "list")
-    assert told.code == 0
+    result = cli("reward", "list")
+    assert result.code == 0
     listed = cli("reward", "list", "--json").json()
-    assert [one["name"] for one in listed] == list(POLICIES)
-    for one in listed:
-        assert one["name"] in told.out
-        assert " ".join(one["source"].split()) in " ".join(told.out.split())
+    assert [item["name"] for item in listed] == list(POLICIES)
+    for item in listed:
+        assert item["name"] in result.out
+        assert " ".join(item["source"].split()) in " ".join(result.out.split())
 
 
 def test_recomputing_under_the_runs_own_policy_changes_nothing(cli: Cli, journal: Path) -> None:

@@ -34,11 +34,11 @@ COMMANDS = dict(walk(COMMAND))
 
 
 def options_of(command) -> set[str]:
-    found = set()
+    result = set()
     for parameter in command.params:
         if parameter.param_type_name == "option":
-            found |= {*parameter.opts, *parameter.secondary_opts}
-    return found - {"--help"}
+            result |= {*parameter.opts, *parameter.secondary_opts}
+    return result - {"--help"}
 
 
 def test_the_verbs_are_these():
@@ -127,13 +127,13 @@ def test_the_page_names_every_option_and_no_other(path: str):
 
 def shown_commands() -> list[tuple[str, str]]:
     """Every line in a fenced block of a page that begins with ``kernelforge`` or ``$ kernelforge``."""
-    found = []
+    result = []
     for page in [*sorted((ROOT / "docs").glob("**/*.md")), ROOT / "README.md"]:
         if page.exists():
             for block in re.findall(r"^```\w*\n(.*?)^```", page.read_text(), re.M | re.S):
                 lines = block.replace("\\\n", " ").splitlines()
-                found += [(page.name, line) for line in lines if re.match(r"(\$ )?kernelforge ", line)]
-    return found
+                result += [(page.name, line) for line in lines if re.match(r"(\$ )?kernelforge ", line)]
+    return result
 
 
 @pytest.mark.parametrize(("page", "line"), shown_commands())

@@ -34,8 +34,8 @@ def test_it_shows_what_was_asked_for_and_ends_in_good_order_while_a_page_listens
         page = browser.get(address)
         assert (page.status_code, str(page.url)) == (200, f"{url}/")
         for run in ("older", "newer"):
-            found = browser.get(f"{url}/runs/{run}/index.html").status_code
-            assert (run in page.text, found) == (run in runs, 200 if run in runs else 404)
+            result = browser.get(f"{url}/runs/{run}/index.html").status_code
+            assert (run in page.text, result) == (run in runs, 200 if run in runs else 404)
         with browser.stream("GET", f"{url}/events") as events:
             lines = events.iter_lines()
             while next(lines) != "event: progress":

@@ -79,12 +79,12 @@ def test_tasks_are_audited_in_order_and_what_is_the_same_once(cli, suite):
     done = cli("tasks", "audit", str(suite), "--json", "--jobs", "2", "--most", "5", "--threshold", "0.9")
     assert done.code == 1
     data = done.json()
-    positive, broken, again, random = data["tasks"]
+    positive, broken, second, random = data["tasks"]
     assert [task["task"] for task in data["tasks"]] == list(FORWARDS)
     assert "no_such_method" in broken["error"]
     assert "random" in random["error"]
-    assert again["same_as"] == "positive"
-    assert [one["mutant"] for one in again["mutants"]] == [one["mutant"] for one in positive["mutants"]]
+    assert second["same_as"] == "positive"
+    assert [item["mutant"] for item in second["mutants"]] == [item["mutant"] for item in positive["mutants"]]
     outcomes = {mutant["mutant"]: mutant["outcome"] for mutant in positive["mutants"]}
     assert len(outcomes) == 6, "five, and one argued that is not among them"
     assert outcomes["removed@relu"] == "equivalent"

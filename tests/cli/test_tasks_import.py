@@ -45,9 +45,9 @@ def run(*arguments: str) -> tuple[int, str]:
     out = io.StringIO()
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr(sys, "argv", ["kernelforge", "tasks", "import", *arguments])
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as remaining:
             main()
-    return int(left.value.code or 0), out.getvalue()
+    return int(remaining.value.code or 0), out.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -61,8 +61,8 @@ def imported(
         # A hanging reference is given up on sooner, so that the test is.
         hurried = functools.partial(size_search.SizeChooser, bounds=Bounds(answer_s=2.5))
         patch.setattr(size_search, "SizeChooser", hurried)
-        code, said = run(str(folder / "checkout"), "--output", str(folder / "suite"), "--jobs", "2")
-        yield Workplace(folder, code, said)
+        code, output = run(str(folder / "checkout"), "--output", str(folder / "suite"), "--jobs", "2")
+        yield Workplace(folder, code, output)
 
 
 def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> None:
@@ -108,18 +108,18 @@ def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: W
 
 def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_search.SizeChooser.func, "_find", None)  # type: ignore[attr-defined]
-    code, said = run(
+    code, output = run(
         imported.checkout, "--output", str(imported.folder / "again"), "--level", "1", "--limit", "4", "--json"
     )
     assert code == 0
-    found = json.loads(said)
+    result = json.loads(output)
     first = load_suite(imported.folder / "suite")
-    assert [task["name"] for task in found["tasks"]] == ["level1_19_relu"]
-    (again,) = load_suite(imported.folder / "again").tasks
-    assert again.sizes == first.task("level1_19_relu").sizes
-    assert found["tasks"][0]["sizes"]["small"] == again.size("small").constants
-    assert found["tasks"][0]["admitted"] is True
-    assert {one["origin"] for one in found["not_loaded"]} == {
+    assert [task["name"] for task in result["tasks"]] == ["level1_19_relu"]
+    (second,) = load_suite(imported.folder / "again").tasks
+    assert second.sizes == first.task("level1_19_relu").sizes
+    assert result["tasks"][0]["sizes"]["small"] == second.size("small").constants
+    assert result["tasks"][0]["admitted"] is True
+    assert {item["origin"] for item in result["not_loaded"]} == {
         "level1/2_Broken.py",
         "level1/4_Random.py",
         "level1/5_Raises.py",
@@ -136,7 +136,7 @@ def test_where_nothing_can_be_used_nothing_is_written(imported: Workplace) -> No
 
 
 def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments, said in [
+    for arguments, output in [
         ((imported.checkout, "--output", str(imported.folder)), "not empty, and no earlier import"),
         ((imported.checkout, "--output", "x", "--format", "y"), "there is no format 'y'"),
         ((imported.checkout, "--output", "x", "--level", "9"), "no task of level 9"),
@@ -144,5 +144,5 @@ def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixtur
     ]:
         assert run(*arguments)[0] == 2
         error = capsys.readouterr().err
-        assert said in error
+        assert output in error
         assert "Traceback" not in error

@@ -39,39 +39,42 @@ def row(**changes: Any) -> dict[str, Any]:
 
 def test_lines_of_cuda_l1_become_candidates_with_their_published_scores(tmp_path: Path) -> None:
     path = lines(tmp_path / "h100.json", row(), row(task_id="12", cuda_graph_code=CUSTOM, score_cuda_graph="2.25"))
-    found = read_cuda_l1(path)
-    assert found.unread == ()
-    assert [(one.name, one.published_score, one.origin) for one in found.candidates] == [
+    result = read_cuda_l1(path)
+    assert result.unread == ()
+    assert [(item.name, item.published_score, item.origin) for item in result.candidates] == [
         ("level1_problem9", 1.5, "h100.json:1:custom_code"),
         ("level1_problem12", 1.5, "h100.json:2:custom_code"),
         ("level1_problem12_cuda_graph", 2.25, "h100.json:2:cuda_graph_code"),
     ]
-    assert found.candidates[0].candidate.lane == "modelnew"
+    assert result.candidates[0].candidate.lane == "modelnew"
 
 
 @pytest.mark.parametrize("missing", [None, "", "None", " None\n"])
 def test_every_way_to_leave_code_out_is_listed(tmp_path: Path, missing: str | None) -> None:
-    found = read_cuda_l1(lines(tmp_path / "a.json", row(custom_code=missing)))
-    assert found.candidates == ()
-    assert [(one.name, "no custom_code" in one.reason) for one in found.unread] == [("level1_problem9", True)]
+    result = read_cuda_l1(lines(tmp_path / "a.json", row(custom_code=missing)))
+    assert result.candidates == ()
+    assert [(item.name, "no custom_code" in item.reason) for item in result.unread] == [("level1_problem9", True)]
 
 
 def test_one_object_by_level_is_the_same_data(tmp_path: Path) -> None:
     path = tmp_path / "codes.json"
     entry = {"task_id": 3, "ref_code": REFERENCE, "custom_code": CUSTOM, "score": 4.0}
     path.write_text(json.dumps({"1": [entry], "2": [entry, "odd"], "3": []}))
-    found = read_cuda_l1(path)
-    assert [(one.level, one.problem, one.published_score) for one in found.candidates] == [(1, "3", 4.0), (2, "3", 4.0)]
-    assert [one.origin for one in found.unread] == ["codes.json:2[1]"]
+    result = read_cuda_l1(path)
+    assert [(item.level, item.problem, item.published_score) for item in result.candidates] == [
+        (1, "3", 4.0),
+        (2, "3", 4.0),
+    ]
+    assert [item.origin for item in result.unread] == ["codes.json:2[1]"]
 
 
 def test_rows_that_cannot_be_read_do_not_hide_the_others(tmp_path: Path) -> None:
     path = lines(tmp_path / "a.json", row(level_id="x"), row(task_id="../9"), row(ref_code="None"), [1], row())
     with path.open("a") as file:
         file.write("{broken\n")
-    found = read_cuda_l1(path)
-    assert [one.name for one in found.candidates] == ["level1_problem9"]
-    assert [one.reason.split(":")[0] for one in found.unread] == [
+    result = read_cuda_l1(path)
+    assert [item.name for item in result.candidates] == ["level1_problem9"]
+    assert [item.reason.split(":")[0] for item in result.unread] == [
         "level 'x' and task_id 9 name no problem", "level 1 and task_id '../9' name no problem", "no ref_code",
         "not a JSON object", "not a JSON object",
     ]  # fmt: skip
@@ -101,13 +104,13 @@ def run_folder(tmp_path: Path) -> Path:
 
 
 def test_a_run_folder_gives_kernels_with_what_was_found_of_them(run_folder: Path) -> None:
-    found = read_kernelbench(run_folder)
-    assert {(one.name, one.published_correct, one.published_score) for one in found.candidates} == {
+    result = read_kernelbench(run_folder)
+    assert {(item.name, item.published_correct, item.published_score) for item in result.candidates} == {
         ("level1_problem9_sample0", True, 1.5),
         ("level1_problem9_sample1", False, None),
         ("level1_problem12_sample0", True, None),
     }
-    assert {one.origin for one in found.unread} == {
+    assert {item.origin for item in result.unread} == {
         "notes.py", "level_1_problem_13_sample_0_kernel.py", "eval_results.json",
     }  # fmt: skip
 
@@ -116,9 +119,9 @@ def test_references_come_from_a_folder_of_tasks(run_folder: Path, tmp_path: Path
     tasks = tmp_path / "KernelBench" / "level1"
     tasks.mkdir(parents=True)
     (tasks / "9_Double.py").write_text(REFERENCE)
-    found = read_kernelbench(run_folder, tasks.parent)
-    assert {one.problem: one.reference is not None for one in found.candidates} == {"9": True, "12": False}
-    assert any(one.name == "level1_problem12_sample0" and "not known" in one.reason for one in found.unread)
+    result = read_kernelbench(run_folder, tasks.parent)
+    assert {item.problem: item.reference is not None for item in result.candidates} == {"9": True, "12": False}
+    assert any(item.name == "level1_problem12_sample0" and "not known" in item.reason for item in result.unread)
 
 
 def test_a_reference_becomes_a_task_that_shrinks_only_as_told(tmp_path: Path) -> None:
@@ -146,17 +149,17 @@ def test_a_candidate_without_a_reference_is_no_task(run_folder: Path) -> None:
     ],
 )
 def test_rows_that_no_file_can_hold_are_listed(tmp_path: Path, change: dict[str, object], reason: str) -> None:
-    found = read_cuda_l1(lines(tmp_path / "a.json", row() | change))
-    assert not found.candidates
-    (unread,) = found.unread
+    result = read_cuda_l1(lines(tmp_path / "a.json", row() | change))
+    assert not result.candidates
+    (unread,) = result.unread
     assert reason in unread.reason
     assert len(unread.reason) < 300
 
 
 def test_a_name_that_is_taken_is_not_written_over(tmp_path: Path) -> None:
-    found = read_cuda_l1(lines(tmp_path / "a.json", row() | {"task_id": "A"}, row() | {"task_id": "a"}))
-    assert len(found.candidates) == 1
-    assert "a.json:1:custom_code has this name already" in found.unread[0].reason
+    result = read_cuda_l1(lines(tmp_path / "a.json", row() | {"task_id": "A"}, row() | {"task_id": "a"}))
+    assert len(result.candidates) == 1
+    assert "a.json:1:custom_code has this name already" in result.unread[0].reason
 
 
 @pytest.mark.parametrize("score", ["1" + "0" * 400, "NaN", "Infinity", "[]"])
@@ -170,7 +173,7 @@ def test_results_of_impossible_size_are_none(run_folder: Path) -> None:
     text = '{"9": {"sample_id": 0, "runtime": 1e-300, "ref_runtime": %s}, "%s": {"sample_id": 0}}'
     for reference in ("1e300", "1" + "0" * 400, "NaN"):
         (run_folder / "eval_results.json").write_text(text % (reference, "1" * 6000))
-        assert all(one.published_score is None for one in read_kernelbench(run_folder).candidates)
+        assert all(item.published_score is None for item in read_kernelbench(run_folder).candidates)
 
 
 def test_only_plain_files_of_a_run_folder_are_read(run_folder: Path, tmp_path: Path) -> None:
@@ -179,6 +182,6 @@ def test_only_plain_files_of_a_run_folder_are_read(run_folder: Path, tmp_path: P
     os.mkfifo(run_folder / "level_1_problem_21_sample_0_kernel.py")
     (run_folder / "eval_results.json").unlink()
     (run_folder / "eval_results.json").symlink_to("/dev/zero")
-    found = read_kernelbench(run_folder)
-    assert not any("secret" in one.source for one in found.candidates)
-    assert sum("no plain file" in one.reason for one in found.unread) == 3
+    result = read_kernelbench(run_folder)
+    assert not any("secret" in item.source for item in result.candidates)
+    assert sum("no plain file" in item.reason for item in result.unread) == 3

@@ -179,8 +179,8 @@ class Derived(Base):
 
 def test_a_schema_tells_what_is_written_under_each_field() -> None:
     properties = Derived.model_json_schema()["properties"]
-    told = {name: field.get("description") for name, field in properties.items()}
-    assert told == {
+    result = {name: field.get("description") for name, field in properties.items()}
+    assert result == {
         "kept": "Of the base.",
         "changed": "Said\nnow.",
         "silenced": None,

@@ -167,11 +167,11 @@ def test_a_file_size_limit_reads_as_a_full_disk(path: Path):
         """,
         str(path),
     )
-    said, _ = process.communicate(timeout=60)
-    assert "the disk is full" in said
+    output, _ = process.communicate(timeout=60)
+    assert "the disk is full" in output
     with Store.open(path) as store:
-        whole = golden_attempts(make_run())
-        assert all(attempt in whole for attempt in store.attempts("r1"))
+        complete = golden_attempts(make_run())
+        assert all(attempt in complete for attempt in store.attempts("r1"))
 
 
 def test_a_full_disk_at_the_first_opening_is_one_clear_error(tmp_path: Path):
@@ -285,10 +285,10 @@ def test_damage_of_any_kind_names_the_rows_and_says_what_to_do(path: Path, chang
         plain.execute("PRAGMA ignore_check_constraints = ON")
         plain.execute(change, (TOO_DEEP,) * change.count("?"))
     before = path.read_bytes()
-    with Store.open(path, read_only=True) as store, pytest.raises(StoreError, match=named) as told:
+    with Store.open(path, read_only=True) as store, pytest.raises(StoreError, match=named) as result:
         read_all(store)
-    assert "\n" not in str(told.value)
-    assert "cannot read" in str(told.value)
+    assert "\n" not in str(result.value)
+    assert "cannot read" in str(result.value)
     assert path.read_bytes() == before
 
 
@@ -359,9 +359,9 @@ def test_reading_needs_no_writable_folder():
         for outer in (Path(folder), Path(folder).parent):
             outer.chmod(outer.stat().st_mode | 0o055)
         process = child(script, str(path))
-        said, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=60)
         path.parent.chmod(0o755)
-        assert said == f"{len(golden_attempts(make_run()))}\n"
+        assert output == f"{len(golden_attempts(make_run()))}\n"
 
 
 def test_a_live_run_cannot_be_taken_twice(path: Path):

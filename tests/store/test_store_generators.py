@@ -47,17 +47,17 @@ def test_none_can_be_journalled(store: Store) -> None:
 
 
 def test_what_was_said_is_kept_with_them_or_not_at_all(store: Store) -> None:
-    said = tuple(Message(agent="tester", role=role, provider="m", content=role) for role in ("prompt", "reply"))
-    store.put_generators("r1", "softmax", (OFFSET,), said)
-    assert store.task_messages("r1", "softmax") == said
+    output = tuple(Message(agent="tester", role=role, provider="m", content=role) for role in ("prompt", "reply"))
+    store.put_generators("r1", "softmax", (OFFSET,), output)
+    assert store.task_messages("r1", "softmax") == output
     with pytest.raises(StoreError, match="already"):
-        store.put_generators("r1", "softmax", (OFFSET,), said)
-    assert store.task_messages("r1", "softmax") == said
+        store.put_generators("r1", "softmax", (OFFSET,), output)
+    assert store.task_messages("r1", "softmax") == output
 
 
 def test_a_tester_that_proposed_nothing_was_asked(store: Store) -> None:
     store.put_generators("r1", "softmax", (), (Message(agent="tester", role="prompt", provider="m", content="?"),))
-    assert [one.agent for one in store.task_messages("r1", "softmax")] == ["tester"]
+    assert [item.agent for item in store.task_messages("r1", "softmax")] == ["tester"]
 
 
 def test_generators_never_change(store: Store) -> None:

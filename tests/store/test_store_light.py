@@ -26,7 +26,7 @@ def without_texts(attempt: Attempt) -> Attempt:
     """What is promised, made from the full record."""
     evaluation, profile = attempt.evaluation, attempt.profile
     if profile is not None:
-        kernels = [one.model_copy(update={"metrics": (), "hot_spots": ()}) for one in profile.kernels]
+        kernels = [item.model_copy(update={"metrics": (), "hot_spots": ()}) for item in profile.kernels]
         profile = profile.model_copy(update={"kernels": tuple(kernels)})
     speed = evaluation.performance
     if speed is not None and speed.timing is not None:
@@ -43,16 +43,16 @@ def first(side: SideTimes) -> SideTimes:
 
 
 def silent(messages: tuple[Message, ...]) -> tuple[Message, ...]:
-    return tuple(one.model_copy(update={"content": ""}) for one in messages)
+    return tuple(item.model_copy(update={"content": ""}) for item in messages)
 
 
 @pytest.mark.parametrize("run", [RUN, MEASURED])
 def test_all_but_texts_samples_and_the_kernels_own_numbers_is_loaded(store: Store, run: str):
     full = store.attempts(run)
-    assert any(kernel.metrics and kernel.hot_spots for one in full if one.profile for kernel in one.profile.kernels)
-    wanted = list(map(without_texts, full))
-    assert list(map(repr, store.attempts(run, texts=False))) == list(map(repr, wanted))  # a NaN equals itself here
-    assert store.attempts(run, "matmul", texts=False) == [one for one in wanted if one.task == "matmul"]
+    assert any(kernel.metrics and kernel.hot_spots for item in full if item.profile for kernel in item.profile.kernels)
+    expected = list(map(without_texts, full))
+    assert list(map(repr, store.attempts(run, texts=False))) == list(map(repr, expected))  # a NaN equals itself here
+    assert store.attempts(run, "matmul", texts=False) == [item for item in expected if item.task == "matmul"]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +60,9 @@ def test_all_but_texts_samples_and_the_kernels_own_numbers_is_loaded(store: Stor
 )
 @pytest.mark.parametrize("texts", [True, False])
 def test_profiles_can_be_had_with_some_metrics_alone(store: Store, names: tuple[str, ...], texts: bool):
-    wanted = [with_metrics(one, names) for one in store.attempts(RUN, texts=texts)]
-    assert any(one.profile.metrics for one in wanted if one.profile) == bool(names)
-    assert list(map(repr, store.attempts(RUN, texts=texts, metrics=names))) == list(map(repr, wanted))
+    expected = [with_metrics(item, names) for item in store.attempts(RUN, texts=texts)]
+    assert any(item.profile.metrics for item in expected if item.profile) == bool(names)
+    assert list(map(repr, store.attempts(RUN, texts=texts, metrics=names))) == list(map(repr, expected))
 
 
 def with_metrics(attempt: Attempt, names: tuple[str, ...]) -> Attempt:
@@ -70,9 +70,9 @@ def with_metrics(attempt: Attempt, names: tuple[str, ...]) -> Attempt:
         return attempt
 
     def chosen(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
-        return tuple(one for one in metrics if one.name in names)
+        return tuple(item for item in metrics if item.name in names)
 
-    kernels = [one.model_copy(update={"metrics": chosen(one.metrics)}) for one in attempt.profile.kernels]
+    kernels = [item.model_copy(update={"metrics": chosen(item.metrics)}) for item in attempt.profile.kernels]
     update = {"kernels": tuple(kernels), "metrics": chosen(attempt.profile.metrics)}
     return attempt.model_copy(update={"profile": attempt.profile.model_copy(update=update)})
 
@@ -87,7 +87,7 @@ def test_facts_come_whole_or_as_the_bytes_that_must_move(store: Store):
     tasks = golden("modelled").tasks
     facts = store.all_facts(RUN)
     assert facts == {task.name: store.facts(RUN, task.name) for task in tasks}
-    assert store.compulsory_bytes(RUN) == {name: one.at("full").compulsory_bytes for name, one in facts.items()}
+    assert store.compulsory_bytes(RUN) == {name: item.at("full").compulsory_bytes for name, item in facts.items()}
 
 
 def test_a_task_without_facts_has_no_bytes(tmp_path: Path):

@@ -140,8 +140,8 @@ def max_pool2d(task: Loaded) -> Outputs:
     torch.manual_seed(4)
     x = leaf(torch.randn(names["BATCH"], names["CHANNELS"], names["HEIGHT"], names["WIDTH"]))
     windows = {"stride": names["STRIDE"], "padding": names["PADDING"]}
-    y, place = F.max_pool2d(x, names["KERNEL"], return_indices=True, **windows)
-    task.outputs = (task.model(place, grad),)
+    y, index = F.max_pool2d(x, names["KERNEL"], return_indices=True, **windows)
+    task.outputs = (task.model(index, grad),)
     return torch.autograd.grad(y, (x,), grad)
 
 

@@ -69,7 +69,7 @@ def test_a_grid_makes_a_task_of_each_combination(folder: Path) -> None:
     assert task.policy.accumulator == "float64"
     assert parse_task_file(task.source, "t").constants == {"ROWS": 2, "COLS": 20, "SCALE": 0.5}
     assert "ROWS = 5\nCOLS = 7\n" in size_source(task, "hidden_odd")
-    assert len({one.digest for one in suite}) == 6
+    assert len({item.digest for item in suite}) == 6
     assert load_task(f"{folder}/r2_c20") == task
 
 
@@ -138,9 +138,9 @@ def test_a_suite_may_take_all_tasks_of_another_and_change_how_they_are_judged(fo
     with pytest.raises(TaskError, match=r"derived/suite\.toml: accumulator"):
         load_suite(derived)
     (derived / "suite.toml").write_text(DERIVED + '\n[[task]]\nname = "r1_c10"\nfull.COLS = 30\n')
-    (one,) = load_suite(derived)
-    assert one.policy.accumulator == "float16"
-    assert "COLS = 30\n" in one.source
+    (item,) = load_suite(derived)
+    assert item.policy.accumulator == "float16"
+    assert "COLS = 30\n" in item.source
 
 
 def test_the_file_of_a_grid_is_parsed_once_for_all_its_tasks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,8 +66,8 @@ def test_the_grid_is_that_of_cuda_l2() -> None:
 def test_the_two_differ_in_the_accumulator_alone() -> None:
     assert {task.policy.accumulator for task in HGEMM} == {"float32"}
     assert {task.policy.accumulator for task in HALF} == {"float16"}
-    for one, other in zip(HGEMM.tasks[::50], HALF.tasks[::50], strict=True):
-        assert (one.name, one.source, one.sizes) == (other.name, other.source, other.sizes)
+    for item, other in zip(HGEMM.tasks[::50], HALF.tasks[::50], strict=True):
+        assert (item.name, item.source, item.sizes) == (other.name, other.source, other.sizes)
 
 
 @pytest.mark.parametrize("step", [1, 16])

@@ -100,10 +100,10 @@ def test_only_plain_files_are_read_and_no_more_of_them_than_may_be(tmp_path: Pat
     (tmp_path / "circle.py").symlink_to(tmp_path / "circle.py")
     with (tmp_path / "sparse.py").open("wb") as file:
         file.truncate(1 << 40)
-    for name, said in {"pipe": "no plain file", "endless": "no plain file", "sparse": "more than"}.items():
-        with pytest.raises(TaskError, match=said):
+    for name, output in {"pipe": "no plain file", "endless": "no plain file", "sparse": "more than"}.items():
+        with pytest.raises(TaskError, match=output):
             read_task_source(tmp_path / f"{name}.py")
-        with pytest.raises(TaskError, match=said):
+        with pytest.raises(TaskError, match=output):
             read_manifest(tmp_path / f"{name}.py")
     with pytest.raises(TaskError, match="cannot read"):
         read_task_source(tmp_path / "circle.py")
@@ -134,10 +134,10 @@ def test_a_text_that_no_walker_could_walk_is_one_task_error(text: str) -> None:
 
 
 def test_nothing_is_printed_about_the_style_of_others() -> None:
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as result:
         warnings.simplefilter("always")
         parse_python('X = "\\\x1b" if 1else "\\d"', "it.py")
-    assert not told
+    assert not result
 
 
 @pytest.mark.parametrize(

@@ -53,8 +53,8 @@ def test_sparse_product_is_that_of_the_dense_matrix(seed: int) -> None:
     task, (row_start, columns, values, x), (got,) = run("spmv_csr", seed)
     dense = np.zeros((task.ROWS, task.COLS))
     for row in range(task.ROWS):
-        for place in range(row_start[row], row_start[row + 1]):
-            dense[row, columns[place]] += values[place]
+        for index in range(row_start[row], row_start[row + 1]):
+            dense[row, columns[index]] += values[index]
     assert row_start[0] == 0
     assert row_start[-1] == task.NNZ
     assert (dense[3::4] == 0).all()

@@ -242,12 +242,12 @@ def _scattered(x: Array, filters: Array, groups: int, stride: Triple, padding: T
     extents, taps, own = x.shape[2:], filters.shape[2:], filters.shape[1]
     reach = [(e - 1) * s + d * (t - 1) + 1 for e, s, d, t in zip(extents, stride, dilation, taps, strict=True)]
     result = np.zeros((len(x), groups * own, *reach))
-    for place in np.ndindex(*extents):
+    for index in np.ndindex(*extents):
         for tap in np.ndindex(*taps):
-            z, y, w = (p * s + t * d for p, s, t, d in zip(place, stride, tap, dilation, strict=True))
+            z, y, w = (p * s + t * d for p, s, t, d in zip(index, stride, tap, dilation, strict=True))
             for channel in range(x.shape[1]):
                 first = channel // (x.shape[1] // groups) * own
-                result[:, first : first + own, z, y, w] += np.outer(x[:, channel, *place], filters[channel, :, *tap])
+                result[:, first : first + own, z, y, w] += np.outer(x[:, channel, *index], filters[channel, :, *tap])
     inner = tuple(slice(p, r - p) for p, r in zip(padding, reach, strict=True))
     return result[:, :, *inner]
 

@@ -113,10 +113,10 @@ def transposed_convolution(
     reach = [(e - 1) * stride + k + output_padding for e, k in zip(inside, kernel, strict=True)]
     y = np.zeros((x.shape[0], weight.shape[1], *reach))
     for tap in np.ndindex(*kernel):
-        for place in np.ndindex(*inside):
-            target = tuple(t + stride * p for t, p in zip(tap, place, strict=True))
+        for index in np.ndindex(*inside):
+            target = tuple(t + stride * p for t, p in zip(tap, index, strict=True))
             column = (slice(None), slice(None))
-            y[(*column, *target)] += x[(*column, *place)] @ weight[(*column, *tap)]
+            y[(*column, *target)] += x[(*column, *index)] @ weight[(*column, *tap)]
     y = y[(slice(None), slice(None), *[slice(padding, extent - padding) for extent in reach])]
     return y if bias is None else y + along(bias, y, 1)
 

@@ -163,10 +163,10 @@ def test_gru_layer_follows_the_recurrence() -> None:
     case = Case("gru_layer")
     x, state = case.inputs[0], case.inputs[1][0]
     for step in range(case.LENGTH):
-        mine = np.split(x[step] @ case.w["gru.weight_ih_l0"].T + case.w["gru.bias_ih_l0"], 3, axis=-1)
+        own = np.split(x[step] @ case.w["gru.weight_ih_l0"].T + case.w["gru.bias_ih_l0"], 3, axis=-1)
         old = np.split(state @ case.w["gru.weight_hh_l0"].T + case.w["gru.bias_hh_l0"], 3, axis=-1)
-        r, z = sigmoid(mine[0] + old[0]), sigmoid(mine[1] + old[1])
-        state = (1.0 - z) * np.tanh(mine[2] + r * old[2]) + z * state
+        r, z = sigmoid(own[0] + old[0]), sigmoid(own[1] + old[1])
+        state = (1.0 - z) * np.tanh(own[2] + r * old[2]) + z * state
         same(case.outputs[0][step], state)
     same(case.outputs[1][0], state)
 
@@ -207,9 +207,9 @@ def test_moe_layer_sums_the_chosen_experts() -> None:
     case = Case("moe_layer")
     for x, out in zip(case.inputs[0], case.outputs[0], strict=True):
         scores = case.linear("gate", x)
-        chosen = np.argsort(-scores)[: case.CHOSEN]
+        selected = np.argsort(-scores)[: case.CHOSEN]
         want = np.zeros(case.WIDTH)
-        for share, e in zip(softmax(scores[chosen]), chosen, strict=True):
+        for share, e in zip(softmax(scores[selected]), selected, strict=True):
             want += share * case.w["w2"][e] @ (silu(case.w["w1"][e] @ x) * (case.w["w3"][e] @ x))
         same(out, want)
 

@@ -108,9 +108,9 @@ def test_long_convolution_is_causal_and_squashes_its_filter() -> None:
     squashed = np.sign(k) * np.maximum(np.abs(k) - task.LAMBDA, 0)
     for b in range(task.BATCH):
         for c in range(task.CHANNELS):
-            for place in range(task.LENGTH):
-                past = sum(squashed[c, j] * u[b, c, place - j] for j in range(place + 1))
-                np.testing.assert_allclose(got[b, c, place], past + skip[c] * u[b, c, place], atol=1e-12)
+            for index in range(task.LENGTH):
+                past = sum(squashed[c, j] * u[b, c, index - j] for j in range(index + 1))
+                np.testing.assert_allclose(got[b, c, index], past + skip[c] * u[b, c, index], atol=1e-12)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -124,16 +124,16 @@ def test_dfloat11_decodes_a_stream_read_bit_by_bit(seed: int) -> None:
         book[format(code, f"0{length}b")] = exponent
         code += 1
     text = "".join(format(byte, "08b") for byte in stream.tolist())
-    place = 0
+    index = 0
     for block in range(task.BLOCKS):
-        assert first_bit[block] == place
+        assert first_bit[block] == index
         for element in range(task.PER_BLOCK):
-            length = next(n for n in range(2, task.LONGEST + 1) if text[place : place + n] in book)
-            exponent = book[text[place : place + length]]
-            place += length
+            length = next(n for n in range(2, task.LONGEST + 1) if text[index : index + n] in book)
+            exponent = book[text[index : index + length]]
+            index += length
             rest = int(packed[block, element])
             assert got[block, element].item() & 0xFFFF == (rest >> 7) << 15 | exponent << 7 | rest & 127
-    assert place <= len(text) - 16, "the reader never looks beyond the stream"
+    assert index <= len(text) - 16, "the reader never looks beyond the stream"
     assert len(book) == len(set(book.values())) == len(lengths)
 
 
@@ -220,7 +220,7 @@ def test_bleu_counts_are_those_of_counters(size: str) -> None:
 
 
 def test_splats_are_composited_front_to_back() -> None:
-    task, (centre, root, logit, colour), (colours, left) = run("splat_compositing")
+    task, (centre, root, logit, colour), (colours, remaining) = run("splat_compositing")
     for tile in range(task.TILES):
         for row in range(task.TILE):
             for column in range(task.TILE):
@@ -236,7 +236,7 @@ def test_splats_are_composited_front_to_back() -> None:
                     seen += colour[tile, s] * (max(light, task.FLOOR) - max(after, task.FLOOR))
                     light = after
                 np.testing.assert_allclose(colours[tile, row * task.TILE + column], seen, atol=1e-12)
-                np.testing.assert_allclose(left[tile, row * task.TILE + column], max(light, task.FLOOR))
+                np.testing.assert_allclose(remaining[tile, row * task.TILE + column], max(light, task.FLOOR))
 
 
 def test_hash_encoding_interpolates_the_eight_corners() -> None:
@@ -246,14 +246,14 @@ def test_hash_encoding_interpolates_the_eight_corners() -> None:
     _, (points, tables), (got,) = run("hash_encoding", points, tables)
     for n in range(task.POINTS):
         for level in range(task.LEVELS):
-            place = points[n] * math.floor(task.COARSEST * 2 ** (level / 4))
+            index = points[n] * math.floor(task.COARSEST * 2 ** (level / 4))
             want = np.zeros(task.FEATURES)
             for corner in np.ndindex(2, 2, 2):
                 slot, weight = 0, 1.0
                 for axis in range(3):
-                    cell = math.floor(place[axis])
+                    cell = math.floor(index[axis])
                     slot ^= (cell + corner[axis]) * task.PRIMES[axis] % 2**32
-                    weight *= 1 - abs(place[axis] - cell - corner[axis])
+                    weight *= 1 - abs(index[axis] - cell - corner[axis])
                 want += weight * tables[level, slot % task.SLOTS]
             np.testing.assert_allclose(got[n, level * task.FEATURES : (level + 1) * task.FEATURES], want, atol=1e-12)
 

@@ -26,8 +26,8 @@ def constants(source: str) -> dict[str, object]:
 
 
 def test_constants_are_folded_in_file_order() -> None:
-    found = module_constants(ast.parse(SOURCE))
-    assert found == {"A": 1024, "B": 2048, "C": 3, "D": 7, "E": 7, "F": 5, "G": 6, "H": 690}
+    result = module_constants(ast.parse(SOURCE))
+    assert result == {"A": 1024, "B": 2048, "C": 3, "D": 7, "E": 7, "F": 5, "G": 6, "H": 690}
 
 
 def test_a_replaced_constant_reaches_those_derived_from_it() -> None:

@@ -38,8 +38,8 @@ class Parameter(NamedTuple):
 def parameters(task: Task) -> list[Parameter]:
     """Parameters of the C function that has the task's name."""
     (inside,) = re.findall(rf"^void {task.name}\((.*?)\)$", task.c_source, re.MULTILINE | re.DOTALL)
-    found = [re.fullmatch(r"(const )?([\w ]+?) (\*)?(\w+)", part.strip()) for part in inside.split(",")]
-    return [Parameter(one[2], one[4], bool(one[3]), bool(one[1])) for one in found if one is not None]
+    result = [re.fullmatch(r"(const )?([\w ]+?) (\*)?(\w+)", part.strip()) for part in inside.split(",")]
+    return [Parameter(item[2], item[4], bool(item[3]), bool(item[1])) for item in result if item is not None]
 
 
 def test_every_task_has_a_plain_c_function() -> None:
@@ -54,11 +54,11 @@ def test_the_inputs_have_the_names_of_the_c_parameters(task: Task) -> None:
     """What ``forward`` does not take is either an extent of the file or what the function writes."""
     taken = parse_task_file(task.source, task.name).parameters
     extents = {name.lower() for name in parse_task_file(task.source, task.name).constants}
-    known = {one.name: one for one in parameters(task)}
-    assert set(taken) <= set(known)
-    for name, one in known.items():
-        if one.pointer:
-            assert one.const == (name in taken), name
+    seen = {item.name: item for item in parameters(task)}
+    assert set(taken) <= set(seen)
+    for name, item in seen.items():
+        if item.pointer:
+            assert item.const == (name in taken), name
         else:
             assert name in taken or name in extents, name
 
@@ -73,9 +73,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = ["cc", "-std=c99", "-O1", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC"]
         command += ["-o", str(folder / f"{task.name}.so"), str(folder / f"{task.name}.c"), "-lm"]
         running.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True))
-    for one in running:
-        _, errors = one.communicate()
-        assert one.returncode == 0, errors
+    for item in running:
+        _, errors = item.communicate()
+        assert item.returncode == 0, errors
     return folder
 
 
@@ -85,15 +85,15 @@ def run_c(
     """Call the C function; it writes ``outputs``."""
     arguments: list[Any] = []
     room = iter(outputs)
-    for one in parameters(task):
-        if one.pointer:
-            tensor = inputs[one.name] if one.name in inputs else next(room)
-            assert tensor.dtype == ELEMENTS[one.type], one.name
+    for item in parameters(task):
+        if item.pointer:
+            tensor = inputs[item.name] if item.name in inputs else next(room)
+            assert tensor.dtype == ELEMENTS[item.type], item.name
             assert tensor.is_contiguous()
             arguments.append(ctypes.c_void_p(tensor.data_ptr()))
         else:
-            value = inputs.get(one.name, extents.get(one.name.upper()))
-            arguments.append(ctypes.c_float(value) if one.type == "float" else ctypes.c_int(value))
+            value = inputs.get(item.name, extents.get(item.name.upper()))
+            arguments.append(ctypes.c_float(value) if item.type == "float" else ctypes.c_int(value))
     assert next(room, None) is None, "forward returns more than the C function writes"
     ctypes.CDLL(str(library))[task.name](*arguments)
 
@@ -107,12 +107,12 @@ def test_the_oracle_computes_what_the_c_function_does(task: Task, size: str, lib
     exec(source, space)
     torch.manual_seed(sum(map(ord, task.name + size)))
     drawn = space["get_inputs"]()
-    wanted = space["Model"]()(*drawn)
-    wanted = list(wanted) if isinstance(wanted, tuple) else [wanted]
-    made = [torch.empty_like(one, memory_format=torch.contiguous_format) for one in wanted]
+    expected = space["Model"]()(*drawn)
+    expected = list(expected) if isinstance(expected, tuple) else [expected]
+    made = [torch.empty_like(item, memory_format=torch.contiguous_format) for item in expected]
     parsed = parse_task_file(source, task.name)
     run_c(task, libraries / f"{task.name}.so", parsed.constants, dict(zip(parsed.parameters, drawn, strict=True)), made)
-    for got, want in zip(made, wanted, strict=True):
+    for got, want in zip(made, expected, strict=True):
         if not want.is_floating_point():
             assert torch.equal(got, want)
         else:

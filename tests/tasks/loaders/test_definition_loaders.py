@@ -55,7 +55,7 @@ def norm_workload(rows: int, **inputs: Any) -> dict[str, Any]:
 def trace_set(folder: Path, definition: Any, workloads: list[Any], name: str = "norm/one") -> Path:
     for kind, suffix, text in (
         ("definitions", ".json", definition if isinstance(definition, str) else json.dumps(definition)),
-        ("workloads", ".jsonl", "\n".join(one if isinstance(one, str) else json.dumps(one) for one in workloads)),
+        ("workloads", ".jsonl", "\n".join(item if isinstance(item, str) else json.dumps(item) for item in workloads)),
     ):
         path = folder / kind / f"{name}{suffix}"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -110,8 +110,8 @@ def test_the_reference_computes_what_it_says_without_its_assertions(tmp_path: Pa
     assert "assert" not in task.source
     (x, gain, eps), (y,) = outputs_of(task, {"rows": 3})
     assert (x.shape, x.dtype, gain.shape, eps) == ((3, 96), torch.bfloat16, (96,), 1e-5)
-    wanted = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * gain.double()
-    assert torch.allclose(y.double(), wanted, rtol=2e-2, atol=1e-2)
+    expected = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + 1e-5) * gain.double()
+    assert torch.allclose(y.double(), expected, rtol=2e-2, atol=1e-2)
 
 
 def test_the_oracle_admits_a_loaded_task(tmp_path: Path, kept_zygotes: Callable[..., Zygote]) -> None:

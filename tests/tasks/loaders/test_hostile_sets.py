@@ -31,17 +31,17 @@ SECRET = "canary-5a11"
 def loaded(name: str, source: Path) -> Loaded:
     """What a loader finds; every task is a task file with a name of its own."""
     start = time.process_time()
-    found = loader_named(name).load(source)
+    result = loader_named(name).load(source)
     assert time.process_time() - start < CPU_SECONDS
-    names = [task.name for task in found.tasks]
+    names = [task.name for task in result.tasks]
     assert len(set(names)) == len(names)
-    for task in found.tasks:
+    for task in result.tasks:
         assert len(task.name) < 100
         assert task.level >= 0
         parse_task_file(task.source, task.name)
         assert SECRET not in task.source
-    assert SECRET not in str(found.not_loaded)
-    return found
+    assert SECRET not in str(result.not_loaded)
+    return result
 
 
 def inputs_of(body: str) -> str:
@@ -67,9 +67,9 @@ TEXTS = {
 def test_a_hostile_text_in_a_row_is_loaded_or_listed(tmp_path: Path, text: str) -> None:
     row = {"code": text, "ops": "[" * 5000, "data_source": "torch#2"}
     (tmp_path / "rows.jsonl").write_text("\n".join([json.dumps(row), json.dumps(row | {"code": files.SOFTMAX})]))
-    found = loaded("ops-6k", tmp_path / "rows.jsonl")
-    assert len(found.tasks) + len(found.not_loaded) == 2
-    assert found.tasks[-1].source.count("class Model")
+    result = loaded("ops-6k", tmp_path / "rows.jsonl")
+    assert len(result.tasks) + len(result.not_loaded) == 2
+    assert result.tasks[-1].source.count("class Model")
 
 
 def test_what_stands_close_to_a_number_stays_apart(tmp_path: Path) -> None:
@@ -106,9 +106,9 @@ def test_a_text_that_a_parquet_file_has_once_is_not_held_for_every_row(
     nothing = pyarrow.array([None] * 40_000, pyarrow.string())
     table = pyarrow.table({"code": text, "ops": nothing, "data_source": nothing})
     parquet.write_table(table, tmp_path / "bomb.parquet", compression="zstd")
-    found = loaded("ops-6k", tmp_path / "bomb.parquet")
-    assert not found.tasks
-    assert "no further" in found.not_loaded[-1].reason
+    result = loaded("ops-6k", tmp_path / "bomb.parquet")
+    assert not result.tasks
+    assert "no further" in result.not_loaded[-1].reason
 
 
 @pytest.mark.parametrize("level", [-1, 10**9, None])
@@ -137,11 +137,11 @@ def test_a_parquet_file_that_is_none_is_one_error(tmp_path: Path, content: bytes
 def test_names_cost_little_however_alike_they_are() -> None:
     taken: Taken = {}
     start = time.process_time()
-    found = {distinct("same", taken) for _ in range(30_000)}
+    result = {distinct("same", taken) for _ in range(30_000)}
     assert task_name("a" + "\u0316\u0300" * 500_000) == "a"
     assert time.process_time() - start < CPU_SECONDS
-    assert len(found) == 30_000
-    assert distinct("same_7", taken) not in found
+    assert len(result) == 30_000
+    assert distinct("same_7", taken) not in result
 
 
 def plant(folder: Path) -> dict[str, Path]:
@@ -164,9 +164,9 @@ def test_kernelbench_is_read_within_its_folder(tmp_path: Path) -> None:
     (source / "level1" / "3_c.py").symlink_to("/dev/zero")
     os.mkfifo(source / "level1" / "4_d.py")
     (source / "level2").symlink_to(secret)
-    found = loaded("kernelbench", source)
-    assert [task.origin for task in found.tasks] == ["level1/1_a.py"]
-    assert len(found.not_loaded) >= 4
+    result = loaded("kernelbench", source)
+    assert [task.origin for task in result.tasks] == ["level1/1_a.py"]
+    assert len(result.not_loaded) >= 4
 
 
 def test_robust_kbench_is_read_within_its_folder(tmp_path: Path) -> None:
@@ -181,8 +181,8 @@ def test_robust_kbench_is_read_within_its_folder(tmp_path: Path) -> None:
     (source / "d" / "func_forward.py").write_text(MODULE)
     (source / "d" / "config_forward.json").unlink()
     os.mkfifo(source / "d" / "config_forward.json")
-    found = loaded("robust-kbench", source)
-    assert (len(found.tasks), len(found.not_loaded)) == (0, 4)
+    result = loaded("robust-kbench", source)
+    assert (len(result.tasks), len(result.not_loaded)) == (0, 4)
 
 
 @pytest.mark.parametrize(
@@ -217,8 +217,8 @@ def test_definitions_are_read_within_their_folder(tmp_path: Path) -> None:
         (source / "workloads" / "norm" / f"{name}.jsonl").symlink_to(secret / "key.jsonl")
     os.mkfifo(source / "definitions" / "norm" / "pipe.json")
     (source / "workloads" / "norm" / "pipe.jsonl").write_text("")
-    found = loaded("flashinfer-bench", source)
-    assert (len(found.tasks), len(found.not_loaded)) == (1, 3)
+    result = loaded("flashinfer-bench", source)
+    assert (len(result.tasks), len(result.not_loaded)) == (1, 3)
 
 
 DEFINITIONS: dict[str, dict[str, Any]] = {
@@ -242,9 +242,9 @@ DEFINITIONS: dict[str, dict[str, Any]] = {
 def test_a_hostile_definition_is_loaded_or_listed(tmp_path: Path, changes: dict[str, Any]) -> None:
     source = trace_set(tmp_path, norm_definition(**changes), [norm_workload(4)])
     trace_set(tmp_path, norm_definition(), [norm_workload(4)], name="norm/two")
-    found = loaded("flashinfer-bench", source)
-    assert len(found.tasks) + len(found.not_loaded) == 2
-    for task in found.tasks:
+    result = loaded("flashinfer-bench", source)
+    assert len(result.tasks) + len(result.not_loaded) == 2
+    for task in result.tasks:
         assert "\nimport os" not in task.source
         f"{task.title}{task.tags}".encode()
 
@@ -294,8 +294,8 @@ def test_no_value_anywhere_in_a_definition_is_a_bug(tmp_path: Path, data: st.Dat
             break
         node = node[key]
     node[key] = value
-    found = loader_named("flashinfer-bench").load(trace_set(tmp_path, made[0], [made[1]]))
-    assert len(found.tasks) + len(found.not_loaded) == 1
+    result = loader_named("flashinfer-bench").load(trace_set(tmp_path, made[0], [made[1]]))
+    assert len(result.tasks) + len(result.not_loaded) == 1
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -308,8 +308,8 @@ def test_no_value_anywhere_in_a_definition_is_a_bug(tmp_path: Path, data: st.Dat
 def test_no_change_of_a_file_is_a_bug(tmp_path: Path, source: str, start: int, length: int, new: str) -> None:
     changed = source[:start] + new + source[start + length :]
     (tmp_path / "1_a.py").write_bytes(changed.encode(errors="surrogatepass"))
-    found = loader_named("kernelbench").load(tmp_path)
-    assert len(found.tasks) + len(found.not_loaded) == 1
+    result = loader_named("kernelbench").load(tmp_path)
+    assert len(result.tasks) + len(result.not_loaded) == 1
 
 
 HOSTILE_TEXT = st.text(
@@ -329,21 +329,21 @@ def test_no_text_writes_anything_else_into_a_suite(
     folder = tmp_path / "suite"
     sized = SizedTask(task, sizes, (note, f"{note}\n[[task]]\nname = 'x'", f"{note}\rpolicy = 1"))
     write_suite(folder, Origin("kernelbench", tmp_path), title, [sized], [NotLoaded(origin, reason)])
-    (found,) = load_suite(folder).tasks
-    assert (found.name, found.sizes, found.policy) == ("softmax", sizes, TaskPolicy())
-    assert (found.title, found.tags[0]) == tuple(one.encode(errors="replace").decode() for one in (title, tag))
+    (result,) = load_suite(folder).tasks
+    assert (result.name, result.sizes, result.policy) == ("softmax", sizes, TaskPolicy())
+    assert (result.title, result.tags[0]) == tuple(item.encode(errors="replace").decode() for item in (title, tag))
 
 
 def test_what_a_user_put_into_a_suites_folder_is_not_written_over(tmp_path: Path) -> None:
     task = ExternalTask(name="softmax", title="t", source=files.SOFTMAX, origin="o")
     sized = SizedTask(task, (Size(name="full"), Size(name="small", constants={"dim": 64})))
-    origin, mine = Origin("kernelbench", tmp_path), tmp_path / "mine"
-    mine.mkdir()
-    (mine / "thesis.txt").write_text("years of work")
+    origin, own = Origin("kernelbench", tmp_path), tmp_path / "mine"
+    own.mkdir()
+    (own / "thesis.txt").write_text("years of work")
     for put in (
-        lambda folder: (folder / "link").symlink_to(mine),
+        lambda folder: (folder / "link").symlink_to(own),
         lambda folder: os.mkfifo(folder / "pipe"),
-        lambda folder: (folder / "softmax.py").rename(mine / "a.py").rename(folder / "b.py"),
+        lambda folder: (folder / "softmax.py").rename(own / "a.py").rename(folder / "b.py"),
         lambda folder: (folder / "import.json").write_text("[" * 100_000),
     ):
         folder = tmp_path / f"suite{len(list(tmp_path.iterdir()))}"
@@ -353,4 +353,4 @@ def test_what_a_user_put_into_a_suites_folder_is_not_written_over(tmp_path: Path
         with pytest.raises(UsageError):
             write_suite(folder, origin, "t", [sized], [])
         assert sorted(path.name for path in folder.iterdir()) == before
-    assert (mine / "thesis.txt").read_text() == "years of work"
+    assert (own / "thesis.txt").read_text() == "years of work"

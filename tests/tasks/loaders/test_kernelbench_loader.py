@@ -19,21 +19,21 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def test_every_problem_is_a_task_or_listed_with_a_reason(checkout: Path) -> None:
-    found = LOADER.load(checkout)
-    assert len(found.tasks) + len(found.not_loaded) == len(files.GOOD | files.BAD)
-    reasons = {one.origin: one.reason for one in found.not_loaded}
+    result = LOADER.load(checkout)
+    assert len(result.tasks) + len(result.not_loaded) == len(files.GOOD | files.BAD)
+    reasons = {item.origin: item.reason for item in result.not_loaded}
     assert reasons == {
         "level1/2_Broken.py": "line 2: expected ':'",
         "level4/1_Fetches.py": (
             "it takes a model from the network with transformers; the oracle that runs references has none"
         ),
     }
-    assert {one.level for one in found.not_loaded} == {1, 4}
+    assert {item.level for item in result.not_loaded} == {1, 4}
 
 
 def test_names_titles_levels_and_order_follow_the_files(checkout: Path) -> None:
-    found = LOADER.load(checkout)
-    assert [task.name for task in found.tasks] == [
+    result = LOADER.load(checkout)
+    assert [task.name for task in result.tasks] == [
         "level1_4_random",
         "level1_5_raises",
         "level1_23_softmax",
@@ -43,7 +43,7 @@ def test_names_titles_levels_and_order_follow_the_files(checkout: Path) -> None:
         "level2_2_casts",
         "level3_1_huge",
     ]
-    (softmax,) = [task for task in found.tasks if task.name == "level1_23_softmax"]
+    (softmax,) = [task for task in result.tasks if task.name == "level1_23_softmax"]
     assert (softmax.title, softmax.level, softmax.origin) == ("Softmax", 1, "level1/23_Softmax.py")
     assert softmax.source == files.SOFTMAX
 
@@ -52,8 +52,8 @@ def test_a_folder_of_problems_and_one_file_are_sources_too(checkout: Path) -> No
     folder = checkout / "KernelBench" / "level2"
     task = LOADER.load(folder).tasks[0]
     assert (task.name, task.level) == ("level2_1_linear_inline", 2)
-    (again,) = LOADER.load(folder / "1_Linear_Inline.py").tasks
-    assert again.source == task.source
+    (second,) = LOADER.load(folder / "1_Linear_Inline.py").tasks
+    assert second.source == task.source
 
 
 def test_an_argmax_may_choose_among_equals(tmp_path: Path) -> None:
@@ -65,8 +65,8 @@ def test_an_argmax_may_choose_among_equals(tmp_path: Path) -> None:
 def test_links_are_not_followed(tmp_path: Path) -> None:
     folder = files.write_checkout(tmp_path / "a", {"level1/1_A.py": files.SOFTMAX}) / "KernelBench" / "level1"
     (folder / "2_B.py").symlink_to(folder / "1_A.py")
-    found = LOADER.load(tmp_path / "a")
-    assert [one.reason for one in found.not_loaded] == ["it is no plain file"]
+    result = LOADER.load(tmp_path / "a")
+    assert [item.reason for item in result.not_loaded] == ["it is no plain file"]
 
 
 def test_the_format_is_recognised_by_its_files(checkout: Path, tmp_path: Path) -> None:

@@ -85,15 +85,15 @@ def test_what_is_malformed_or_backward_is_listed(tmp_path: Path) -> None:
     (write(tmp_path / "e_alone") / "config_forward.json").unlink()
     (tmp_path / "f_backward").mkdir()
     (tmp_path / "f_backward" / "func_backward.py").write_text("")
-    found = LOADER.load(tmp_path)
-    assert not found.tasks
-    said = {one.origin: one.reason for one in found.not_loaded}
-    assert said["a_list/func_forward.py"] == "config_forward.json is no JSON object"
-    assert said["b_module/func_forward.py"].startswith("line 1: ")
-    assert "no number, text, or list" in said["c_tensor/func_forward.py"]
-    assert said["d_empty/func_forward.py"].startswith("it has no `class Model`")
-    assert said["e_alone/func_forward.py"] == "there is no config_forward.json next to it"
-    assert "gradients" in said["f_backward/func_backward.py"]
+    result = LOADER.load(tmp_path)
+    assert not result.tasks
+    output = {item.origin: item.reason for item in result.not_loaded}
+    assert output["a_list/func_forward.py"] == "config_forward.json is no JSON object"
+    assert output["b_module/func_forward.py"].startswith("line 1: ")
+    assert "no number, text, or list" in output["c_tensor/func_forward.py"]
+    assert output["d_empty/func_forward.py"].startswith("it has no `class Model`")
+    assert output["e_alone/func_forward.py"] == "there is no config_forward.json next to it"
+    assert "gradients" in output["f_backward/func_backward.py"]
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:

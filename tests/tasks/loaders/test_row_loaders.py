@@ -41,12 +41,12 @@ def test_rows_of_kernelbench_are_its_files(tmp_path: Path) -> None:
     ]
     write_parquet(tmp_path / "level_1-00000-of-00001.parquet", rows)
     assert loader_for(tmp_path).name == "kernelbench-parquet"
-    found = KERNELBENCH.load(tmp_path)
-    assert [(task.name, task.title, task.level) for task in found.tasks] == [
+    result = KERNELBENCH.load(tmp_path)
+    assert [(task.name, task.title, task.level) for task in result.tasks] == [
         ("level1_23_softmax", "Softmax", 1),
         ("level1_35_groupnorm", "GroupNorm", 1),
     ]
-    assert [(one.origin.rpartition(" ")[2], one.reason, one.level) for one in found.not_loaded] == [
+    assert [(item.origin.rpartition(" ")[2], item.reason, item.level) for item in result.not_loaded] == [
         ("2", "line 2: expected ':'", 2),
         ("3", "it has no text in column 'code'", 3),
     ]
@@ -60,13 +60,13 @@ def test_rows_of_ops_6k_are_named_after_their_operators(tmp_path: Path, suffix: 
     else:
         path.write_text("".join(json.dumps(row) + "\n" for row in OPS_ROWS))
     assert loader_for(path).name == "ops-6k"
-    found = OPS.load(path)
-    assert [(task.name, task.title, task.level) for task in found.tasks] == [
+    result = OPS.load(path)
+    assert [(task.name, task.title, task.level) for task in result.tasks] == [
         ("0000_softmax", "softmax", 1),
         ("0001_linear_relu", "Linear, relu", 2),
     ]
-    assert "X = 1024" in found.tasks[1].source
-    assert [one.reason for one in found.not_loaded] == [
+    assert "X = 1024" in result.tasks[1].source
+    assert [item.reason for item in result.not_loaded] == [
         "line 2: expected ':'",
         "it has no text in column 'code'",
     ]
@@ -75,11 +75,11 @@ def test_rows_of_ops_6k_are_named_after_their_operators(tmp_path: Path, suffix: 
 def test_lines_that_are_no_rows_are_listed(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(OPS_ROWS[0]) + "\n[1]\n{broken\n")
-    found = OPS.load(path)
-    assert len(found.tasks) == 1
-    assert [one.origin for one in found.not_loaded] == ["rows.jsonl, row 1", "rows.jsonl, row 2"]
-    assert found.not_loaded[0].reason == "the row is no JSON object"
-    assert found.not_loaded[1].reason.startswith("the row is not JSON")
+    result = OPS.load(path)
+    assert len(result.tasks) == 1
+    assert [item.origin for item in result.not_loaded] == ["rows.jsonl, row 1", "rows.jsonl, row 2"]
+    assert result.not_loaded[0].reason == "the row is no JSON object"
+    assert result.not_loaded[1].reason.startswith("the row is not JSON")
 
 
 def test_a_file_that_is_no_parquet_is_one_clear_line(tmp_path: Path) -> None:
