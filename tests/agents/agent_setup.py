@@ -100,13 +100,13 @@ def varying(task: str) -> dict[str, int | float | bool | str]:
 
 def tensors_of(resolved: ResolvedPlan, at: Bench) -> dict[int, bytes]:
     """Bytes of every input and weight buffer."""
-    found = {}
+    result = {}
     for buffer in resolved.buffers:
         if buffer.kind == "input":
-            found[buffer.id] = tensor_bytes(at.inputs[int(buffer.source)])
+            result[buffer.id] = tensor_bytes(at.inputs[int(buffer.source)])
         elif buffer.kind == "weight":
-            found[buffer.id] = tensor_bytes(at.weights[str(buffer.source)])
-    return found
+            result[buffer.id] = tensor_bytes(at.weights[str(buffer.source)])
+    return result
 
 
 def runner(artifact: Artifact) -> Runner:
@@ -248,12 +248,12 @@ def profile_of(
     metrics = tuple(
         Metric(name=SHORT[name], value=value, unit="1", origin=Origin.COUNTED) for name, value in values.items()
     )
-    one = KernelProfile(kernel=kernel, launches=1, grid=(1, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
+    item = KernelProfile(kernel=kernel, launches=1, grid=(1, 1, 1), block=(256, 1, 1), sampled=1, metrics=metrics)
     roofline = Roofline(
         flops=0, dram_bytes=dram, compulsory_bytes=compulsory, arithmetic_intensity=0, ridge=1, bound=bound, time_us=1,
         time_origin=Origin.MODELLED,
     )  # fmt: skip
-    return Profile(size="full", device="emulated:h100", kernels=(one,), metrics=metrics, roofline=roofline)
+    return Profile(size="full", device="emulated:h100", kernels=(item,), metrics=metrics, roofline=roofline)
 
 
 SHORT = {

@@ -35,7 +35,7 @@ def profiled(case: Faulty, compiler: Compiler) -> tuple[Profile, Build, SizeFact
     """Build and profile a kernel as a candidate is."""
     specs = [TensorSpec.contiguous(shape, case.dtype) for shape in case.inputs]
     resolved = parse_plan(case.plan).resolve(specs, {}, {})
-    checks = [LaunchSignature(one.expression, one.args) for one in signatures(resolved)]
+    checks = [LaunchSignature(item.expression, item.args) for item in signatures(resolved)]
     artifact = compiler.build(case.source, resolved.expressions, signatures=checks, constants=resolved.constants)
     assert isinstance(artifact, Artifact), (artifact.errors, artifact.refused)
     rng = np.random.default_rng(0)
@@ -44,18 +44,18 @@ def profiled(case: Faulty, compiler: Compiler) -> tuple[Profile, Build, SizeFact
         for buffer in resolved.buffers
         if buffer.kind == "input" and buffer.source is not None
     }
-    kernels = {one.expression: Kernel(one.symbol, one.registers_per_thread) for one in artifact.build.kernels}
+    kernels = {item.expression: Kernel(item.symbol, item.registers_per_thread) for item in artifact.build.kernels}
     runner = Runner(artifact.ptx.decode(), kernels, H100, memory_bytes=1 << 30, threads=1)
     counts = runner.profile(
         RunRequest(plan=resolved, tensors=tensors, poison=0, mutable=frozenset(), deadline_s=60.0, memory_bytes=1 << 30,
              max_thread_instructions=None)
     )  # fmt: skip
-    outputs = tuple(TensorSpec.contiguous(one.shape, one.dtype) for one in resolved.outputs)
+    outputs = tuple(TensorSpec.contiguous(item.shape, item.dtype) for item in resolved.outputs)
     facts = SizeFacts(
         size="full", inputs=tuple(specs), outputs=outputs, weights=(), attrs={},
-        compulsory_bytes=sum(one.nbytes for one in (*specs, *outputs)), flops=case.flops, eager_launches=1,
+        compulsory_bytes=sum(item.nbytes for item in (*specs, *outputs)), flops=case.flops, eager_launches=1,
     )  # fmt: skip
-    registers = {one.expression: one.registers_per_thread for one in artifact.build.kernels}
+    registers = {item.expression: item.registers_per_thread for item in artifact.build.kernels}
     return build_profile(H100, "emulated:h100", counts, registers, facts)[0], artifact.build, facts
 
 

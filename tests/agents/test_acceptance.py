@@ -115,13 +115,13 @@ def test_a_tuned_child_needs_two_hundredths() -> None:
 
 def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
     """Whoever names a counter that any change moves could else make the best slower without end."""
-    known = [attempt(100, 10).model_copy(update={"accepted": True})]
+    existing = [attempt(100, 10).model_copy(update={"accepted": True})]
     for dram, time_us, fits in ((80, 11.5, True), (60, 12, True), (40, 13.5, False)):
         child = attempt(dram, time_us)
-        assert improves(known[-1], child, finding(DRAM))[0]
-        assert (drift_reason(child, known) is None) is fits
-        known.append(child.model_copy(update={"accepted": fits}))
-    assert "13.5 us" in (drift_reason(known[-1], known[:-1]) or "")
+        assert improves(existing[-1], child, finding(DRAM))[0]
+        assert (drift_reason(child, existing) is None) is fits
+        existing.append(child.model_copy(update={"accepted": fits}))
+    assert "13.5 us" in (drift_reason(existing[-1], existing[:-1]) or "")
 
 
 def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_holds_it_off() -> None:

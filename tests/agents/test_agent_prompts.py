@@ -50,17 +50,17 @@ def test_a_seed_prompt_shows_the_task_its_sizes_the_device_and_the_language() ->
 
 def test_a_coder_is_not_told_of_what_it_cannot_use() -> None:
     brief = workbench.brief("layernorm")
-    whole = launch_plan_page()
-    assert "## Torch operators" in whole
-    assert "## Tensor maps" in whole
+    complete = launch_plan_page()
+    assert "## Torch operators" in complete
+    assert "## Tensor maps" in complete
     emulated = launch_plan_page(replace(brief, device={"not supported here": "clusters, tensor maps"}))
     assert "## Torch operators" not in emulated
     assert "## Tensor maps" not in emulated
     policy = brief.task.policy.model_copy(update={"library": ("matmul",)})
     allowed = replace(brief, device={}, task=brief.task.model_copy(update={"policy": policy}))
-    assert launch_plan_page(allowed) == whole
+    assert launch_plan_page(allowed) == complete
     assert {line for line in emulated.splitlines() if line.startswith("## ")} == {
-        line for line in whole.splitlines() if line.startswith("## ")
+        line for line in complete.splitlines() if line.startswith("## ")
     } - {"## Torch operators", "## Tensor maps"}
 
 

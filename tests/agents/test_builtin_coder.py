@@ -122,8 +122,8 @@ def asked(name: str, operator: Operator, parent: Design | None = None, *history:
     """The design of the Coder's reply; ``history`` are correct attempts that came before, slower by their place."""
     brief = workbench.brief(name)
     past = tuple(made(name, design, number) for number, design in enumerate(history))
-    shown = more.pop("inspirations", ())
-    others = tuple(made(name, design, 50 + place, 20.0) for place, design in enumerate(shown))  # type: ignore[arg-type, var-annotated]
+    rendered = more.pop("inspirations", ())
+    others = tuple(made(name, design, 50 + position, 20.0) for position, design in enumerate(rendered))  # type: ignore[arg-type, var-annotated]
     request = CoderRequest(
         brief, operator, None if parent is None else made(name, parent, 40, 10.0), more.pop("finding", None), past,
         inspirations=others, **more,

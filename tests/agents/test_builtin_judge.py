@@ -58,8 +58,8 @@ def test_a_move_that_did_not_pay_is_not_named_again() -> None:
     failed = workbench.attempt(
         workbench.brief("softmax"), candidate("softmax", "warp-reduce"), number=1, finding=first, accepted=False
     )
-    again = assess("softmax", parent, parent, failed)
-    assert again.move != first.move
+    repeated = assess("softmax", parent, parent, failed)
+    assert repeated.move != first.move
 
 
 def test_it_stops_when_every_move_is_taken() -> None:

@@ -138,11 +138,13 @@ def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: 
     graph = trace_source(task, {})
     reference = Reference(task, SMALLER)
     at = workbench.Bench(reference, reference.inputs(5))
-    written = {one.plan + one.source.partition("\n")[2]: one for one in (render(graph, ALL), render(graph, Design()))}
-    for one in written.values():
-        resolved = workbench.resolve(one.plan, at)
-        built = workbench.build(compiler, one.source, resolved)
-        assert isinstance(built, Artifact), (built.errors, one.source)
+    written = {
+        item.plan + item.source.partition("\n")[2]: item for item in (render(graph, ALL), render(graph, Design()))
+    }
+    for item in written.values():
+        resolved = workbench.resolve(item.plan, at)
+        built = workbench.build(compiler, item.source, resolved)
+        assert isinstance(built, Artifact), (built.errors, item.source)
         for got, expected in zip(workbench.run(built, resolved, at), at.expected(), strict=True):
             assert got.dtype == expected.dtype
             assert got.shape == expected.shape

@@ -25,26 +25,26 @@ def diagnosed(case: Faulty, compiler: Compiler) -> tuple[Diagnosis, ...]:
 
 @pytest.mark.parametrize("case", FAULTY, ids=lambda case: case.name)
 def test_the_planted_fault_is_named_first(case: Faulty, compiler: Compiler) -> None:
-    found = diagnosed(case, compiler)
-    assert found[0].bottleneck is case.expected, [(one.bottleneck.value, round(one.share, 3)) for one in found]
-    assert found[0].curable
-    assert any(character.isdigit() for character in found[0].evidence)
+    result = diagnosed(case, compiler)
+    assert result[0].bottleneck is case.expected, [(item.bottleneck.value, round(item.share, 3)) for item in result]
+    assert result[0].curable
+    assert any(character.isdigit() for character in result[0].evidence)
 
 
 def test_a_kernel_at_the_floor_has_no_fault(compiler: Compiler) -> None:
-    found = diagnosed(SOUND, compiler)
-    assert not any(one.curable for one in found)
-    assert found[0].bottleneck is SOUND.expected
-    assert "1.00x the compulsory bytes" in found[0].evidence
+    result = diagnosed(SOUND, compiler)
+    assert not any(item.curable for item in result)
+    assert result[0].bottleneck is SOUND.expected
+    assert "1.00x the compulsory bytes" in result[0].evidence
 
 
 def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
-    found = diagnosed(next(case for case in FAULTY if case.name == "dynamic local array"), compiler)
-    curable = [one for one in found if one.curable]
-    assert [one.share for one in curable] == sorted((one.share for one in curable), reverse=True)
-    assert len({one.bottleneck for one in found}) == len(found)
-    assert all(0 < one.share <= 1 for one in found)
-    assert not found[-1].curable
+    result = diagnosed(next(case for case in FAULTY if case.name == "dynamic local array"), compiler)
+    curable = [item for item in result if item.curable]
+    assert [item.share for item in curable] == sorted((item.share for item in curable), reverse=True)
+    assert len({item.bottleneck for item in result}) == len(result)
+    assert all(0 < item.share <= 1 for item in result)
+    assert not result[-1].curable
 
 
 def test_every_metric_that_a_diagnosis_names_is_in_the_profile(compiler: Compiler) -> None:
@@ -81,14 +81,14 @@ def as_measured(emulated: Profile) -> Profile:
         return Metric(name=name, value=value, unit=unit, origin=Origin.MEASURED)
 
     def counters(kernel: KernelProfile) -> tuple[Metric, ...]:
-        limits = [one.value for one in kernel.metrics if one.name.startswith("kernelforge__limit_")]
-        hardware = [one for one in kernel.metrics if one.name.startswith(("dram__", "lts__", "l1tex__"))]
+        limits = [item.value for item in kernel.metrics if item.name.startswith("kernelforge__limit_")]
+        hardware = [item for item in kernel.metrics if item.name.startswith(("dram__", "lts__", "l1tex__"))]
         time = measured("gpu__time_duration.sum", 1e3 * max(limits), "ns")
-        return (time, *(measured(one.name, one.value, one.unit) for one in hardware))
+        return (time, *(measured(item.name, item.value, item.unit) for item in hardware))
 
-    kernels = tuple(one.model_copy(update={"metrics": counters(one), "hot_spots": ()}) for one in emulated.kernels)
-    hardware = [one for one in emulated.metrics if one.name.startswith(("dram__", "lts__", "l1tex__"))]
-    metrics = tuple(measured(one.name, one.value, one.unit) for one in hardware)
+    kernels = tuple(item.model_copy(update={"metrics": counters(item), "hot_spots": ()}) for item in emulated.kernels)
+    hardware = [item for item in emulated.metrics if item.name.startswith(("dram__", "lts__", "l1tex__"))]
+    metrics = tuple(measured(item.name, item.value, item.unit) for item in hardware)
     roofline = emulated.roofline.model_copy(update={"time_origin": Origin.MEASURED})
     return Profile(size="full", device="cuda:0", kernels=kernels, metrics=metrics, roofline=roofline)
 
@@ -99,8 +99,8 @@ def test_a_measured_profile_beside_the_counts_names_what_the_counts_alone_name(
 ) -> None:
     emulated, build, facts = profiled(case, compiler)
     merged = with_counts(as_measured(emulated), emulated)
-    found = diagnose(merged, build, facts, H100)
-    assert case.expected in {one.bottleneck for one in found[:2]}, [(one.bottleneck, one.share) for one in found]
+    result = diagnose(merged, build, facts, H100)
+    assert case.expected in {item.bottleneck for item in result[:2]}, [(item.bottleneck, item.share) for item in result]
 
 
 def test_where_the_time_was_measured_it_decides_how_much_is_waiting() -> None:

@@ -34,9 +34,9 @@ def test_a_reference_belongs_to_the_family_of_its_most_telling_operator(task: st
 
 def test_the_lessons_of_the_largest_gain_are_shown_and_no_more_than_a_few() -> None:
     many = [lesson(f"s{i}", gain=float(i)) for i in range(9)] + [lesson(f"m{i}", "matmul") for i in range(9)]
-    shown = select_lessons(many, ["softmax", "matmul"])
-    assert shown[:PER_FAMILY] == tuple(f"softmax: s{i}" for i in (8, 7, 6))
-    assert len(shown) == SHOWN
+    rendered = select_lessons(many, ["softmax", "matmul"])
+    assert rendered[:PER_FAMILY] == tuple(f"softmax: s{i}" for i in (8, 7, 6))
+    assert len(rendered) == SHOWN
     assert select_lessons(many, ["scan"]) == ()
 
 
@@ -63,13 +63,13 @@ def timed(number: int, time_us: float, action: str = "", *, accepted: bool = Tru
 
 def test_what_paid_and_what_did_not_is_written_down() -> None:
     history = [timed(0, 20.0), timed(1, 10.0, "stage the row"), timed(2, 10.0, "vectorise", accepted=False)]
-    found = BuiltinReflexion().reflect(workbench.brief("softmax"), history)
-    assert [one.text for one in found.lessons] == [
+    result = BuiltinReflexion().reflect(workbench.brief("softmax"), history)
+    assert [item.text for item in result.lessons] == [
         "Pays: stage the row (dram 2 -> 1)",
         "Did not pay: vectorise (dram 2 -> 1)",
     ]
-    assert {one.gain for one in found.lessons} == {2.0}
-    assert {one.family for one in found.lessons} == {"softmax"}
+    assert {item.gain for item in result.lessons} == {2.0}
+    assert {item.family for item in result.lessons} == {"softmax"}
 
 
 def test_a_task_that_taught_nothing_leaves_no_lesson() -> None:

@@ -53,8 +53,8 @@ def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
 
 
 def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_made_from(correct: Case) -> None:
-    assert [one.operator for one in correct.history] == [Operator.SEED, Operator.OPTIMISE]
-    assert all(one.evaluation.verdict is Verdict.OK and one.profile for one in correct.history)
+    assert [item.operator for item in correct.history] == [Operator.SEED, Operator.OPTIMISE]
+    assert all(item.evaluation.verdict is Verdict.OK and item.profile for item in correct.history)
     text = render_case("optimise", correct, Variation(sight=ProfileVisibility("full"))).text
     assert "## What its last change did" in text
 
@@ -107,8 +107,8 @@ def test_a_prompt_is_shown_with_its_lengths(
     real: tuple[TaskContext, Evaluator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = json.loads(run("show", "seed", "--suite", "core", "--task", "softmax", "--json").stdout)
+    rendered = json.loads(run("show", "seed", "--suite", "core", "--task", "softmax", "--json").stdout)
     prompt = render_case("seed", Case(real[0]))
-    assert shown["text"] == prompt.text
-    assert (shown["characters"], shown["stable_characters"]) == (len(prompt.text), prompt.stable)
-    assert 0 < shown["stable_tokens_estimate"] < shown["tokens_estimate"] == estimate_tokens(prompt.text)
+    assert rendered["text"] == prompt.text
+    assert (rendered["characters"], rendered["stable_characters"]) == (len(prompt.text), prompt.stable)
+    assert 0 < rendered["stable_tokens_estimate"] < rendered["tokens_estimate"] == estimate_tokens(prompt.text)

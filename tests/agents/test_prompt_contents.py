@@ -92,12 +92,12 @@ def test_without_sight_of_latency_there_is_no_time_and_no_speedup(metrics: str) 
     history = (samples.on_gpu(0, 31.4, 1.25), gpu)
     operators = (Operator.SEED, Operator.OPTIMISE, Operator.CONTRAST, Operator.FSR, Operator.CROSSOVER)
     texts = [
-        coder_prompt(CoderRequest(GPU_BRIEF, one, gpu, None, history, gpu, inspirations=history[:1], sight=sight)).text
-        for one in operators
+        coder_prompt(CoderRequest(GPU_BRIEF, item, gpu, None, history, gpu, inspirations=history[:1], sight=sight)).text
+        for item in operators
     ]
     texts.append(judge_prompt(JudgeRequest(GPU_BRIEF, gpu, history, history[0], 1, sight)).text)
-    shown = [text.partition("# Request")[2].partition("## Notes")[0] for text in texts]
-    for text in shown:
+    rendered = [text.partition("# Request")[2].partition("## Notes")[0] for text in texts]
+    for text in rendered:
         assert not re.search(r"\b(18\.5|31\.4|1\.7|1\.25|1\.2x|1\.6x)\b", text)
         assert not re.search(r"\d us\b|speedup|time_duration|Floor", text)
 
@@ -122,8 +122,8 @@ def test_on_an_emulated_device_times_are_said_to_be_modelled() -> None:
 def test_changes_against_the_parents_parent_come_largest_first_and_leave_out_what_stayed() -> None:
     after = samples.attempt(1, parent=0, seen=samples.profile(1_572_864, registers=40))
     text = coder(Operator.OPTIMISE, after, history=(SLOW, after), sight=FULL_SIGHT).text
-    told = text.partition("## What its last change did")[2].partition("##")[0]
-    lines = [line for line in told.splitlines() if line.startswith("- ")]
+    message = text.partition("## What its last change did")[2].partition("##")[0]
+    lines = [line for line in message.splitlines() if line.startswith("- ")]
     assert lines == [
         "- l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum: 12,582,912 -> 1,572,864 sector (-87.5%)",
         "- launch__registers_per_thread: 32 -> 40 register/thread (+25.0%)",
@@ -135,24 +135,27 @@ def test_what_a_change_was_meant_to_change_comes_first() -> None:
     finding = FINDING.model_copy(update={"metrics": ("+launch__registers_per_thread",)})
     after = samples.attempt(1, parent=0, seen=samples.profile(1_572_864, registers=40), finding=finding)
     text = coder(Operator.OPTIMISE, after, history=(SLOW, after), sight=FULL_SIGHT).text
-    told = text.partition("## What its last change did")[2].partition("##")[0]
-    assert told.index("launch__registers_per_thread") < told.index("l1tex__t_sectors")
+    message = text.partition("## What its last change did")[2].partition("##")[0]
+    assert message.index("launch__registers_per_thread") < message.index("l1tex__t_sectors")
 
 
 def test_a_judge_sees_how_the_candidate_differs_from_the_best() -> None:
     worse = samples.attempt(3, parent=0, seen=samples.profile(12_582_912, registers=64))
     text = judge_prompt(JudgeRequest(BRIEF, worse, (*HISTORY, worse), FAST, 1, FULL_SIGHT)).text
-    told = text.partition("## Against the best")[2].partition("##")[0]
-    assert "those of attempt 1, the best so far" in told
-    assert "launch__registers_per_thread: 32 -> 64" in told
+    message = text.partition("## Against the best")[2].partition("##")[0]
+    assert "those of attempt 1, the best so far" in message
+    assert "launch__registers_per_thread: 32 -> 64" in message
 
 
 def test_technique_and_sample_are_asked_for_only_when_given() -> None:
-    plain, asked = coder(Operator.FSR, FAST).text, coder(Operator.FSR, FAST, technique="use cp.async", sample=3).text
+    plain, requested = (
+        coder(Operator.FSR, FAST).text,
+        coder(Operator.FSR, FAST, technique="use cp.async", sample=3).text,
+    )
     assert "## Technique" not in plain
     assert "One of several" not in plain
-    assert "use cp.async" in asked
-    assert "This is attempt 4 of several" in asked
+    assert "use cp.async" in requested
+    assert "This is attempt 4 of several" in requested
 
 
 def test_lessons_are_shown_where_there_are_any() -> None:

@@ -80,24 +80,24 @@ def every_prompt(text: str) -> list[Prompt]:
         (Operator.SEED, None), (Operator.SEED, bad), (Operator.REPAIR, bad), (Operator.OPTIMISE, good),
         (Operator.FSR, good), (Operator.FSR, bad), (Operator.CONTRAST, good), (Operator.CROSSOVER, good),
     ]  # fmt: skip
-    found = [
+    result = [
         coder_prompt(
-            CoderRequest(brief, one, of, good.finding, history, seed, inspirations=(seed, bad), sight=FULL_SIGHT)
+            CoderRequest(brief, item, of, good.finding, history, seed, inspirations=(seed, bad), sight=FULL_SIGHT)
         )
-        for one, of in operators
+        for item, of in operators
     ]
-    found += [judge_prompt(JudgeRequest(brief, of, history, seed, sight=FULL_SIGHT)) for of in (good, bad)]
-    return [*found, reflexion_prompt(brief, history, ("softmax",))]
+    result += [judge_prompt(JudgeRequest(brief, of, history, seed, sight=FULL_SIGHT)) for of in (good, bad)]
+    return [*result, reflexion_prompt(brief, history, ("softmax",))]
 
 
 @given(HOSTILE)
 @settings(max_examples=25, deadline=None, derandomize=True)
 def test_what_others_write_stays_inside_its_fence(text: str) -> None:
     for prompt in every_prompt(text):
-        ours = list(outside_fences(prompt.text))
-        assert not any(CANARY in line for line in ours)
-        assert "49" not in "\n".join(ours)
-        assert sum(line.startswith("# Request") for line in ours) == 1
+        own = list(outside_fences(prompt.text))
+        assert not any(CANARY in line for line in own)
+        assert "49" not in "\n".join(own)
+        assert sum(line.startswith("# Request") for line in own) == 1
         assert prompt.text[prompt.stable :].startswith("# Request")
         assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2028\u2029\ud800-\udfff]", prompt.text)
         prompt.text.encode()

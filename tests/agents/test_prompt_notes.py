@@ -37,14 +37,14 @@ def test_every_bottleneck_has_a_note(bottleneck: Bottleneck) -> None:
 
 
 def test_the_first_bottleneck_has_its_own_notes_first_and_no_more_than_two() -> None:
-    found = notes_for([Bottleneck.BANK_CONFLICT, Bottleneck.SPILLS], ["softmax"])
-    assert found[0].bottlenecks[0] is Bottleneck.BANK_CONFLICT
-    assert [Bottleneck.BANK_CONFLICT in note.bottlenecks for note in found] == [True, True, False, False]
+    result = notes_for([Bottleneck.BANK_CONFLICT, Bottleneck.SPILLS], ["softmax"])
+    assert result[0].bottlenecks[0] is Bottleneck.BANK_CONFLICT
+    assert [Bottleneck.BANK_CONFLICT in note.bottlenecks for note in result] == [True, True, False, False]
 
 
 def test_notes_are_bounded_and_none_comes_twice() -> None:
-    found = notes_for(list(Bottleneck), [*FAMILIES])
-    assert len(found) == len({note.id for note in found}) == NOTES_SHOWN
+    result = notes_for(list(Bottleneck), [*FAMILIES])
+    assert len(result) == len({note.id for note in result}) == NOTES_SHOWN
     assert notes_for([], [*FAMILIES]) == ()
 
 

@@ -72,14 +72,14 @@ class Asked:
 
 @pytest.mark.parametrize(("operator", "insists"), [(Operator.CONTRAST, True), (Operator.FSR, False)])
 def test_only_contrast_insists_on_the_parts(operator: Operator, insists: bool) -> None:
-    asked = Asked()
+    requested = Asked()
     request = CoderRequest(BRIEF, operator, SLOW, None, HISTORY, FAST, inspirations=(SLOW, FAST))
-    assert LLMCoder("test", asked).propose(request).text == GOOD
-    asked.check(GOOD)
+    assert LLMCoder("test", requested).propose(request).text == GOOD
+    requested.check(GOOD)
     if insists:
         with pytest.raises(CandidateError, match="three parts"):
-            asked.check(BLOCKS)
+            requested.check(BLOCKS)
     else:
-        asked.check(BLOCKS)
+        requested.check(BLOCKS)
     with pytest.raises(CandidateError):
-        asked.check(GOOD.replace("```cuda", "```text"))
+        requested.check(GOOD.replace("```cuda", "```text"))

@@ -69,25 +69,25 @@ class Nobody:
 
 def test_a_good_reply_is_read_and_its_messages_are_kept() -> None:
     script = Script(reply(GOOD))
-    found = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
-    assert found.generators == (ProposedGenerator(**GOOD),)
-    assert [one.role for one in found.messages] == ["prompt", "reply"]
+    result = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
+    assert result.generators == (ProposedGenerator(**GOOD),)
+    assert [item.role for item in result.messages] == ["prompt", "reply"]
     (question,) = script.questions
     assert (question.agent, question.task, question.schema) == ("tester", "layernorm", tester.TesterForm)
 
 
 def test_a_plan_outside_the_language_is_told_and_asked_for_again() -> None:
     script = Script(reply(GOOD, BAD), reply(GOOD))
-    found = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
-    assert [one.name for one in found.generators] == ["offset"]
+    result = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
+    assert [item.name for item in result.generators] == ["offset"]
     (complaint,) = script.complaints
     assert "generator 'shell': line 1: the plan language has no import" in complaint
 
 
 def test_a_reply_that_cannot_be_read_in_the_end_proposes_nothing() -> None:
-    found = tester.LLMTester("script", Script("no", "no", "no")).propose(workbench.brief("layernorm"))
-    assert found.generators == ()
-    assert len(found.messages) == 4
+    result = tester.LLMTester("script", Script("no", "no", "no")).propose(workbench.brief("layernorm"))
+    assert result.generators == ()
+    assert len(result.messages) == 4
 
 
 @pytest.mark.parametrize(
@@ -167,11 +167,11 @@ def test_the_built_in_tester_proposes_what_the_oracle_admits(zygote: Zygote, tas
             brief, make_tester("builtin", Providers(LLMSettings()), Nobody()), oracle
         )
     assert 2 <= len(agreed) <= MAX_GENERATORS
-    for one in agreed:
-        assert one.admitted, (one.name, one.reason)
-        assert "small" in one.sizes or one.reason
+    for item in agreed:
+        assert item.admitted, (item.name, item.reason)
+        assert "small" in item.sizes or item.reason
     prompt, answer = messages
-    assert [one.plan for one in tester.parse_tests(answer.content)] == [one.plan for one in agreed]
+    assert [item.plan for item in tester.parse_tests(answer.content)] == [item.plan for item in agreed]
     assert "# Input generators" in prompt.content
 
 

@@ -137,8 +137,8 @@ def test_a_stop_ends_the_wait_for_a_place_and_for_a_minute() -> None:
     with full.slot(0), ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(wait_for, some) for some in (full, slow)]
         stop.set()
-        said = [one.result(60) for one in waiting]
-    assert said == ["stopped while waiting for other calls to end", "stopped while waiting for a limit per minute"]
+        text = [item.result(60) for item in waiting]
+    assert text == ["stopped while waiting for other calls to end", "stopped while waiting for a limit per minute"]
 
 
 def test_batches_have_limits_of_their_own() -> None:

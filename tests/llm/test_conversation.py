@@ -94,10 +94,10 @@ def test_a_usable_reply_is_the_answer_and_says_what_it_cost() -> None:
     answer = conversing(model, meter).ask(question())
     assert answer.text == "usable"
     assert roles(answer.messages) == [("prompt", "the prompt"), ("reply", "usable")]
-    asked, said = answer.messages
-    assert asked.usage is None
-    assert said.usage == Usage(model="m", input_tokens=100, output_tokens=20, seconds=1.0, dollars=0.12)
-    assert meter.usages == [said.usage]
+    requested, text = answer.messages
+    assert requested.usage is None
+    assert text.usage == Usage(model="m", input_tokens=100, output_tokens=20, seconds=1.0, dollars=0.12)
+    assert meter.usages == [text.usage]
     assert {(message.agent, message.provider) for message in answer.messages} == {("coder", "openai:m?effort=low")}
 
 

@@ -147,18 +147,18 @@ def everything_about(error):
     """All that a careless report of an exception could print."""
     seen, waiting, text = set(), [error], ""
     while waiting:
-        one = waiting.pop()
-        if one is None or id(one) in seen:
+        item = waiting.pop()
+        if item is None or id(item) in seen:
             continue
-        seen.add(id(one))
-        waiting += [one.__cause__, one.__context__]
-        report = traceback.TracebackException.from_exception(one, capture_locals=True)
+        seen.add(id(item))
+        waiting += [item.__cause__, item.__context__]
+        report = traceback.TracebackException.from_exception(item, capture_locals=True)
         # The frame of this test's own caller holds the key that it planted.
         report.stack = traceback.StackSummary.from_list(
             [frame for frame in report.stack if Path(frame.filename).name != Path(__file__).name]
         )
         report.__cause__ = report.__context__ = None
-        text += "".join(report.format()) + repr(one) + repr(vars(one))
+        text += "".join(report.format()) + repr(item) + repr(vars(item))
     return text
 
 

@@ -101,8 +101,8 @@ def test_only_what_the_specification_says_is_sent(connect, wire):
     server, model = connect()
     model.complete(ask())
     body = server.calls[0].body
-    ours = {"responses": {"store"}, "chat": {"stream_options"}, "messages": {"max_tokens"}}[wire]
-    assert set(body) == {"model", "stream", "input" if wire == "responses" else "messages"} | ours
+    own = {"responses": {"store"}, "chat": {"stream_options"}, "messages": {"max_tokens"}}[wire]
+    assert set(body) == {"model", "stream", "input" if wire == "responses" else "messages"} | own
     if wire == "messages":
         from kernelforge.llm.anthropic import DEFAULT_MAX_TOKENS
 

@@ -130,7 +130,7 @@ def test_a_model_answers_through_its_sdk(make, fake_llm, provider: str, monkeypa
     spec, meter = f"{provider}:m?base_url={url}", Purse()
     answer = ask(make(prices={f"{provider}:m": PRICE}).answerer(spec, meter))
     assert answer.text == "hello"
-    assert [(one.role, one.content, one.provider) for one in answer.messages] == [
+    assert [(item.role, item.content, item.provider) for item in answer.messages] == [
         ("prompt", "prompt", spec),
         ("reply", "hello", spec),
     ]
@@ -147,11 +147,11 @@ def test_a_price_that_nobody_knows_stays_unknown(make, fake_llm) -> None:
 
 
 def test_the_settings_name_the_server_of_openai_models_that_name_none(make, fake_llm) -> None:
-    ours, theirs = fake_llm(), fake_llm()
-    providers = make(base_url=ours.openai_url)
+    own, theirs = fake_llm(), fake_llm()
+    providers = make(base_url=own.openai_url)
     ask(providers.answerer("openai:m", Purse()))
     ask(providers.answerer(f"openai:m?base_url={theirs.openai_url}", Purse()))
-    assert (len(ours.calls), len(theirs.calls)) == (1, 1)
+    assert (len(own.calls), len(theirs.calls)) == (1, 1)
 
 
 def test_a_model_with_other_options_shares_its_limits(make, fake_llm) -> None:

@@ -73,7 +73,7 @@ def test_a_prompt_gets_the_reply_that_it_got(record) -> None:
     some = providers()
     answer = ask(some, spec, "q")
     assert answer.text == "s"
-    assert [(one.role, one.content, one.provider, one.usage) for one in answer.messages] == [
+    assert [(item.role, item.content, item.provider, item.usage) for item in answer.messages] == [
         ("prompt", "q", spec, None),
         ("reply", "s", spec, None),
     ]
@@ -99,7 +99,7 @@ def test_a_conversation_is_replayed_to_its_end_with_its_complaints(record) -> No
     for check in (refuse, lambda text: None):
         answer = providers().answerer(spec, Free()).ask(Question("coder", "softmax", Prompt("p"), check))
         assert answer.text == "good"
-        assert [one.content for one in answer.messages] == texts
+        assert [item.content for item in answer.messages] == texts
 
 
 def test_the_same_prompt_gets_the_recorded_replies_one_after_the_other_and_then_none(record) -> None:
@@ -115,8 +115,8 @@ def test_samples_get_their_own_replies_whoever_asks_first(record) -> None:
     for order in (range(8), reversed(range(8))):
         some = providers()
         with ThreadPoolExecutor(8) as pool:
-            asked = {sample: pool.submit(ask, some, spec, "p", sample=sample) for sample in order}
-        assert {sample: future.result().text for sample, future in asked.items()} == {
+            requested = {sample: pool.submit(ask, some, spec, "p", sample=sample) for sample in order}
+        assert {sample: future.result().text for sample, future in requested.items()} == {
             sample: f"reply {sample}" for sample in range(8)
         }
 
@@ -138,7 +138,7 @@ def test_a_resumed_run_gets_what_the_run_would_have_got(record, before: int, opt
         ask(first, spec, "p", agent="judge")  # the reply that the kill lost
     second.recall("softmax", journal)
     rest = [ask(second, spec, "p", agent="judge").text for _ in range(4 - before)]
-    replies = [one.content for one in journal if one.role == "reply"] + rest
+    replies = [item.content for item in journal if item.role == "reply"] + rest
     assert replies == ["reply 0", "reply 0", "reply 1", "reply 1"]
     with pytest.raises(ProviderError):
         ask(second, spec, "p", agent="judge")
@@ -162,16 +162,16 @@ def test_what_others_said_uses_up_nothing(record) -> None:
 def test_a_miss_says_which_prompt_and_where_it_differs_from_the_nearest(record) -> None:
     prompts = ["# Task\nsame\nfar off\nentirely\nother", "# Task\nsame\nrounds: 3\nend"]
     spec = record(*(("coder", "softmax", [prompt, "r"]) for prompt in prompts))
-    asked = "# Task\nsame\nrounds: 4\nend"
+    requested = "# Task\nsame\nrounds: 4\nend"
     with pytest.raises(ProviderError) as caught:
-        ask(providers(), spec, asked)
-    said = str(caught.value)
+        ask(providers(), spec, requested)
+    text = str(caught.value)
     assert not caught.value.passing
-    for part in ("coder", "'softmax'", sha256_of(asked), "line 3 of the file", "line 3 of the prompt"):
-        assert part in said
-    assert "recorded: 'rounds: 3\\n'" in said
-    assert "asked:    'rounds: 4\\n'" in said
-    assert "?match=order" in said
+    for part in ("coder", "'softmax'", sha256_of(requested), "line 3 of the file", "line 3 of the prompt"):
+        assert part in text
+    assert "recorded: 'rounds: 3\\n'" in text
+    assert "asked:    'rounds: 4\\n'" in text
+    assert "?match=order" in text
 
 
 @pytest.mark.parametrize(("asked", "shown"), [("a\nb\nc", "'c'"), ("a\nb", "'b'"), ("a", "'a'")])
@@ -200,7 +200,7 @@ def test_in_order_the_prompt_does_not_matter_but_agent_and_task_do(record) -> No
     first = ask(some, spec, "changed")
     assert first.text == "c0"
     assert first.messages[0].content == "changed", "what is kept is what was asked"
-    assert {one.provider for one in first.messages} == {spec}
+    assert {item.provider for item in first.messages} == {spec}
     assert ask(some, spec, "changed", agent="judge").text == "j0"
     assert ask(some, spec, "changed too").text == "c1"
     assert ask(some, spec, "changed", task="gelu").text == "g0"

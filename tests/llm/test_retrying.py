@@ -78,10 +78,10 @@ def test_used_up_retries_say_how_many_tries_the_last_reason_and_what_to_do() -> 
     call = Flaky(*(busy() for _ in range(3)), ProviderError("the server is on fire", passing=True))
     with pytest.raises(ProviderError) as caught:
         with_retries(call, name="openai:m", retries=3, sleep=lambda seconds: None)
-    said = str(caught.value)
+    text = str(caught.value)
     for part in ("openai:m", "the server is on fire", "kernelforge resume"):
-        assert part in said
-    assert re.search(r"4 tries over \d+ s", said)
+        assert part in text
+    assert re.search(r"4 tries over \d+ s", text)
     assert not caught.value.passing
 
 

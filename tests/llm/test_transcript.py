@@ -46,7 +46,7 @@ def test_a_conversation_is_a_prompt_with_all_its_complaints() -> None:
         *said("coder", "another", "reply"),
         *said("tester", "never answered"),
     )
-    assert [[(one.content, two.content) for one, two in talk] for talk in conversations(messages)] == [
+    assert [[(item.content, two.content) for item, two in talk] for talk in conversations(messages)] == [
         [("j", "finding")],
         [("c", "bad"), (complaint("why"), "good")],
         [("another", "reply")],
@@ -67,9 +67,9 @@ def test_what_was_said_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("judge", "softmax", 4, ("stop",)),
         ("coder", "gelu", 5, ("of another task",)),
     ]
-    begin, again = talks[0].lines
+    begin, repeated = talks[0].lines
     assert (begin.prompt, begin.sha256, begin.turn, begin.usage) == (odd, sha256_of(odd), 0, spent)
-    assert (again.prompt, again.turn, again.written_by) == (complaint("why"), 1, "a person")
+    assert (repeated.prompt, repeated.turn, repeated.written_by) == (complaint("why"), 1, "a person")
 
 
 def test_conversations_that_begin_alike_are_numbered_within_their_task(tmp_path: Path) -> None:

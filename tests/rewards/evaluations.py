@@ -27,7 +27,7 @@ def side(name: str, samples: list[float]) -> SideTimes:
 @st.composite
 def timings(draw: st.DrawFn) -> Timing:
     """Sides of any times and numbers of samples; those compared with are any of the baselines."""
-    ours = side("candidate", draw(st.lists(times_us, min_size=1, max_size=9)))
+    own = side("candidate", draw(st.lists(times_us, min_size=1, max_size=9)))
     names = draw(st.lists(st.sampled_from(["eager", "compile", "cublas"]), unique=True))
     baselines = tuple(side(name, draw(st.lists(times_us, min_size=1, max_size=9))) for name in names)
     compared = names[: draw(st.integers(0, len(names)))]
@@ -35,7 +35,7 @@ def timings(draw: st.DrawFn) -> Timing:
     for name in compared:
         speedup = draw(speedups)
         ratios.append(Ratio(baseline=name, speedup=speedup, interval=(speedup / 2, min(2 * speedup, 1e300)), blocks=4))
-    changes = {"candidate": ours, "baselines": baselines, "ratios": tuple(ratios)}
+    changes = {"candidate": own, "baselines": baselines, "ratios": tuple(ratios)}
     fastest = compared[0] if compared else None
     return make_timing(coverage=draw(st.none() | st.floats(0.01, 1)), fastest=fastest, **changes)
 
@@ -65,7 +65,7 @@ def correct(draw: st.DrawFn) -> Evaluation:
 @st.composite
 def incorrect(draw: st.DrawFn) -> Evaluation:
     """Every verdict but OK and INFRA, at every stage."""
-    verdict = draw(st.sampled_from([one for one in Verdict if one not in (Verdict.OK, Verdict.INFRA)]))
+    verdict = draw(st.sampled_from([item for item in Verdict if item not in (Verdict.OK, Verdict.INFRA)]))
     return make_evaluation(verdict, stage=draw(st.sampled_from(STAGES)), build=None)
 
 
@@ -87,8 +87,8 @@ sources = st.none() | st.integers(0, 300_000).map(lambda length: "x" * length)
 
 def timed(speedup: float, samples: int = 14, **changes: Any) -> Evaluation:
     """OK on a GPU, with steady samples: as fast against eager and torch.compile as said, by every figure."""
-    ours, theirs = side("candidate", [10.0] * samples), [10.0 * speedup] * samples
+    own, theirs = side("candidate", [10.0] * samples), [10.0 * speedup] * samples
     baselines = (side("eager", theirs), side("compile", theirs))
-    timing = make_timing(10.0, speedup, candidate=ours, baselines=baselines, coverage=1.0)
+    timing = make_timing(10.0, speedup, candidate=own, baselines=baselines, coverage=1.0)
     figures = {"speedup": speedup, "speedup_lower": speedup, "speedup_eager": speedup, "timing": timing}
     return make_evaluation(**({"fingerprint": GPU, "performance": measured(**figures)} | changes))

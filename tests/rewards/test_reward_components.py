@@ -17,11 +17,11 @@ NAMES = set(Components.model_fields)
 @settings(max_examples=60, deadline=None)
 @given(evaluations)
 def test_every_key_is_always_there_and_gates_are_zero_or_one(evaluation: Evaluation) -> None:
-    found = components(evaluation)
-    assert set(found.model_dump()) == NAMES
-    gates = {found.format, found.built, found.correct, found.policy}
+    result = components(evaluation)
+    assert set(result.model_dump()) == NAMES
+    gates = {result.format, result.built, result.correct, result.policy}
     assert gates == {None} if evaluation.verdict is Verdict.INFRA else gates <= {0.0, 1.0}
-    assert Components.model_validate_json(found.model_dump_json()) == found
+    assert Components.model_validate_json(result.model_dump_json()) == result
 
 
 def test_infra_says_nothing() -> None:
@@ -42,27 +42,27 @@ def test_infra_says_nothing() -> None:
     ],
 )
 def test_gates_say_how_far_it_came(verdict: Verdict, stage: str, gates: tuple[int, int, int, int]) -> None:
-    found = components(make_evaluation(verdict, stage=stage))
-    assert (found.format, found.built, found.correct, found.policy) == gates
+    result = components(make_evaluation(verdict, stage=stage))
+    assert (result.format, result.built, result.correct, result.policy) == gates
 
 
 def test_a_measured_speedup_comes_with_both_ends_and_coverage() -> None:
     performance = measured(
         speedup=2.0, speedup_lower=1.9, speedup_eager=3.0, timing=make_timing(speedup=2.0, coverage=0.75)
     )
-    found = components(make_evaluation(fingerprint=GPU, performance=performance))
-    assert (found.speedup_lower, found.speedup, found.speedup_upper, found.coverage) == (1.9, 2.0, 2.02, 0.75)
+    result = components(make_evaluation(fingerprint=GPU, performance=performance))
+    assert (result.speedup_lower, result.speedup, result.speedup_upper, result.coverage) == (1.9, 2.0, 2.02, 0.75)
 
 
 def test_a_modelled_time_has_no_speedup_and_no_coverage() -> None:
-    found = components(make_evaluation())
-    assert (found.speedup, found.speedup_lower, found.speedup_upper, found.coverage) == (None,) * 4
+    result = components(make_evaluation())
+    assert (result.speedup, result.speedup_lower, result.speedup_upper, result.coverage) == (None,) * 4
 
 
 def test_a_time_in_quarantine_has_no_speedup_and_no_coverage() -> None:
     doubtful = measured(timing=make_timing(coverage=1.0), quarantined="below the floor")
-    found = components(make_evaluation(fingerprint=GPU, performance=doubtful))
-    assert (found.correct, found.speedup, found.speedup_upper, found.coverage) == (1, None, None, None)
+    result = components(make_evaluation(fingerprint=GPU, performance=doubtful))
+    assert (result.correct, result.speedup, result.speedup_upper, result.coverage) == (1, None, None, None)
 
 
 def test_cost_is_of_compiler_oracle_and_device() -> None:

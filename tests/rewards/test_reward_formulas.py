@@ -74,14 +74,14 @@ def test_cuda_l1_keeps_what_varies_within_buckets_alone() -> None:
 
 
 def test_cuda_l1_buckets_are_in_order_and_nearly_equal() -> None:
-    assert bucket_means([float(one) for one in range(14)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5]
-    assert bucket_means([float(one) for one in range(8)]) == [0, 1, 2, 3, 4, 5, 6.5]
+    assert bucket_means([float(item) for item in range(14)]) == [0.5, 2.5, 4.5, 6.5, 8.5, 10.5, 12.5]
+    assert bucket_means([float(item) for item in range(8)]) == [0, 1, 2, 3, 4, 5, 6.5]
 
 
 def test_cuda_l1_pairs_sides_of_different_lengths_by_position() -> None:
     # The candidate slows down by half, and eager with it: every pair has the same ratio.
-    ours, theirs = [10.0] * 7 + [15.0] * 7, [20.0] * 14 + [30.0] * 14
-    scored = reward("cuda-l1/1", sampled(ours, theirs))
+    own, theirs = [10.0] * 7 + [15.0] * 7, [20.0] * 14 + [30.0] * 14
+    scored = reward("cuda-l1/1", sampled(own, theirs))
     assert (scored.value, scored.components["variance"]) == (2.0, 0.0)
 
 

@@ -45,7 +45,7 @@ def test_what_was_stored_gives_the_same_reward_again(
 @given(incorrect(), correct(), sources)
 def test_incorrect_never_beats_correct(wrong: Evaluation, right: Evaluation, source: str | None) -> None:
     for name in POLICIES:
-        lost, won = (reward(name, one, Context(source)).value for one in (wrong, right))
+        lost, won = (reward(name, item, Context(source)).value for item in (wrong, right))
         assert lost is not None, name
         assert won is None or lost <= won, name
 
@@ -54,7 +54,7 @@ def test_incorrect_never_beats_correct(wrong: Evaluation, right: Evaluation, sou
 @given(incorrect(), st.floats(0.01, 100))
 def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, speedup: float) -> None:
     for name in POLICIES:
-        lost, won = (reward(name, one, Context("x" * 250_000)).value for one in (wrong, timed(speedup)))
+        lost, won = (reward(name, item, Context("x" * 250_000)).value for item in (wrong, timed(speedup)))
         assert lost is not None
         assert won is not None
         assert lost < won, name

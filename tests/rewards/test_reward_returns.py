@@ -30,13 +30,13 @@ def test_without_discount_each_turn_is_its_own() -> None:
 
 @given(rewards, st.floats(0, 1))
 def test_a_return_is_the_discounted_sum_of_what_follows(turns: list[float | None], discount: float) -> None:
-    for place, one in enumerate(discounted_returns(turns, discount)):
-        later = turns[place:] if discount else turns[place : place + 1]
+    for position, item in enumerate(discounted_returns(turns, discount)):
+        later = turns[position:] if discount else turns[position : position + 1]
         if None in later:
-            assert one is None
+            assert item is None
         else:
-            known = [score for score in later if score is not None]
-            assert one == pytest.approx(math.fsum(discount**at * score for at, score in enumerate(known)))
+            existing = [score for score in later if score is not None]
+            assert item == pytest.approx(math.fsum(discount**at * score for at, score in enumerate(existing)))
 
 
 @pytest.mark.parametrize("discount", [-0.1, 1.1, math.nan])
@@ -58,12 +58,12 @@ def test_smoothing_clips_at_one_and_a_half_deviations() -> None:
 
 @given(rewards)
 def test_leaving_one_out_compares_with_the_mean_of_the_others(returns: list[float | None]) -> None:
-    for place, one in enumerate(leave_one_out(returns)):
-        own = returns[place]
-        others = [score for at, score in enumerate(returns) if at != place and score is not None]
+    for position, item in enumerate(leave_one_out(returns)):
+        own = returns[position]
+        others = [score for at, score in enumerate(returns) if at != position and score is not None]
         if own is None:
-            assert one is None
+            assert item is None
         elif not others:
-            assert one == 0
+            assert item == 0
         else:
-            assert one == pytest.approx(own - math.fsum(others) / len(others), abs=1e-9)
+            assert item == pytest.approx(own - math.fsum(others) / len(others), abs=1e-9)

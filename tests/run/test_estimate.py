@@ -39,8 +39,8 @@ def config(**changes: Any) -> RunConfig:
 
 @lru_cache(maxsize=1)
 def brief() -> TaskContext:
-    (found,) = task_contexts(config())
-    return found
+    (result,) = task_contexts(config())
+    return result
 
 
 def estimated(*earlier: Attempt, **changes: Any) -> Estimate:
@@ -55,10 +55,10 @@ def reply_of(tokens: int, provider: str = "openai:m") -> Attempt:
 
 
 def test_an_estimate_needs_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    told = brief()
+    message = brief()
     monkeypatch.delenv("OPENAI_API_KEY")
     monkeypatch.chdir(tmp_path)
-    assert estimate(config(keys=False), [told], ()).dollars is not None
+    assert estimate(config(keys=False), [message], ()).dollars is not None
     with pytest.raises(UsageError, match="OPENAI_API_KEY"):
         config()
 
@@ -93,23 +93,28 @@ def test_budgets_that_would_bind_are_named() -> None:
 
 
 def test_a_method_without_a_judge_asks_none() -> None:
-    assert [one.agent for one in estimated(strategy="best-of-n").agents] == ["coder"]
+    assert [item.agent for item in estimated(strategy="best-of-n").agents] == ["coder"]
 
 
 def test_mixed_coders_share_the_rounds() -> None:
-    calls = [one.calls for one in estimated(coder=("openai:m", "builtin")).agents if one.agent == "coder"]
+    calls = [item.calls for item in estimated(coder=("openai:m", "builtin")).agents if item.agent == "coder"]
     assert calls == [3, 2]
 
 
 def test_batches_cost_half() -> None:
-    whole, batched = estimated().dollars, estimated(llm=LLMSettings(prices=PRICES, batch=True)).dollars
-    assert whole is not None
-    assert batched == pytest.approx(whole / 2)
+    complete, batched = estimated().dollars, estimated(llm=LLMSettings(prices=PRICES, batch=True)).dollars
+    assert complete is not None
+    assert batched == pytest.approx(complete / 2)
 
 
 def test_the_tester_and_the_lessons_are_counted() -> None:
     agents = estimated(tester="openai:m", memory="run", judge="openai:m").agents
-    assert [(one.agent, one.calls) for one in agents] == [("coder", 5), ("judge", 4), ("tester", 1), ("reflexion", 1)]
+    assert [(item.agent, item.calls) for item in agents] == [
+        ("coder", 5),
+        ("judge", 4),
+        ("tester", 1),
+        ("reflexion", 1),
+    ]
 
 
 def test_a_gpu_takes_its_time_for_timing_and_earlier_runs_on_any_of_its_gpus_tell_more() -> None:

@@ -24,15 +24,15 @@ pytestmark = pytest.mark.usefixtures("warm_zygotes")
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Whether somebody held each run at the moment from which others see it."""
-    found: list[bool] = []
+    result: list[bool] = []
     journal = Store.start_run
 
     def start_run(store: Store, run: Run) -> None:
         journal(store, run)
-        found.append(store.is_live(run.id))
+        result.append(store.is_live(run.id))
 
     monkeypatch.setattr(Store, "start_run", start_run)
-    return found
+    return result
 
 
 def stopped() -> StopSignal:
@@ -49,9 +49,14 @@ def test_a_run_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]
 
 
 def test_a_run_of_submissions_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
-    told: dict[str, Any] = {"device": "emulated:h100", "coder": "mcp:x", "budget": Budget(), "allow_unconfined": False}
+    message: dict[str, Any] = {
+        "device": "emulated:h100",
+        "coder": "mcp:x",
+        "budget": Budget(),
+        "allow_unconfined": False,
+    }
     with open_store(tmp_path) as store:
-        SubmissionRun(external_config("core", "0" * 16, ("gelu",), **told), store).close()
+        SubmissionRun(external_config("core", "0" * 16, ("gelu",), **message), store).close()
     assert seen == [True]
 
 

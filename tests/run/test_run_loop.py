@@ -68,10 +68,10 @@ def test_an_accepted_move_cut_the_counter_it_named(attempts: list[Attempt]) -> N
 
 def test_everything_said_is_journalled(attempts: list[Attempt]) -> None:
     for attempt in attempts:
-        said = {(message.agent, message.role) for message in attempt.messages}
-        assert {("coder", "prompt"), ("coder", "reply")} <= said
+        text = {(message.agent, message.role) for message in attempt.messages}
+        assert {("coder", "prompt"), ("coder", "reply")} <= text
         if attempt.number > 0:
-            assert {("judge", "prompt"), ("judge", "reply")} <= said
+            assert {("judge", "prompt"), ("judge", "reply")} <= text
 
 
 def test_a_modelled_time_earns_no_speed_reward(attempts: list[Attempt]) -> None:

@@ -251,15 +251,15 @@ def test_the_judge_reads_measured_times_beside_the_emulators_counts(finished: Ru
 def test_tasks_spread_over_both_gpus_and_each_stays_on_one(finished: Runs) -> None:
     places: dict[str, set[tuple[str, str | None]]] = {}
     for attempt in finished.attempts:
-        told = attempt.evaluation.fingerprint
-        places.setdefault(attempt.task, set()).add((told.device, told.gpu_uuid))
-    assert [len(found) for found in places.values()] == [1, 1]
-    assert {device for found in places.values() for device, _ in found} == {"cuda:0", "cuda:1"}
+        message = attempt.evaluation.fingerprint
+        places.setdefault(attempt.task, set()).add((message.device, message.gpu_uuid))
+    assert [len(result) for result in places.values()] == [1, 1]
+    assert {device for result in places.values() for device, _ in result} == {"cuda:0", "cuda:1"}
     assert len(set.union(*places.values())) == 2
 
 
 def test_a_fingerprint_names_the_jail_that_the_gpus_runner_has(finished: Runs) -> None:
-    assert {one.evaluation.fingerprint.jail for one in finished.attempts} == {Zygote("gpu-runner").tier}
+    assert {item.evaluation.fingerprint.jail for item in finished.attempts} == {Zygote("gpu-runner").tier}
 
 
 def test_reports_work_on_a_measured_run(finished: Runs) -> None:
@@ -270,10 +270,10 @@ def test_reports_work_on_a_measured_run(finished: Runs) -> None:
     assert drawn(leaderboard_lines(leaderboard([records])))
     assert board.key.origin is Origin.MEASURED
     for attempt in records.attempts:
-        parent = next((one for one in records.attempts if one.id == attempt.parent), None)
-        told = drawn(attempt_lines(attempt_view(attempt, parent)))
-        assert "measured" in told
-        assert "No hardware counters" in told
+        parent = next((item for item in records.attempts if item.id == attempt.parent), None)
+        message = drawn(attempt_lines(attempt_view(attempt, parent)))
+        assert "measured" in message
+        assert "No hardware counters" in message
     for line in export_lines(records.attempts):
         exported = json.loads(line)
         assert exported["performance"]["timing"]["candidate"]["samples_us"]
@@ -286,9 +286,9 @@ def test_a_gpu_that_dies_is_set_aside_and_its_task_goes_on_with_the_other(suite:
     assert {attempt.task for attempt in runs.attempts} == set(TASKS)
     assert {attempt.evaluation.verdict for attempt in runs.attempts} == {Verdict.OK}
     assert {attempt.evaluation.fingerprint.device for attempt in runs.attempts} == {"cuda:0"}
-    (told,) = [message for message in runs.warnings if "set aside" in message]
-    assert told.startswith("cuda:1 is set aside: ")
-    assert "unhealthy" in told
+    (message,) = [message for message in runs.warnings if "set aside" in message]
+    assert message.startswith("cuda:1 is set aside: ")
+    assert "unhealthy" in message
 
 
 def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Path, runs: Runs) -> None:
@@ -306,10 +306,10 @@ def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Pa
     assert runs.attempts == []
     runs.watcher = Watcher()
     assert runs.resume("create_fallen", "create").state is RunState.FINISHED
-    assert {one.task for one in runs.attempts if one.evaluation.verdict is Verdict.OK} == set(TASKS)
-    assert {one.evaluation.fingerprint.device for one in runs.attempts} == {"cuda:1"}
-    (told,) = [message for message in runs.warnings if "set aside" in message]
-    assert told.startswith("cuda:0 is set aside: ")
+    assert {item.task for item in runs.attempts if item.evaluation.verdict is Verdict.OK} == set(TASKS)
+    assert {item.evaluation.fingerprint.device for item in runs.attempts} == {"cuda:1"}
+    (message,) = [message for message in runs.warnings if "set aside" in message]
+    assert message.startswith("cuda:0 is set aside: ")
 
 
 def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Runs, suite: Path) -> None:
@@ -322,11 +322,11 @@ def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Run
 
     record = verify(entry, load_suite(suite), sample=1, seed=0, open_pool=again)
     assert record.agrees, record
-    (found,) = [one for one in record.tasks if one.status != "not re-run"]
-    claimed = next(row.best for row in entry.tasks if row.task == found.task)
+    (result,) = [item for item in record.tasks if item.status != "not re-run"]
+    claimed = next(row.best for row in entry.tasks if row.task == result.task)
     assert claimed is not None
     assert claimed.evaluation.performance is not None
-    assert found.verdict is Verdict.OK
-    assert found.speedup == pytest.approx(claimed.evaluation.performance.speedup, rel=0.1)
+    assert result.verdict is Verdict.OK
+    assert result.speedup == pytest.approx(claimed.evaluation.performance.speedup, rel=0.1)
     assert record.fingerprint is not None
     assert record.fingerprint.gpu == entry.key.device

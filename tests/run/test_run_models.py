@@ -112,7 +112,7 @@ def test_mixed_coders_take_turns(tmp_path: Path, llm: Any) -> None:
     llm()
     run = run_in(tmp_path, config(strategy="best-of-n", options={"samples": 4}, coder=("openai:coder", "openai:other"),
                                   budget=Budget()))  # fmt: skip
-    assert [one.coder for one in attempts_in(tmp_path, run)] == ["openai:coder", "openai:other"] * 2
+    assert [item.coder for item in attempts_in(tmp_path, run)] == ["openai:coder", "openai:other"] * 2
 
 
 def test_independent_samples_are_asked_for_side_by_side(tmp_path: Path, llm: Any) -> None:
@@ -139,10 +139,10 @@ def test_a_budget_of_the_run_stops_it_and_a_larger_one_lets_it_go_on(
     tmp_path: Path, llm: Any, limits: dict[str, Any], said: str
 ) -> None:
     server = llm()
-    told: list[str] = []
-    run = run_in(tmp_path, config(budget=Budget(rounds=4, **limits)), lambda event, stop: told.append(event.message))
+    message: list[str] = []
+    run = run_in(tmp_path, config(budget=Budget(rounds=4, **limits)), lambda event, stop: message.append(event.message))
     assert run.state is RunState.STOPPED
-    assert any(said.replace("\\", "") in message for message in told)
+    assert any(said.replace("\\", "") in message for message in message)
     made, calls = len(attempts_in(tmp_path, run)), len(server.calls)
     assert 0 < made < 4
     with open_store(tmp_path) as store:
@@ -201,13 +201,13 @@ def test_a_reply_that_was_paid_for_is_not_bought_again_after_a_stop(tmp_path: Pa
 
 def test_a_server_that_stays_down_stops_the_run_in_good_order(tmp_path: Path, llm: Any) -> None:
     server = llm(lambda call: Fail(500) if call.number > 0 else answer(call))
-    told: list[str] = []
+    message: list[str] = []
     run = run_in(
-        tmp_path, config(llm=LLMSettings(prices=PRICES, retries=0)), lambda event, _: told.append(event.message)
+        tmp_path, config(llm=LLMSettings(prices=PRICES, retries=0)), lambda event, _: message.append(event.message)
     )
     assert run.state is RunState.STOPPED
-    assert [one.evaluation.verdict for one in attempts_in(tmp_path, run)] == [Verdict.OK]
-    assert any("resume" in message for message in told)
+    assert [item.evaluation.verdict for item in attempts_in(tmp_path, run)] == [Verdict.OK]
+    assert any("resume" in message for message in message)
     server.script = answer
     with open_store(tmp_path) as store:
         assert resume_run(run.id, store, Silent(), StopSignal()).state is RunState.FINISHED
@@ -231,12 +231,12 @@ def test_lessons_of_one_task_are_shown_to_the_next_of_its_family(tmp_path: Path,
     def script(call: Call) -> Say:
         if '"lessons"' in call.prompt:
             return Say(json.dumps({"lessons": [{"text": lesson, "applies_to": "elementwise"}]}))
-        said = answer(call)
+        text = answer(call)
         if "task `gelu`" not in call.turns[0][1]:
-            return said
+            return text
         inner = "0.7978845608f * (x[i] + 0.044715f * x[i] * x[i] * x[i])"
         return replace(
-            said, text=said.text.replace("x[i] / (1.0f + expf(-x[i]))", f"0.5f * x[i] * (1 + tanhf({inner}))")
+            text, text=text.text.replace("x[i] / (1.0f + expf(-x[i]))", f"0.5f * x[i] * (1 + tanhf({inner}))")
         )
 
     server = llm(script)
@@ -247,7 +247,7 @@ def test_lessons_of_one_task_are_shown_to_the_next_of_its_family(tmp_path: Path,
     first = [call for call in server.calls if "task `gelu`" in call.turns[0][1] and call.model == "coder"]
     assert not any(lesson in call.turns[0][1] for call in first)
     with open_store(tmp_path) as store:
-        assert {one.task for one in store.lessons(["elementwise"], run.id)} == {"gelu", "swish"}
+        assert {item.task for item in store.lessons(["elementwise"], run.id)} == {"gelu", "swish"}
 
 
 def test_a_dollar_budget_needs_a_known_price(llm: Any) -> None:
@@ -261,13 +261,13 @@ def test_no_key_is_ever_journalled(tmp_path: Path, llm: Any, monkeypatch: pytest
     llm(lambda call: Fail(401, echo_key=True) if call.number == 2 else answer(call))
     monkeypatch.setenv("OPENAI_API_KEY", canary)
     monkeypatch.setenv("ANTHROPIC_API_KEY", canary)
-    told: list[str] = []
-    run_in(tmp_path, config(), lambda event, _: told.append(event.message))
-    assert any(message for message in told)
+    message: list[str] = []
+    run_in(tmp_path, config(), lambda event, _: message.append(event.message))
+    assert any(message for message in message)
     for path in tmp_path.rglob("*"):
         if path.is_file():
             assert canary.encode() not in path.read_bytes(), path
-    assert not any(canary in message for message in told)
+    assert not any(canary in message for message in message)
 
 
 class Silent:
@@ -282,6 +282,6 @@ def test_a_judge_that_cannot_be_understood_does_not_end_the_task(tmp_path: Path,
     llm(script)
     run = run_in(tmp_path, config(budget=Budget(rounds=2)))
     attempts = attempts_in(tmp_path, run)
-    assert [one.operator for one in attempts] == [Operator.SEED, Operator.OPTIMISE]
+    assert [item.operator for item in attempts] == [Operator.SEED, Operator.OPTIMISE]
     assert attempts[1].finding is None
     assert [message.agent for message in attempts[1].messages].count("judge") == 6

@@ -24,21 +24,21 @@ def spending(stop: StopSignal | None = None, **limits: Any) -> RunBudget:
 
 def test_what_one_task_spends_stops_every_task() -> None:
     run = spending(tokens=150)
-    one, other = run.task(), run.task()
-    one.spent(used(100))
+    item, other = run.task(), run.task()
+    item.spent(used(100))
     other.check()
     other.spent(used(100))
-    for purse in (one, other):
+    for purse in (item, other):
         with pytest.raises(BudgetExhausted, match="the run's budget of 150 tokens is spent"):
             purse.check()
 
 
 def test_a_tasks_own_limit_stops_that_task_alone() -> None:
     run = spending(per_task=Limits(dollars=0.05))
-    one, other = run.task(), run.task()
-    one.spent(used(dollars=0.06))
+    item, other = run.task(), run.task()
+    item.spent(used(dollars=0.06))
     with pytest.raises(TaskBudgetExhausted, match=r"the task's budget of \$0.05 is spent"):
-        one.check()
+        item.check()
     other.check()
 
 
@@ -61,11 +61,11 @@ def test_what_is_not_limited_may_be_unknown() -> None:
 
 
 def test_an_earlier_sitting_counts() -> None:
-    said = [Message(agent="coder", role="reply", provider="openai:m", content="x", usage=used(100))]
+    text = [Message(agent="coder", role="reply", provider="openai:m", content="x", usage=used(100))]
     run = spending(evaluations=3, tokens=1000)
-    purse = run.task(2, said)
+    purse = run.task(2, text)
     with pytest.raises(BudgetExhausted, match=r"100 tokens is spent \(100\)"):
-        spending(tokens=100).task(0, said).check()
+        spending(tokens=100).task(0, text).check()
     purse.take_evaluation()
     with pytest.raises(BudgetExhausted, match="3 evaluations"):
         purse.take_evaluation()

@@ -42,7 +42,7 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome, past: Sequence[
     good = outcome.verdict is Verdict.OK
     own = f"__global__ void k(float* out) {{ out[0] = {number}; }}"
     candidate = None if outcome.code is None else make_candidate(source=outcome.code or own)
-    known = [one.evaluation.performance.time_us for one in past if one.evaluation.performance is not None]
+    existing = [item.evaluation.performance.time_us for item in past if item.evaluation.performance is not None]
     build = make_build(ok=outcome.verdict is not Verdict.BUILD, ptx_hash=outcome.ptx)
     evaluation = make_evaluation(
         outcome.verdict,
@@ -57,10 +57,10 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome, past: Sequence[
         parent=proposal.parent,
         candidate=candidate,
         evaluation=evaluation,
-        inspirations=tuple(name(one) for one in proposal.inspirations),
+        inspirations=tuple(name(item) for item in proposal.inspirations),
         **(
             {
-                "accepted": good and outcome.time_us < min(known, default=float("inf")),
+                "accepted": good and outcome.time_us < min(existing, default=float("inf")),
                 "coder": f"test:{proposal.coder}",
             }
             | outcome.changes
@@ -81,10 +81,10 @@ class Search:
 
     def generation(self) -> list[Proposal]:
         """All steps that can be named now."""
-        found: list[Proposal] = []
-        while (proposal := self.ask(len(found))) is not None:
-            found.append(proposal)
-        return found
+        result: list[Proposal] = []
+        while (proposal := self.ask(len(result))) is not None:
+            result.append(proposal)
+        return result
 
     def step(self, outcome: Outcome) -> Proposal:
         proposal = self.ask()

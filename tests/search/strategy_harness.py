@@ -194,14 +194,14 @@ def check(proposal: Proposal, told: Sequence[Attempt], coders: int) -> None:
     assert 0 <= proposal.coder < coders
     assert proposal.rank >= 1
     assert not (proposal.judge and proposal.parent is None)
-    shown = [*([] if proposal.parent is None else [proposal.parent]), *proposal.inspirations]
-    assert len(set(shown)) == len(shown)
-    for number in shown:
+    rendered = [*([] if proposal.parent is None else [proposal.parent]), *proposal.inspirations]
+    assert len(set(rendered)) == len(rendered)
+    for number in rendered:
         assert told[number].candidate is not None
     if proposal.operator is Operator.REPAIR:
         assert told[proposal.parent or 0].evaluation.verdict is not Verdict.OK
     if proposal.operator in (Operator.OPTIMISE, Operator.CONTRAST, Operator.CROSSOVER):
-        assert all(told[number].evaluation.verdict is Verdict.OK for number in shown)
+        assert all(told[number].evaluation.verdict is Verdict.OK for number in rendered)
 
 
 def carry_out(told: Sequence[Attempt], proposal: Proposal, result: Result, story: Story) -> Attempt:
@@ -216,7 +216,7 @@ def carry_out(told: Sequence[Attempt], proposal: Proposal, result: Result, story
         told,
         operator=proposal.operator,
         parent=None if proposal.parent is None else told[proposal.parent].id,
-        inspirations=tuple(told[one].id for one in proposal.inspirations),
+        inspirations=tuple(told[item].id for item in proposal.inspirations),
         coder=f"test:{proposal.coder}",
         technique=proposal.technique or "",
         messages=(Message(agent="coder", role="reply", provider="test", content="", usage=usage),),
@@ -254,7 +254,7 @@ def attempt(told: Sequence[Attempt], *, evaluation: Evaluation, **fields: Any) -
 def _best_yet(told: Sequence[Attempt], made: Attempt) -> bool:
     if made.evaluation.verdict is not Verdict.OK:
         return False
-    best = next((one for one in reversed(told) if one.accepted), None)
+    best = next((item for item in reversed(told) if item.accepted), None)
     if best is None:
         return True
     before, after = score(best), score(made)

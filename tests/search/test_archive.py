@@ -85,12 +85,12 @@ def test_the_bound_is_the_profiles_and_else_the_performances() -> None:
 
 def test_each_cell_keeps_its_best_and_of_equals_the_oldest() -> None:
     attempts = [attempt(0, 30.0), attempt(1, 10.0), attempt(2, 10.0), attempt(3, 99.0, "fp32")]
-    cells = {one.number: behaviour_cell(one) for one in attempts}
+    cells = {item.number: behaviour_cell(item) for item in attempts}
     kept = elites(attempts, cells)
-    assert {cell.bound: one.number for cell, one in kept.items()} == {"dram": 1, "fp32": 3}
+    assert {cell.bound: item.number for cell, item in kept.items()} == {"dram": 1, "fp32": 3}
 
 
 def test_the_tasks_best_has_its_cell_even_where_modelled_times_tell_nothing_apart() -> None:
     attempts = [attempt(0, 10.0), attempt(1, 11.0), attempt(2, 9.0)]
-    cells = {one.number: behaviour_cell(one) for one in attempts}
-    assert [one.number for one in elites(attempts, cells, best=1).values()] == [1]
+    cells = {item.number: behaviour_cell(item) for item in attempts}
+    assert [item.number for item in elites(attempts, cells, best=1).values()] == [1]

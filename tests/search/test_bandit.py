@@ -17,8 +17,8 @@ ARMS = ("a", "b", "c")
 
 
 def bandit(**changes: Any) -> CostAwareUCB[str]:
-    given: dict[str, Any] = {"exploration": 1.0, "epsilon": 0.0, "decay": 1.0, "cost_weight": 0.0}
-    return CostAwareUCB(**(given | changes))
+    provided: dict[str, Any] = {"exploration": 1.0, "epsilon": 0.0, "decay": 1.0, "cost_weight": 0.0}
+    return CostAwareUCB(**(provided | changes))
 
 
 def pick(of: CostAwareUCB[str], slot: int = 0, seed: int = 0) -> str:
@@ -137,8 +137,8 @@ def test_without_any_cost_gains_decide_alone() -> None:
 
 
 def reply(**usage: Any) -> Message:
-    given = {"model": "m", "seconds": 2.0} | usage
-    return Message(agent="coder", role="reply", provider="p", content="", usage=Usage(**given))
+    provided = {"model": "m", "seconds": 2.0} | usage
+    return Message(agent="coder", role="reply", provider="p", content="", usage=Usage(**provided))
 
 
 def test_an_attempt_costs_what_its_replies_cost_together() -> None:

@@ -196,9 +196,9 @@ def test_coders_take_turns_at_each_bottleneck() -> None:
 def test_a_round_is_the_same_however_much_of_it_was_told(told: int) -> None:
     search = beam()
     search.steps(ok(10), ok(20), ok(30), ok(40))
-    whole = search.generation()
+    complete = search.generation()
     search.steps(*[ok(1)] * told)
-    assert search.generation() == whole[told:]
+    assert search.generation() == complete[told:]
 
 
 def test_its_state_says_where_it_stands() -> None:

@@ -20,8 +20,8 @@ def best_of_n(samples: int = 10, *, coders: int = 1, rounds: int | None = None) 
 
 def test_all_samples_can_be_asked_for_at_once() -> None:
     strategy = best_of_n(4)
-    asked = [strategy.ask(Random(0), ahead) for ahead in range(5)]
-    assert asked == [*(Proposal(Operator.SEED, sample=number) for number in range(4)), None]
+    requested = [strategy.ask(Random(0), ahead) for ahead in range(5)]
+    assert requested == [*(Proposal(Operator.SEED, sample=number) for number in range(4)), None]
 
 
 def test_a_sample_does_not_depend_on_what_came_of_the_others() -> None:
@@ -33,8 +33,8 @@ def test_a_sample_does_not_depend_on_what_came_of_the_others() -> None:
 
 def test_mixed_coders_take_turns() -> None:
     strategy = best_of_n(5, coders=2)
-    asked = [strategy.ask(Random(0), ahead) for ahead in range(5)]
-    assert [proposal.coder for proposal in asked if proposal] == [0, 1, 0, 1, 0]
+    requested = [strategy.ask(Random(0), ahead) for ahead in range(5)]
+    assert [proposal.coder for proposal in requested if proposal] == [0, 1, 0, 1, 0]
 
 
 def test_ten_samples_are_drawn_by_default_and_no_failure_ends_the_search_early() -> None:

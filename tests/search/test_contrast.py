@@ -47,8 +47,8 @@ def exemplars(proposal: Proposal | None) -> tuple[int | None, ...]:
 def test_buckets_are_half_open_steps_of_log_speed_from_the_first_correct_kernel() -> None:
     times = [10.0, 10.0 / 1.09, 10.0 / 1.11, 10.0 / 1.25, 10.5]
     buckets = bucketed([correct(number, time) for number, time in enumerate(times)], 0.1)
-    assert [[attempt.number for attempt in one.attempts] for one in buckets] == [[4], [0, 1], [2], [3]]
-    assert [one.low for one in buckets] == pytest.approx([-0.1, 0.0, 0.1, 0.2])
+    assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[4], [0, 1], [2], [3]]
+    assert [item.low for item in buckets] == pytest.approx([-0.1, 0.0, 0.1, 0.2])
 
 
 def test_a_bucket_knows_the_mean_of_its_scores() -> None:
@@ -58,7 +58,7 @@ def test_a_bucket_knows_the_mean_of_its_scores() -> None:
 
 def test_failures_and_kernels_without_a_time_are_in_no_bucket() -> None:
     buckets = bucketed([failed(0), correct(1, None), correct(2, 10.0)], 0.1)
-    assert [[attempt.number for attempt in one.attempts] for one in buckets] == [[2]]
+    assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[2]]
 
 
 def test_measured_kernels_are_bucketed_by_the_lower_bound_of_their_speedup() -> None:
@@ -68,14 +68,14 @@ def test_measured_kernels_are_bucketed_by_the_lower_bound_of_their_speedup() -> 
         evaluation = measured_evaluation(speedup, candidate=attempt.evaluation.candidate)
         attempts.append(attempt.model_copy(update={"evaluation": evaluation}))
     buckets = bucketed(attempts, math.log(2) / 4)
-    assert [[attempt.number for attempt in one.attempts] for one in buckets] == [[0], [1, 2]]
+    assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[0], [1, 2]]
 
 
 def test_of_equal_candidates_the_first_counts() -> None:
     first = correct(0, 10.0)
-    again = first.model_copy(update={"id": first.id + "x", "number": 1, "evaluation": make_evaluation(
+    repeated = first.model_copy(update={"id": first.id + "x", "number": 1, "evaluation": make_evaluation(
         candidate=first.evaluation.candidate, performance=modelled(5.0))})  # fmt: skip
-    (bucket,) = bucketed([first, again], 0.1)
+    (bucket,) = bucketed([first, repeated], 0.1)
     assert bucket.attempts == (first,)
 
 
@@ -141,8 +141,8 @@ def test_while_nothing_is_correct_every_proposal_is_a_numbered_seed() -> None:
 
 
 def test_with_one_bucket_one_example_is_shown() -> None:
-    asked = {exemplars(contrast(correct(0, 10.0), correct(1, 10.0)).ask(Random(seed))) for seed in range(20)}
-    assert asked == {(0,), (1,)}
+    requested = {exemplars(contrast(correct(0, 10.0), correct(1, 10.0)).ask(Random(seed))) for seed in range(20)}
+    assert requested == {(0,), (1,)}
 
 
 def test_with_two_buckets_the_faster_kernel_is_the_parent_and_the_other_is_shown_too() -> None:
@@ -152,8 +152,8 @@ def test_with_two_buckets_the_faster_kernel_is_the_parent_and_the_other_is_shown
 
 def test_examples_come_from_distinct_buckets() -> None:
     strategy = contrast(correct(0, 10.0), correct(1, 10.0), correct(2, 5.0), correct(3, 5.0), temperature=1e6)
-    asked = {exemplars(strategy.ask(Random(seed))) for seed in range(60)}
-    assert asked == {(2, 0), (2, 1), (3, 0), (3, 1)}
+    requested = {exemplars(strategy.ask(Random(seed))) for seed in range(60)}
+    assert requested == {(2, 0), (2, 1), (3, 0), (3, 1)}
 
 
 def test_more_examples_can_be_shown_from_the_fastest_to_the_slowest() -> None:
@@ -162,7 +162,7 @@ def test_more_examples_can_be_shown_from_the_fastest_to_the_slowest() -> None:
         parent, *others = exemplars(strategy.ask(Random(seed)))
         order = [1, 2, 0, 3]
         assert len(others) == 2
-        assert [order.index(one) for one in others] == sorted(order.index(one) for one in others)
+        assert [order.index(item) for item in others] == sorted(order.index(item) for item in others)
         assert order.index(parent) < order.index(others[0])
 
 
@@ -177,9 +177,9 @@ def test_steps_of_one_generation_draw_from_the_same_past() -> None:
     assert strategy.ask(Random(0)) == Proposal(Operator.SEED, sample=2, sight=SIGHT)
     assert strategy.ask(Random(0), 1) is None
     strategy.tell(failed(2))
-    asked = [strategy.ask(Random(0), ahead) for ahead in range(4)]
-    assert [exemplars(proposal) for proposal in asked[:3]] == [(1, 0)] * 3
-    assert asked[3] is None
+    requested = [strategy.ask(Random(0), ahead) for ahead in range(4)]
+    assert [exemplars(proposal) for proposal in requested[:3]] == [(1, 0)] * 3
+    assert requested[3] is None
     strategy.tell(correct(3, 1.0))
     assert exemplars(strategy.ask(Random(0))) == (1, 0)
 

@@ -28,7 +28,7 @@ def strategy(search: Search) -> Evolve:
 
 
 def archived(search: Search) -> list[set[int]]:
-    return [{one.number for one in grid.values()} for grid in strategy(search).archives]
+    return [{item.number for item in grid.values()} for grid in strategy(search).archives]
 
 
 def members(*times: float) -> list[Attempt]:
@@ -49,8 +49,8 @@ def test_it_begins_with_seeds_and_goes_on_in_batches() -> None:
     assert search.generation() == [Proposal(Operator.SEED, sample=number) for number in range(2)]
     search.steps(ok(10), WRONG)
     batch = search.generation()
-    assert [(one.operator, one.parent, one.judge) for one in batch] == [(Operator.OPTIMISE, 0, True)] * 6
-    assert [one.sample for one in batch] == list(range(6))
+    assert [(item.operator, item.parent, item.judge) for item in batch] == [(Operator.OPTIMISE, 0, True)] * 6
+    assert [item.sample for item in batch] == list(range(6))
 
 
 def test_while_nothing_is_correct_failures_are_mended_and_given_up_after_three_repairs() -> None:
@@ -61,19 +61,19 @@ def test_while_nothing_is_correct_failures_are_mended_and_given_up_after_three_r
         assert (mend.operator, mend.parent, mend.judge) == (Operator.REPAIR, failing, True)
         assert seed.operator is Operator.SEED
         search.steps(WRONG, NO_CODE)
-    assert [one.operator for one in search.generation()] == [Operator.SEED, Operator.SEED]
+    assert [item.operator for item in search.generation()] == [Operator.SEED, Operator.SEED]
 
 
 def test_a_correct_repair_is_a_parent() -> None:
     search = evolve(seeds=1)
     search.steps(WRONG, ok(10))
-    assert {one.parent for one in search.generation()} == {1}
+    assert {item.parent for item in search.generation()} == {1}
 
 
 def test_failed_children_are_no_parents_and_are_not_mended() -> None:
     search = evolve(seeds=1, batch=2)
     search.steps(ok(10), WRONG, WRONG)
-    assert {(one.operator, one.parent) for one in search.generation()} == {(Operator.OPTIMISE, 0)}
+    assert {(item.operator, item.parent) for item in search.generation()} == {(Operator.OPTIMISE, 0)}
 
 
 def test_the_archive_keeps_the_best_of_each_kind() -> None:
@@ -87,7 +87,7 @@ def test_the_archive_keeps_the_best_of_each_kind() -> None:
 def test_parents_come_from_the_archive_alone() -> None:
     search = evolve(seeds=3, batch=30)
     search.steps(ok(10), ok(50, bound="fp32"), ok(20))
-    assert {one.parent for one in search.generation()} <= {0, 1}
+    assert {item.parent for item in search.generation()} <= {0, 1}
 
 
 def test_a_copy_gets_no_place_and_earns_nothing() -> None:
@@ -137,23 +137,23 @@ def test_a_bandit_arm_earns_the_gain_over_the_parent_and_the_first_kernel() -> N
     assert strategy(search).bandit.state()[0]["mean_gain"] == 0.0
     search.step(ok(10))
     state = strategy(search).bandit.state()
-    assert sum(one["mean_gain"] * one["pulls"] for one in state) == pytest.approx(1.0)
+    assert sum(item["mean_gain"] * item["pulls"] for item in state) == pytest.approx(1.0)
 
 
 def test_crossover_joins_a_parent_with_a_kernel_of_another_kind() -> None:
     search = evolve(seeds=2, batch=12)
     search.steps(ok(10), ok(12, bound="fp32"))
-    crossed = [one for one in search.generation() if one.operator is Operator.CROSSOVER]
+    crossed = [item for item in search.generation() if item.operator is Operator.CROSSOVER]
     assert crossed
-    for one in crossed:
-        assert not one.judge
-        assert {one.parent, *one.inspirations} == {0, 1}
+    for item in crossed:
+        assert not item.judge
+        assert {item.parent, *item.inspirations} == {0, 1}
 
 
 def test_without_a_second_kind_there_is_no_crossover() -> None:
     search = evolve(seeds=2, batch=12, epsilon=0.9)
     search.steps(ok(10), ok(12))
-    assert {one.operator for one in search.generation()} == {Operator.OPTIMISE}
+    assert {item.operator for item in search.generation()} == {Operator.OPTIMISE}
 
 
 def test_the_coder_that_gains_more_is_asked_more() -> None:
@@ -170,8 +170,8 @@ def test_the_coder_that_gains_more_is_asked_more() -> None:
         return ok(before.time_us * gain)
 
     search.play(outcome, steps=300)
-    asked = Counter(attempt.coder for attempt in search.attempts[100:])
-    assert asked["test:1"] > 1.5 * asked["test:0"]
+    requested = Counter(attempt.coder for attempt in search.attempts[100:])
+    assert requested["test:1"] > 1.5 * requested["test:0"]
 
 
 def priced(dollars: float | None) -> dict[str, Any]:
@@ -182,21 +182,21 @@ def priced(dollars: float | None) -> dict[str, Any]:
 def test_of_coders_that_gain_alike_the_cheaper_is_asked_more() -> None:
     search = evolve(seeds=2, coders=2, batch=6)
     search.play(lambda proposal, rng: ok(10, changes=priced((5.0, 0.05)[proposal.coder])), steps=200)
-    asked = Counter(attempt.coder for attempt in search.attempts[50:])
-    assert asked["test:1"] > 1.5 * asked["test:0"]
+    requested = Counter(attempt.coder for attempt in search.attempts[50:])
+    assert requested["test:1"] > 1.5 * requested["test:0"]
 
 
 def test_a_coder_that_the_run_has_twice_is_one_arm() -> None:
     search = evolve(seeds=2, coders=2, batch=6, epsilon=0.0)
     search.play(lambda proposal, rng: ok(10, changes={"coder": "the same"}), steps=40)
-    assert {one["arm"][0] for one in strategy(search).bandit.state()} == {0}
-    assert {one.coder for one in search.generation()} == {0}
+    assert {item["arm"][0] for item in strategy(search).bandit.state()} == {0}
+    assert {item.coder for item in search.generation()} == {0}
 
 
 def test_coders_take_turns_until_each_is_known_by_name() -> None:
     search = evolve(seeds=1, coders=3, batch=4)
     search.step(ok(10))
-    assert [one.coder for one in search.generation()] == [1, 2, 0, 1]
+    assert [item.coder for item in search.generation()] == [1, 2, 0, 1]
 
 
 def test_parents_are_drawn_by_score_over_the_median_and_by_children() -> None:
@@ -207,11 +207,11 @@ def test_parents_are_drawn_by_score_over_the_median_and_by_children() -> None:
 
 
 def test_equal_parents_are_drawn_alike_and_one_without_a_time_last() -> None:
-    one, two = members(10.0, 10.0)
+    item, two = members(10.0, 10.0)
     untimed = make_attempt(5)
     untimed = untimed.model_copy(update={"evaluation": untimed.evaluation.model_copy(update={"performance": None})})
-    assert parent_weights([one, two], Counter(), 10.0) == [0.5, 0.5]
-    assert parent_weights([one, untimed], Counter(), 10.0) == [0.5, 0.0]
+    assert parent_weights([item, two], Counter(), 10.0) == [0.5, 0.5]
+    assert parent_weights([item, untimed], Counter(), 10.0) == [0.5, 0.0]
     assert parent_weights([untimed], Counter(), 10.0) == [1.0]
 
 
@@ -237,12 +237,12 @@ def test_before_that_there_is_one_island() -> None:
 def test_children_stay_on_their_parents_island_and_crossover_does_too() -> None:
     search = evolve(seeds=4, islands_after=4, batch=20)
     search.steps(*kinds(4))
-    whole = search.generation()
-    for one in whole:
-        assert len({number % 2 for number in (one.parent, *one.inspirations) if number is not None}) == 1
-    search.steps(*[ok(1, bound=f"child of {one.parent}") for one in whole])
+    complete = search.generation()
+    for item in complete:
+        assert len({number % 2 for number in (item.parent, *item.inspirations) if number is not None}) == 1
+    search.steps(*[ok(1, bound=f"child of {item.parent}") for item in complete])
     for island, numbers in enumerate(archived(search)):
-        parents = {whole[number - 4].parent for number in numbers if number >= 4}
+        parents = {complete[number - 4].parent for number in numbers if number >= 4}
         assert {number % 2 for number in parents if number is not None} <= {island}
 
 
@@ -267,13 +267,15 @@ def test_a_batch_is_the_same_however_much_of_it_was_told(told: int) -> None:
     search = evolve(seeds=3, coders=2)
     search.steps(*kinds(3))
     search.steps(*[ok(5, bound=f"b{number}") for number in range(6)])
-    whole = search.generation()
+    complete = search.generation()
     search.steps(*[ok(1)] * told)
-    assert search.generation() == whole[told:]
+    assert search.generation() == complete[told:]
 
 
 def test_another_generator_gives_another_search() -> None:
     search = evolve(seeds=4, batch=20)
     search.steps(*kinds(4))
-    one, other = ([search.strategy.ask(Random(f"{seed}/{ahead}"), ahead) for ahead in range(20)] for seed in ("a", "b"))
-    assert one != other
+    item, other = (
+        [search.strategy.ask(Random(f"{seed}/{ahead}"), ahead) for ahead in range(20)] for seed in ("a", "b")
+    )
+    assert item != other

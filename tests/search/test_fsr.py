@@ -53,8 +53,8 @@ def from_parent(number: int, *, sample: int = 0) -> Proposal:
 
 
 def test_the_first_round_is_seeds_that_can_all_be_asked_for_at_once() -> None:
-    asked = [fsr(samples=3).ask(Random(0), ahead) for ahead in range(4)]
-    assert asked == [*(Proposal(Operator.SEED, sample=number) for number in range(3)), None]
+    requested = [fsr(samples=3).ask(Random(0), ahead) for ahead in range(4)]
+    assert requested == [*(Proposal(Operator.SEED, sample=number) for number in range(3)), None]
 
 
 def test_after_a_valid_round_all_samples_start_from_the_fastest() -> None:
@@ -97,9 +97,9 @@ def test_only_the_last_round_decides_whether_errors_are_mended() -> None:
 
 
 def test_a_failure_that_was_not_the_kernels_own_is_built_on_only_where_there_is_no_other() -> None:
-    ours, its_own = failed(0, INFRA, "full"), failed(1, BUILD, "compile")
-    assert deepest_failure([ours, its_own]) == its_own
-    assert deepest_failure([ours]) == ours
+    own, its_own = failed(0, INFRA, "full"), failed(1, BUILD, "compile")
+    assert deepest_failure([own, its_own]) == its_own
+    assert deepest_failure([own]) == own
 
 
 def test_replies_without_a_candidate_are_never_built_on() -> None:
@@ -151,8 +151,8 @@ def test_without_features_no_technique_is_named() -> None:
 
 def test_a_round_from_a_valid_kernel_names_a_technique_for_each_sample() -> None:
     strategy = fsr(*(correct(number) for number in range(4)), samples=4, features=True)
-    asked = [strategy.ask(Random(0), ahead) for ahead in range(4)]
-    assert [proposal.technique for proposal in asked if proposal] == list(TECHNIQUES[:4])
+    requested = [strategy.ask(Random(0), ahead) for ahead in range(4)]
+    assert [proposal.technique for proposal in requested if proposal] == list(TECHNIQUES[:4])
 
 
 def test_neither_a_seed_nor_a_mended_failure_is_asked_for_a_technique() -> None:
@@ -195,8 +195,8 @@ def test_a_technique_earns_thirds_for_compiling_for_being_correct_and_for_speed(
 
 
 def test_a_failure_of_ours_is_not_held_against_a_technique() -> None:
-    ours = failed(1, INFRA, "compile", operator=Operator.FSR, parent=0, technique=TECHNIQUES[0])
-    assert math.isnan(worth(ours))
+    own = failed(1, INFRA, "compile", operator=Operator.FSR, parent=0, technique=TECHNIQUES[0])
+    assert math.isnan(worth(own))
 
 
 def test_untried_techniques_come_first() -> None:

@@ -144,11 +144,11 @@ def test_a_plan_that_cannot_be_read_counts_as_it_is() -> None:
 
 def test_fields_are_not_variables() -> None:
     """A variable that is called like a field is renamed, the field is not."""
-    one, other = (
+    item, other = (
         f"__device__ float f(float4 v) {{ float {name} = v.{field}; return {name}; }}\n{SOURCE}"
         for name, field in (("x", "x"), ("y", "y"))
     )
-    assert not same(Candidate(source=one, plan=PLAN), Candidate(source=other, plan=PLAN))
+    assert not same(Candidate(source=item, plan=PLAN), Candidate(source=other, plan=PLAN))
 
 
 def words(source: str) -> list[str]:

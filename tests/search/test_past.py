@@ -41,13 +41,13 @@ def test_failed_steps_stand_for_themselves() -> None:
 
 def test_the_fastest_has_the_highest_score_and_of_equals_the_oldest_counts() -> None:
     attempts = [correct(0, 10.0, accepted=True), make_attempt(1, Verdict.WRONG), correct(2, 5.0), correct(3, 5.0)]
-    found = best_scoring(attempts)
-    assert found is not None
-    assert found.number == 2
+    result = best_scoring(attempts)
+    assert result is not None
+    assert result.number == 2
 
 
 def test_without_any_time_the_last_accepted_is_the_fastest_known() -> None:
-    found = best_scoring([correct(0, None, accepted=True), correct(1, None)])
-    assert found is not None
-    assert found.number == 0
+    result = best_scoring([correct(0, None, accepted=True), correct(1, None)])
+    assert result is not None
+    assert result.number == 0
     assert best_scoring([make_attempt(0, Verdict.WRONG)]) is None

@@ -115,16 +115,16 @@ def test_its_best_is_the_best_of_all_members() -> None:
 def test_a_resumed_portfolio_stands_where_the_killed_one_stood() -> None:
     verdicts = [Verdict.OK, Verdict.OK, Verdict.WRONG, Verdict.BUILD]
     search = portfolio(plateau=3, coders=2)
-    asked: list[tuple[list[Proposal], dict[str, Any]]] = []
+    requested: list[tuple[list[Proposal], dict[str, Any]]] = []
     for number in range(60):
-        asked.append((search.generation(), search.strategy.state()))
-        if not asked[-1][0]:
+        requested.append((search.generation(), search.strategy.state()))
+        if not requested[-1][0]:
             break
         search.step(Outcome(verdicts[number * 7 % 4], time_us=10.0 + (number * 37) % 23 - number / 10))
-    assert {one[1]["member"]["strategy"] for one in asked} == {"refine", "beam", "evolve"}
-    for told, (generation, state) in enumerate(asked):
+    assert {item[1]["member"]["strategy"] for item in requested} == {"refine", "beam", "evolve"}
+    for message, (generation, state) in enumerate(requested):
         resumed = portfolio(plateau=3, coders=2)
-        for attempt in search.attempts[:told]:
+        for attempt in search.attempts[:message]:
             resumed.strategy.tell(attempt)
         assert resumed.strategy.state() == state
         assert resumed.generation() == generation

@@ -41,16 +41,16 @@ def carry_out(number: int, proposal: Proposal, outcome: Outcome) -> Attempt:
 
 def play(strategy: Strategy, outcomes: list[Outcome]) -> tuple[list[Proposal | None], list[Attempt]]:
     """Ask and tell until the outcomes are used up or the strategy ends; the last ask is included."""
-    rng, asked, attempts = Random(0), [], []
+    rng, requested, attempts = Random(0), [], []
     for number, outcome in enumerate(outcomes):
         proposal = strategy.ask(rng)
-        asked.append(proposal)
+        requested.append(proposal)
         if proposal is None:
-            return asked, attempts
+            return requested, attempts
         attempts.append(carry_out(number, proposal, outcome))
         strategy.tell(attempts[-1])
-    asked.append(strategy.ask(rng))
-    return asked, attempts
+    requested.append(strategy.ask(rng))
+    return requested, attempts
 
 
 def refine(*, rounds: int | None = 20, stop_after: int | None = None, coders: int = 1, **options: Any) -> Refine:
@@ -99,9 +99,9 @@ def test_a_reply_without_code_cannot_be_repaired() -> None:
 
 def test_three_seeds_that_give_nothing_end_the_search() -> None:
     strategy = refine(rounds=50, stop_after=50)
-    asked, attempts = play(strategy, [(WRONG, True)] * 50)
+    requested, attempts = play(strategy, [(WRONG, True)] * 50)
     assert len(attempts) == 9
-    assert asked[-1] is None
+    assert requested[-1] is None
     assert strategy.stopped == "3 seeds and their repairs gave nothing correct"
     assert strategy.best is None
 
@@ -112,17 +112,17 @@ def test_replies_without_code_end_the_search_after_three_seeds() -> None:
 
 def test_rounds_include_the_seed() -> None:
     strategy = refine(rounds=3, stop_after=9)
-    asked, attempts = play(strategy, [(OK, True)] * 9)
+    requested, attempts = play(strategy, [(OK, True)] * 9)
     assert len(attempts) == 3
-    assert asked[-1] is None
+    assert requested[-1] is None
     assert strategy.stopped == "the budget of 3 rounds is spent"
 
 
 def test_it_stops_when_nothing_better_comes() -> None:
     strategy = refine(rounds=50, stop_after=3)
-    asked, attempts = play(strategy, [(OK, True), (OK, False), (WRONG, True), (OK, False), (OK, True)])
+    requested, attempts = play(strategy, [(OK, True), (OK, False), (WRONG, True), (OK, False), (OK, True)])
     assert len(attempts) == 4
-    assert asked[-1] is None
+    assert requested[-1] is None
     assert strategy.stopped == "no new best in 3 rounds"
     assert strategy.best == 0
 
@@ -151,14 +151,14 @@ outcome = st.tuples(st.sampled_from(list(Verdict)), st.booleans())
 @given(st.lists(outcome, min_size=30, max_size=30), st.integers(1, 12), st.integers(1, 6))
 def test_it_keeps_its_promises_whatever_happens(outcomes: list[Outcome], rounds: int, stop_after: int) -> None:
     strategy = refine(rounds=rounds, stop_after=stop_after)
-    asked, attempts = play(strategy, outcomes)
-    assert asked[0] == SEED
+    requested, attempts = play(strategy, outcomes)
+    assert requested[0] == SEED
     assert len(attempts) <= rounds
-    assert asked[-1] is None
+    assert requested[-1] is None
     assert strategy.stopped
-    repairs = "".join("r" if one is not None and one.operator is Operator.REPAIR else "." for one in asked)
+    repairs = "".join("r" if item is not None and item.operator is Operator.REPAIR else "." for item in requested)
     assert "rrr" not in repairs
-    for number, proposal in enumerate(asked):
+    for number, proposal in enumerate(requested):
         if proposal is not None and proposal.operator is Operator.OPTIMISE:
             assert proposal.parent == max(a.number for a in attempts[:number] if a.accepted)
 
@@ -194,8 +194,8 @@ def test_no_round_can_be_proposed_before_the_one_before_it_is_told() -> None:
 
 
 def test_mixed_coders_take_turns() -> None:
-    asked = asks([(OK, True)] * 4, coders=3)
-    assert [proposal.coder for proposal in asked if proposal] == [0, 1, 2, 0, 1]
+    requested = asks([(OK, True)] * 4, coders=3)
+    assert [proposal.coder for proposal in requested if proposal] == [0, 1, 2, 0, 1]
 
 
 # CudaForge as published: no rollback, no times.
@@ -212,8 +212,8 @@ def test_without_rollback_a_kernel_is_repaired_for_as_long_as_it_fails() -> None
 
 
 def test_without_rollback_a_failing_seed_is_never_given_up() -> None:
-    asked = asks([(BUILD, True)] * 20, rollback=False)
-    assert asked == [SEED, *(repair(number) for number in range(19)), None]
+    requested = asks([(BUILD, True)] * 20, rollback=False)
+    assert requested == [SEED, *(repair(number) for number in range(19)), None]
 
 
 def test_without_rollback_a_reply_without_code_leaves_the_latest_kernel_as_it_is() -> None:
@@ -222,8 +222,8 @@ def test_without_rollback_a_reply_without_code_leaves_the_latest_kernel_as_it_is
 
 
 def test_without_rollback_there_are_fresh_seeds_for_as_long_as_no_reply_has_code() -> None:
-    asked = asks([(POLICY, False)] * 9, rollback=False)
-    assert asked == [Proposal(Operator.SEED, sample=number) for number in range(10)]
+    requested = asks([(POLICY, False)] * 9, rollback=False)
+    assert requested == [Proposal(Operator.SEED, sample=number) for number in range(10)]
 
 
 def test_without_rollback_a_better_tuned_child_takes_its_parents_place() -> None:
@@ -239,8 +239,8 @@ def test_without_rollback_a_better_tuned_child_takes_its_parents_place() -> None
 @pytest.mark.parametrize("latency", [True, False])
 def test_every_proposal_says_what_the_agents_may_see(metrics: Any, latency: bool) -> None:
     outcomes = [(WRONG, True), (OK, True), (OK, True)]
-    asked = asks(outcomes, metrics=metrics, latency=latency)
-    assert [proposal.sight for proposal in asked if proposal] == [
+    requested = asks(outcomes, metrics=metrics, latency=latency)
+    assert [proposal.sight for proposal in requested if proposal] == [
         ProfileVisibility(metrics=metrics, latency=latency)
     ] * 4
 

@@ -64,12 +64,12 @@ def test_it_ends_by_itself_in_its_published_number_of_rounds(
 def test_tuned_children_are_not_steps(name: str, options: dict[str, Any]) -> None:
     """Worse children change nothing but the numbers of attempts."""
     plain = (Result(Verdict.OK, time_us=10.0), Result(Verdict.WRONG), Result(Verdict.OK, time_us=5.0))
-    tuned = tuple(Result(one.verdict, time_us=one.time_us, tuned=(Tuned(300.0), Tuned(0.0))) for one in plain)
+    tuned = tuple(Result(item.verdict, time_us=item.time_us, tuned=(Tuned(300.0), Tuned(0.0))) for item in plain)
     without = play(make_strategy(name, options, rounds=12), Story(plain), rounds=12)
     having = play(make_strategy(name, options, rounds=12), Story(tuned), rounds=12)
     assert len(having.attempts) > len(without.attempts)
-    assert [one.operator for one in having.proposals] == [one.operator for one in without.proposals]
-    assert [one.coder for one in having.proposals] == [one.coder for one in without.proposals]
+    assert [item.operator for item in having.proposals] == [item.operator for item in without.proposals]
+    assert [item.coder for item in having.proposals] == [item.coder for item in without.proposals]
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
