@@ -114,7 +114,7 @@ def test_a_tuned_child_needs_two_hundredths() -> None:
 
 
 def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
-    """Whoever names a counter that any change moves could else make the best slower without end."""
+    """A Judge that names a counter that any change moves cannot make the best slower without end."""
     existing = [attempt(100, 10).model_copy(update={"accepted": True})]
     for dram, time_us, fits in ((80, 11.5, True), (60, 12, True), (40, 13.5, False)):
         child = attempt(dram, time_us)

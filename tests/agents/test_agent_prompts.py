@@ -116,7 +116,7 @@ def test_a_judges_reply_is_read_from_prose() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         ("no object", "holds no JSON object"),
         ('{"bottleneck": "b"}', "method"),
@@ -128,6 +128,6 @@ def test_a_judges_reply_is_read_from_prose() -> None:
         ('{"a":' * 2000, "holds no JSON object"),
     ],
 )
-def test_a_judges_reply_of_another_form_is_refused_with_the_form(text: str, told: str) -> None:
-    with pytest.raises(CandidateError, match=told):
+def test_a_judges_reply_of_another_form_is_refused_with_the_form(text: str, expected_text: str) -> None:
+    with pytest.raises(CandidateError, match=expected_text):
         parse_finding(text, optimise=True)

@@ -1,4 +1,4 @@
-"""What the built-in Coder writes for suite core is right at sizes that it was not traced at."""
+"""Candidates of the built-in Coder for suite core are right at sizes that it was not traced at."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_every_move_together_is_right_at_multiples_of_four(name: str, compiler: 
 
 
 def code(name: str, design: Design) -> tuple[str, str]:
-    """What a design comes to, without the comment that says which it is."""
+    """Source and plan of a design, without the comment that names it."""
     written = workbench.rendered(name, design)
     return written.source.partition("\n")[2], written.plan
 

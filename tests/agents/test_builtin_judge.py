@@ -70,7 +70,7 @@ def test_it_stops_when_every_move_is_taken() -> None:
 
 
 def foreign(case: Faulty, compiler: Compiler, number: int = 0) -> Attempt:
-    """A candidate that somebody else wrote, profiled as it is."""
+    """A candidate of another Coder, profiled as it is."""
     profile, build, _ = profiled(case, compiler)
     candidate = Candidate(source=case.source, plan=case.plan)
     parent = workbench.attempt(workbench.brief("softmax"), candidate, profile=profile, number=number)

@@ -75,7 +75,7 @@ def test_metrics_of_nsight_compute_are_enough_to_name_scattered_reads() -> None:
 
 
 def as_measured(emulated: Profile) -> Profile:
-    """What a GPU of the same speed would give: counters of hardware alone, each kernel's time the modelled one."""
+    """Profile of a GPU of the same speed: counters of hardware alone, each kernel's time the modelled one."""
 
     def measured(name: str, value: float, unit: str) -> Metric:
         return Metric(name=name, value=value, unit=unit, origin=Origin.MEASURED)

@@ -67,9 +67,11 @@ def test_every_prompt_renders_for_a_real_task(name: str, correct: Case, failed: 
     assert "hidden_" not in prompt.text
 
 
-@pytest.mark.parametrize(("name", "number", "told"), [("repair", 1, "is correct"), ("optimise", 2, "is WRONG")])
-def test_a_prompt_refuses_an_attempt_that_it_is_not_about(name: str, number: int, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+@pytest.mark.parametrize(
+    ("name", "number", "expected_text"), [("repair", 1, "is correct"), ("optimise", 2, "is WRONG")]
+)
+def test_a_prompt_refuses_an_attempt_that_it_is_not_about(name: str, number: int, expected_text: str) -> None:
+    with pytest.raises(UsageError, match=expected_text):
         render_case(name, journalled(samples.BRIEF, samples.HISTORY, number))
 
 
@@ -90,17 +92,17 @@ def test_the_list_names_every_prompt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected_text"),
     [
         (("show", "nothing", "--task", "softmax"), "there is no prompt 'nothing'"),
         (("show", "seed"), "name a task with --task"),
         (("show", "seed", "--task", "softmax", "--attempt", "latest/softmax/0"), "names a task already"),
     ],
 )
-def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], told: str) -> None:
+def test_what_cannot_be_shown_is_said(arguments: tuple[str, ...], expected_text: str) -> None:
     result = run(*arguments)
     assert isinstance(result.exception, UsageError)
-    assert told in str(result.exception)
+    assert expected_text in str(result.exception)
 
 
 def test_a_prompt_is_shown_with_its_lengths(

@@ -1,4 +1,4 @@
-"""What a prompt shows, what it hides when it is told to, and how long it may get."""
+"""Contents of prompts: what they show, what they hide, and their length."""
 
 from __future__ import annotations
 

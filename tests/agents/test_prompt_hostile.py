@@ -61,7 +61,7 @@ def hostile_attempt(text: str, number: int, verdict: Verdict) -> Attempt:
 
 
 def every_prompt(text: str) -> list[Prompt]:
-    """Every prompt, with ``text`` wherever somebody else writes."""
+    """Every prompt, with ``text`` in all places that others write."""
     full = BRIEF.facts.at("full")
     weight = WeightSpec(name=text, spec=full.weights[0].spec, kind="parameter")
     size = SizeFacts(**{**dict(full), "weights": (weight,), "attrs": {text: text}})

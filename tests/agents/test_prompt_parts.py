@@ -34,7 +34,7 @@ def test_three_parts_in_order_are_taken(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         ("", "'Performance Analysis' is missing"),
         (BLOCKS, "'Performance Analysis' is missing"),
@@ -45,8 +45,8 @@ def test_three_parts_in_order_are_taken(text: str) -> None:
         (GOOD.replace("1. Tiles.", ""), "'Algorithm Design' of the reply is empty"),
     ],
 )
-def test_parts_that_are_missing_empty_or_out_of_order_are_named(text: str, told: str) -> None:
-    with pytest.raises(CandidateError, match=told):
+def test_parts_that_are_missing_empty_or_out_of_order_are_named(text: str, expected_text: str) -> None:
+    with pytest.raises(CandidateError, match=expected_text):
         check_three_parts(text)
 
 

@@ -1,4 +1,4 @@
-"""What agents are told of a task that shows a C function; and of a float16 accumulator."""
+"""Prompts of a task that shows a C function; and of a float16 accumulator."""
 
 from __future__ import annotations
 

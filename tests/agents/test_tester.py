@@ -60,7 +60,7 @@ class Script:
 
 
 class Nobody:
-    """Nobody pays, for nothing is bought."""
+    """A budget that nothing is charged to."""
 
     def check(self) -> None: ...
 
@@ -91,7 +91,7 @@ def test_a_reply_that_cannot_be_read_in_the_end_proposes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected_text"),
     [
         ("no object", "holds no JSON object"),
         (reply(*[GOOD | {"name": f"n{i}"} for i in range(MAX_GENERATORS + 1)]), "at most 4"),
@@ -104,8 +104,8 @@ def test_a_reply_that_cannot_be_read_in_the_end_proposes_nothing() -> None:
         ('{"generators": "exec"}', "generators"),
     ],
 )
-def test_a_reply_of_another_form_is_refused_with_the_form(text: str, told: str) -> None:
-    with pytest.raises(CandidateError, match=told):
+def test_a_reply_of_another_form_is_refused_with_the_form(text: str, expected_text: str) -> None:
+    with pytest.raises(CandidateError, match=expected_text):
         tester.parse_tests(text)
 
 

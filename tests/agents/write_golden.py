@@ -1,4 +1,4 @@
-"""Writes the golden prompts anew: ``python tests/agents/write_golden.py``, after a template was changed on purpose."""
+"""Writes the golden prompts again: ``python tests/agents/write_golden.py``, after a template was changed on purpose."""
 
 from __future__ import annotations
 

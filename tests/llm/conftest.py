@@ -18,7 +18,7 @@ def fake_llm():
 
 @pytest.fixture(autouse=True)
 def no_keys(monkeypatch, tmp_path):
-    """Whoever runs the tests has keys that must not be used, and a folder with a ``.env``."""
+    """The environment of the tests has keys that must not be used, and a folder with a ``.env``."""
     for provider in ("OPENAI", "ANTHROPIC"):
         for name in ("API_KEY", "BASE_URL", "LOG", "AUTH_TOKEN", "ORG_ID", "PROJECT_ID", "CUSTOM_HEADERS"):
             monkeypatch.delenv(f"{provider}_{name}", raising=False)

@@ -29,7 +29,7 @@ WIRES = {
 
 
 def until(true):
-    """Wait for what others do meanwhile."""
+    """Wait for the work of other tasks."""
     end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end

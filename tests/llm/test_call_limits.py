@@ -14,7 +14,7 @@ from kernelforge.records import LLMSettings
 
 
 class Clock:
-    """Time that passes when somebody sleeps."""
+    """Time that passes when a caller sleeps."""
 
     def __init__(self) -> None:
         self.now = 1000.0

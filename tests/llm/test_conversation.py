@@ -1,4 +1,4 @@
-"""Asking a model: it is told what is wrong, every word is kept, and no call starts once a budget refuses."""
+"""Conversations with a model: complaints, kept messages, and budgets that let no further call start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reply(text: str, **fields) -> ChatReply:
 
 
 class Scripted:
-    """A model that gives what it was told to, one after the other, and keeps what it was asked."""
+    """A model that gives scripted replies, one after the other, and keeps its requests."""
 
     name = "openai:m"
 
@@ -188,7 +188,7 @@ def test_no_call_is_made_once_the_meter_refuses() -> None:
     assert len(model.requests) == 1
 
 
-@pytest.mark.parametrize("end", [ProviderError("gone"), BudgetExhausted("spent meanwhile")])
+@pytest.mark.parametrize("end", [ProviderError("gone"), BudgetExhausted("spent")])
 def test_an_error_holds_the_replies_that_were_paid_for_before_it(end: Exception) -> None:
     with pytest.raises(type(end)) as caught:
         conversing(Scripted(reply("no"), reply("nor this"), end)).ask(question())
@@ -204,7 +204,7 @@ def test_the_meter_is_asked_again_before_each_retry() -> None:
     class Closing(Purse):
         def check(self) -> None:
             if model.requests:
-                raise BudgetExhausted("spent by others meanwhile")
+                raise BudgetExhausted("spent by others")
 
     model = Scripted(ProviderError("busy", passing=True), reply("usable"))
     with pytest.raises(BudgetExhausted, match="others"):

@@ -1,4 +1,4 @@
-"""How long a server asks to wait, and words without a key in them."""
+"""The wait that a server asks for, and messages without a key."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime

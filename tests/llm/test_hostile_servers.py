@@ -1,4 +1,4 @@
-"""Servers that mean harm, or loop: whatever they send, a reply stays bounded, and what is kept holds no key."""
+"""Servers that attack, or loop: a reply stays bounded, and what is kept holds no key."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

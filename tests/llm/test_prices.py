@@ -12,7 +12,7 @@ from kernelforge.llm.prices import Prices, load_prices
 from kernelforge.records import Price, Usage
 
 LISTED = "gpt-4o-mini-2024-07-18"
-"""A dated model that nobody will reprice: $0.15 in, $0.60 out, $0.075 cached, per million tokens."""
+"""A dated model whose price will not change: $0.15 in, $0.60 out, $0.075 cached, per million tokens."""
 
 
 def usage(model: str = LISTED, **fields) -> Usage:

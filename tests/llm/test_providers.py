@@ -64,7 +64,7 @@ def ask(answerer: Answerer, prompt: str = "prompt") -> Answer:
     return answerer.ask(Question("coder", "softmax", Prompt(prompt), lambda text: None))
 
 
-@pytest.mark.parametrize("spec", ["", "nobody", "nobody:x", "builtin"])
+@pytest.mark.parametrize("spec", ["", "unknown", "unknown:x", "builtin"])
 def test_an_unknown_provider_is_refused_with_those_that_there_are(make, spec: str) -> None:
     with pytest.raises(UsageError) as caught:
         make().check(spec)

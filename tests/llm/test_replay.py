@@ -89,7 +89,7 @@ def test_each_agent_has_replies_of_its_own(record) -> None:
 
 
 def test_a_conversation_is_replayed_to_its_end_with_its_complaints(record) -> None:
-    """What was wrong then may be right now, and be complained of in other words: the recording decides."""
+    """A reply that was wrong then may be right now, and complaints may differ: the recording decides."""
     texts = ["p", "bad", f"{COMPLAINT}\n\nsee 0001.error.md", "good"]
     spec = record(("coder", "softmax", texts))
 

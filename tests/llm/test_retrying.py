@@ -12,7 +12,7 @@ from kernelforge.llm.retrying import FIRST_WAIT_S, LONGEST_ASKED_WAIT_S, LONGEST
 
 
 class Flaky:
-    """Fails as scripted, then answers how often it was told that it had failed."""
+    """Fails as scripted, then answers with the number of failures it received."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)

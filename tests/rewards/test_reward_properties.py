@@ -1,4 +1,4 @@
-"""What holds for every policy, whatever the evaluation."""
+"""Properties of every policy, for all evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is made of several rewards: returns of turns, and what a learner does with a group."""
+"""Values made of several rewards: returns of turns, and what a learner does with a group."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from kernelforge.run import runner
 
 @pytest.fixture(scope="session")
 def kept_workshops(open_warm: Callable[..., EvaluatorPool]) -> Iterator[Callable[..., EvaluatorPool]]:
-    """Opens workshops, and gives the one that it has to whoever asks for the like again."""
+    """Opens workshops, and returns an open one for the same arguments."""
     kept: dict[str, EvaluatorPool] = {}
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""What the tests of runs share: a quick configuration, and an observer that remembers."""
+"""Helpers of the tests of runs: a quick configuration, and an observer that remembers."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def run_in(folder: Path, config: RunConfig, react: Callable[[Event, StopSignal],
 
 
 def decisions(folder: Path) -> dict[tuple[str, int], tuple[str | None, str, bool, str]]:
-    """What a journal holds of each attempt, but for times and the run's own name."""
+    """Contents of a journal for each attempt, but for times and the run's own name."""
     with open_store(folder) as store:
         attempts = store.attempts(store.run("latest").id)
     assert len({(a.task, a.number) for a in attempts}) == len(attempts)

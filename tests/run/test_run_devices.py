@@ -1,4 +1,4 @@
-"""Which devices and which suite a run is about, when it is not told."""
+"""Default devices and suite of a run."""
 
 from __future__ import annotations
 

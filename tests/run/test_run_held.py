@@ -1,4 +1,4 @@
-"""Who holds a run, and what an abort leaves of it."""
+"""Locks of runs, and the state of a run after an abort."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("warm_zygotes")
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """Whether somebody held each run at the moment from which others see it."""
+    """Whether each run was locked at the moment from which others see it."""
     result: list[bool] = []
     journal = Store.start_run
 
@@ -42,7 +42,7 @@ def stopped() -> StopSignal:
 
 
 def test_a_run_is_held_before_others_can_see_it(tmp_path: Path, seen: list[bool]) -> None:
-    """One that says it is running, and that nobody holds, was interrupted: anybody may take it over."""
+    """A run in state running without a lock was interrupted: any process may take it over."""
     with open_store(tmp_path) as store:
         run = start_run(quick_config(), store, Watcher(), stopped())
         assert (run.state, seen) == (RunState.STOPPED, [True])

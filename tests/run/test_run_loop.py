@@ -174,20 +174,20 @@ def get_init_inputs():
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "expected_text"),
     [
         (CONSTANT, "not admitted"),
         (CONSTANT.replace("torch.relu(x) * 0.0 + 1.0", "x.reshape(3, 5)"), "Model.forward failed"),
     ],
 )
-def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, source: str, told: str) -> None:
+def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, source: str, expected_text: str) -> None:
     path = tmp_path / "constant.py"
     path.write_text(source)
     run = run_in(tmp_path, quick_config(suite=str(path), tasks=(), jobs=1))
     assert run.state is RunState.FINISHED
     with open_store(tmp_path) as store:
         assert store.attempts(run.id) == []
-        assert told in store.finished_tasks(run.id)["constant"]
+        assert expected_text in store.finished_tasks(run.id)["constant"]
 
 
 def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path: Path) -> None:

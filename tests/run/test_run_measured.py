@@ -1,7 +1,7 @@
 """Whole runs where time is measured: built-in agents, two software GPUs in real jailed processes, a real journal.
 
 Times are made up and every launch takes 1 ms, so no candidate beats torch: what is tested is what a run makes of
-measured times, and what becomes of it when GPUs fail.
+measured times, and its end when GPUs fail.
 """
 
 from __future__ import annotations

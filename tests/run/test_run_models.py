@@ -272,7 +272,7 @@ def test_no_key_is_ever_journalled(tmp_path: Path, llm: Any, monkeypatch: pytest
 
 class Silent:
     def on_event(self, event: Event) -> None:
-        """Nobody is watching."""
+        """Discard the event."""
 
 
 def test_a_judge_that_cannot_be_understood_does_not_end_the_task(tmp_path: Path, llm: Any) -> None:

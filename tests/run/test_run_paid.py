@@ -1,4 +1,4 @@
-"""What was bought is journalled, evaluated, and not bought again, whatever ends the work on a task."""
+"""Replies that were paid for are journalled, evaluated, and not bought again, however the work on a task ends."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def outcomes(attempts: list[Attempt], task: str) -> tuple[tuple[Operator, Verdic
 
 
 def left_of(attempts: list[Attempt], task: str) -> float:
-    """What the last attempt has left of the task's counter, as a share of the first correct attempt's."""
+    """The task's counter at the last attempt, as a share of the first correct attempt's."""
     counted = [
         metric.value
         for attempt in of(attempts, task)

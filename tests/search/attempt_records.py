@@ -14,7 +14,7 @@ from tests.support.factories import RUN, TASK, make_attempt, make_build, make_ca
 
 @dataclass(frozen=True)
 class Outcome:
-    """What comes of a proposal. ``time_us`` and ``bound`` count for OK only; ``code`` is the source: empty for one of
+    """Outcome of a proposal. ``time_us`` and ``bound`` count for OK only; ``code`` is the source: empty for one of
     its own, None for a reply without a candidate."""
 
     verdict: Verdict = Verdict.OK
@@ -76,7 +76,7 @@ class Search:
         self.attempts: list[Attempt] = []
 
     def ask(self, ahead: int = 0) -> Proposal | None:
-        """What the strategy proposes, with the generator that the step always gets."""
+        """The proposal of the strategy, with the generator that the step always gets."""
         return self.strategy.ask(Random(f"seed/{len(self.strategy.steps) + ahead}"), ahead)
 
     def generation(self) -> list[Proposal]:

@@ -54,7 +54,7 @@ STAGE = {
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a tuned child came to."""
+    """Outcome of a tuned child."""
 
     time_us: float
     """Its time; its verdict is WRONG when this is 0."""
@@ -62,7 +62,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class Result:
-    """What a step came to."""
+    """Outcome of a step."""
 
     verdict: Verdict
     stage: int = 0
@@ -100,9 +100,9 @@ class Played:
     proposals: list[Proposal] = field(default_factory=list)
     """What was carried out, step by step."""
     asked: list[list[Proposal | None]] = field(default_factory=list)
-    """After each number of attempts told, the proposals 0 to :data:`AHEAD` - 1 steps ahead."""
+    """After each number of attempts recorded, the proposals 0 to :data:`AHEAD` - 1 steps ahead."""
     states: list[str] = field(default_factory=list)
-    """After each number of attempts told, the state as JSON."""
+    """After each number of attempts recorded, the state as JSON."""
 
 
 TIMES = st.sampled_from([1.0, 2.0, 5.0, 9.9, 10.0, 10.1, 20.0, 40.0, 300.0])
@@ -131,7 +131,7 @@ def play(strategy: Strategy, story: Story, *, rounds: int, coders: int = 1) -> P
     """Live through a story to its end, and check every proposal on the way.
 
     Checked: a search ends within ``rounds`` and says why; asking changes nothing; every proposal names attempts that
-    were told; what was proposed ahead is still proposed when its step comes.
+    were recorded; what was proposed ahead is still proposed when its step comes.
     """
     played, promised = Played(), dict[int, Proposal]()
     ask(strategy, story, played)
@@ -158,12 +158,12 @@ def play(strategy: Strategy, story: Story, *, rounds: int, coders: int = 1) -> P
     return played
 
 
-def retell(strategy: Strategy, story: Story, played: Played, told: int) -> None:
-    """Tell the first ``told`` attempts of a search, as ``resume`` does, and check that all is as it was then."""
-    for attempt in played.attempts[:told]:
+def retell(strategy: Strategy, story: Story, played: Played, recorded: int) -> None:
+    """Tell the first ``recorded`` attempts of a search, as ``resume`` does, and check that all is as it was then."""
+    for attempt in played.attempts[:recorded]:
         strategy.tell(attempt)
-    assert json.dumps(strategy.state()) == played.states[told]
-    assert asks(strategy, story) == played.asked[told]
+    assert json.dumps(strategy.state()) == played.states[recorded]
+    assert asks(strategy, story) == played.asked[recorded]
 
 
 def ask(strategy: Strategy, story: Story, played: Played) -> None:
@@ -187,8 +187,8 @@ def tell(strategy: Strategy, story: Story, played: Played, attempt: Attempt) -> 
     ask(strategy, story, played)
 
 
-def check(proposal: Proposal, told: Sequence[Attempt], coders: int) -> None:
-    """A proposal can be carried out: it names attempts that were told and that hold a candidate."""
+def check(proposal: Proposal, recorded: Sequence[Attempt], coders: int) -> None:
+    """A proposal can be carried out: it names attempts that were recorded and that hold a candidate."""
     assert proposal.operator is not Operator.TUNE
     assert (proposal.parent is None) == (proposal.operator is Operator.SEED)
     assert 0 <= proposal.coder < coders
@@ -197,26 +197,26 @@ def check(proposal: Proposal, told: Sequence[Attempt], coders: int) -> None:
     rendered = [*([] if proposal.parent is None else [proposal.parent]), *proposal.inspirations]
     assert len(set(rendered)) == len(rendered)
     for number in rendered:
-        assert told[number].candidate is not None
+        assert recorded[number].candidate is not None
     if proposal.operator is Operator.REPAIR:
-        assert told[proposal.parent or 0].evaluation.verdict is not Verdict.OK
+        assert recorded[proposal.parent or 0].evaluation.verdict is not Verdict.OK
     if proposal.operator in (Operator.OPTIMISE, Operator.CONTRAST, Operator.CROSSOVER):
-        assert all(told[number].evaluation.verdict is Verdict.OK for number in rendered)
+        assert all(recorded[number].evaluation.verdict is Verdict.OK for number in rendered)
 
 
-def carry_out(told: Sequence[Attempt], proposal: Proposal, result: Result, story: Story) -> Attempt:
+def carry_out(recorded: Sequence[Attempt], proposal: Proposal, result: Result, story: Story) -> Attempt:
     """The attempt that a proposal becomes; accepted when it is the first correct one or scores higher than the best."""
-    number = len(told)
+    number = len(recorded)
     ok = result.verdict is Verdict.OK
     candidate = _candidate(f"v{number}" if result.text is None else f"text {result.text}")
     kept = candidate if ok or result.candidate else None
     evaluation = _evaluation(candidate.hash, result, story)
     usage = Usage(model="m", dollars=result.dollars, seconds=1.0)
     return attempt(
-        told,
+        recorded,
         operator=proposal.operator,
-        parent=None if proposal.parent is None else told[proposal.parent].id,
-        inspirations=tuple(told[item].id for item in proposal.inspirations),
+        parent=None if proposal.parent is None else recorded[proposal.parent].id,
+        inspirations=tuple(recorded[item].id for item in proposal.inspirations),
         coder=f"test:{proposal.coder}",
         technique=proposal.technique or "",
         messages=(Message(agent="coder", role="reply", provider="test", content="", usage=usage),),
@@ -225,17 +225,17 @@ def carry_out(told: Sequence[Attempt], proposal: Proposal, result: Result, story
     )
 
 
-def tune(told: Sequence[Attempt], parent: Attempt, tuned: Tuned, story: Story) -> Attempt:
+def tune(recorded: Sequence[Attempt], parent: Attempt, tuned: Tuned, story: Story) -> Attempt:
     """A tuned child of a correct attempt."""
     assert parent.candidate is not None
-    candidate = _candidate(f"tuned {len(told)}")
+    candidate = _candidate(f"tuned {len(recorded)}")
     verdict = Verdict.OK if tuned.time_us else Verdict.WRONG
     evaluation = _evaluation(candidate.hash, Result(verdict, time_us=tuned.time_us or None), story)
-    return attempt(told, operator=Operator.TUNE, parent=parent.id, candidate=candidate, evaluation=evaluation)
+    return attempt(recorded, operator=Operator.TUNE, parent=parent.id, candidate=candidate, evaluation=evaluation)
 
 
-def attempt(told: Sequence[Attempt], *, evaluation: Evaluation, **fields: Any) -> Attempt:
-    number = len(told)
+def attempt(recorded: Sequence[Attempt], *, evaluation: Evaluation, **fields: Any) -> Attempt:
+    number = len(recorded)
     made = Attempt(
         id=f"{RUN}/{TASK}/{number:02d}",
         run=RUN,
@@ -248,13 +248,13 @@ def attempt(told: Sequence[Attempt], *, evaluation: Evaluation, **fields: Any) -
         seconds=1.0,
         **fields,
     )
-    return made.model_copy(update={"accepted": True}) if _best_yet(told, made) else made
+    return made.model_copy(update={"accepted": True}) if _best_yet(recorded, made) else made
 
 
-def _best_yet(told: Sequence[Attempt], made: Attempt) -> bool:
+def _best_yet(recorded: Sequence[Attempt], made: Attempt) -> bool:
     if made.evaluation.verdict is not Verdict.OK:
         return False
-    best = next((item for item in reversed(told) if item.accepted), None)
+    best = next((item for item in reversed(recorded) if item.accepted), None)
     if best is None:
         return True
     before, after = score(best), score(made)

@@ -116,7 +116,7 @@ def test_cost_weight_says_how_much_a_cheap_arm_counts_beside_a_good_one() -> Non
 
 
 def test_an_unknown_price_is_never_zero() -> None:
-    """Where one price is unknown, all arms are compared by their tokens; without those, by time."""
+    """With one unknown price, all arms are compared by their tokens; without those, by time."""
     ucb = bandit(exploration=0.0, cost_weight=1.0)
     ucb.update("a", 1.0, Cost(dollars=1.0, tokens=100.0, seconds=5.0))
     ucb.update("b", 1.0, Cost(dollars=None, tokens=300.0, seconds=4.0))

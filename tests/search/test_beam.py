@@ -126,7 +126,7 @@ def test_what_failed_is_mended_thrice_before_the_round_ends() -> None:
     search.steps(ok(15), WRONG, NO_CODE, WRONG)
     assert search.generation() == [repair(5), repair(7)]
     search.steps(ok(5), WRONG)
-    assert members(search) == [8, 0], "a mended child is a member of the beam"
+    assert members(search) == [8, 0], "a repaired child is a member of the beam"
     assert search.generation() == [repair(9)]
     search.step(WRONG)
     assert search.generation() == [repair(10)]
@@ -192,13 +192,13 @@ def test_coders_take_turns_at_each_bottleneck() -> None:
     assert seen == {(1, 0), (1, 1), (2, 0), (2, 1)}
 
 
-@pytest.mark.parametrize("told", range(1, 4))
-def test_a_round_is_the_same_however_much_of_it_was_told(told: int) -> None:
+@pytest.mark.parametrize("recorded", range(1, 4))
+def test_a_round_is_the_same_however_much_of_it_was_told(recorded: int) -> None:
     search = beam()
     search.steps(ok(10), ok(20), ok(30), ok(40))
     complete = search.generation()
-    search.steps(*[ok(1)] * told)
-    assert search.generation() == complete[told:]
+    search.steps(*[ok(1)] * recorded)
+    assert search.generation() == complete[recorded:]
 
 
 def test_its_state_says_where_it_stands() -> None:

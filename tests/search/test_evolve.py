@@ -262,14 +262,14 @@ def test_every_ten_steps_the_next_best_of_an_island_moves_on_and_the_best_stays(
     assert archived(search) == [{0, 3, 4}, {1, 2, 5}]
 
 
-@pytest.mark.parametrize("told", range(1, 6))
-def test_a_batch_is_the_same_however_much_of_it_was_told(told: int) -> None:
+@pytest.mark.parametrize("recorded", range(1, 6))
+def test_a_batch_is_the_same_however_much_of_it_was_told(recorded: int) -> None:
     search = evolve(seeds=3, coders=2)
     search.steps(*kinds(3))
     search.steps(*[ok(5, bound=f"b{number}") for number in range(6)])
     complete = search.generation()
-    search.steps(*[ok(1)] * told)
-    assert search.generation() == complete[told:]
+    search.steps(*[ok(1)] * recorded)
+    assert search.generation() == complete[recorded:]
 
 
 def test_another_generator_gives_another_search() -> None:

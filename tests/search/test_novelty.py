@@ -1,4 +1,4 @@
-"""A candidate is new unless its text or its PTX is that of an earlier one, whatever it calls things."""
+"""A candidate is new unless its text or its PTX is that of an earlier one; names do not count."""
 
 from __future__ import annotations
 

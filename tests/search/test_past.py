@@ -1,4 +1,4 @@
-"""What strategies read from the past: what stands for each step, and which kernel is the fastest."""
+"""History as strategies read it: what stands for each step, and which kernel is the fastest."""
 
 from __future__ import annotations
 

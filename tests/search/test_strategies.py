@@ -1,4 +1,4 @@
-"""What every strategy promises, whatever becomes of its proposals."""
+"""Promises of every strategy, for all outcomes of its proposals."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "evolve": ({"batch": 1}, {"batch": 4, "islands": 3, "islands_after": 6, "migration_rate": 0.1}),
     "portfolio": ({"plateau": 1}, {"members": "evolve,contrast,fsr,best-of-n,beam,refine", "plateau": 3}),
 }
-"""Options beside the defaults with which every promise is tried."""
+"""Options other than the defaults with which every promise is tried."""
 CASES = [(name, options) for name in STRATEGIES for options in ({}, *VARIANTS.get(name, ()))]
 EACH = pytest.mark.parametrize(("name", "options"), CASES, ids=[f"{name}-{len(options)}" for name, options in CASES])
 
