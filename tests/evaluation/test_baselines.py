@@ -66,7 +66,7 @@ class Log:
 
 
 def steps_of(monkeypatch: pytest.MonkeyPatch, shape: Shape) -> tuple[list[str], list[str]]:
-    """What a sample does, and what its overhead does, in order."""
+    """The work of a sample, and that of its overhead, in order."""
     sets = Log()
     monkeypatch.setattr(TimedBaseline, "_flush_once", lambda armed: sets.steps.append("flush"))
     armed = TimedBaseline("eager", sets, shape, torch.device("cpu"))
@@ -248,7 +248,7 @@ def test_compiled_code_is_kept_for_the_next_candidate() -> None:
 
 
 class Replay:
-    """What a CUDA graph does, on the CPU: the captured work again."""
+    """A CUDA graph on the CPU: runs the captured work again."""
 
     made = 0
 

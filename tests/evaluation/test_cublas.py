@@ -1,4 +1,4 @@
-"""Which references are one matrix product, and the call that cuBLAS gets for it."""
+"""References that are one matrix product, and the call that cuBLAS gets for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def traced(task: Task) -> Product | None:
 
 
 def gemm_by_columns(call: Gemm, a: np.ndarray, b: np.ndarray, size: int) -> np.ndarray:
-    """What the cuBLAS documentation says of ``cublasGemmStridedBatchedEx``, on flat memory."""
+    """``cublasGemmStridedBatchedEx`` as the cuBLAS documentation defines it, on flat memory."""
 
     def matrix(flat: np.ndarray, offset: int, rows: int, columns: int, leading: int) -> np.ndarray:
         return np.array([[flat[offset + j * leading + i] for j in range(columns)] for i in range(rows)])

@@ -138,7 +138,7 @@ def test_each_draw_has_a_variation_that_its_poisons_share(
     assert len(variations) > 4
     assert 0 not in variations
     both = [v for v in variations if {poison for variation, poison in first if variation == v} == set(POISONS)]
-    # At the full size one run is enough, and a hidden size was drawn beside the listed ones.
+    # At the full size one run is enough, and a hidden size was drawn besides the listed ones.
     assert len(both) == len(axpy_task().sizes)
     requests.clear()
     run(evaluator)

@@ -194,7 +194,7 @@ def test_the_fingerprint_says_which_tests_were_in_force(layernorm: Evaluator) ->
 
 
 def test_a_draw_that_torch_does_not_pass_is_no_test(layernorm: Evaluator) -> None:
-    """What was admitted by some seeds may be unfit under another: the family is left out, and the verdict stands."""
+    """A generator admitted by some seeds may be unfit under another: the family is left out, and the verdict stands."""
     spread = admitted(layernorm, "spread", "x / 1000")
     unfit = spread.model_copy(update={"name": "unfit", "plan": "def inputs(x):\n    return constant(1000)\n"})
     tested = judged(layernorm, TWO_PASS, NORM_PLAN, unfit, spread)

@@ -1,4 +1,4 @@
-"""Generators in the oracle's jail: admission by torch, and that nothing of their text gets there."""
+"""Generators in the oracle's jail: admission by torch; their text does not get there."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recipe_for(oracle: Oracle, *values: str) -> Recipe:
 
 
 def tried(zygote: Zygote, task: Task, *values: str, size: str = "small") -> str:
-    """Why a generator is refused at a size; empty where it is admitted."""
+    """The reason that a generator is refused at a size; empty where it is admitted."""
     with Oracle(zygote, task) as oracle:
         (finding,) = oracle.try_generator("g", recipe_for(oracle, *values), [size])
         assert finding.ok == (not finding.text)

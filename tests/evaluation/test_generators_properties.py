@@ -1,4 +1,4 @@
-"""Whatever a generator's text is: it is refused in our words, or gives inputs of the task's own form."""
+"""Any text of a generator is refused in our words, or gives inputs of the task's own form."""
 
 from __future__ import annotations
 

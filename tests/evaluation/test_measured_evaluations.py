@@ -226,7 +226,7 @@ def test_an_access_that_no_gpu_reports_is_seen_beside_it(evaluator: Evaluator) -
 
 
 class Lacking:
-    """An emulated device whose emulator lacks whatever the candidate uses."""
+    """An emulated device whose emulator lacks every feature that the candidate uses."""
 
     def __init__(self, device: Device) -> None:
         self._device = device

@@ -1,4 +1,4 @@
-"""What a Coder is told of a wrong answer, and which answers are right."""
+"""Messages to a Coder about a wrong answer, and which answers are right."""
 
 from __future__ import annotations
 

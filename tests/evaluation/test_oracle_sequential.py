@@ -120,7 +120,7 @@ def test_half_precision_attention_keeps_its_scores_in_the_accumulator_at_every_r
         ordered = torch.nn.functional.scaled_dot_product_attention(q, k, v)
     assert mode.replaced == 1
     exact = torch.nn.functional.scaled_dot_product_attention(q.float(), k.float(), v.float())
-    # Only the result is rounded: half a unit of bfloat16, and float32's own errors beside it.
+    # Only the result is rounded: half a unit of bfloat16, besides float32's own errors.
     assert ((ordered.float() - exact).abs() <= 2.0**-8 * exact.abs() + 1e-5).all()
 
 

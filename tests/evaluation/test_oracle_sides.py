@@ -222,7 +222,7 @@ def test_replies_about_baselines_that_cannot_be_read_are_the_childs_failure(repl
 
 
 class Held:
-    """An oracle whose baseline answers as it is told, or takes the process with it."""
+    """An oracle whose baseline gives scripted answers, or takes the process with it."""
 
     def __init__(self, *answers: Exception | dict[str, Any]) -> None:
         self._answers = list(answers)
@@ -294,7 +294,7 @@ def test_a_baseline_that_ends_the_oracle_while_it_is_timed_is_not_tried_again(de
         side.rest()
     last = baseline_of(Held({}, death))
     last.ready()
-    last.close()  # at the end nobody needs the draws
+    last.close()  # at the end the draws are no longer needed
 
 
 def test_a_candidate_is_timed_without_baselines_when_they_end_the_oracle_again_and_again(

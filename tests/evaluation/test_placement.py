@@ -1,4 +1,4 @@
-"""Where a reference runs. ``meta``, a device that computes nothing, stands in for a GPU where only places matter."""
+"""Devices of references. ``meta``, a device that computes nothing, stands in for a GPU where only placement matters."""
 
 from __future__ import annotations
 
@@ -256,7 +256,6 @@ def test_torch_passes_its_own_oracle_on_a_gpu(forward: str, inputs: str, init: s
     values = [
         Got(tensor_bytes(want.reference), tuple(want.reference.shape), _dtype(want.reference))
         for want in drawn.expected
-        for output in drawn.expected
     ]
     assert reckoner.compare(drawn, values).ok
     zeros = [Got(bytes(output.nbytes), output.shape, output.dtype) for output in values]

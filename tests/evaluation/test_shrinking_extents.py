@@ -1,4 +1,4 @@
-"""Which constants of a task file a size may change, as the text alone says."""
+"""Constants of a task file that a size may change, judged by the text alone."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def searched(
     index_bounds: tuple[str, ...] = (),
     others: tuple[int, ...] = (),
 ) -> Chosen:
-    """What is chosen for a reference that raises unless ``rule`` holds and has as many elements as said."""
+    """The choice for a reference that raises unless ``rule`` holds and has ``elements`` elements."""
     extents = [Extent((name,), value, is_index_bound=name in index_bounds) for name, value in full.items()]
 
     def run(constants: Mapping[str, float], *, near: bool) -> TrialOutcome:

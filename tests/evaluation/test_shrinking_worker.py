@@ -1,4 +1,4 @@
-"""What the child says of one choice of constants, asked in this process: these files are ours."""
+"""The child's reply to one choice of constants, asked in this process: these files are ours."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_the_last_element_is_among_the_chosen_and_seeds_differ() -> None:
 
 
 def test_weights_of_the_draw_are_those_of_the_comparison() -> None:
-    """Another draw at the same size redraws the weights meanwhile."""
+    """Another draw at the same size redraws the weights in between."""
     reckoner = ReferenceRunner(
         task("self.l(x)", "torch.randn(M, K)", extra="self.l = nn.Linear(50 if M == 30 else K, 5)")
     )

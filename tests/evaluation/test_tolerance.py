@@ -1,4 +1,4 @@
-"""What the tolerance accepts and what it rejects: candidates made with numpy and torch."""
+"""Values that the tolerance accepts and rejects: candidates made with numpy and torch."""
 
 from __future__ import annotations
 

@@ -56,13 +56,13 @@ def gpus() -> list[Gpu]:
 
 
 @pytest.fixture
-def said() -> list[str]:
+def messages() -> list[str]:
     return []
 
 
 @pytest.fixture
-def workshop(gpus: list[Gpu], said: list[str], tmp_path: Path) -> Iterator[EvaluatorPool]:
-    with SoftwareWorkshop("", opened=gpus, cache=tmp_path, tell=said.append) as made:
+def workshop(gpus: list[Gpu], messages: list[str], tmp_path: Path) -> Iterator[EvaluatorPool]:
+    with SoftwareWorkshop("", opened=gpus, cache=tmp_path, tell=messages.append) as made:
         yield made
 
 
@@ -88,13 +88,13 @@ def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: Ev
 
 
 def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(
-    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+    workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
     monkeypatch.setattr(workshop._leases, "_clock", lambda: now[0])
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
-    workshop.quarantine(gpus[0], DeviceError("told once"))
-    assert said == ["cuda:0 is set aside: Xid 79"]
+    workshop.quarantine(gpus[0], DeviceError("reported once"))
+    assert messages == ["cuda:0 is set aside: Xid 79"]
     assert workshop.is_set_aside(gpus[0])
     assert workshop.device is gpus[1]
     assert place(workshop, "a") == "cuda:1"
@@ -104,22 +104,22 @@ def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it
     assert workshop.is_set_aside(gpus[0])
     now[0] = 1300.0
     assert place(workshop, "c") == "cuda:0"
-    assert said[1:] == ["cuda:0 passes its probe again, and is used again"]
+    assert messages[1:] == ["cuda:0 passes its probe again, and is used again"]
     assert not workshop.is_set_aside(gpus[0])
 
 
 def test_tasks_that_fail_on_one_gpu_at_a_time_tell_it_once(
-    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+    workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looked before either set it aside."""
     monkeypatch.setattr(workshop._leases, "quarantined", dict)
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
     workshop.quarantine(gpus[0], DeviceError("Xid 79, too"))
-    assert said == ["cuda:0 is set aside: Xid 79"]
+    assert messages == ["cuda:0 is set aside: Xid 79"]
 
 
 def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
-    workshop: EvaluatorPool, gpus: list[Gpu], said: list[str], monkeypatch: pytest.MonkeyPatch
+    workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(workshop._leases, "_clock", lambda: 0.0)
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
@@ -137,14 +137,16 @@ def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
     gpus[0].complaints = ["nobody asks"]
     assert place(workshop, "a") == "cuda:0"
     assert gpus[0].complaints == ["nobody asks"]
-    assert len(said) == 1
+    assert len(messages) == 1
 
 
-def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, said: list[str]) -> None:
-    with SoftwareWorkshop("", opened=[Gpu(0, "create_fallen"), Gpu(1)], cache=tmp_path, tell=said.append) as workshop:
+def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, messages: list[str]) -> None:
+    with SoftwareWorkshop(
+        "", opened=[Gpu(0, "create_fallen"), Gpu(1)], cache=tmp_path, tell=messages.append
+    ) as workshop:
         assert place(workshop) == "cuda:1"
         assert workshop.fingerprint.device == "cuda:1"
-    (told,) = said
+    (message,) = messages
     assert told.startswith("cuda:0 is set aside: ")
 
 

@@ -1,4 +1,4 @@
-"""What the tests of the lane share: a small task, an honest candidate for it, and limits that no slow machine meets."""
+"""A small task for the ModelNew tests, an honest candidate for it, and limits that no slow machine meets."""
 
 from __future__ import annotations
 

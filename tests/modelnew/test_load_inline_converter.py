@@ -98,7 +98,7 @@ def test_what_is_left_out_is_said() -> None:
 def test_what_cannot_be_converted_is_named_with_its_line(old: str, new: str, why: str) -> None:
     assert old in GELU
     text = GELU.replace(old, new)
-    # A launch is told by the line that it begins on.
+    # A launch is identified by the line that it begins on.
     construct = "_kernel<scalar_t><<<" if "scalar_t>" in new or "<<<" in new else new
     line = text[: text.index(construct)].count("\n") + 1
     conversion = convert(text)

@@ -1,4 +1,4 @@
-"""What becomes of mutants: rejected by our check, by KernelBench's rule, argued to be equivalent."""
+"""Outcomes of mutants: rejected by our check, by KernelBench's rule, argued to be equivalent."""
 
 from __future__ import annotations
 

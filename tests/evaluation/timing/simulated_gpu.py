@@ -80,9 +80,9 @@ class SimulatedSide(Timeable):
     build_s: float = 0.0
     """How long building it takes."""
     overhead_us: float = 300.0
-    """What a block costs beside its samples."""
+    """Cost of a block besides its samples."""
     gap_us: float = 2.0
-    """What a sample costs beside its events."""
+    """Cost of a sample besides its events."""
     claims: float = 1.0
     """What its events say, as a part of the truth."""
     flush_claims: float = 1.0

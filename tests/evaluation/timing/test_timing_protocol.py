@@ -63,7 +63,7 @@ def coverage(repeats: int, drift: Callable[[float], float] = lambda seconds: 1.0
 
 
 def rounds_of(log: list[Step]) -> list[list[Step]]:
-    """What happened after each call of ``between``."""
+    """Events after each call of ``between``."""
     rounds: list[list[Step]] = []
     for step in log:
         if step[1] == "between":
@@ -374,7 +374,7 @@ def test_a_baseline_that_its_overhead_hides_later_costs_the_candidate_nothing() 
 
 
 def test_baselines_are_in_memory_one_after_the_other() -> None:
-    """In the quick pass one at a time; then those that take turns, and eager beside the fastest."""
+    """In the quick pass one at a time; then those that take turns, and eager next to the fastest."""
     world = World(1)
     timed(world, baselines={"eager": 4.0, "a": 3.0, "b": 2.6, "c": 2.0, "d": 1.5, "e": 1.45})
     snapshots = world.in_memory

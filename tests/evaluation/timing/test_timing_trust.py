@@ -1,4 +1,4 @@
-"""What is measured again, and what is not believed then."""
+"""Timings that are measured again, and those that are quarantined then."""
 
 from __future__ import annotations
 
