@@ -147,7 +147,7 @@ def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, messages: list[
         assert place(workshop) == "cuda:1"
         assert workshop.fingerprint.device == "cuda:1"
     (message,) = messages
-    assert told.startswith("cuda:0 is set aside: ")
+    assert message.startswith("cuda:0 is set aside: ")
 
 
 def test_without_any_gpu_there_is_no_workshop(tmp_path: Path) -> None:
