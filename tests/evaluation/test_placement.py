@@ -162,7 +162,7 @@ print("calls:", calls)
 @pytest.fixture
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> int:
     """Reductions are treated as those of a GPU tensor, of which only the first lines are summed in order."""
-    monkeypatch.setattr(sequential_sums, "_whole", lambda x: False)
+    monkeypatch.setattr(sequential_sums, "_complete_sum", lambda x: False)
     monkeypatch.setattr(sequential_sums, "_MAX_HOST_ELEMENTS", 256)
     return 256
 
