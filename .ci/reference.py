@@ -45,7 +45,7 @@ def item(name: str, description: str) -> str:
     """One entry of a list of arguments or attributes."""
     text = prose(description).replace("\n\n", "\n")
     return textwrap.fill(
-        f"- **`{name}`**: {' '.join(text.split())}",
+        f"- **`{name}`**" + (f": {' '.join(text.split())}" if text.strip() else ""),
         WIDTH,
         subsequent_indent="  ",
         break_long_words=False,
@@ -103,6 +103,16 @@ def documented(thing: griffe.Object) -> list[str]:
     return blocks
 
 
+def inherited_and_own(thing: griffe.Class) -> list[tuple[str, griffe.Object]]:
+    """Members of a class by name, those of base classes first; what every record has stands with `Record` alone."""
+    members: dict[str, griffe.Object] = {}
+    for base in [*reversed(thing.mro()), thing]:
+        if base.name != "Record" or base is thing:
+            for name, member in base.members.items():
+                members[name] = member.final_target if isinstance(member, griffe.Alias) else member
+    return list(members.items())
+
+
 def entry(name: str, thing: griffe.Object | griffe.Alias, level: int = 2) -> list[str]:
     """Blocks of one public name."""
     thing = thing.final_target if isinstance(thing, griffe.Alias) else thing
@@ -112,14 +122,18 @@ def entry(name: str, thing: griffe.Object | griffe.Alias, level: int = 2) -> lis
     blocks += documented(thing)
     if isinstance(thing, griffe.Class):
         fields = [
-            item(f"{field}: {member.annotation}" if member.annotation is not None else field, member.docstring.value)
-            for field, member in thing.members.items()
-            if isinstance(member, griffe.Attribute) and not field.startswith("_") and member.docstring
+            item(
+                f"{field}: {member.annotation}" if member.annotation is not None else field,
+                member.docstring.value if member.docstring else "",
+            )
+            for field, member in inherited_and_own(thing)
+            if isinstance(member, griffe.Attribute)
+            and not field.startswith("_")
+            and (member.annotation or member.docstring)
         ]
         if fields:
             blocks.append("Fields:\n\n" + "\n".join(fields))
-        for method, member in thing.all_members.items():
-            member = member.final_target if isinstance(member, griffe.Alias) else member
+        for method, member in inherited_and_own(thing):
             if isinstance(member, griffe.Function) and not method.startswith("_") and member.docstring:
                 blocks += entry(method, member, level + 1)
     return blocks

@@ -130,7 +130,7 @@ def load_task(path_or_name: str | Path) -> Task:
         path_or_name: name or path of the task.
 
     Returns:
-        The task: its source, its sizes and its precision policy. Nothing of it was imported or run.
+        The task: its source, its sizes and its precision policy. The file was read, not imported or run.
 
     Raises:
         UsageError: there is no such suite or task.
