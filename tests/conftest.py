@@ -7,14 +7,12 @@ import os
 import signal
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 if TYPE_CHECKING:
-    from kernelforge.evaluation.oracle.client import KnownTasks
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.sandbox import Zygote
 
@@ -23,15 +21,14 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-"""A thread of torch that waits for another leaves its core to whoever has work: tests of tensors on the CPU took two
-thirds of their time to spin, and so did programs that they start."""
+"""Waiting threads of torch sleep instead of spinning, which took two thirds of the time of tests of tensors."""
 
 for _name in ("FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "LINES"):
     os.environ.pop(_name, None)
 for _name in ("RESULTS", "SERVER", "TOKEN", "MCP_TOKEN", "DEBUG"):
     os.environ.pop(f"KERNELFORGE_{_name}", None)
 os.environ["COLUMNS"] = "80"
-"""What commands print depends neither on the terminal nor on the settings of whoever runs the tests."""
+"""Output of commands does not depend on the terminal or on settings of the shell."""
 
 gc.set_threshold(20_000, 20, 50)
 """Tests make much and keep little: with Python's own thresholds a twentieth of their time went into searches."""
@@ -45,8 +42,8 @@ settings.load_profile("same")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Nothing that collection makes is given up before the end: to search it for garbage, again and again as it grows,
-    took a third of the time, in each worker, and would take more with every test."""
+    """Collect tests without searching for garbage: collection keeps all that it makes, and the search took a third of
+    its time in each worker."""
     gc.disable()
     try:
         return (yield)
@@ -62,98 +59,90 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: (item.path in browser, item.path not in slow))
 
 
-SHARERS = (
-    "compile.compiler",
-    "devices.cuda.device",
-    "devices.emulated.device",
-    "evaluation.pool",
-    "evaluation.size_search.client",
-    "modelnew.evaluator",
-    "workers.compile_worker",
-    "sandbox",
-)
-"""Modules that start helper processes of their own; the last stands for those that import it where they need it, and
-comes last, for what is imported first while it stands in would keep it."""
-
-
 @pytest.fixture(scope="session")
 def kept_zygotes() -> Iterator[Callable[..., Zygote]]:
-    """Makes a helper process, or gives the one that was made of the same arguments; none ends before the session."""
-    from kernelforge.sandbox import Zygote as Started
+    """Return the zygote of a role and its options, started once and kept until the session ends.
 
-    class Kept(Started):
+    To start one takes seconds of CPU time. Its ``close`` does nothing; children belong to their owners.
+    """
+    from kernelforge.sandbox import Zygote
+
+    class KeptZygote(Zygote):
         def close(self) -> None:
-            """Left warm for the next who asks; its children are their owners' to close."""
+            """Stay warm for other tests."""
 
-    kept: dict[str, Zygote] = {}
+    start, zygotes = Zygote.__init__, dict[str, KeptZygote]()
 
-    def make(role: str, **how: Any) -> Zygote:
-        how = {option: value for option, value in how.items() if value}
-        name = f"{role} {sorted(how.items())}"
-        if name not in kept:
-            kept[name] = Kept(role, **how)
-        return kept[name]
+    def keep(role: str, **options: Any) -> Zygote:
+        options = {name: value for name, value in options.items() if value}
+        key = f"{role} {sorted(options.items())}"
+        if key not in zygotes:
+            zygotes[key] = KeptZygote.__new__(KeptZygote)
+            start(zygotes[key], role, **options)
+        return zygotes[key]
 
-    yield make
-    for one in kept.values():
-        Started.close(one)
-
-
-@cache
-def shared_knowledge() -> KnownTasks:
-    """What oracles of this process found out about tasks: facts, admitted input families, whether wrong answers fail.
-    To find it out again takes a sixth of the time of tests that evaluate."""
-    from kernelforge.evaluation.oracle.client import KnownTasks
-
-    return KnownTasks()
-
-
-@contextmanager
-def sharing(make: Callable[..., Zygote]) -> Iterator[None]:
-    """Who starts a helper process meanwhile gets it from ``make``, and knows what others found out about tasks."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in ("workers.compile_worker", "evaluation.pool"):
-            patch.setattr(f"kernelforge.{module}.KnownTasks", shared_knowledge)
-        for module in SHARERS:
-            patch.setattr(f"kernelforge.{module}.Zygote", make)
-        yield
+    yield keep
+    for zygote in zygotes.values():
+        Zygote.close(zygote)
 
 
 @pytest.fixture(scope="session")
 def warmly(kept_zygotes: Callable[..., Zygote]) -> Callable[[], AbstractContextManager[None]]:
-    """``with warmly():`` is :func:`warm_zygotes` for a part of a fixture that lasts longer than a test."""
-    return partial(sharing, kept_zygotes)
+    """``with warmly():`` shares kept zygotes, and facts about tasks, with everything that makes its own.
+
+    A zygote that is made in the context takes the state of the kept one with the same arguments. To find the facts of
+    tasks again takes a sixth of the time of tests that evaluate.
+    """
+    from kernelforge.evaluation.oracle.client import KnownTasks
+    from kernelforge.sandbox import Zygote
+
+    facts = KnownTasks()
+
+    def share_zygote(zygote: Zygote, role: str, **options: Any) -> None:
+        kept = kept_zygotes(role, **options)
+        zygote.__class__, zygote.__dict__ = type(kept), kept.__dict__
+
+    def share_facts(tasks: KnownTasks) -> None:
+        tasks.__dict__ = facts.__dict__
+
+    @contextmanager
+    def sharing() -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Zygote, "__init__", share_zygote)
+            patch.setattr(KnownTasks, "__init__", share_facts)
+            yield
+
+    return sharing
 
 
 @pytest.fixture
-def warm_zygotes(kept_zygotes: Callable[..., Zygote]) -> Iterator[None]:
-    """Every workshop of a test is its own, its helper processes are not: to start them takes five seconds of CPU time,
-    which is longer than most tests that are not about them."""
-    with sharing(kept_zygotes):
+def warm_zygotes(warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[None]:
+    """Share kept zygotes during the test; evaluators and pools are its own."""
+    with warmly():
         yield
 
 
 @pytest.fixture(scope="session")
-def open_warm(kept_zygotes: Callable[..., Zygote]) -> Callable[..., Any]:
-    """``open_warm(kind, ...)`` makes a workshop, bench or compiler on helper processes that others use too."""
+def open_warm(warmly: Callable[[], AbstractContextManager[None]]) -> Callable[..., Any]:
+    """``open_warm(kind, ...)`` makes a pool or compiler on kept zygotes."""
 
-    def open_one(kind: Callable[..., Any], *arguments: Any, **how: Any) -> Any:
-        with sharing(kept_zygotes):
-            made = kind(*arguments, **how)
-            # What would start a process when it is first asked does so now.
+    def make(kind: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        with warmly():
+            made = kind(*arguments, **options)
+            # Processes that would start at their first use start now.
             for lazy in (made, getattr(made, "compiler", None)):
                 if hasattr(lazy, "start"):
                     lazy.start()
             return made
 
-    return open_one
+    return make
 
 
 @pytest.fixture(scope="session")
 def workshop(
     tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., EvaluatorPool]
 ) -> Iterator[EvaluatorPool]:
-    """Warm helper processes with an empty build cache: to start them takes seconds."""
+    """A pool on kept zygotes, with an empty build cache."""
     from kernelforge.evaluation.pool import EvaluatorPool
 
     with open_warm(EvaluatorPool, "emulated:h100", cache=tmp_path_factory.mktemp("builds")) as made:
@@ -162,7 +151,7 @@ def workshop(
 
 @pytest.fixture(scope="module")
 def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Software GPUs all have one name: tests in other processes must not wait for them."""
+    """Locks of GPUs in a folder of the module: all software GPUs have one name."""
     folder = tmp_path_factory.mktemp("leases")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kernelforge.evaluation.pool.lease_folder", lambda: folder)
