@@ -35,8 +35,8 @@ def test_a_shell_hands_over_what_was_meant(tmp_path: Path) -> None:
 def test_an_id_that_looks_like_an_option_is_none(word: str) -> None:
     _, verb, *words = shlex.split(shell_command("show", word, options=["--messages"], results="-r"))
     show = typer.main.get_command(app).commands[verb]
-    found = show.make_context("show", words).params
-    assert (found["reference"], found["messages"], found["results"]) == (word, True, Path("-r"))
+    parsed = show.make_context("show", words).params
+    assert (parsed["reference"], parsed["messages"], parsed["results"]) == (word, True, Path("-r"))
 
 
 def test_the_folder_is_named_as_it_was_written_where_it_has_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_what_extras_require_is_named_where_the_package_cannot_be_had_again(
     with (installed / "METADATA").open("a") as metadata:
         for extra, requirements in EXTRAS.items():
             metadata.write(f"Provides-Extra: {extra}\n")
-            metadata.writelines(f"Requires-Dist: {one}; extra == '{extra}'\n" for one in requirements)
+            metadata.writelines(f"Requires-Dist: {requirement}; extra == '{extra}'\n" for requirement in requirements)
         metadata.write("Requires-Dist: torch<2.14,>=2.9\n")
     if origin == "gone":
         (installed / "direct_url.json").write_text(json.dumps({"url": (tmp_path / "gone").as_uri(), "dir_info": {}}))

@@ -63,8 +63,8 @@ def test_an_image_gets_no_key_no_result_and_no_environment(path: str) -> None:
 def test_a_dockerfile_names_what_exists(dockerfile: Path) -> None:
     text = re.sub(r"^#.*\n", "", dockerfile.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     defaults = dict(re.findall(r"^ARG (\w+)=(\S+)", text, re.MULTILINE))
-    known = set(PROJECT["project"]["optional-dependencies"])
-    assert set(defaults["EXTRAS"].split(",")) <= known
+    extras = set(PROJECT["project"]["optional-dependencies"])
+    assert set(defaults["EXTRAS"].split(",")) <= extras
     files = re.findall(r"/src/([^\s\"]+)", re.sub(r"\$\{(\w+)\}", lambda name: defaults[name[1]], text))
     assert files
     assert all((ROOT / name).is_file() and in_context(name) for name in files)
@@ -98,7 +98,7 @@ def test_slurm_reads_the_options_of_the_script() -> None:
 
 @pytest.fixture
 def job(tmp_path: Path) -> dict[str, str]:
-    """What Slurm would set, with a program of the name ``kernelforge`` that writes to the results as told."""
+    """Environment of a Slurm job, with a ``kernelforge`` program that records its arguments in the results folder."""
     programs = tmp_path / "submit" / ".venv" / "bin"
     programs.mkdir(parents=True)
     (tmp_path / "scratch").mkdir()

@@ -42,9 +42,9 @@ def commands_in(page: Path) -> Iterator[list[str]]:
     start = r"(?:^|&& |\S/bin/|^(?:docker|podman) (?:run|exec) .*\s|^sbatch sandbox/slurm\.sh )"
     for code in CODE.findall(page.read_text()):
         for line in code.strip("`").replace("\\\n", " ").splitlines():
-            found = re.search(start + r"(?:kernelforge(?::gpu)? |(?<=slurm\.sh ))(?!=)(.+)", line.removeprefix("$ "))
-            if found and not line.startswith(("import", "from")):
-                yield shlex.split(found[1], comments=True)
+            command = re.search(start + r"(?:kernelforge(?::gpu)? |(?<=slurm\.sh ))(?!=)(.+)", line.removeprefix("$ "))
+            if command and not line.startswith(("import", "from")):
+                yield shlex.split(command[1], comments=True)
 
 
 def verbs(command: Any, *path: str) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -90,13 +90,13 @@ def test_benchmarks_that_are_named_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_commands_that_are_named_exist(page: Path, command_line: Any) -> None:
-    known = dict(verbs(command_line))
+    commands = dict(verbs(command_line))
     for words in commands_in(page):
         if words[0] == "--help":
             continue
-        verb = next((verb for verb in known if words[: len(verb)] == list(verb)), None)
+        verb = next((verb for verb in commands if words[: len(verb)] == list(verb)), None)
         assert verb, f"no such command: kernelforge {shlex.join(words)}"
-        options = {name for option in known[verb].params for name in (*option.opts, *option.secondary_opts)} | {
+        options = {name for option in commands[verb].params for name in (*option.opts, *option.secondary_opts)} | {
             "--help"
         }
         for word in words[len(verb) :]:
@@ -137,23 +137,23 @@ def test_readme_leads_to_the_docs_and_the_licence() -> None:
 
 def test_no_file_names_a_path_of_somebodys_machine() -> None:
     homes = re.compile("/" + r"(?:work|opt/kf|home/\w+|Users/\w+)/[\w.]")
-    found = []
+    offending = []
     for path in text_files():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if homes.search(line):
-                found.append(f"{name_of(path)}:{number}: {line.strip()}")
-    assert not found
+                offending.append(f"{name_of(path)}:{number}: {line.strip()}")
+    assert not offending
 
 
 def test_no_text_installs_the_package_of_another_project() -> None:
     """``kernelforge`` on PyPI is not this project, so neither it nor extras of it may be asked for anywhere."""
     wrong = re.compile(r"pip install\b[^&;|`]*(?<![\w./-])kernelforge(?![\w./-])|(?<![\w./-])kernelforge\[\w")
-    found = []
+    offending = []
     for path in text_files():
         for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if wrong.search(line):
-                found.append(f"{name_of(path)}:{number}: {line.strip()}")
-    assert not found
+                offending.append(f"{name_of(path)}:{number}: {line.strip()}")
+    assert not offending
 
 
 def test_ci_runs_the_test_command_that_readme_gives() -> None:

@@ -102,17 +102,17 @@ def test_constraints_pin_every_dependency_without_hashes() -> None:
     lines = [line for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#")]
     assert all(line.count("==") == 1 and "--hash" not in line and "+" not in line for line in lines)
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in lines}
-    wanted = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
-    assert {_name(requirement) for requirement in wanted} <= pinned
+    required = PROJECT["dependencies"] + PROJECT["optional-dependencies"]["dev"]
+    assert {_name(requirement) for requirement in required} <= pinned
 
 
 def test_constraints_for_cuda_12_pin_every_cuda_wheel_of_the_extra_within_its_bounds() -> None:
     lines = [line for line in (ROOT / "constraints-gpu12.txt").read_text().splitlines() if not line.startswith("#")]
     pinned = dict(line.split("==") for line in lines)
-    wanted = [Requirement(one) for one in PROJECT["optional-dependencies"]["gpu12"] + PROJECT["dependencies"]]
-    of_cuda = {one.name for one in wanted if one.name.startswith(("cuda-", "cupy-")) or "cu12" in one.name}
+    packages = [Requirement(line) for line in PROJECT["optional-dependencies"]["gpu12"] + PROJECT["dependencies"]]
+    of_cuda = {item.name for item in packages if item.name.startswith(("cuda-", "cupy-")) or "cu12" in item.name}
     assert pinned.keys() == of_cuda | {"torch"}
-    assert not [one for one in wanted if one.name in pinned and not one.specifier.contains(pinned[one.name])]
+    assert not [item for item in packages if item.name in pinned and not item.specifier.contains(pinned[item.name])]
 
 
 def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ def test_an_unpacked_wheel_finds_its_own_data(wheel: zipfile.ZipFile, tmp_path: 
         text=True,
     )
     *places, count = done.stdout.split()
-    assert all(Path(place).is_relative_to(tmp_path / "site") for place in places)
+    assert all(Path(path).is_relative_to(tmp_path / "site") for path in places)
     assert int(count) == 16
 
 

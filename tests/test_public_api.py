@@ -54,12 +54,12 @@ def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
     from kernelforge.records import Budget, RunState, Verdict
     from kernelforge.store import DATABASE_NAME, Store
 
-    found = kernelforge.optimize("core/swish", budget=Budget(rounds=2), seed=1, results=tmp_path)
-    assert found.run.state is RunState.FINISHED
-    assert found.best is not None
-    assert found.best.evaluation.verdict is Verdict.OK
+    outcome = kernelforge.optimize("core/swish", budget=Budget(rounds=2), seed=1, results=tmp_path)
+    assert outcome.run.state is RunState.FINISHED
+    assert outcome.best is not None
+    assert outcome.best.evaluation.verdict is Verdict.OK
     with Store.open(tmp_path / DATABASE_NAME, read_only=True) as store:
-        assert tuple(store.attempts(found.run.id)) == found.attempts
+        assert tuple(store.attempts(outcome.run.id)) == outcome.attempts
 
 
 @pytest.mark.parametrize("name", ["evaluate", "load_suite", "load_task", "optimize"])

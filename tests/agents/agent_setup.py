@@ -177,14 +177,16 @@ def facts(name: str, size: str) -> SizeFacts:
 
 
 @lru_cache(maxsize=16)
-def known(name: str) -> TaskFacts:
+def facts_of(name: str) -> TaskFacts:
     return TaskFacts(task_digest="0" * 16, sizes=(facts(name, "full"), facts(name, "small")))
 
 
 def brief(name: str, graph: Graph | None = None) -> TaskContext:
     task = task_of(f"core/{name}")
     device = {"device": "H100, emulated", "architecture": "sm_90a"}
-    return TaskContext(task, known(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device, SPECS["h100"])
+    return TaskContext(
+        task, facts_of(name), {"COLS": "1..4096"}, graph or graph_of(f"core/{name}"), device, SPECS["h100"]
+    )
 
 
 FINGERPRINT = Fingerprint(
@@ -195,7 +197,7 @@ BUILD = Build(key="k", ok=True, arch="sm_90a", toolchain="nvrtc 13.0.88", second
 
 
 def attempt(
-    told: TaskContext,
+    context: TaskContext,
     candidate: Candidate,
     *,
     number: int = 0,
@@ -214,7 +216,7 @@ def attempt(
     correct = verdict is Verdict.OK
     evaluation = Evaluation(
         candidate=candidate.hash,
-        task=told.task.digest,
+        task=context.task.digest,
         fingerprint=FINGERPRINT,
         verdict=verdict,
         stage="done" if correct else "small",
@@ -224,12 +226,12 @@ def attempt(
         performance=performance,
     )
     return Attempt(
-        id=f"r/{told.task.name}/{number:02d}",
+        id=f"r/{context.task.name}/{number:02d}",
         run="r",
-        task=told.task.name,
+        task=context.task.name,
         number=number,
         operator=operator,
-        parent=None if operator is Operator.SEED else f"r/{told.task.name}/99",
+        parent=None if operator is Operator.SEED else f"r/{context.task.name}/99",
         finding=finding,
         candidate=candidate,
         evaluation=evaluation,

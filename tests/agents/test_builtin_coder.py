@@ -118,7 +118,7 @@ def test_a_source_without_a_readable_design_has_none(source: str) -> None:
     assert Design.of(source) is None
 
 
-def asked(name: str, operator: Operator, parent: Design | None = None, *history: Design, **more: object) -> Design:
+def proposed(name: str, operator: Operator, parent: Design | None = None, *history: Design, **more: object) -> Design:
     """The design of the Coder's reply; ``history`` are correct attempts that came before, slower by their place."""
     brief = workbench.brief(name)
     past = tuple(made(name, design, number) for number, design in enumerate(history))
@@ -144,42 +144,45 @@ def made(name: str, design: Design, number: int, time_us: float = 30.0, verdict:
 
 @pytest.mark.parametrize("name", ["softmax", "rmsnorm", "matmul"])
 def test_seeds_of_different_samples_differ(name: str) -> None:
-    designs = [asked(name, Operator.SEED, sample=sample) for sample in range(4)]
+    designs = [proposed(name, Operator.SEED, sample=sample) for sample in range(4)]
     assert designs[0] == Design()
     assert len({workbench.rendered(name, design).source.partition("\n")[2] for design in designs}) == 4
-    assert designs == [asked(name, Operator.SEED, sample=sample) for sample in range(4)]
+    assert designs == [proposed(name, Operator.SEED, sample=sample) for sample in range(4)]
 
 
 def test_a_seed_asked_for_again_is_another_one() -> None:
-    assert asked("rmsnorm", Operator.SEED, None, Design()) == Design(("fuse",))
+    assert proposed("rmsnorm", Operator.SEED, None, Design()) == Design(("fuse",))
 
 
 @pytest.mark.parametrize("operator", [Operator.OPTIMISE, Operator.FSR])
 def test_without_a_finding_samples_take_different_moves(operator: Operator) -> None:
-    taken = [asked("rmsnorm", operator, Design(), sample=sample).moves for sample in range(4)]
+    taken = [proposed("rmsnorm", operator, Design(), sample=sample).moves for sample in range(4)]
     assert taken == [("fuse",), ("warp-reduce",), ("vectorise",), ("block-shape",)]
 
 
 def test_what_was_tried_is_not_tried_again() -> None:
-    assert asked("rmsnorm", Operator.OPTIMISE, Design(), Design(), Design(("fuse",))).moves == ("warp-reduce",)
+    assert proposed("rmsnorm", Operator.OPTIMISE, Design(), Design(), Design(("fuse",))).moves == ("warp-reduce",)
 
 
 @pytest.mark.parametrize(
     ("technique", "move"), [("vectorisation", "vectorise"), ("warp-primitives", "warp-reduce"), ("fusion", "fuse")]
 )
 def test_a_technique_chooses_the_move(technique: str, move: str) -> None:
-    assert asked("rmsnorm", Operator.FSR, Design(), technique=technique, sample=3).moves == (move,)
+    assert proposed("rmsnorm", Operator.FSR, Design(), technique=technique, sample=3).moves == (move,)
 
 
 def test_a_bottleneck_chooses_the_move() -> None:
     finding = Finding(kind="optimise", headline="h", why="w", action="a", bottleneck="unvectorised")
-    assert asked("rmsnorm", Operator.OPTIMISE, Design(), finding=finding).moves == ("vectorise",)
+    assert proposed("rmsnorm", Operator.OPTIMISE, Design(), finding=finding).moves == ("vectorise",)
 
 
 def test_contrast_adds_to_the_faster_example_what_the_slower_has() -> None:
     faster, slower = Design(("fuse",)), Design(("vectorise",))
-    assert asked("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,)).moves == ("fuse", "vectorise")
-    assert asked("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,), sample=1).moves[0] == "fuse"
+    assert proposed("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,)).moves == (
+        "fuse",
+        "vectorise",
+    )
+    assert proposed("bias_swish_scale", Operator.CONTRAST, faster, inspirations=(slower,), sample=1).moves[0] == "fuse"
 
 
 def test_contrast_answers_in_the_three_parts_that_are_asked_for() -> None:
@@ -192,9 +195,9 @@ def test_contrast_answers_in_the_three_parts_that_are_asked_for() -> None:
 
 
 def test_crossover_joins_the_moves_of_both_parents() -> None:
-    joined = asked("bias_swish_scale", Operator.CROSSOVER, Design(("vectorise",)), inspirations=(Design(("fuse",)),))
+    joined = proposed("bias_swish_scale", Operator.CROSSOVER, Design(("vectorise",)), inspirations=(Design(("fuse",)),))
     assert joined.moves == ("fuse", "vectorise")
-    tried = asked(
+    tried = proposed(
         "bias_swish_scale", Operator.CROSSOVER, Design(("vectorise",)), joined, inspirations=(Design(("fuse",)),)
     )
     assert set(tried.moves) > {"fuse", "vectorise"}

@@ -18,7 +18,7 @@ import pytest
 
 @dataclass(frozen=True)
 class Done:
-    """What one command left behind."""
+    """Exit code and output of one command."""
 
     code: int
     out: str
@@ -79,7 +79,7 @@ def written_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def journal(written_once: Path, tmp_path: Path) -> Path:
-    """That folder, a copy for each test."""
+    """A copy of the results folder for each test."""
     return Path(shutil.copytree(written_once, tmp_path / "results"))
 
 

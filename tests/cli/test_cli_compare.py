@@ -51,7 +51,7 @@ def test_the_order_says_which_run_is_judged(cli, runs):
 def test_bad_input_is_one_clear_message(cli, runs):
     a, b = runs
     for arguments, words in (
-        (["compare", a, "nobody"], "no run 'nobody'"),
+        (["compare", a, "no-such-run"], "no run 'no-such-run'"),
         (["compare", a, a[:-1]], "are one run"),
         (["compare", a, b, "--output", "x.md"], "--format"),
         (["compare", a, b, "--format", "xml"], "xml"),

@@ -26,7 +26,7 @@ NOTE = f"cuda:0 is there and not used: {WHY}"
 
 
 class Gpus:
-    """How many GPUs the machine has, which of them start, and which were opened."""
+    """Number of GPUs, those that start, and those that were opened."""
 
     def __init__(self) -> None:
         self.count = 1
@@ -39,7 +39,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
     there = Gpus()
     make = devices.make_device
 
-    def found() -> tuple[GpuInfo, ...]:
+    def listed() -> tuple[GpuInfo, ...]:
         return tuple(GpuInfo(n, "NVIDIA H200", f"GPU-{n}", 150 << 30, "580.1", "13.0") for n in range(there.count))
 
     def open_gpu(name: str, **options: object) -> object:
@@ -50,7 +50,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpus]:
             raise DeviceError(WHY)
         return SimpleNamespace(start=lambda: None, close=lambda: None)
 
-    monkeypatch.setattr(discovery, "gpus", found)
+    monkeypatch.setattr(discovery, "gpus", listed)
     monkeypatch.setattr(discovery, "_installed", lambda module: True)
     monkeypatch.setattr(discovery, "installed_cuda", lambda: InstalledCuda(13, 13, "cupy-cuda13x"))
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent")
@@ -137,7 +137,7 @@ def test_a_command_falls_back_and_says_so_once(
     opened = len(gpus.opened)
     cli(*arguments, "--device", "cuda:0")
     assert used[1:] == ["cuda:0"]
-    assert len(gpus.opened) == opened, "what is named is opened by whoever uses it"
+    assert len(gpus.opened) == opened, "the command that uses a named device opens it"
 
 
 def test_a_server_has_every_gpu_where_one_starts(gpus: Gpus, cli: Callable[..., Any], monkeypatch) -> None:

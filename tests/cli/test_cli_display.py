@@ -1,4 +1,4 @@
-"""What a run shows while it works: the choice of a display, a screen that fits, lines, JSON lines."""
+"""Displays of a running run: the choice of a display, a screen that fits, lines, JSON lines."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_gains_come_newest_first_with_their_standing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("display", "quiet", "terminal", "shown"),
+    ("display", "quiet", "terminal", "expected"),
     [
         (Display.AUTO, False, True, Display.FULL),
         (Display.AUTO, False, False, Display.PLAIN),
@@ -108,11 +108,11 @@ def test_gains_come_newest_first_with_their_standing() -> None:
     ],
 )
 def test_the_display_fits_where_the_output_goes(
-    display: Display, quiet: bool, terminal: bool, shown: Display, monkeypatch: pytest.MonkeyPatch
+    display: Display, quiet: bool, terminal: bool, expected: Display, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.cli.run.console", lambda: console(terminal=terminal))
     monkeypatch.setenv("TERM", "xterm")
-    assert _chosen_display(display, quiet) is shown
+    assert _chosen_display(display, quiet) is expected
 
 
 @pytest.mark.parametrize(("display", "quiet"), [(Display.FULL, False), (Display.PLAIN, True), (Display.JSON, True)])
@@ -265,7 +265,7 @@ def test_on_a_terminal_of_24_rows_a_run_is_drawn_in_place_and_gives_the_terminal
     assert process.wait(60) == 0, output[-2000:]
     watchdog.cancel()
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
-    # The screen is drawn anew beneath the warning, which comes after all that it is to show.
+    # The screen is redrawn beneath the warning, which comes after all that it is to show.
     result = lines.index("warning: 000_a_task: waiting \\x1b[2J")
     frame = next(lines[at : at + 23] for at in range(result, len(lines)) if lines[at].startswith("r1  running"))
     assert any(re.match(r" 0  000_a_task +round 0  coder  \d+ s", line) for line in frame)

@@ -44,7 +44,7 @@ class CpuOracle(Oracle):
 
 
 class GpuWorkshop(EvaluatorPool):
-    """A software GPU beside an oracle on the CPU."""
+    """A software GPU with an oracle on the CPU."""
 
     oracle_kind: type[Oracle] = CpuOracle
 

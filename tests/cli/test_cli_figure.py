@@ -65,7 +65,7 @@ def test_what_cannot_be_drawn_says_why_and_what_can(figure: Any, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["nothing", MEASURED, "--output", "a.svg"], "there is no figure 'nothing'; there are: fast-p"),
         (["funnel", MEASURED], "--output FILE.svg"),
@@ -74,13 +74,13 @@ def test_what_cannot_be_drawn_says_why_and_what_can(figure: Any, tmp_path: Path)
         (["--all", MEASURED], "--output FOLDER"),
         (["--list", "funnel", MEASURED], "without the NAME"),
         (["funnel", "leaderboard/9", "--output", "a.svg"], "there is no board"),
-        (["funnel", "nobody", "--output", "a.svg"], "nobody"),
+        (["funnel", "no-such-run", "--output", "a.svg"], "no-such-run"),
     ],
 )
-def test_bad_input_is_one_line(figure: Any, words: list[str], said: str) -> None:
+def test_bad_input_is_one_line(figure: Any, words: list[str], message: str) -> None:
     done = figure(*words)
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1
 
 

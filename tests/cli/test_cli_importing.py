@@ -102,8 +102,8 @@ def test_import_evaluates_with_the_same_oracle(runner: CliRunner, tmp_path: Path
     arguments = ["cuda-l1", str(rows(tmp_path / "a.json")), "--evaluate", "--small", "N=5", "--json"]
     result = runner.invoke(import_app, arguments)
     assert result.exit_code == 1, result.output
-    found = {item["name"]: item["verdict"] for item in json.loads(result.stdout)["candidates"]}
-    assert found == {"level1_problem0": "OK", "level1_problem1": "WRONG"}
+    verdicts = {item["name"]: item["verdict"] for item in json.loads(result.stdout)["candidates"]}
+    assert verdicts == {"level1_problem0": "OK", "level1_problem1": "WRONG"}
 
 
 @pytest.mark.parametrize("option", [["--small", "N=5"], ["--device", "cpu"]])

@@ -56,7 +56,7 @@ def test_a_class_has_no_values_to_choose(cli, candidate: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--runtime", "pycuda"], "runtime=pycuda"),
         (["--protocol", "kernelbench"], "protocol=kernelbench"),
@@ -66,23 +66,23 @@ def test_a_class_has_no_values_to_choose(cli, candidate: str) -> None:
 )
 @pytest.mark.parametrize("verb", ["run", "eval"])
 def test_what_a_model_of_time_cannot_do_is_refused(
-    cli, candidate: str, verb: str, options: list[str], told: str
+    cli, candidate: str, verb: str, options: list[str], message: str
 ) -> None:
     subject = [candidate, "--task", "softmax"] if verb == "eval" else []
     done = cli(verb, *subject, *options, "--device", "emulated:h100")
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert "emulated:h100 models time and measures nothing" in done.err
 
 
 @pytest.mark.parametrize(
-    ("setting", "told"),
+    ("setting", "message"),
     [("qps=0", "qps"), ("speed=3", "choose of counters, precision, qps, seconds"), ("precision", "NAME=VALUE")],
 )
-def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, told: str) -> None:
+def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, message: str) -> None:
     done = cli("run", "--measure", setting)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
 
 
 def test_full_counters_are_no_reason_to_refuse(cli) -> None:

@@ -21,7 +21,7 @@ def journalled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def golden_results(journalled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reads results reads that folder."""
+    """Make the journalled folder the default results folder."""
     monkeypatch.setenv("KERNELFORGE_RESULTS", str(journalled))
 
 
@@ -98,18 +98,18 @@ def test_verify_leaves_with_1_where_something_differs(cli, golden_results):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["verify", str(ENTRY), "--sample", "some"], "--sample 'some'"),
         (["verify", "nowhere.json"], "nowhere.json: no such file"),
         (["verify", str(ENTRY), str(ENTRY), "--output", "one.json"], "a folder that exists"),
-        (["entry", "nobody", "--by", "Ann", "--output", "x.json"], "no run 'nobody'"),
+        (["entry", "no-such-run", "--by", "Ann", "--output", "x.json"], "no run 'no-such-run'"),
         (["entry", "latest", "--by", " ", "--output", "x.json"], "--by"),
         (["build", "--output", "board"], "entries"),
     ],
 )
-def test_bad_input_is_one_line(cli, golden_results, arguments: list[str], told: str):
+def test_bad_input_is_one_line(cli, golden_results, arguments: list[str], message: str):
     done = cli("leaderboard", *arguments)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1

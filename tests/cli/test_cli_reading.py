@@ -83,7 +83,7 @@ def test_what_was_said_can_be_searched(cli):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["show", "nobody"], "no run 'nobody'"),
+        (["show", "no-such-run"], "no run 'no-such-run'"),
         (["show", "sofmax"], "tasks of the latest run: softmax, matmul, argmax"),
         (["show", "softmax/x"], "number of an attempt"),
         (["show", "newer/nothing"], "softmax, matmul, argmax"),
@@ -93,10 +93,10 @@ def test_what_was_said_can_be_searched(cli):
         (["show", "newer", "--find", ""], "--find needs a text"),
         (["show", "softmax/1", "--find", "x", "--messages"], "neither --messages"),
         (["show", "argmax/2", "--candidate"], "held no candidate"),
-        (["export", "nobody"], "no run 'nobody'"),
+        (["export", "no-such-run"], "no run 'no-such-run'"),
         (["export", "newer", "--task", "nothing"], "argmax, matmul, softmax"),
-        (["resume", "nobody"], "no run 'nobody'"),
-        (["leaderboard", "show", "--run", "nobody"], "no run 'nobody'"),
+        (["resume", "no-such-run"], "no run 'no-such-run'"),
+        (["leaderboard", "show", "--run", "no-such-run"], "no run 'no-such-run'"),
         (["leaderboard", "show", "--output", "x.md"], "--format"),
         (["leaderboard", "show", "--format", "xml"], "xml"),
         (["tasks", "list", "nosuite"], "no suite 'nosuite'"),
@@ -220,11 +220,11 @@ def test_a_damaged_database_is_one_clear_message(cli, tmp_path: Path):
 
 def test_debug_adds_the_traceback(cli, monkeypatch):
     monkeypatch.setenv("KERNELFORGE_DEBUG", "0")
-    assert "Traceback" not in cli("show", "nobody").err
-    done = cli("--debug", "show", "nobody")
+    assert "Traceback" not in cli("show", "no-such-run").err
+    done = cli("--debug", "show", "no-such-run")
     assert done.code == 2
     assert "Traceback" in done.err
-    assert done.err.rstrip().splitlines()[-1].startswith("error: there is no run 'nobody'")
+    assert done.err.rstrip().splitlines()[-1].startswith("error: there is no run 'no-such-run'")
 
 
 def test_the_results_folder_may_come_from_the_environment(cli, monkeypatch, journal: Path):

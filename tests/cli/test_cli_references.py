@@ -1,4 +1,4 @@
-"""What is named: ids of runs and names of tasks with slashes, beginnings of ids, and one line for what is nothing."""
+"""References: ids of runs and names of tasks with slashes, beginnings of ids, and one-line errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.mark.parametrize(
-    ("reference", "found"),
+    ("reference", "expected"),
     [
         ("team", ("team", None, None)),
         ("team/run-1", ("team/run-1", None, None)),
@@ -54,32 +54,32 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
     ],
 )
 def test_a_reference_is_read_by_the_longest_id_that_is_there(
-    store: Store, reference: str, found: tuple[str, str | None, int | None] | None
+    store: Store, reference: str, expected: tuple[str, str | None, int | None] | None
 ) -> None:
-    if found is None:
+    if expected is None:
         with pytest.raises(UsageError, match=r"may be .* or .*: write the run's id in full"):
             resolve(store, reference)
     else:
         named = resolve(store, reference)
-        assert (named.run.id, named.task, named.number) == found
+        assert (named.run.id, named.task, named.number) == expected
 
 
 @pytest.mark.parametrize(
-    ("reference", "said"),
+    ("reference", "message"),
     [
         ("te/x", "3 runs begin with 'te'; runs: team, team/run-1, team/run-2/again, or 'latest'"),
         ("team/run", "2 runs begin with 'team/run'"),
         ("team/run-1/nothing", "run team/run-1 has no task 'nothing'; it has: softmax, 1/softmax"),
         ("team/run-1/softmax/x", "see `kernelforge show team/run-1/softmax --results "),
-        ("nobody/softmax", "no run 'nobody'"),
+        ("no-such-run/softmax", "no run 'no-such-run'"),
         ("/softmax", "no run ''"),
         ("", "no run ''"),
     ],
 )
-def test_what_is_nothing_or_too_much_is_one_line(store: Store, reference: str, said: str) -> None:
+def test_what_is_nothing_or_too_much_is_one_line(store: Store, reference: str, message: str) -> None:
     with pytest.raises(UsageError) as refused:
         resolve(store, reference)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -107,7 +107,7 @@ def test_two_runs_are_told_apart_though_their_ids_hold_dots(store: Store) -> Non
     assert pair("dots..so") == ("dots", "solo")
     assert pair("dots..more") is None  # a run
     assert pair("dots..more/softmax") is None
-    for text, output in (("solo..nobody", "no run 'nobody'"), ("solo..latest", "are one run, solo")):
+    for text, output in (("solo..no-such-run", "no run 'no-such-run'"), ("solo..latest", "are one run, solo")):
         with pytest.raises(UsageError, match=output):
             pair(text)
 

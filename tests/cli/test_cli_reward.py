@@ -91,7 +91,7 @@ def test_a_table_and_csv_have_a_row_for_each_reward(cli: Cli, journal: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--policy", "gold/1"), "no reward policy 'gold/1'; choose one of kernelforge/1"),
         (("--task", "nope"), "no task 'nope' here; there is: argmax, matmul, softmax"),
@@ -99,8 +99,8 @@ def test_a_table_and_csv_have_a_row_for_each_reward(cli: Cli, journal: Path) -> 
         (("nosuchrun",), "nosuchrun"),
     ],
 )
-def test_bad_input_is_one_line(cli: Cli, journal: Path, arguments: tuple[str, ...], said: str) -> None:
+def test_bad_input_is_one_line(cli: Cli, journal: Path, arguments: tuple[str, ...], message: str) -> None:
     done = cli("reward", "recompute", *arguments, "--results", str(journal))
     assert done.code == 2
-    assert said in done.err
+    assert message in done.err
     assert done.err.count("\n") == 1

@@ -117,7 +117,7 @@ def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: WireServer
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "told"),
+    ("name", "text", "message"),
     [
         ("reply.md", b"text", "--task"),
         ("absent.md", None, "cannot read absent.md"),
@@ -131,33 +131,33 @@ def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: WireServer
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_sent(
-    cli: Callable[..., Any], server: WireServer, tmp_path: Path, name: str, text: bytes | None, told: str
+    cli: Callable[..., Any], server: WireServer, tmp_path: Path, name: str, text: bytes | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
     done = cli("submit", name)
     assert done.code == 2
-    assert told in done.err
+    assert message in done.err
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
     assert server.asked == []
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("says", "message"),
     [
         (refusal(401, "unauthorised", "this server wants a token"), "this server wants a token"),
         (Says(200, b"<html>"), "no answer of a reward server"),
     ],
 )
 def test_a_server_that_refuses_is_one_line(
-    cli: Callable[..., Any], server: WireServer, tmp_path: Path, says: Says, told: str
+    cli: Callable[..., Any], server: WireServer, tmp_path: Path, says: Says, message: str
 ) -> None:
     server.instead("/v1/jobs", says)
     (tmp_path / "reply.md").write_text("1")
     done = cli("submit", "reply.md", "--task", TASK)
     assert (done.code, done.out) == (1, "")
-    assert told in done.err
+    assert message in done.err
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

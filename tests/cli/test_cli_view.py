@@ -50,7 +50,7 @@ def test_it_shows_what_was_asked_for_and_ends_in_good_order_while_a_page_listens
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--results", "nowhere"], "there is no results database at nowhere"),
         (["none"], "there is no run 'none'"),
@@ -58,10 +58,10 @@ def test_it_shows_what_was_asked_for_and_ends_in_good_order_while_a_page_listens
         (["--host", "0.0.0.0"], "--host"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(cli: Callable, journal: Path, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_line(cli: Callable, journal: Path, words: list[str], message: str) -> None:
     done = cli("view", *words)
     assert done.code in (1, 2)
-    assert said in done.err
+    assert message in done.err
     assert "Traceback" not in done.err
 
 

@@ -32,7 +32,7 @@ class Workplace:
 
     folder: Path
     code: int
-    said: str
+    printed: str
 
     @property
     def checkout(self) -> str:
@@ -67,7 +67,7 @@ def imported(
 
 def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> None:
     assert imported.code == 0
-    lines = imported.said.splitlines()
+    lines = imported.printed.splitlines()
     missing = dict(line.removeprefix("not loaded: ").split(": ", 1) for line in lines if line.startswith("not loaded"))
     assert missing.keys() == {*files.BAD, HUNG, "level1/6_Constant.py"}
     assert missing["level1/2_Broken.py"] == "line 2: expected ':'"
@@ -129,9 +129,9 @@ def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypa
 
 def test_where_nothing_can_be_used_nothing_is_written(imported: Workplace) -> None:
     output = imported.folder / "nothing"
-    code, said = run(imported.checkout, "--output", str(output), "--level", "4")
+    code, printed = run(imported.checkout, "--output", str(output), "--level", "4")
     assert code == 1
-    assert said.splitlines()[-1] == "0 tasks, 1 not loaded"
+    assert printed.splitlines()[-1] == "0 tasks, 1 not loaded"
     assert not output.exists()
 
 

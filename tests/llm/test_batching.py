@@ -69,14 +69,14 @@ def connect(fake_llm, wire):
 def together(model, count):
     """Replies or errors of that many calls at the same time."""
 
-    def one(number):
+    def complete(number):
         try:
             return model.complete(ask(f"{number}"))
         except ProviderError as error:
             return error
 
     with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(one, range(count)))
+        return list(pool.map(complete, range(count)))
 
 
 def test_calls_at_the_same_time_are_one_batch_and_each_gets_its_own_reply(connect, wire, monkeypatch):

@@ -99,7 +99,7 @@ def test_only_so_many_calls_are_in_flight() -> None:
     some, running, peak, lock = CallLimits(LLMSettings(concurrency=3)), 0, 0, threading.Lock()
     full = threading.Barrier(3)
 
-    def one(_: int) -> None:
+    def call(_: int) -> None:
         nonlocal running, peak
         with some.slot([]):
             with lock:
@@ -110,7 +110,7 @@ def test_only_so_many_calls_are_in_flight() -> None:
                 running -= 1
 
     with ThreadPoolExecutor(9) as pool:
-        list(pool.map(one, range(9)))
+        list(pool.map(call, range(9)))
     assert peak == 3
 
 

@@ -41,13 +41,13 @@ def question(prompt: str = "a prompt", *, agent: AgentName = "coder", task: str 
     return Question(agent, task, Prompt(prompt), fine)
 
 
-def asked(pool: ThreadPoolExecutor, folder: Path, prompt: str = "a prompt") -> Future[str]:
+def submit(pool: ThreadPoolExecutor, folder: Path, prompt: str = "a prompt") -> Future[str]:
     exchange = FileExchangeModel(folder, poll_seconds=POLL, timeout_seconds=60)
     return pool.submit(lambda: exchange.ask(question(prompt)).text)
 
 
 def test_a_prompt_is_answered_by_the_file_beside_it(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    answer = asked(pool, tmp_path / "desk")
+    answer = submit(pool, tmp_path / "desk")
     prompt = tmp_path / "desk" / "0001-coder-core_softmax.prompt.md"
     until(prompt.exists)
     assert prompt.read_text() == "a prompt"
@@ -73,7 +73,7 @@ def test_a_reply_that_is_still_being_written_is_left_alone(tmp_path: Path) -> No
 
 
 def test_an_unusable_reply_is_explained_and_asked_for_again(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    answer = asked(pool, tmp_path)
+    answer = submit(pool, tmp_path)
     stem = tmp_path / "0001-coder-core_softmax"
     until(Path(f"{stem}.prompt.md").exists)
     Path(f"{stem}.reply.md").write_text("nonsense")
@@ -86,7 +86,7 @@ def test_an_unusable_reply_is_explained_and_asked_for_again(pool: ThreadPoolExec
 
 
 def test_the_third_unusable_reply_is_handed_on_as_it_is(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    answer = asked(pool, tmp_path)
+    answer = submit(pool, tmp_path)
     stem = tmp_path / "0001-coder-core_softmax"
     until(Path(f"{stem}.prompt.md").exists)
     for number in (1, 2):
@@ -113,7 +113,7 @@ def test_every_prompt_reply_and_complaint_is_kept(pool: ThreadPoolExecutor, tmp_
 
 
 def test_prompts_of_many_tasks_get_numbers_of_their_own(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    answers = [asked(pool, tmp_path, f"prompt {number}") for number in range(6)]
+    answers = [submit(pool, tmp_path, f"prompt {number}") for number in range(6)]
     until(lambda: len(list(tmp_path.glob("*.prompt.md"))) == 6)
     names = sorted(path.name for path in tmp_path.glob("*.prompt.md"))
     assert [name[:4] for name in names] == ["0001", "0002", "0003", "0004", "0005", "0006"]

@@ -102,7 +102,7 @@ def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("not toml", "are not TOML"),
         ("[model]\ninput = 1\noutput = 1\n", "'model', which is no model"),
@@ -113,12 +113,12 @@ def test_prices_are_read_from_a_file(tmp_path: Path) -> None:
         ('["openai:m"]\ninput = nan\noutput = 1\n', "openai:m, input: "),
     ],
 )
-def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+def test_a_bad_file_is_refused_with_its_place(tmp_path: Path, text: str, message: str) -> None:
     file = tmp_path / "prices.toml"
     file.write_text(text)
     with pytest.raises(UsageError) as caught:
         load_prices(file)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
     assert str(file) in str(caught.value)
 
 

@@ -49,13 +49,13 @@ def make():
     """Makes providers and closes them with the test."""
     made: list[Providers] = []
 
-    def one(
+    def make_providers(
         stopped: Callable[[], bool] = lambda: False, aborted: Callable[[], bool] = lambda: False, **settings
     ) -> Providers:
         made.append(Providers(LLMSettings(**settings), stopped=stopped, aborted=aborted))
         return made[-1]
 
-    yield one
+    yield make_providers
     for providers in made:
         providers.close()
 

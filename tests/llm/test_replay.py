@@ -174,12 +174,12 @@ def test_a_miss_says_which_prompt_and_where_it_differs_from_the_nearest(record) 
     assert "?match=order" in text
 
 
-@pytest.mark.parametrize(("asked", "shown"), [("a\nb\nc", "'c'"), ("a\nb", "'b'"), ("a", "'a'")])
-def test_a_prompt_that_only_ends_elsewhere_differs_too(record, asked: str, shown: str) -> None:
+@pytest.mark.parametrize(("prompt", "quoted"), [("a\nb\nc", "'c'"), ("a\nb", "'b'"), ("a", "'a'")])
+def test_a_prompt_that_only_ends_elsewhere_differs_too(record, prompt: str, quoted: str) -> None:
     spec = record(("coder", "softmax", ["a\nb\n", "r"]))
     with pytest.raises(ProviderError) as caught:
-        ask(providers(), spec, asked)
-    assert f"asked:    {shown}" in str(caught.value)
+        ask(providers(), spec, prompt)
+    assert f"asked:    {quoted}" in str(caught.value)
 
 
 def test_a_miss_where_nothing_was_recorded_says_what_was(record) -> None:

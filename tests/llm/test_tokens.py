@@ -11,7 +11,7 @@ COUNTED = {
     "__global__ void scale(const float* __restrict__ x, float* out, int n) {\n": 21,
     "    const int i = blockIdx.x * blockDim.x + threadIdx.x;\n    if (i < n) out[i] = 0.5f * x[i];\n}\n": 38,
     "def forward(x):\n    n, d = x.shape\n    out = empty_like(x)\n    softmax[n, 256](x, out, i32(d))\n": 35,
-    "The candidate below failed. Mend the one issue that the Judge names, and change as little else as you can.": 23,
+    "The candidate below failed. Fix the one issue that the Judge names, and change as little else as you can.": 23,
     "| dram__bytes_read.sum | 16,777,216 | byte | modelled |\n": 19,
 }
 """Texts with what OpenAI's o200k_base counts."""

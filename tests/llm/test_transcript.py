@@ -15,7 +15,7 @@ from kernelforge.version import __version__
 from tests.support.factories import make_attempt
 
 
-def said(agent: AgentName, *texts: str, provider: str = "openai:m", usage: Usage | None = None) -> tuple[Message, ...]:
+def turns(agent: AgentName, *texts: str, provider: str = "openai:m", usage: Usage | None = None) -> tuple[Message, ...]:
     """Prompt, reply, prompt, reply, ..."""
     return tuple(
         Message(
@@ -41,10 +41,10 @@ def written(tmp_path: Path, attempts, task_messages=None) -> Path:
 
 def test_a_conversation_is_a_prompt_with_all_its_complaints() -> None:
     messages = (
-        *said("judge", "j", "finding"),
-        *said("coder", "c", "bad", complaint("why"), "good"),
-        *said("coder", "another", "reply"),
-        *said("tester", "never answered"),
+        *turns("judge", "j", "finding"),
+        *turns("coder", "c", "bad", complaint("why"), "good"),
+        *turns("coder", "another", "reply"),
+        *turns("tester", "never answered"),
     )
     assert [[(item.content, two.content) for item, two in talk] for talk in conversations(messages)] == [
         [("j", "finding")],
@@ -57,10 +57,10 @@ def test_what_was_said_is_read_as_it_was_written(tmp_path: Path) -> None:
     spent = Usage(model="m-1", input_tokens=5, output_tokens=7, seconds=1.5, dollars=0.25)
     odd = 'line one\nzwei\u2028drei \U0001f600 "quoted" \\ \x85\x0b tab\t'
     attempts = [
-        make_attempt(0, messages=said("coder", odd, "bad", complaint("why"), odd, usage=spent)),
-        make_attempt(1, task="gelu", messages=said("coder", odd, "of another task")),
+        make_attempt(0, messages=turns("coder", odd, "bad", complaint("why"), odd, usage=spent)),
+        make_attempt(1, task="gelu", messages=turns("coder", odd, "of another task")),
     ]
-    header, talks = read_transcript(written(tmp_path, attempts, {"softmax": said("judge", "last", "stop")}))
+    header, talks = read_transcript(written(tmp_path, attempts, {"softmax": turns("judge", "last", "stop")}))
     assert (header.format, header.written_by, header.kernelforge) == (FORMAT, "a person", __version__)
     assert [(talk.first.agent, talk.first.task, talk.number, talk.replies) for talk in talks] == [
         ("coder", "softmax", 2, ("bad", odd)),
@@ -73,8 +73,8 @@ def test_what_was_said_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_conversations_that_begin_alike_are_numbered_within_their_task(tmp_path: Path) -> None:
-    attempts = [make_attempt(number, messages=said("coder", "same", f"reply {number}")) for number in range(3)]
-    attempts.append(make_attempt(0, task="gelu", messages=said("coder", "same", "elsewhere")))
+    attempts = [make_attempt(number, messages=turns("coder", "same", f"reply {number}")) for number in range(3)]
+    attempts.append(make_attempt(0, task="gelu", messages=turns("coder", "same", "elsewhere")))
     _, talks = read_transcript(written(tmp_path, attempts))
     assert [(talk.first.task, talk.first.sample) for talk in talks] == [
         ("softmax", 0), ("softmax", 1), ("softmax", 2), ("gelu", 0),
@@ -82,14 +82,14 @@ def test_conversations_that_begin_alike_are_numbered_within_their_task(tmp_path:
 
 
 def test_every_line_is_json_that_names_its_author(tmp_path: Path) -> None:
-    file = written(tmp_path, [make_attempt(0, messages=said("coder", "p", "r"))])
+    file = written(tmp_path, [make_attempt(0, messages=turns("coder", "p", "r"))])
     rows = [json.loads(row) for row in file.read_text().split("\n")[:-1]]
     assert [row["written_by"] for row in rows] == ["a person"] * 2
 
 
 def rewritten(tmp_path: Path, number: int, **changes: object) -> Path:
     """A good transcript with one line changed."""
-    talk = said("coder", "p", "bad", complaint("why"), "good")
+    talk = turns("coder", "p", "bad", complaint("why"), "good")
     file = written(tmp_path, [make_attempt(0, messages=talk)])
     rows = file.read_text().split("\n")
     rows[number - 1] = json.dumps(json.loads(rows[number - 1]) | changes)

@@ -17,9 +17,9 @@ def value(policy: str, evaluation: Evaluation, context: Context | None = None) -
     return reward(policy, evaluation, context or Context()).value
 
 
-def sampled(ours: list[float], theirs: list[float], **changes: Any) -> Evaluation:
+def sampled(candidate: list[float], eager: list[float], **changes: Any) -> Evaluation:
     """OK on a GPU with these samples of the candidate and of eager."""
-    timing = make_timing(candidate=side("candidate", ours), baselines=(side("eager", theirs),))
+    timing = make_timing(candidate=side("candidate", candidate), baselines=(side("eager", eager),))
     performance = measured(timing=timing, speedup=2.0, speedup_lower=1.9, speedup_eager=2.0)
     return make_evaluation(**({"fingerprint": GPU, "performance": performance} | changes))
 

@@ -86,8 +86,8 @@ def test_a_measured_time_with_no_baseline_earns_the_gate() -> None:
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
-def test_a_faster_candidate_never_earns_less(one: float, other: float) -> None:
-    slow, fast = (value_of(measured_evaluation(speedup)) for speedup in sorted((one, other)))
+def test_a_faster_candidate_never_earns_less(first: float, second: float) -> None:
+    slow, fast = (value_of(measured_evaluation(speedup)) for speedup in sorted((first, second)))
     assert slow is not None
     assert fast is not None
     assert 0 < slow <= fast

@@ -33,8 +33,8 @@ def test_a_reward_is_none_or_a_finite_number_inside_its_bounds(
 def test_what_was_stored_gives_the_same_reward_again(
     evaluation: Evaluation, earlier: list[Evaluation], source: str | None
 ) -> None:
-    def stored(one: Evaluation) -> Evaluation:
-        return Evaluation.model_validate_json(one.model_dump_json())
+    def stored(record: Evaluation) -> Evaluation:
+        return Evaluation.model_validate_json(record.model_dump_json())
 
     before = rescore(evaluation, source, earlier, POLICIES)
     assert rescore(evaluation, source, earlier, POLICIES) == before
@@ -62,8 +62,8 @@ def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, sp
 
 @few
 @given(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4), sources)
-def test_a_faster_candidate_never_earns_less_under_any_policy(one: float, other: float, source: str | None) -> None:
-    slow, fast = (rescore(timed(speedup), source, (), POLICIES) for speedup in sorted((one, other)))
+def test_a_faster_candidate_never_earns_less_under_any_policy(first: float, second: float, source: str | None) -> None:
+    slow, fast = (rescore(timed(speedup), source, (), POLICIES) for speedup in sorted((first, second)))
     for name in POLICIES:
         low, high = slow[name].value, fast[name].value
         assert low is not None

@@ -33,11 +33,11 @@ def test_with_a_gpu_it_is_used_with_no_option_given_at_sizes_that_fill_it() -> N
 
 @pytest.mark.usefixtures("gpus")
 @pytest.mark.parametrize(
-    ("asked", "devices"),
+    ("requested", "devices"),
     [("cuda", "cuda:0,cuda:1"), ("cuda:1", "cuda:1"), ("cuda:1,cuda:0", "cuda:1,cuda:0"), ("emulated:a100",) * 2],
 )
-def test_a_run_takes_the_devices_it_is_given(asked: str, devices: str) -> None:
-    assert configure(device=asked).device == devices
+def test_a_run_takes_the_devices_it_is_given(requested: str, devices: str) -> None:
+    assert configure(device=requested).device == devices
 
 
 @pytest.mark.usefixtures("gpus")

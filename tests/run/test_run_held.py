@@ -88,14 +88,14 @@ def test_the_budget_of_a_run_that_goes_on_stays_as_it_is(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("place", "error"),
+    ("method", "error"),
     [
         ("kernelforge.evaluation.evaluator.Evaluator.evaluate", SandboxError("the runner was ended: signal 9")),
         ("kernelforge.evaluation.oracle.client.Oracle.require_admitted", TaskError("the oracle gives no answer")),
     ],
 )
 def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_task(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, error: Exception
 ) -> None:
     stop, closed, workers = StopSignal(), threading.Event(), []
 
@@ -111,7 +111,7 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         raise error
 
     monkeypatch.setattr(runner, "EvaluatorPool", Told)
-    monkeypatch.setattr(place, aborted_meanwhile)
+    monkeypatch.setattr(method, aborted_meanwhile)
     with open_store(tmp_path) as store:
         run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), stop)
         (worker,) = workers
@@ -129,11 +129,11 @@ def test_a_child_that_died_once_costs_no_attempt(
     calls: list[int] = []
     evaluate = Evaluator.evaluate
 
-    def dying(evaluator: Evaluator, *given: Any, **options: Any) -> Any:
+    def dying(evaluator: Evaluator, *arguments: Any, **options: Any) -> Any:
         calls.append(options["seed"])
         if len(calls) <= deaths:
             raise ChildDied("the oracle child ended without an answer: signal 9", signal=9)
-        return evaluate(evaluator, *given, **options)
+        return evaluate(evaluator, *arguments, **options)
 
     monkeypatch.setattr(Evaluator, "evaluate", dying)
     with open_store(tmp_path) as store:

@@ -136,9 +136,9 @@ def config_of(suite: Path, devices: str = "cuda:0,cuda:1", **changes: Any) -> Ru
     return config.model_copy(update={"device": devices, "measure": measure})
 
 
-def drawn(shown: RenderableType) -> str:
+def drawn(renderable: RenderableType) -> str:
     console = Console(file=io.StringIO(), width=200)
-    console.print(shown)
+    console.print(renderable)
     text = console.file
     assert isinstance(text, io.StringIO)
     return text.getvalue()
@@ -315,12 +315,12 @@ def test_without_any_gpu_left_a_run_stops_with_one_error_and_can_go_on(suite: Pa
 def test_an_entry_of_a_measured_run_is_verified_by_measuring_again(finished: Runs, suite: Path) -> None:
     with open_store(finished.folder) as store:
         records = RunRecords.load(store, store.run("latest"))
-    entry = make_entry(records, {}, by="somebody")
+    entry = make_entry(records, {}, by="Ann")
 
-    def again() -> EvaluatorPool:
+    def new_pool() -> EvaluatorPool:
         return SoftwareWorkshop("cuda:0", opened=[Gpu(0, "create", True)], measure=config_of(suite).measure)
 
-    record = verify(entry, load_suite(suite), sample=1, seed=0, open_pool=again)
+    record = verify(entry, load_suite(suite), sample=1, seed=0, open_pool=new_pool)
     assert record.agrees, record
     (result,) = [item for item in record.tasks if item.status != "not re-run"]
     claimed = next(row.best for row in entry.tasks if row.task == result.task)

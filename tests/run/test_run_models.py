@@ -128,7 +128,7 @@ def test_independent_samples_are_asked_for_side_by_side(tmp_path: Path, llm: Any
 
 
 @pytest.mark.parametrize(
-    ("limits", "said"),
+    ("limits", "pattern"),
     [
         ({"tokens": 2000}, "2,000 tokens"),
         ({"dollars": 0.004}, r"\$0.004"),
@@ -136,13 +136,13 @@ def test_independent_samples_are_asked_for_side_by_side(tmp_path: Path, llm: Any
     ],
 )
 def test_a_budget_of_the_run_stops_it_and_a_larger_one_lets_it_go_on(
-    tmp_path: Path, llm: Any, limits: dict[str, Any], said: str
+    tmp_path: Path, llm: Any, limits: dict[str, Any], pattern: str
 ) -> None:
     server = llm()
     message: list[str] = []
     run = run_in(tmp_path, config(budget=Budget(rounds=4, **limits)), lambda event, stop: message.append(event.message))
     assert run.state is RunState.STOPPED
-    assert any(said.replace("\\", "") in message for message in message)
+    assert any(pattern.replace("\\", "") in message for message in message)
     made, calls = len(attempts_in(tmp_path, run)), len(server.calls)
     assert 0 < made < 4
     with open_store(tmp_path) as store:

@@ -69,7 +69,7 @@ def replayed(folder: Path, tasks: Sequence[str], coder: str, stop_at: tuple[str,
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> list[Attempt]:
+def replay_of_all(tmp_path_factory: pytest.TempPathFactory, warm_workshop: None) -> list[Attempt]:
     """All tasks to the letter, stopped after an attempt that does not build.
 
     A prompt that has changed since is a miss, and fails here; results/reference/README.md says what to do then.
@@ -117,17 +117,17 @@ def test_the_transcript_says_who_wrote_it() -> None:
 
 
 @pytest.mark.parametrize("task", RECORDED)
-def test_every_attempt_has_the_recorded_verdict(whole: list[Attempt], task: str) -> None:
-    assert outcomes(whole, task) == RECORDED[task]
+def test_every_attempt_has_the_recorded_verdict(replay_of_all: list[Attempt], task: str) -> None:
+    assert outcomes(replay_of_all, task) == RECORDED[task]
 
 
 @pytest.mark.parametrize("task", RECORDED)
-def test_a_resumed_run_goes_on_behind_the_replies_it_has_used(whole: list[Attempt], task: str) -> None:
-    assert coder_replies(whole, task) == recorded_replies(task)
+def test_a_resumed_run_goes_on_behind_the_replies_it_has_used(replay_of_all: list[Attempt], task: str) -> None:
+    assert coder_replies(replay_of_all, task) == recorded_replies(task)
 
 
-def test_a_race_is_caught_and_the_next_reply_mends_it(whole: list[Attempt]) -> None:
-    crashed, mended, _ = of(whole, "cumsum")
+def test_a_race_is_caught_and_the_next_reply_mends_it(replay_of_all: list[Attempt]) -> None:
+    crashed, mended, _ = of(replay_of_all, "cumsum")
     assert "race" in crashed.evaluation.reason
     assert not crashed.accepted
     assert mended.parent == crashed.id
@@ -136,8 +136,8 @@ def test_a_race_is_caught_and_the_next_reply_mends_it(whole: list[Attempt]) -> N
     assert mended.accepted
 
 
-def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(whole: list[Attempt]) -> None:
-    _, broken, mended = of(whole, "cross_entropy")
+def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(replay_of_all: list[Attempt]) -> None:
+    _, broken, mended = of(replay_of_all, "cross_entropy")
     assert broken.evaluation.build is not None
     assert not broken.evaluation.build.ok
     assert mended.parent == broken.id
@@ -145,13 +145,13 @@ def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(whole: list[Attempt
 
 
 @pytest.mark.parametrize("task", RECORDED)
-def test_later_replies_cut_what_they_set_out_to_cut(whole: list[Attempt], task: str) -> None:
-    assert left_of(whole, task) <= CUT_TO[task][1]
-    assert of(whole, task)[-1].accepted
+def test_later_replies_cut_what_they_set_out_to_cut(replay_of_all: list[Attempt], task: str) -> None:
+    assert left_of(replay_of_all, task) <= CUT_TO[task][1]
+    assert of(replay_of_all, task)[-1].accepted
 
 
-def test_a_tuned_child_is_an_attempt_that_the_next_round_goes_on_from(whole: list[Attempt]) -> None:
-    seed, child, better, _ = of(whole, "matmul")
+def test_a_tuned_child_is_an_attempt_that_the_next_round_goes_on_from(replay_of_all: list[Attempt]) -> None:
+    seed, child, better, _ = of(replay_of_all, "matmul")
     assert [trial.choices for trial in seed.trials] == [{"TILE": 16}, {"TILE": 32}]
     assert child.candidate is not None
     assert child.candidate.choices == {"TILE": 32}

@@ -99,7 +99,7 @@ class Played:
     attempts: list[Attempt] = field(default_factory=list)
     proposals: list[Proposal] = field(default_factory=list)
     """What was carried out, step by step."""
-    asked: list[list[Proposal | None]] = field(default_factory=list)
+    upcoming: list[list[Proposal | None]] = field(default_factory=list)
     """After each number of attempts recorded, the proposals 0 to :data:`AHEAD` - 1 steps ahead."""
     states: list[str] = field(default_factory=list)
     """After each number of attempts recorded, the state as JSON."""
@@ -135,9 +135,9 @@ def play(strategy: Strategy, story: Story, *, rounds: int, coders: int = 1) -> P
     """
     played, promised = Played(), dict[int, Proposal]()
     ask(strategy, story, played)
-    while (proposal := played.asked[-1][0]) is not None:
+    while (proposal := played.upcoming[-1][0]) is not None:
         step = len(played.proposals)
-        for ahead, later in enumerate(played.asked[-1]):
+        for ahead, later in enumerate(played.upcoming[-1]):
             if later is not None:
                 check(later, played.attempts, coders)
                 assert promised.setdefault(step + ahead, later) == later
@@ -152,9 +152,9 @@ def play(strategy: Strategy, story: Story, *, rounds: int, coders: int = 1) -> P
         state = strategy.state()
         assert state["steps"] == len(strategy.steps) == step + 1
         if strategy.stopped is None and step + 1 in promised:
-            assert played.asked[-1][0] == promised[step + 1]
+            assert played.upcoming[-1][0] == promised[step + 1]
     assert strategy.stopped
-    assert played.asked[-1] == [None] * AHEAD
+    assert played.upcoming[-1] == [None] * AHEAD
     return played
 
 
@@ -163,7 +163,7 @@ def retell(strategy: Strategy, story: Story, played: Played, recorded: int) -> N
     for attempt in played.attempts[:recorded]:
         strategy.tell(attempt)
     assert json.dumps(strategy.state()) == played.states[recorded]
-    assert asks(strategy, story) == played.asked[recorded]
+    assert asks(strategy, story) == played.upcoming[recorded]
 
 
 def ask(strategy: Strategy, story: Story, played: Played) -> None:
@@ -171,7 +171,7 @@ def ask(strategy: Strategy, story: Story, played: Played) -> None:
     first = asks(strategy, story)
     assert asks(strategy, story) == first
     assert json.dumps(strategy.state()) == state
-    played.asked.append(first)
+    played.upcoming.append(first)
     played.states.append(state)
 
 

@@ -13,7 +13,7 @@ from tests.support.factories import make_attempt, make_candidate, make_evaluatio
 KERNEL = "__global__ void k(float* x) { %s }"
 
 
-def found(body: str, head: str = "") -> tuple[str, bool]:
+def techniques_of(body: str, head: str = "") -> tuple[str, bool]:
     return techniques(make_candidate(source=head + KERNEL % body))
 
 
@@ -41,7 +41,7 @@ def attempt(number: int, time_us: float, bound: str = "dram", **changes: Any) ->
     ],
 )
 def test_staging_is_read_from_the_code(body: str, staging: str) -> None:
-    assert found(body) == (staging, False)
+    assert techniques_of(body) == (staging, False)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_staging_is_read_from_the_code(body: str, staging: str) -> None:
     ],
 )
 def test_tensor_cores_are_seen_in_calls_and_inline_ptx(body: str) -> None:
-    assert found(body)[1]
+    assert techniques_of(body)[1]
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_tensor_cores_are_seen_in_calls_and_inline_ptx(body: str) -> None:
     ],
 )
 def test_comments_strings_and_longer_names_do_not_count(body: str) -> None:
-    assert found(body) == ("none", False)
+    assert techniques_of(body) == ("none", False)
 
 
 def test_the_bound_is_the_profiles_and_else_the_performances() -> None:

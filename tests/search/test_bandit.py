@@ -105,14 +105,14 @@ def test_of_equal_gains_the_cheaper_arm_is_chosen() -> None:
 
 
 def test_cost_weight_says_how_much_a_cheap_arm_counts_beside_a_good_one() -> None:
-    def chosen(cost_weight: float) -> str:
+    def preferred_arm(cost_weight: float) -> str:
         ucb = bandit(exploration=0.0, cost_weight=cost_weight)
         for arm, gain, dollars in (("a", 1.0, 10.0), ("b", 0.5, 1.0), ("c", 0.0, 9.0)):
             ucb.update(arm, gain, Cost(dollars=dollars))
         return pick(ucb)
 
-    assert chosen(0.0) == "a"
-    assert chosen(1.0) == "b"
+    assert preferred_arm(0.0) == "a"
+    assert preferred_arm(1.0) == "b"
 
 
 def test_an_unknown_price_is_never_zero() -> None:

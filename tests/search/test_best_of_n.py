@@ -61,11 +61,11 @@ def test_fewer_rounds_than_samples_are_kept_to() -> None:
 
 
 @pytest.mark.parametrize(
-    ("samples", "correct", "k", "wanted"),
+    ("samples", "correct", "k", "expected"),
     [(10, 0, 5, 0.0), (10, 10, 1, 1.0), (10, 3, 1, 0.3), (2, 1, 2, 1.0), (5, 2, 2, 0.7), (4, 1, 2, 0.5)],
 )
-def test_pass_at_k_of_small_numbers(samples: int, correct: int, k: int, wanted: float) -> None:
-    assert pass_at_k(samples, correct, k) == pytest.approx(wanted, abs=1e-12)
+def test_pass_at_k_of_small_numbers(samples: int, correct: int, k: int, expected: float) -> None:
+    assert pass_at_k(samples, correct, k) == pytest.approx(expected, abs=1e-12)
 
 
 @given(st.integers(1, 400), st.data())

@@ -177,7 +177,7 @@ def worth(attempt: Attempt) -> float:
 
 
 @pytest.mark.parametrize(
-    ("attempt", "wanted"),
+    ("attempt", "expected"),
     [
         (failed(1, BUILD, "compile", operator=Operator.FSR, parent=0, technique=TECHNIQUES[0]), 0.0),
         (failed(1, WRONG, "small", operator=Operator.FSR, parent=0, technique=TECHNIQUES[0]), 1 / 3),
@@ -189,9 +189,9 @@ def worth(attempt: Attempt) -> float:
     ],
 )
 def test_a_technique_earns_thirds_for_compiling_for_being_correct_and_for_speed(
-    attempt: Attempt, wanted: float
+    attempt: Attempt, expected: float
 ) -> None:
-    assert worth(attempt) == pytest.approx(wanted)
+    assert worth(attempt) == pytest.approx(expected)
 
 
 def test_a_failure_of_ours_is_not_held_against_a_technique() -> None:

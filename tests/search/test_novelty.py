@@ -25,7 +25,7 @@ __global__ void __launch_bounds__(256) scale(const T* __restrict__ x, T* out, in
 }
 """
 RENAMED = """
-/* The same, written by someone else. */
+/* The same, written by another author. */
 #include <cuda_fp16.h>
 #define WIDTH 32
 struct Both { float low; float high; };
@@ -67,10 +67,10 @@ def attempt(candidate: Candidate, ptx: str | None = None, verdict: Verdict = Ver
     return make_attempt(0, candidate=candidate, evaluation=evaluation)
 
 
-def same(one: Candidate, other: Candidate, *, ptx: tuple[str | None, str | None] = (None, None)) -> bool:
+def same(first: Candidate, second: Candidate, *, ptx: tuple[str | None, str | None] = (None, None)) -> bool:
     novelty = Novelty()
-    assert novelty.add(attempt(one, ptx[0]))
-    return not novelty.add(attempt(other, ptx[1]))
+    assert novelty.add(attempt(first, ptx[0]))
+    return not novelty.add(attempt(second, ptx[1]))
 
 
 BASE = Candidate(source=SOURCE, plan=PLAN)
@@ -177,8 +177,8 @@ def test_text_is_split_as_the_language_does(source: str, expected: list[str]) ->
 
 
 @given(st.text(max_size=200), st.text(alphabet="\"'/*\\\n#(){}aR1 .", max_size=200))
-def test_any_text_can_be_read(one: str, other: str) -> None:
-    for source in (one, other, one + other):
+def test_any_text_can_be_read(first: str, second: str) -> None:
+    for source in (first, second, first + second):
         tokens(source)
-        candidate = make_candidate(source=source or " ", plan=other or " ")
+        candidate = make_candidate(source=source or " ", plan=second or " ")
         assert fingerprints(attempt(candidate)) == fingerprints(attempt(candidate))

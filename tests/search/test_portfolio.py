@@ -106,7 +106,7 @@ def test_its_best_is_the_best_of_all_members() -> None:
     search = portfolio(plateau=2)
     times = iter([10, 11, 11, 12, 8, 13, 13, 13, 7, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20, 20])
     search.play(lambda proposal, rng: ok(next(times)), steps=20)
-    fastest = min(search.attempts, key=lambda one: one.evaluation.performance.time_us)  # type: ignore[union-attr]
+    fastest = min(search.attempts, key=lambda attempt: attempt.evaluation.performance.time_us)  # type: ignore[union-attr]
     assert search.strategy.best == fastest.number
     assert fastest.evaluation.performance is not None
     assert fastest.evaluation.performance.time_us == 7

@@ -127,7 +127,7 @@ def test_a_locked_database_names_who_holds_it(path: Path):
             with pytest.raises(StoreError, match=rf"locked by process {holder.pid} \(python") as caught:
                 store.start_run(make_run("r2"))
             assert "--results" in str(caught.value)
-            assert [run.id for run in store.runs()] == ["r1"], "reading goes on beside a writer"
+            assert [run.id for run in store.runs()] == ["r1"], "runs can be read while another process writes"
         finally:
             holder.communicate()
         store.start_run(make_run("r2"))

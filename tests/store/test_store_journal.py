@@ -1,4 +1,4 @@
-"""What goes into the journal comes out of it."""
+"""Round trips through the journal: records come out as they went in."""
 
 from __future__ import annotations
 

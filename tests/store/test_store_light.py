@@ -1,4 +1,4 @@
-"""What a run is loaded without, where texts are left out."""
+"""Runs loaded without texts: the fields that are left empty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 def without_texts(attempt: Attempt) -> Attempt:
-    """What is promised, made from the full record."""
+    """The full attempt with its texts removed: what loading without texts must return."""
     evaluation, profile = attempt.evaluation, attempt.profile
     if profile is not None:
         kernels = [item.model_copy(update={"metrics": (), "hot_spots": ()}) for item in profile.kernels]
@@ -69,11 +69,11 @@ def with_metrics(attempt: Attempt, names: tuple[str, ...]) -> Attempt:
     if attempt.profile is None:
         return attempt
 
-    def chosen(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
+    def named(metrics: tuple[Metric, ...]) -> tuple[Metric, ...]:
         return tuple(item for item in metrics if item.name in names)
 
-    kernels = [item.model_copy(update={"metrics": chosen(item.metrics)}) for item in attempt.profile.kernels]
-    update = {"kernels": tuple(kernels), "metrics": chosen(attempt.profile.metrics)}
+    kernels = [item.model_copy(update={"metrics": named(item.metrics)}) for item in attempt.profile.kernels]
+    update = {"kernels": tuple(kernels), "metrics": named(attempt.profile.metrics)}
     return attempt.model_copy(update={"profile": attempt.profile.model_copy(update=update)})
 
 

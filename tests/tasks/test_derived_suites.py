@@ -29,7 +29,7 @@ def test_the_large_suite_has_every_task_of_core_with_its_rules_and_other_sizes()
     assert LARGE.digest != CORE.digest
 
 
-@pytest.mark.parametrize("task", [one for one in LARGE if "bandwidth" in one.tags], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [task for task in LARGE if "bandwidth" in task.tags], ids=lambda task: task.name)
 def test_bandwidth_bound_tasks_move_half_a_gigabyte(task: Task) -> None:
     """By shapes alone: on torch's meta device nothing is allocated."""
     space: dict[str, object] = {}
@@ -69,9 +69,9 @@ def test_a_derived_suite_takes_what_it_names(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (('base = "core"', 'base = "corn"'), "base = 'corn' names no other suite beside this one"),
-        (('base = "core"', 'base = "mine"'), "names no other suite beside this one"),
-        (('base = "core"', 'base = "../core"'), "names no other suite beside this one"),
+        (('base = "core"', 'base = "corn"'), "base = 'corn' names no other suite next to this one"),
+        (('base = "core"', 'base = "mine"'), "names no other suite next to this one"),
+        (('base = "core"', 'base = "../core"'), "names no other suite next to this one"),
         (('name = "gelu"', 'name = "gelo"'), "task 'gelo': suite 'core' has no task 'gelo'"),
         (("ROWS = 5", "ROW = 5"), "task 'gelu': there is no module constant 'ROW'"),
         (("full = {", "small = { ROWS = 4 }\nfull = {"), "sets small, which the base decides"),

@@ -30,7 +30,7 @@ def one_thread() -> Iterator[None]:
 
 
 def in_half(a: torch.Tensor, b: torch.Tensor, step: int) -> torch.Tensor:
-    """What a tensor core with a float16 accumulator gives: exact sums of ``step`` terms, each added and rounded."""
+    """Result of a tensor core with a float16 accumulator: exact sums of ``step`` terms, each added and rounded."""
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16)
     for k in range(0, a.shape[1], step):
         part = a[:, k : k + step].double() @ b[k : k + step].double()

@@ -1,4 +1,4 @@
-"""Suites and task files that somebody published to do harm: one error that says what, in bounded time and memory."""
+"""Suites and task files published to do harm: one error that names the fault, in bounded time and memory."""
 
 from __future__ import annotations
 

@@ -135,9 +135,9 @@ def test_tridiagonal_systems_are_solved() -> None:
 
 def test_equal_keys_keep_their_order() -> None:
     _, (keys,), (ordered, order) = run("stable_sort")
-    want = sorted(range(len(keys)), key=lambda place: keys[place])
+    want = sorted(range(len(keys)), key=lambda position: keys[position])
     assert order.tolist() == want
-    assert ordered.tolist() == [keys[place] for place in want]
+    assert ordered.tolist() == [keys[position] for position in want]
     assert len(set(keys.tolist())) < len(keys)
 
 

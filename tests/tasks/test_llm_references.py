@@ -220,8 +220,8 @@ def test_fp8_product_decodes_and_scales() -> None:
     case = Case("fp8_gemm")
     x, weight, x_scale, weight_scale, bias = case.inputs
     assert not {0x7F, 0xFF} & {*x.flat, *weight.flat}
-    left, right = np.vectorize(lambda b: e4m3(int(b)))(x), np.vectorize(lambda b: e4m3(int(b)))(weight)
-    same(case.outputs[0], left @ right.T * x_scale[:, None] * weight_scale + bias)
+    rows, columns = np.vectorize(lambda b: e4m3(int(b)))(x), np.vectorize(lambda b: e4m3(int(b)))(weight)
+    same(case.outputs[0], rows @ columns.T * x_scale[:, None] * weight_scale + bias)
 
 
 @each_seed

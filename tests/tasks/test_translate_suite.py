@@ -1,4 +1,4 @@
-"""``translate``: every C function and the torch oracle beside it are the same function, and a Coder is shown the C."""
+"""``translate``: every C function and its torch oracle compute the same function, and a Coder is shown the C."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_task_has_a_plain_c_function() -> None:
 
 @each_task
 def test_the_inputs_have_the_names_of_the_c_parameters(task: Task) -> None:
-    """What ``forward`` does not take is either an extent of the file or what the function writes."""
+    """Parameters that ``forward`` does not take are extents of the file or outputs of the function."""
     taken = parse_task_file(task.source, task.name).parameters
     extents = {name.lower() for name in parse_task_file(task.source, task.name).constants}
     seen = {item.name: item for item in parameters(task)}

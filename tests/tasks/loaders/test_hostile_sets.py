@@ -29,7 +29,7 @@ SECRET = "canary-5a11"
 
 
 def loaded(name: str, source: Path) -> Loaded:
-    """What a loader finds; every task is a task file with a name of its own."""
+    """Load a source in bounded time; every task is a task file with a unique name."""
     start = time.process_time()
     result = loader_named(name).load(source)
     assert time.process_time() - start < CPU_SECONDS
@@ -145,7 +145,7 @@ def test_names_cost_little_however_alike_they_are() -> None:
 
 
 def plant(folder: Path) -> dict[str, Path]:
-    """A secret beside the published folder, and things in it that are no plain files."""
+    """A secret next to the published folder, and things in it that are no plain files."""
     secret = folder / "private"
     secret.mkdir(parents=True)
     (secret / "1_key.py").write_text(f"# {SECRET}\n{files.SOFTMAX}")
@@ -268,7 +268,7 @@ def test_a_hostile_workload_is_listed(tmp_path: Path, workload: Any) -> None:
 @pytest.mark.parametrize("path", ["a\0b", "../private/key", "/etc/hostname", "x" * 5000, "circle", "."])
 def test_tensors_come_from_within_the_folder(tmp_path: Path, path: str) -> None:
     (tmp_path / "circle").symlink_to(tmp_path / "circle")
-    plant(tmp_path.parent / f"{tmp_path.name}-beside")
+    plant(tmp_path.parent / f"{tmp_path.name}-outside")
     definition = norm_definition()
     definition["inputs"]["gain"]["dtype"] = "int32"
     workload = norm_workload(4, gain={"type": "safetensors", "path": path, "tensor_key": "a"})

@@ -55,7 +55,7 @@ def test_indices_are_no_extents() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (files.BROKEN, "line 2"),
         ("x = 1", "no `class Model"),
@@ -63,8 +63,8 @@ def test_indices_are_no_extents() -> None:
         ("a\0b", "null bytes"),
     ],
 )
-def test_a_text_that_is_no_task_is_refused(text: str, said: str) -> None:
-    with pytest.raises(TaskError, match=said):
+def test_a_text_that_is_no_task_is_refused(text: str, message: str) -> None:
+    with pytest.raises(TaskError, match=message):
         lift(text, "t")
 
 

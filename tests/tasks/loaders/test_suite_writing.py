@@ -1,4 +1,4 @@
-"""The folder of an imported suite: whole or not at all, and nobody's work is written over."""
+"""The folder of an imported suite: written completely or not at all, never over changed files."""
 
 from __future__ import annotations
 
@@ -76,16 +76,16 @@ def test_a_folder_with_anything_else_is_left_alone(tmp_path: Path, origin: Origi
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("suite.toml", r"suite\.toml was changed"), ("mine.py", r"mine\.py was added")]
+    ("name", "message"), [("suite.toml", r"suite\.toml was changed"), ("mine.py", r"mine\.py was added")]
 )
 def test_work_done_in_an_imported_suite_is_not_written_over(
-    tmp_path: Path, origin: Origin, name: str, said: str
+    tmp_path: Path, origin: Origin, name: str, message: str
 ) -> None:
     folder = tmp_path / "suite"
     write_suite(folder, origin, "Title", [SIZED], [])
     with (folder / name).open("a") as file:
         file.write("# mine\n")
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         write_suite(folder, origin, "Title", [SIZED], [])
     assert (folder / name).read_text().endswith("# mine\n")
 

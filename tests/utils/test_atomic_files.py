@@ -1,4 +1,4 @@
-"""What is written beside its place: nothing of it stays, and what a kill left there goes the next time."""
+"""Atomic file replacement: temporary files are removed, those of a killed writer by the next write."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kernelforge.utils.atomic_files import atomic_write, temporary_name
 WRITER = """
 import os, signal, sys, time
 from pathlib import Path
-from kernelforge.utils.atomic_files import atomic_write as part_of
+from kernelforge.utils.atomic_files import atomic_write
 
-with part_of(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as part:
+with atomic_write(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as part:
     (part / "half" if part.is_dir() else part).write_text("half of it")
     if sys.argv[2] == "child" and os.fork() == 0:
         signal.alarm(60)
@@ -33,44 +33,44 @@ with part_of(Path(sys.argv[1]), folder=sys.argv[2] == "folder") as part:
 
 @contextmanager
 def killed_writer(path: Path, kind: str) -> Iterator[str]:
-    """What a writer said that has been killed since."""
+    """Start a writer, kill it, and yield the line that it printed."""
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path), kind], stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = writer.stdout.readline()
+        line = writer.stdout.readline()
         writer.kill()
         writer.wait()
-        yield said
+        yield line
 
 
-def beside(path: Path) -> list[str]:
-    return sorted(one.name for one in path.parent.iterdir() if one != path)
+def siblings(path: Path) -> list[str]:
+    return sorted(entry.name for entry in path.parent.iterdir() if entry != path)
 
 
 @pytest.mark.parametrize("kind", ["file", "folder"])
 def test_what_a_kill_left_goes_with_the_next_part(tmp_path: Path, kind: str) -> None:
     target = tmp_path / "made.[x]"
     with killed_writer(target, kind):
-        (left,) = beside(target)
+        (remnant,) = siblings(target)
         with atomic_write(tmp_path / "made.y"):
-            assert left in beside(target)  # that is for another place
+            assert remnant in siblings(target)  # a write to another target leaves it
         with atomic_write(target) as part:
-            assert beside(target) == [part.name] != [left]
-    assert beside(target) == []
+            assert siblings(target) == [part.name] != [remnant]
+    assert siblings(target) == []
 
 
 def test_what_a_living_process_writes_stays(tmp_path: Path) -> None:
     target = tmp_path / "made"
-    with atomic_write(target, folder=True) as mine, atomic_write(target) as other:
-        assert beside(target) == sorted([mine.name, other.name])
-    with killed_writer(target, "child") as child:  # its writer is dead, and what that started is not
-        left = beside(target)
+    with atomic_write(target, folder=True) as first, atomic_write(target) as second:
+        assert siblings(target) == sorted([first.name, second.name])
+    with killed_writer(target, "child") as child:  # the writer is dead, the child that it started is alive
+        remnants = siblings(target)
         with atomic_write(target) as part:
-            assert beside(target) == sorted([*left, part.name])
+            assert siblings(target) == sorted([*remnants, part.name])
         with open(os.pidfd_open(int(child))) as ended:
             os.kill(int(child), 9)
             select.select([ended], [], [])
     with atomic_write(target) as part:
-        assert beside(target) == [part.name]
+        assert siblings(target) == [part.name]
 
 
 def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
@@ -82,10 +82,10 @@ def test_nothing_that_is_not_ours_is_removed(tmp_path: Path) -> None:
     temporary_name(target).mkdir()
     for name in (".made.1a2b3c4d.part", ".made.part", "made.part", ".made.kernelforge-1a2b3c4d.part.txt"):
         (tmp_path / name).write_text("of another program")
-    before = beside(target)
+    before = siblings(target)
     with atomic_write(target, removable=lambda part: False) as part:
-        assert beside(target) == sorted([*before, part.name])
-    assert beside(target) == before
+        assert siblings(target) == sorted([*before, part.name])
+    assert siblings(target) == before
     assert (away / "thesis.tex").exists()
 
 
@@ -96,4 +96,4 @@ def test_an_error_names_the_place_and_not_the_part(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as refused, atomic_write(tmp_path / "made", folder=True) as part:
         (part / "no" / "folder").write_text("")
     assert refused.value.filename == str(tmp_path / "made")
-    assert beside(tmp_path / "made") == []
+    assert siblings(tmp_path / "made") == []
