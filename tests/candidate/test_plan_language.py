@@ -61,6 +61,7 @@ def test_a_plan_resolves_to_buffers_launches_and_outputs() -> None:
     [
         ("2 + 3 * 4 - 1", 13), ("7 // 2", 3), ("-7 // 2", -4), ("7 / 2", 3.5), ("7 % 4", 3), ("2 ** 10", 1024),
         ("2 ** -1", 0.5), ("-x.shape[0]", -6), ("+3", 3), ("True + True", 2), ("ceil_div(7, 2)", 4),
+        ("ceil_div(8, 2)", 4), ("ceil_div(-7, 2)", -3),
         ("min(3, 1, 2)", 1), ("max((3, 1.5))", 3), ("sqrt(16)", 4), ("log2(8)", 3), ("inf", math.inf),
         ("-inf", -math.inf),
         ("abs(-3)", 3), ("prod(x.shape)", 24), ("sum(x.shape)", 10), ("prod(())", 1), ("next_pow2(33)", 64),

@@ -91,6 +91,22 @@ def test_wide_shared_accesses_are_conflict_free_in_groups() -> None:
     assert loads == [2, 4]
 
 
+def test_wide_shared_loads_of_the_same_words_are_served_in_groups() -> None:
+    """A quarter-warp at a time for 16 bytes, a half-warp for 8: the same words for all groups save no wavefront."""
+    source = """extern "C" __global__ void k(float* y) {
+  __shared__ float4 s4[32]; __shared__ float2 s2[32];
+  s4[threadIdx.x] = make_float4(1, 2, 3, threadIdx.x); s2[threadIdx.x] = make_float2(4, threadIdx.x);
+  __syncthreads();
+  float4 a = s4[threadIdx.x % 8]; float2 b = s2[threadIdx.x % 16];
+  y[threadIdx.x] = a.x + a.y + a.z + a.w + b.x + b.y;
+}"""
+    report = cuda(source).run(1, 32, np.zeros(32, np.float32))
+    loads = sorted(
+        (op.bytes_per_thread, op.transactions) for op in report.memory if (op.space, op.access) == ("shared", "load")
+    )
+    assert loads == [(8, 2), (16, 4)]
+
+
 def test_instruction_counts_and_mix() -> None:
     source = """extern "C" __global__ void k(float* y, int n) {
   float s = 1;
