@@ -1,4 +1,4 @@
-"""A server that speaks the wire, found through the environment as trainers do; a model that says what it is told."""
+"""A server of the native protocol, found through the environment as trainers do; a model with scripted replies."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from kernelforge.client.models import Job, JobRequest, SessionRequest, TurnRequest
-from tests.support.protocol_server import Says, WireServer, refusal
+from tests.support.protocol_server import ProtocolServer, ScriptedAnswer, refusal
 
 
-class RewardServer(WireServer):
+class RewardServer(ProtocolServer):
     """Rewards a completion with the last number in it, or 0; one with ``infra`` in it ends in trouble, and
     the full size of one that ends with ``uncompared`` is not compared."""
 
@@ -23,27 +23,27 @@ class RewardServer(WireServer):
         super().__init__()
         self.scored: list[JobRequest] = []
         """As they arrived."""
-        self.tell: Callable[[str], str] = _told
-        """What becomes of a completion, in the words of a ``WireServer``."""
+        self.tell: Callable[[str], str] = _scripted_completion
+        """Maps a completion to one that names its result for a ``ProtocolServer``."""
 
     def opened(self) -> list[SessionRequest]:
         """Sessions that were begun, forgotten or not."""
-        asked = [asked for asked in self.asked if asked.line == "POST /v1/sessions"]
-        return [SessionRequest.model_validate_json(one.body) for one in asked]
+        received = [received for received in self.received if received.line == "POST /v1/sessions"]
+        return [SessionRequest.model_validate_json(request.body) for request in received]
 
     def _accept(self, request: JobRequest, key: str) -> Job:
         if key not in self.keys:
             self.scored.append(request)
         return super()._accept(request.model_copy(update={"completion": self.tell(request.completion or "")}), key)
 
-    def _turn(self, session_id: str, request: TurnRequest) -> Says:
-        told = self.tell(request.completion)
-        if told == "infra":
+    def _turn(self, session_id: str, request: TurnRequest) -> ScriptedAnswer:
+        reply_text = self.tell(request.completion)
+        if reply_text == "infra":
             return refusal(503, "infra_error", "three workers died")
-        return super()._turn(session_id, request.model_copy(update={"completion": told}))
+        return super()._turn(session_id, request.model_copy(update={"completion": reply_text}))
 
 
-def _told(completion: str) -> str:
+def _scripted_completion(completion: str) -> str:
     if "infra" in completion:
         return "infra"
     if completion.endswith("uncompared"):
@@ -61,11 +61,11 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RewardServer]:
 
 
 class Policy:
-    """A model behind the API of OpenAI: says what it is told to, one reply after the other."""
+    """A model behind the API of OpenAI that gives its scripted replies in turn."""
 
     def __init__(self) -> None:
-        self.says: list[str] = []
-        self.asked: list[dict[str, Any]] = []
+        self.replies: list[str] = []
+        self.received: list[dict[str, Any]] = []
         self.url = ""
 
 
@@ -75,15 +75,15 @@ def policy() -> Iterator[Policy]:
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
-            asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
-            model.asked.append(asked)
-            number = len(model.asked)
-            message = {"role": "assistant", "content": model.says[number - 1]}
+            request_body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            model.received.append(request_body)
+            number = len(model.received)
+            message = {"role": "assistant", "content": model.replies[number - 1]}
             reply = {
                 "id": f"reply-{number}",
                 "object": "chat.completion",
                 "created": 0,
-                "model": asked["model"],
+                "model": request_body["model"],
                 "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
             }
             body = json.dumps(reply).encode()

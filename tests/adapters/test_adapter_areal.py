@@ -27,27 +27,27 @@ def test_areal_takes_it_for_an_agent() -> None:
 
 
 def test_one_turn_is_a_float_about_the_servers_prompt(server, policy) -> None:
-    policy.says = ["1.5"]
+    policy.replies = ["1.5"]
     value = run(KernelAgent(temperature=0.7), policy)
     assert value == 1.5
     assert isinstance(value, float)
-    assert policy.asked[0]["messages"] == [{"role": "user", "content": "Write it."}]
-    assert policy.asked[0]["temperature"] == 0.7
+    assert policy.received[0]["messages"] == [{"role": "user", "content": "Write it."}]
+    assert policy.received[0]["temperature"] == 0.7
 
 
 def test_a_rows_own_messages_are_asked(server, policy) -> None:
-    policy.says = ["1.5"]
+    policy.replies = ["1.5"]
     messages = [{"role": "user", "content": "Another prompt."}]
     row = {"answer": "core/swish", "messages": messages}
     assert run(KernelAgent(), policy, row) == 1.5
-    assert policy.asked[0]["messages"] == messages
+    assert policy.received[0]["messages"] == messages
     assert row["messages"] == messages
 
 
 def test_turns_are_rewarded_by_reply_and_what_the_judge_said_is_passed_on(server, policy) -> None:
-    policy.says = ["0.5", "1.5"]
+    policy.replies = ["0.5", "1.5"]
     assert run(KernelAgent(turns=2, scorer=Scorer(policy="kevin/1")), policy) == {"reply-1": 0.5, "reply-2": 1.5}
-    assert policy.asked[1]["messages"][1:] == [
+    assert policy.received[1]["messages"][1:] == [
         {"role": "assistant", "content": "0.5"},
         {"role": "user", "content": "Faster."},
     ]
@@ -61,14 +61,14 @@ def test_where_areal_starts_a_process_the_environment_says_where_the_policy_is(
 ) -> None:
     monkeypatch.setenv("OPENAI_BASE_URL", policy.url)
     monkeypatch.setenv("OPENAI_API_KEY", "session")
-    policy.says = ["1.5"]
+    policy.replies = ["1.5"]
     agent = pickle.loads(pickle.dumps(KernelAgent()))
     assert asyncio.run(agent.run({"task": "core/swish"})) == 1.5
 
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_trouble_rejects_the_trajectory(server, policy, turns: int) -> None:
-    policy.says = ["infra"]
+    policy.replies = ["infra"]
     with pytest.raises(KernelForgeError):
         run(KernelAgent(turns=turns), policy)
     assert server.sessions == {}
@@ -99,7 +99,7 @@ def test_a_reward_function_of_ones_own_keeps_to_areals_limit_too(server) -> None
 def test_areals_own_workflow_runs_the_agent(server, policy, mode: str) -> None:
     """Up to the rewards, which it then sets through its proxy: in its own process, and in one of a pool."""
     proxy = pytest.importorskip("areal.experimental.openai.proxy.workflow", exc_type=ImportError)
-    policy.says = ["1.5"]
+    policy.replies = ["1.5"]
     workflow = proxy.OpenAIProxyWorkflow(mode=mode, agent=KernelAgent(), proxy_addr=policy.url)
     assert asyncio.run(workflow._run_agent("session", {"task": "core/swish"})) == 1.5
 
@@ -107,8 +107,8 @@ def test_areals_own_workflow_runs_the_agent(server, policy, mode: str) -> None:
 def test_areals_own_wrapper_takes_the_reward_and_lets_trouble_through(server) -> None:
     wrapper = pytest.importorskip("areal.api.reward_api", exc_type=ImportError).AsyncRewardWrapper
 
-    async def reward(said: str) -> float:
-        return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", said, [1], [2], task="core/swish")
+    async def reward(text: str) -> float:
+        return await wrapper(reward_fn, max_workers=1, max_retries=1)("Write it.", text, [1], [2], task="core/swish")
 
     assert asyncio.run(reward("1.5")) == 1.5
     with pytest.raises(MissingRewardError):

@@ -1,4 +1,4 @@
-"""What all adapters share."""
+"""Functions that all adapters share."""
 
 from __future__ import annotations
 
@@ -36,9 +36,18 @@ def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
             await scorer.turn(session, "2.5")
 
     asyncio.run(go())
-    assert [(one.policy, one.run_id, one.turns) for one in server.opened()] == [("kevin/1", "a", 2)] * 2
-    turns = [TurnRequest.model_validate_json(one.body) for one in server.asked if one.line.endswith("/turns")]
-    assert [(one.completion, one.deadline_s) for one in turns] == [("1.5", 7.5), ("2.5", 7.5)]
+    assert [
+        (session_request.policy, session_request.run_id, session_request.turns) for session_request in server.opened()
+    ] == [("kevin/1", "a", 2)] * 2
+    turns = [
+        TurnRequest.model_validate_json(session_request.body)
+        for session_request in server.received
+        if session_request.line.endswith("/turns")
+    ]
+    assert [(session_request.completion, session_request.deadline_s) for session_request in turns] == [
+        ("1.5", 7.5),
+        ("2.5", 7.5),
+    ]
 
 
 def test_a_server_that_cannot_be_reached_is_given_up_at_the_deadline() -> None:
@@ -111,15 +120,15 @@ def test_a_query_that_does_not_go_on_from_its_prompt_is_refused() -> None:
 
 
 def test_flags_have_the_same_keys_whatever_is_known() -> None:
-    known = RewardResult(
+    result = RewardResult(
         outcome="scored", reward=1.0, components=Components(format=1.0, built=1.0, correct=1.0, policy=0.0)
     )
-    assert flags(known) == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
-    assert flags(RewardResult(outcome="scored", reward=0.0)).keys() == flags(known).keys()
+    assert flags(result) == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
+    assert flags(RewardResult(outcome="scored", reward=0.0)).keys() == flags(result).keys()
 
 
 def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() -> None:
-    """KernelForge is put beside a trainer with ``--no-deps``: its own dependencies may contradict the trainer's."""
+    """KernelForge is installed with ``--no-deps`` next to a trainer: its dependencies may contradict the trainer's."""
     script = (
         "import sys\n"
         "for name in sys.argv[1:]:\n"

@@ -29,8 +29,8 @@ def loaded() -> Callable[..., Any]:
     return module.reward_func
 
 
-def call(*said: str) -> tuple[list[str], list[str], list[str]]:
-    return [f"{PROMPT}{one}<|im_end|>" for one in said], [PROMPT] * len(said), ["core/swish"] * len(said)
+def call(*texts: str) -> tuple[list[str], list[str], list[str]]:
+    return [f"{PROMPT}{text}<|im_end|>" for text in texts], [PROMPT] * len(texts), ["core/swish"] * len(texts)
 
 
 def test_a_sample_is_scored_by_what_the_model_added_alone(server) -> None:
@@ -64,23 +64,23 @@ def test_a_scorer_can_be_chosen(server) -> None:
 
 
 class Engine:
-    """The part of vLLM's engine that OpenRLHF's executor uses; it says what it is told to."""
+    """The part of vLLM's engine that OpenRLHF's executor uses; its replies are scripted."""
 
-    def __init__(self, tokenizer: Any, said: str) -> None:
-        tokens = tokenizer.encode(said, add_special_tokens=False)
-        self.output = SimpleNamespace(token_ids=tokens, text=said, finish_reason="stop", logprobs=None)
+    def __init__(self, tokenizer: Any, text: str) -> None:
+        tokens = tokenizer.encode(text, add_special_tokens=False)
+        self.output = SimpleNamespace(token_ids=tokens, text=text, finish_reason="stop", logprobs=None)
 
     async def generate(self, *_: Any, **__: Any) -> SimpleNamespace:
         return SimpleNamespace(outputs=[self.output])
 
 
-def executed(said: str, max_length: int = 500) -> dict[str, Any]:
+def executed(text: str, max_length: int = 500) -> dict[str, Any]:
     """One sample by OpenRLHF's own executor."""
     agent = pytest.importorskip("openrlhf.utils.agent", exc_type=ImportError)
     tokenizer = character_tokenizer()
     executor = agent.SingleTurnAgentExecutor([adapter.__file__])
     sampling = SimpleNamespace(max_tokens=20, logprobs=None)
-    return asyncio.run(executor.execute(PROMPT, "core/swish", sampling, max_length, tokenizer, Engine(tokenizer, said)))
+    return asyncio.run(executor.execute(PROMPT, "core/swish", sampling, max_length, tokenizer, Engine(tokenizer, text)))
 
 
 @pytest.mark.parametrize("max_length", [500, 80])

@@ -56,8 +56,8 @@ def test_trouble_is_raised_where_nothing_would_drop_the_sample(server) -> None:
 def test_with_the_filter_a_group_in_trouble_is_dropped_and_another_kept(server, reward_key: str | None) -> None:
     args = arguments(filtered=True, reward_key=reward_key)
 
-    def kept(*said: str) -> bool:
-        group = [Sample(one) for one in said]
+    def kept(*texts: str) -> bool:
+        group = [Sample(text) for text in texts]
         for sample, reward in zip(group, asyncio.run(custom_rm(args, group)), strict=True):
             sample.reward = reward
         return keep_scored(args, group)

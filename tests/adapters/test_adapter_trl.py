@@ -23,7 +23,7 @@ from tests.support.protocol_server import refusal
 
 
 class Logs:
-    """What ``GRPOTrainer`` passes as ``log_extra`` and ``log_metric``."""
+    """The logger that ``GRPOTrainer`` passes as ``log_extra`` and ``log_metric``."""
 
     def __init__(self) -> None:
         self.columns: dict[str, list[Any]] = {}
@@ -58,8 +58,8 @@ def test_the_asynchronous_function_gives_the_same(server) -> None:
 
 
 def test_conversational_completions_are_read(server) -> None:
-    said = [[{"role": "assistant", "content": "1.5"}], [{"role": "assistant", "content": "2.5"}]]
-    assert kernelforge_reward(**call(said)) == [1.5, 2.5]
+    completions = [[{"role": "assistant", "content": "1.5"}], [{"role": "assistant", "content": "2.5"}]]
+    assert kernelforge_reward(**call(completions)) == [1.5, 2.5]
 
 
 def test_a_batch_is_one_submission_with_the_age_of_the_weights(server) -> None:
@@ -79,7 +79,12 @@ def test_a_scorer_and_a_column_can_be_chosen(server) -> None:
 def test_reward_functions_of_different_policies_are_logged_under_different_names() -> None:
     kevin = Scorer(policy="kevin/1")
     made = [kernelforge_reward, reward_function(kevin), async_reward_function(kevin), reward_function(kevin, name="k")]
-    assert [one.__name__ for one in made] == ["kernelforge_reward", "kevin_1_reward", "async_kevin_1_reward", "k"]
+    assert [function.__name__ for function in made] == [
+        "kernelforge_reward",
+        "kevin_1_reward",
+        "async_kevin_1_reward",
+        "k",
+    ]
 
 
 def test_the_trainers_logs_hear_what_the_rewards_are_made_of(server) -> None:
@@ -141,8 +146,8 @@ def trainer(reward_funcs: Any, folder: Any) -> Any:
 def test_a_step_of_grpo_trains_on_the_scored_samples_only(server, tmp_path) -> None:
     """Four completions, one of them in trouble: the other three's rewards are those that TRL averages."""
     grpo = trainer([kernelforge_reward, async_kernelforge_reward], tmp_path)
-    told = iter(["1.0", "2.0", "infra", "6.0"] * 2)
-    server.tell = lambda completion: next(told)
+    rewards = iter(["1.0", "2.0", "infra", "6.0"] * 2)
+    server.tell = lambda completion: next(rewards)
     grpo.train()
     (step,) = [entry for entry in grpo.state.log_history if "reward" in entry]
     assert step["rewards/kernelforge_reward/mean"] == step["rewards/async_kernelforge_reward/mean"] == 3.0

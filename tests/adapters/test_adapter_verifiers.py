@@ -1,4 +1,4 @@
-"""The verifiers v1 taskset: loaded, run and scored by verifiers, with a policy that says what it is told to."""
+"""The verifiers v1 taskset: loaded, run and scored by verifiers, with a policy of scripted replies."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_the_taskset_is_the_servers_tasks(server) -> None:
 
 
 def test_one_reply_is_one_reward(server, policy) -> None:
-    policy.says = ["1.5"]
+    policy.replies = ["1.5"]
     (trace,) = episode(policy, policy="kevin/1", run_id="a").traces
     assert (trace.ok, trace.reward) == (True, 1.5)
     assert trace.metrics.keys() >= {"format", "built", "correct", "policy"}
@@ -98,10 +98,10 @@ def test_one_reply_is_one_reward(server, policy) -> None:
 
 
 def test_a_conversation_is_rewarded_by_its_best_turn(server, policy) -> None:
-    policy.says = ["0.5", "2.5", "1.5"]
+    policy.replies = ["0.5", "2.5", "1.5"]
     (trace,) = episode(policy, turns=3).traces
     assert (trace.ok, trace.reward, trace.num_turns) == (True, 2.5, 3)
-    assert [message["content"] for message in policy.asked[2]["messages"]] == [
+    assert [message["content"] for message in policy.received[2]["messages"]] == [
         "Write it.", "0.5", "Faster.", "2.5", "Faster.",
     ]  # fmt: skip
     assert (server.scored, server.sessions) == ([], {})
@@ -109,7 +109,7 @@ def test_a_conversation_is_rewarded_by_its_best_turn(server, policy) -> None:
 
 @pytest.mark.parametrize("turns", [1, 2])
 def test_trouble_is_an_error_and_nothing_to_train_on(server, policy, turns: int) -> None:
-    policy.says = ["infra"]
+    policy.replies = ["infra"]
     ended = episode(policy, turns=turns)
     assert not ended.ok
     errors = [*ended.errors, *(error for trace in ended.traces for error in trace.errors)]

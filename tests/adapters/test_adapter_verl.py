@@ -19,7 +19,7 @@ ROW = {"data_source": "kernelforge", "ground_truth": "core/swish", "extra_info":
 
 
 async def configured(reward_kwargs, /, **call):
-    """What ``verl.trainer.ppo.reward.get_custom_reward_fn`` makes of a function and its ``reward_kwargs``."""
+    """Call the function as ``verl.trainer.ppo.reward.get_custom_reward_fn`` does, with its ``reward_kwargs``."""
     function = importlib.import_module("kernelforge.adapters.verl").compute_score
     return await function(**{**call, **reward_kwargs})
 
@@ -30,7 +30,7 @@ def test_verl_sees_a_coroutine_function() -> None:
 
 
 def test_every_answer_has_the_keys_of_the_first(server) -> None:
-    answers = [asyncio.run(compute_score(solution_str=said, **ROW)) for said in ("1.5", "-1.0")]
+    answers = [asyncio.run(compute_score(solution_str=completion, **ROW)) for completion in ("1.5", "-1.0")]
     assert [answer["score"] for answer in answers] == [1.5, -1.0]
     assert answers[0].keys() == answers[1].keys() >= {"score", "acc", "format", "built", "policy", "speedup"}
 
@@ -65,7 +65,7 @@ def test_a_server_that_does_not_know_the_task_is_an_error(server) -> None:
         asyncio.run(compute_score(solution_str="1.5", **ROW))
 
 
-def managed(said: str, **reward_kwargs: str) -> dict[str, Any]:
+def managed(text: str, **reward_kwargs: str) -> dict[str, Any]:
     """One sample's answer from verl's own reward manager, with the function found by verl's configuration."""
     pytest.importorskip("verl")
     import numpy
@@ -78,7 +78,7 @@ def managed(said: str, **reward_kwargs: str) -> dict[str, Any]:
     tokenizer = character_tokenizer()
     function = {"path": "pkg://kernelforge.adapters.verl", "name": "compute_score", "reward_kwargs": reward_kwargs}
     config = OmegaConf.create({"reward": {"custom_reward_function": function}})
-    tokens = torch.tensor([tokenizer.encode(said, add_special_tokens=False)])
+    tokens = torch.tensor([tokenizer.encode(text, add_special_tokens=False)])
     columns = {
         "data_source": "kernelforge",
         "reward_model": {"ground_truth": "core/swish"},

@@ -15,17 +15,17 @@ import pytest
 
 from kernelforge.records import UNCOMPARED
 from kernelforge.report.formatting import UNCOMPARED_NOTE
-from tests.support.protocol_server import TASK, Says, WireServer, refusal
+from tests.support.protocol_server import TASK, ProtocolServer, ScriptedAnswer, refusal
 
 
 @pytest.fixture(scope="module")
-def started() -> Iterator[WireServer]:
-    with WireServer().running() as running:
+def started() -> Iterator[ProtocolServer]:
+    with ProtocolServer().running() as running:
         yield running
 
 
 @pytest.fixture
-def server(started: WireServer, monkeypatch: pytest.MonkeyPatch) -> WireServer:
+def server(started: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> ProtocolServer:
     started.reset()
     monkeypatch.setenv("KERNELFORGE_SERVER", started.url)
     monkeypatch.delenv("KERNELFORGE_TOKEN", raising=False)
@@ -36,7 +36,7 @@ def lines(*requests: dict[str, Any]) -> str:
     return "".join(json.dumps({"task": TASK} | request) + "\n" for request in requests)
 
 
-def test_a_reply_is_scored_and_told_in_full(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
+def test_a_reply_is_scored_and_told_in_full(cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path) -> None:
     (tmp_path / "reply.md").write_text("1.5")
     done = cli("submit", "reply.md", "--task", TASK, "--policy", "kevin/1", "--run-id", "run-1", "--profile")
     assert done.code == 0
@@ -46,7 +46,9 @@ def test_a_reply_is_scored_and_told_in_full(cli: Callable[..., Any], server: Wir
     assert (request.policy, request.run_id, request.profile) == ("kevin/1", "run-1", True)
 
 
-def test_requests_are_scored_and_told_as_they_end(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
+def test_requests_are_scored_and_told_as_they_end(
+    cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path
+) -> None:
     (tmp_path / "requests.jsonl").write_text(
         lines({"completion": "1.5", "tag": "first"}, {"completion": "now 2", "run_id": "own"}) + "\n"
     )
@@ -59,7 +61,7 @@ def test_requests_are_scored_and_told_as_they_end(cli: Callable[..., Any], serve
 
 
 def test_a_verdict_on_smaller_sizes_alone_is_marked(
-    cli: Callable[..., Any], server: WireServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    cli: Callable[..., Any], server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "0 uncompared"}, {"completion": "1.5"}))
     done = cli("submit", "requests.jsonl")
@@ -71,7 +73,7 @@ def test_a_verdict_on_smaller_sizes_alone_is_marked(
 
 
 def test_json_lines_hold_the_whole_results(
-    cli: Callable[..., Any], server: WireServer, monkeypatch: pytest.MonkeyPatch
+    cli: Callable[..., Any], server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = lines({"completion": "1.5", "tag": "x"}, {"completion": "infra"})
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
@@ -84,21 +86,23 @@ def test_json_lines_hold_the_whole_results(
 
 
 def test_trouble_of_the_servers_is_told_and_makes_the_exit_code(
-    cli: Callable[..., Any], server: WireServer, tmp_path: Path
+    cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path
 ) -> None:
     (tmp_path / "reply.md").write_text("infra")
     done = cli("submit", "reply.md", "--task", TASK)
     assert (done.code, done.out) == (1, "no score: three workers died (worker_died)\n")
 
 
-def test_jobs_may_be_left_to_the_server(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
+def test_jobs_may_be_left_to_the_server(cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "hold"}, {"completion": "hold"}))
     done = cli("submit", "requests.jsonl", "--no-wait")
     assert (done.code, [line.split()[0] for line in done.out.splitlines()]) == (0, ["j1", "j2"])
     assert server.cancelled == []
 
 
-def test_what_has_not_ended_in_time_is_cancelled(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
+def test_what_has_not_ended_in_time_is_cancelled(
+    cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path
+) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "hold"}, {"completion": "now 1"}))
     done = cli("submit", "requests.jsonl", "--timeout", "3")
     assert done.code == 1
@@ -106,11 +110,11 @@ def test_what_has_not_ended_in_time_is_cancelled(cli: Callable[..., Any], server
     assert "cancelled by the caller" in done.out
 
 
-def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: WireServer, tmp_path: Path) -> None:
+def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path) -> None:
     (tmp_path / "reply.md").write_text("now 1")
     (tmp_path / "token").write_text("kf_secret\n")
     assert cli("submit", "reply.md", "--task", TASK, "--token-file", "token").code == 0
-    assert server.asked[0].headers["authorization"] == "Bearer kf_secret"
+    assert server.received[0].headers["authorization"] == "Bearer kf_secret"
     (tmp_path / "token").write_text("\n")
     done = cli("submit", "reply.md", "--task", TASK, "--token-file", "token")
     assert (done.code, "holds no token" in done.err) == (2, True)
@@ -131,7 +135,7 @@ def test_the_token_comes_from_a_file(cli: Callable[..., Any], server: WireServer
     ],
 )
 def test_bad_input_is_one_line_and_nothing_is_sent(
-    cli: Callable[..., Any], server: WireServer, tmp_path: Path, name: str, text: bytes | None, message: str
+    cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path, name: str, text: bytes | None, message: str
 ) -> None:
     if text is not None:
         (tmp_path / name).write_bytes(text)
@@ -140,20 +144,20 @@ def test_bad_input_is_one_line_and_nothing_is_sent(
     assert message in done.err
     assert done.err.startswith("error: ")
     assert done.err.count("\n") == 1
-    assert server.asked == []
+    assert server.received == []
 
 
 @pytest.mark.parametrize(
-    ("says", "message"),
+    ("scripted", "message"),
     [
         (refusal(401, "unauthorised", "this server wants a token"), "this server wants a token"),
-        (Says(200, b"<html>"), "no answer of a reward server"),
+        (ScriptedAnswer(200, b"<html>"), "an unexpected body"),
     ],
 )
 def test_a_server_that_refuses_is_one_line(
-    cli: Callable[..., Any], server: WireServer, tmp_path: Path, says: Says, message: str
+    cli: Callable[..., Any], server: ProtocolServer, tmp_path: Path, scripted: ScriptedAnswer, message: str
 ) -> None:
-    server.instead("/v1/jobs", says)
+    server.instead("/v1/jobs", scripted)
     (tmp_path / "reply.md").write_text("1")
     done = cli("submit", "reply.md", "--task", TASK)
     assert (done.code, done.out) == (1, "")
@@ -162,7 +166,7 @@ def test_a_server_that_refuses_is_one_line(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_ctrl_c_and_sigterm_cancel_what_has_not_ended(
-    start: Callable[..., subprocess.Popen[str]], server: WireServer, tmp_path: Path, number: int, code: int
+    start: Callable[..., subprocess.Popen[str]], server: ProtocolServer, tmp_path: Path, number: int, code: int
 ) -> None:
     (tmp_path / "requests.jsonl").write_text(lines({"completion": "hold"}, {"completion": "hold"}))
     process = start("-m", "kernelforge.cli.main", "submit", "requests.jsonl")

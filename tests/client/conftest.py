@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.protocol_server import WireServer
+from tests.support.protocol_server import ProtocolServer
 
 
 @pytest.fixture(autouse=True)
@@ -16,13 +16,13 @@ def _no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def started() -> Iterator[WireServer]:
-    with WireServer().running() as running:
+def started() -> Iterator[ProtocolServer]:
+    with ProtocolServer().running() as running:
         yield running
 
 
 @pytest.fixture
-def server(started: WireServer) -> WireServer:
+def server(started: ProtocolServer) -> ProtocolServer:
     """The same server for all tests, in each as it was at the start."""
     started.reset()
     return started

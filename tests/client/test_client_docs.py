@@ -7,27 +7,27 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.protocol_server import TASK, WireServer
+from tests.support.protocol_server import TASK, ProtocolServer
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "client.md"
 
 
 def test_the_examples_on_the_page_run(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: ProtocolServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     assert len(examples) == 4
-    asked: list[str] = []
+    prompts: list[str] = []
     names = {
         "reply": "1.5",
-        "model": lambda prompt: asked.append(prompt) or "1.5",
+        "model": lambda prompt: prompts.append(prompt) or "1.5",
         "replies": ["2.5", "now 3.5", "infra"],
         "requests": [{"task": TASK, "completion": "1"}] * 3,
     }
     for example in examples:
         exec(compile(example, PAGE.name, "exec"), names)
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "1.5 OK True"):
-        assert line in said.splitlines()
-    assert asked == ["Write it.", "Faster.", "Faster.", "Faster."]
+        assert line in output.splitlines()
+    assert prompts == ["Write it.", "Faster.", "Faster.", "Faster."]

@@ -1,4 +1,4 @@
-"""Many completions at once: batches, results as they come, and what becomes of the rest."""
+"""Many completions at once: batches, results as they come, and the end of the rest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from kernelforge.client import AsyncClient, Client, bulk, flow
 from kernelforge.errors import InvalidServerResponse, ServerError, UsageError
-from tests.support.protocol_server import TASK, Says, WireServer, refusal
+from tests.support.protocol_server import TASK, ProtocolServer, ScriptedAnswer, refusal
 
 BATCH = "POST /v1/jobs/batch"
 
@@ -20,7 +20,7 @@ def jobs(*completions: str, task: str = TASK) -> list[dict[str, Any]]:
     return [{"task": task, "completion": completion} for completion in completions]
 
 
-def test_results_come_in_the_order_of_the_requests(server: WireServer) -> None:
+def test_results_come_in_the_order_of_the_requests(server: ProtocolServer) -> None:
     async def go() -> list[float | None]:
         async with AsyncClient(server.url) as client:
             return [result.reward for result in await client.score_many(jobs("3", "now 1", "infra", "2"))]
@@ -31,22 +31,22 @@ def test_results_come_in_the_order_of_the_requests(server: WireServer) -> None:
         assert client.score_many([]) == []
 
 
-def test_a_stream_gives_results_as_jobs_end(server: WireServer) -> None:
+def test_a_stream_gives_results_as_jobs_end(server: ProtocolServer) -> None:
     async def go() -> list[tuple[int, float | None]]:
         seen = []
         async with AsyncClient(server.url) as client:
             async for index, result in client.stream(jobs("hold", "hold", "now 7", "hold")):
                 seen.append((index, result.reward))
                 if len(seen) < 4:
-                    held = {1: "j4", 2: "j1", 3: "j2"}[len(seen)]
-                    server.release(held, float(held[1:]))
+                    released = {1: "j4", 2: "j1", 3: "j2"}[len(seen)]
+                    server.release(released, float(released[1:]))
         return seen
 
     assert asyncio.run(go()) == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
 
 
 def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch
+    server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk, "MAX_BATCH", 2)
     monkeypatch.setattr(bulk, "ROUND_HOLD_S", 0.02)
@@ -60,7 +60,7 @@ def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
     assert sorted(server.cancelled) == ["j1", "j2", "j4"]
 
 
-def test_whoever_leaves_a_stream_cancels_the_rest(server: WireServer) -> None:
+def test_whoever_leaves_a_stream_cancels_the_rest(server: ProtocolServer) -> None:
     async def go() -> None:
         async with AsyncClient(server.url) as client:
             stream = client.stream(jobs("hold", "now 7", "hold"))
@@ -79,7 +79,7 @@ def test_whoever_leaves_a_stream_cancels_the_rest(server: WireServer) -> None:
     assert sorted(server.cancelled) == ["j1", "j3"]
 
 
-def test_cancelling_many_cancels_them_on_the_server(server: WireServer) -> None:
+def test_cancelling_many_cancels_them_on_the_server(server: ProtocolServer) -> None:
     async def go() -> None:
         async with AsyncClient(server.url) as client:
             call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
@@ -92,8 +92,8 @@ def test_cancelling_many_cancels_them_on_the_server(server: WireServer) -> None:
     assert sorted(server.cancelled) == ["j1", "j2"]
 
 
-def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(server: WireServer) -> None:
-    server.instead(BATCH[5:], Says(acted=True, stalls=True))
+def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(server: ProtocolServer) -> None:
+    server.instead(BATCH[5:], ScriptedAnswer(acted=True, stalls=True))
 
     async def go() -> None:
         async with AsyncClient(server.url) as client:
@@ -107,9 +107,9 @@ def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(serv
     assert sorted(server.jobs) == sorted(server.cancelled) == ["j1", "j2"]
 
 
-def test_a_stream_outlives_connections_that_break(server: WireServer) -> None:
-    server.instead(BATCH[5:], Says(acted=True, cut=True))
-    server.instead("/v1/jobs/wait", Says(cut=True), Says(503, b"", {"retry-after": "0"}))
+def test_a_stream_outlives_connections_that_break(server: ProtocolServer) -> None:
+    server.instead(BATCH[5:], ScriptedAnswer(acted=True, cut=True))
+    server.instead("/v1/jobs/wait", ScriptedAnswer(cut=True), ScriptedAnswer(503, b"", {"retry-after": "0"}))
 
     async def go() -> dict[int, float | None]:
         async with AsyncClient(server.url) as client:
@@ -119,22 +119,22 @@ def test_a_stream_outlives_connections_that_break(server: WireServer) -> None:
     assert (len(server.jobs), server.cancelled) == (3, [])
 
 
-def test_a_batch_whose_connection_breaks_is_accepted_once(server: WireServer) -> None:
-    server.instead(BATCH[5:], Says(acted=True, cut=True))
+def test_a_batch_whose_connection_breaks_is_accepted_once(server: ProtocolServer) -> None:
+    server.instead(BATCH[5:], ScriptedAnswer(acted=True, cut=True))
     with Client(server.url) as client:
         assert [result.reward for result in client.score_many(jobs("1", "2"))] == [1.0, 2.0]
     assert server.lines()[:2] == [BATCH, BATCH]
     assert sorted(server.jobs) == ["j1", "j2"]
 
 
-def test_jobs_of_a_batch_that_found_the_queue_full_are_sent_again(server: WireServer) -> None:
+def test_jobs_of_a_batch_that_found_the_queue_full_are_sent_again(server: ProtocolServer) -> None:
     server.full = 2
     with Client(server.url) as client:
         assert [result.reward for result in client.score_many(jobs("1", "2", "3"))] == [1.0, 2.0, 3.0]
     assert len(server.jobs) == 3
 
 
-def test_jobs_that_never_found_room_are_an_error_once_time_is_up(server: WireServer) -> None:
+def test_jobs_that_never_found_room_are_an_error_once_time_is_up(server: ProtocolServer) -> None:
     server.full = 10_000
     with Client(server.url) as client, pytest.raises(ServerError, match="request 2 of 2: full") as raised:
         client.score_many(jobs("1", "2"), timeout_s=0.3)
@@ -142,7 +142,7 @@ def test_jobs_that_never_found_room_are_an_error_once_time_is_up(server: WireSer
     assert server.jobs == {}
 
 
-def test_one_that_is_refused_for_good_leaves_none_running(server: WireServer) -> None:
+def test_one_that_is_refused_for_good_leaves_none_running(server: ProtocolServer) -> None:
     requests = [*jobs("hold"), *jobs("1", task="core/unheard-of"), *jobs("hold")]
     with Client(server.url) as client, pytest.raises(ServerError, match=r"^request 2 of 3: no task") as raised:
         client.score_many(requests)
@@ -154,7 +154,7 @@ def test_one_that_is_refused_for_good_leaves_none_running(server: WireServer) ->
 
 
 def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(
-    server: WireServer, monkeypatch: pytest.MonkeyPatch
+    server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     passed_s = 0.0
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + passed_s)
@@ -169,7 +169,7 @@ def test_when_time_is_up_the_rest_is_cancelled_and_told_as_trouble(
     assert sorted(server.cancelled) == ["j1", "j3"]
 
 
-def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_batches_are_split(server: ProtocolServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MAX_BATCH", 3)
     monkeypatch.setattr(bulk, "MAX_BATCH_CHARS", 20)
     completions = ["1", "2", "3", "4", "5" + "0" * 30, "6", "now 7" + " " * 12, "8"]
@@ -184,26 +184,26 @@ def test_large_batches_are_split(server: WireServer, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     "body", [b'{"items": []}', b'{"items": [{}]}', b'{"items": 3}', b"<html>"], ids=["few", "empty", "shape", "page"]
 )
-def test_a_malformed_answer_to_a_batch_is_told_as_such(server: WireServer, body: bytes) -> None:
-    server.instead(BATCH[5:], Says(body=body))
+def test_a_malformed_answer_to_a_batch_is_told_as_such(server: ProtocolServer, body: bytes) -> None:
+    server.instead(BATCH[5:], ScriptedAnswer(body=body))
     with Client(server.url) as client, pytest.raises(InvalidServerResponse):
         client.score_many(jobs("1"))
 
 
-def test_a_request_that_would_be_refused_is_named_and_nothing_sent(server: WireServer) -> None:
+def test_a_request_that_would_be_refused_is_named_and_nothing_sent(server: ProtocolServer) -> None:
     with Client(server.url) as client, pytest.raises(UsageError, match=r"request 2 of 2: .*completion or a candidate"):
         client.score_many([*jobs("1"), {"task": TASK}])
-    assert server.asked == []
+    assert server.received == []
 
 
-def test_a_batch_that_was_refused_whole_is_not_sent_again_to_cancel_it(server: WireServer) -> None:
+def test_a_batch_that_was_refused_whole_is_not_sent_again_to_cancel_it(server: ProtocolServer) -> None:
     server.instead(BATCH[5:], refusal(403, "forbidden", "this token may not submit"))
     with Client(server.url) as client, pytest.raises(ServerError, match="may not submit"):
         client.score_many(jobs("1"))
     assert server.lines() == [BATCH]
 
 
-def test_a_whole_refusal_of_the_batch_is_retried_as_any_request(server: WireServer) -> None:
+def test_a_whole_refusal_of_the_batch_is_retried_as_any_request(server: ProtocolServer) -> None:
     server.instead(BATCH[5:], refusal(503, "draining", retry_after="0"))
     with Client(server.url) as client:
         assert [result.reward for result in client.score_many(jobs("1"))] == [1.0]

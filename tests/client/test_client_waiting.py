@@ -11,14 +11,14 @@ from kernelforge.client import AsyncClient
 from kernelforge.client.models import Job, JobStatus, WaitAnswer
 from kernelforge.client.transport import IDS_PER_REQUEST, SharedWait
 from kernelforge.errors import ServerError
-from tests.support.protocol_server import TASK, WireServer, scored
+from tests.support.protocol_server import TASK, ProtocolServer, scored
 
 
 def ended(job_id: str) -> Job:
     return Job(id=job_id, status=JobStatus.FINISHED, task=TASK, run_id="default", submitted_at=1.0, result=scored(1.0))
 
 
-class Asked:
+class ScriptedWait:
     """Answers a wait when a test says which jobs have ended."""
 
     def __init__(self) -> None:
@@ -57,32 +57,32 @@ async def settle() -> None:
 
 def test_a_thousand_waits_take_few_requests() -> None:
     async def go() -> None:
-        asked = Asked()
-        shared = SharedWait(asked, requests=4)
+        waiting = ScriptedWait()
+        shared = SharedWait(waiting, requests=4)
         waits = [asyncio.create_task(shared.wait(f"j{number}", 60.0)) for number in range(1_000)]
         await settle()
-        assert asked.most == 4
-        asked.end(*(f"j{number}" for number in range(1_000)))
+        assert waiting.most == 4
+        waiting.end(*(f"j{number}" for number in range(1_000)))
         jobs = await asyncio.gather(*waits)
         assert [job.id for job in jobs if job] == [f"j{number}" for number in range(1_000)]
-        assert asked.most == 4
-        assert max(map(len, asked.requests)) == IDS_PER_REQUEST
-        assert len(asked.requests) <= 4 + 1_000 / IDS_PER_REQUEST + 1
+        assert waiting.most == 4
+        assert max(map(len, waiting.requests)) == IDS_PER_REQUEST
+        assert len(waiting.requests) <= 4 + 1_000 / IDS_PER_REQUEST + 1
 
     asyncio.run(go())
 
 
 def test_a_job_that_comes_late_is_asked_for_beside_those_that_wait() -> None:
     async def go() -> None:
-        asked = Asked()
-        shared = SharedWait(asked, requests=4)
+        waiting = ScriptedWait()
+        shared = SharedWait(waiting, requests=4)
         early = asyncio.create_task(shared.wait("j1", 60.0))
         await settle()
-        asked.done.add("j2")
+        waiting.done.add("j2")
         late = await shared.wait("j2", 60.0)
         assert late is not None
         assert not early.done()
-        asked.end("j1")
+        waiting.end("j1")
         assert await early is not None
 
     asyncio.run(go())
@@ -90,27 +90,27 @@ def test_a_job_that_comes_late_is_asked_for_beside_those_that_wait() -> None:
 
 def test_two_may_wait_for_one_job_and_one_may_leave() -> None:
     async def go() -> None:
-        asked = Asked()
-        shared = SharedWait(asked, requests=4)
+        waiting = ScriptedWait()
+        shared = SharedWait(waiting, requests=4)
         stays = asyncio.create_task(shared.wait("j1", 60.0))
         assert await shared.wait("j1", 0.01) is None
         await settle()
         assert not stays.done()
-        asked.end("j1")
+        waiting.end("j1")
         assert await stays is not None
-        assert asked.requests == [["j1"]]
+        assert waiting.requests == [["j1"]]
 
     asyncio.run(go())
 
 
 def test_nothing_is_asked_once_nobody_waits() -> None:
     async def go() -> None:
-        asked = Asked()
-        shared = SharedWait(asked, requests=4)
+        waiting = ScriptedWait()
+        shared = SharedWait(waiting, requests=4)
         assert await shared.wait("j1", 0.01) is None
         await settle()
-        assert asked.open == 0
-        asked.end("j1")
+        assert waiting.open == 0
+        waiting.end("j1")
         assert await shared.wait("j1", 60.0) is not None
 
     asyncio.run(go())
@@ -118,12 +118,12 @@ def test_nothing_is_asked_once_nobody_waits() -> None:
 
 def test_a_job_that_the_server_forgot_fails_alone() -> None:
     async def go() -> None:
-        asked = Asked()
-        asked.unknown.add("j2")
-        shared = SharedWait(asked, requests=1)
+        waiting = ScriptedWait()
+        waiting.unknown.add("j2")
+        shared = SharedWait(waiting, requests=1)
         waits = [asyncio.create_task(shared.wait(job_id, 60.0)) for job_id in ("j1", "j2", "j3")]
         await settle()
-        asked.end("j1", "j3")
+        waiting.end("j1", "j3")
         outcomes = await asyncio.gather(*waits, return_exceptions=True)
         assert [type(outcome) for outcome in outcomes] == [Job, ServerError, Job]
 
@@ -146,7 +146,7 @@ def test_a_server_that_is_gone_is_told_to_all_who_wait() -> None:
 
 def test_closing_tells_whoever_still_waits() -> None:
     async def go() -> None:
-        shared = SharedWait(Asked(), requests=2)
+        shared = SharedWait(ScriptedWait(), requests=2)
         wait = asyncio.create_task(shared.wait("j1", 60.0))
         await settle()
         await shared.aclose()
@@ -156,24 +156,24 @@ def test_closing_tells_whoever_still_waits() -> None:
     asyncio.run(go())
 
 
-def test_more_rollouts_than_connections_are_all_scored(server: WireServer) -> None:
-    """Those that wait leave connections to those that submit."""
+def test_more_rollouts_than_connections_are_all_scored(server: ProtocolServer) -> None:
+    """Waiting requests leave connections for submissions."""
 
     async def go() -> list[float | None]:
         async with AsyncClient(server.url, connections=4) as client:
-            held = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(10)]
+            tasks = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(10)]
             await asyncio.to_thread(server.until, lambda: len(server.jobs) == 10)
             others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(30)))
             for job_id, request in list(server.requests.items()):
                 if request.completion == "hold":
                     server.release(job_id, 7.0)
-            assert [result.reward for result in await asyncio.gather(*held)] == [7.0] * 10
+            assert [result.reward for result in await asyncio.gather(*tasks)] == [7.0] * 10
             return [result.reward for result in others]
 
     assert asyncio.run(go()) == [float(number) for number in range(30)]
 
 
-def test_waiting_for_what_the_server_does_not_know_is_refused(server: WireServer) -> None:
+def test_waiting_for_what_the_server_does_not_know_is_refused(server: ProtocolServer) -> None:
     async def go() -> None:
         async with AsyncClient(server.url) as client:
             await client.job("j99")

@@ -1,4 +1,4 @@
-"""What the tests of the MCP server share: a suite of small sizes, candidates for it, and the SDK's own client."""
+"""Shared parts of the MCP server's tests: a suite of small sizes, candidates for it, and the SDK's own client."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ def talk(service: Service, script: Callable[[Call], Awaitable[T]], mode: str = "
                 refused.append(error)
                 return None
 
-    said = anyio.run(main)
+    result = anyio.run(main)
     if refused:
         raise refused[0]
-    return said  # type: ignore[return-value]
+    return result  # type: ignore[return-value]
 
 
 def ask(service: Service, name: str, **arguments: Any) -> dict[str, Any]:

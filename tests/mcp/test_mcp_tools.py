@@ -83,7 +83,9 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
     for tool in tools.values():
         assert tool.description
         assert tool.output_schema
-        described = [one for one in tool.input_schema["properties"].values() if one.get("description")]
+        described = [
+            description for description in tool.input_schema["properties"].values() if description.get("description")
+        ]
         assert len(described) == len(tool.input_schema["properties"])
     assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit"]
 
@@ -136,20 +138,20 @@ def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluation.stages.compile_stage.HIDDEN_FAILURES", 2)
-    known = " || ".join(f"cols == {cols}" for cols in VISIBLE_COLS)
-    trap = RIGHT.replace("const float v", f'if (!({known})) asm volatile("trap;"); const float v')
+    condition = " || ".join(f"cols == {cols}" for cols in VISIBLE_COLS)
+    trap = RIGHT.replace("const float v", f'if (!({condition})) asm volatile("trap;"); const float v')
     trap = trap.replace("long long n)", "long long n, int cols)")
     plan = PLAN.replace("i64(x.numel()))", "i64(x.numel()), i32(x.shape[1]))")
-    told = [ask(service, "evaluate", task="tiny/gelu", source=trap, plan=plan) for _ in range(3)]
-    assert [answer["verdict"] for answer in told] == ["CRASH", "CRASH", "WRONG"]
-    assert "not even how it fails" in told[2]["reason"]
+    answers = [ask(service, "evaluate", task="tiny/gelu", source=trap, plan=plan) for _ in range(3)]
+    assert [answer["verdict"] for answer in answers] == ["CRASH", "CRASH", "WRONG"]
+    assert "not even how it fails" in answers[2]["reason"]
     assert ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)["verdict"] == "OK"
 
 
 def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(service: Service) -> None:
-    known = " || ".join(f"COLS == {cols}" for cols in VISIBLE_COLS)
+    condition = " || ".join(f"COLS == {cols}" for cols in VISIBLE_COLS)
     source = RIGHT.replace('extern "C"', "template <int COLS>").replace(
-        "const float v", f'static_assert({known}, "no"); const float v'
+        "const float v", f'static_assert({condition}, "no"); const float v'
     )
     plan = PLAN.replace("gelu[", 'kernel(f"gelu<{x.shape[1]}>")[')
     for tool in ("compile", "evaluate", "profile", "submit"):
@@ -209,8 +211,8 @@ def test_trouble_of_ours_is_no_fault_of_the_candidate_and_passes(service: Servic
     service._evaluator(task).oracle.close()
     answer = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert (answer["evaluation"]["verdict"], answer["reward"], answer["accepted"]) == ("INFRA", None, False)
-    again = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
-    assert (again["evaluation"]["verdict"], again["accepted"]) == ("OK", True)
+    repeated = ask(service, "submit", task="tiny/gelu", source=RIGHT, plan=PLAN)
+    assert (repeated["evaluation"]["verdict"], repeated["accepted"]) == ("OK", True)
     service.close()
 
 
@@ -252,7 +254,7 @@ def test_submissions_become_a_run_that_everything_can_read(service: Service, sto
     run = store.run("latest")
     assert (run.state, store.is_live(run.id)) == (RunState.FINISHED, False)
     attempts = store.attempts(run.id)
-    assert [attempt.id for attempt in attempts] == [one["attempt"] for one in (first, second, third)]
+    assert [attempt.id for attempt in attempts] == [attempt["attempt"] for attempt in (first, second, third)]
     assert [attempt.operator for attempt in attempts] == [Operator.SEED, Operator.REPAIR, Operator.OPTIMISE]
     assert attempts[1].finding is not None
     assert attempts[2].finding is None
@@ -298,12 +300,12 @@ def test_calls_at_once_wait_for_each_other(service: Service) -> None:
     async def session(call: Call) -> list[str]:
         verdicts: list[str] = []
 
-        async def one(source: str) -> None:
+        async def evaluate_one(source: str) -> None:
             verdicts.append((await call("evaluate", task="tiny/gelu", source=source, plan=PLAN))["verdict"])
 
         async with anyio.create_task_group() as group:
             for source in (RIGHT, WRONG, BROKEN):
-                group.start_soon(one, source)
+                group.start_soon(evaluate_one, source)
         return verdicts
 
     assert sorted(talk(service, session)) == ["BUILD", "OK", "WRONG"]
@@ -322,7 +324,7 @@ def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypa
     async def session(call: Call) -> list[str]:
         refusals: list[str] = []
 
-        async def one() -> None:
+        async def evaluate_one() -> None:
             try:
                 await call("compile", task="tiny/gelu", source=RIGHT, plan=PLAN)
             except Refused as refused:
@@ -332,7 +334,7 @@ def test_calls_beyond_those_that_may_wait_are_refused(service: Service, monkeypa
 
         async with anyio.create_task_group() as group:
             for _ in range(5):
-                group.start_soon(one)
+                group.start_soon(evaluate_one)
         return refusals
 
     refusals = talk(service, session)
@@ -354,14 +356,14 @@ def test_a_call_that_is_cancelled_while_it_waits_takes_no_evaluation(
     monkeypatch.setattr(Evaluator, "evaluate", slow)
 
     async def session(call: Call) -> int:
-        async def one() -> None:
+        async def evaluate_one() -> None:
             await call("evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
 
         async with anyio.create_task_group() as first:
-            first.start_soon(one)
+            first.start_soon(evaluate_one)
             await anyio.to_thread.run_sync(begun.wait)
             async with anyio.create_task_group() as second:
-                second.start_soon(one)
+                second.start_soon(evaluate_one)
                 await anyio.wait_all_tasks_blocked()
                 second.cancel_scope.cancel()
             gate.set()
@@ -448,7 +450,7 @@ def test_what_is_no_candidate_is_refused_and_not_journalled(
 def test_attempts_of_other_clients_cannot_be_compared(service: Service) -> None:
     attempt = ask(service, "submit", task="tiny/gelu", source=BROKEN, plan=PLAN)["attempt"]
     with pytest.raises(UsageError, match="submitted no attempt"):
-        service.diff("mcp:somebody", attempt, attempt)
+        service.diff("mcp:another", attempt, attempt)
     service.close()
 
 

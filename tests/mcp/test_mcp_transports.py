@@ -1,4 +1,4 @@
-"""The command itself: a real client over stdio, and over HTTP with a token; without one nobody is answered."""
+"""The command itself: a real client over stdio, and over HTTP with a token; without one the server refuses."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Served:
     """A server over HTTP."""
 
     address: str
-    said: str
+    log: str
 
     @property
     def host(self) -> str:
@@ -101,12 +101,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         env={**os.environ, "KERNELFORGE_MCP_TOKEN": TOKEN},
     ) as process:
         assert process.stderr is not None
-        said = ""
-        while "serving on " not in said:
+        output = ""
+        while "serving on " not in output:
             line = process.stderr.readline()
-            assert line, said
-            said += line
-        yield Served(said.rpartition("serving on ")[2].strip(), said)
+            assert line, output
+            output += line
+        yield Served(output.rpartition("serving on ")[2].strip(), output)
         process.terminate()
         process.communicate(timeout=WAIT_S)
         assert process.returncode == 0, "SIGTERM must end the server in good order, so that runs are closed"
@@ -136,7 +136,7 @@ def test_over_http_requests_that_name_another_host_are_refused(served: Served, n
 
 def test_over_http_the_server_listens_on_the_loopback_interface_alone(served: Served) -> None:
     assert served.host.startswith("127.0.0.1:")
-    assert TOKEN not in served.said
+    assert TOKEN not in served.log
 
 
 def test_over_http_a_client_with_the_token_is_served(served: Served) -> None:

@@ -31,7 +31,7 @@ OPTIONS = (
 
 
 def refusal(*words: str) -> str:
-    """What the command says to options that cannot be."""
+    """The command's message about invalid options."""
     result = CliRunner().invoke(app, ["serve", "--port", "0", *words])
     assert isinstance(result.exception, KernelForgeError), result.output
     assert result.exception.exit_code == 2
@@ -39,13 +39,13 @@ def refusal(*words: str) -> str:
 
 
 def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
-    said = refusal("--host", "0.0.0.0", "--results", str(tmp_path))
-    assert "kernelforge token create" in said
-    assert str(tmp_path) in said
+    message = refusal("--host", "0.0.0.0", "--results", str(tmp_path))
+    assert "kernelforge token create" in message
+    assert str(tmp_path) in message
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--address", "auto"], "--engine ray"),
         (["--reward", "none/1"], "no reward policy"),
@@ -59,9 +59,9 @@ def test_a_public_address_needs_a_token(tmp_path: Path) -> None:
         (["--measure", "none=1"], "none"),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], said: str) -> None:
+def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], expected: str) -> None:
     message = refusal("--results", str(tmp_path), *words)
-    assert said in message
+    assert expected in message
     assert "\n" not in message
 
 
@@ -86,12 +86,12 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
-            said = ""
-            while (found := re.search(r"serving on (http://127\.0\.0\.1:\d+), judging on emulated:\w+", said)) is None:
+            log = ""
+            while (match := re.search(r"serving on (http://127\.0\.0\.1:\d+), judging on emulated:\w+", log)) is None:
                 line = process.stderr.readline()
-                assert line, said
-                said += line
-            yield process, found[1]
+                assert line, log
+                log += line
+            yield process, match[1]
         finally:
             process.kill()
 
@@ -119,7 +119,7 @@ def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[st
         runs = {run["run_id"]: run["ended"] for run in client.get("/v1/runs", headers=headers).json()}
         assert runs["default"] == 1
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=START_S)
+        _, log = process.communicate(timeout=START_S)
     assert process.returncode == 0
-    assert token not in said
-    assert '"draining"' in said
+    assert token not in log
+    assert '"draining"' in log

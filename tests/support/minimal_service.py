@@ -1,4 +1,4 @@
-"""A gateway in memory for tests of the HTTP side: a job ends when a test says so, or at once."""
+"""A job service in memory for tests of the HTTP side: a job ends when a test says so, or at once."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _catalogue() -> Catalogue:
 
 
 @dataclass
-class TinyCore:
+class MinimalService:
     catalogue: Catalogue = field(default_factory=_catalogue)
     default_policy: str = DEFAULT_POLICY
     state: Any = "ready"
@@ -57,8 +57,8 @@ class TinyCore:
     listeners: list[Callable[[Job], None]] = field(default_factory=list)
     counters: Counter[str] = field(default_factory=Counter)
     watching: int = 0
-    told: list[Job] = field(default_factory=list)
-    """What those who watch were given."""
+    watched_jobs: list[Job] = field(default_factory=list)
+    """Jobs that watchers received, in order."""
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
@@ -192,7 +192,7 @@ class TinyCore:
         self.watching += 1
         try:
             async for job in self._watch(ids):
-                self.told.append(job)
+                self.watched_jobs.append(job)
                 yield job
         finally:
             self.watching -= 1

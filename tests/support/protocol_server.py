@@ -52,7 +52,7 @@ UNKNOWN = "core/unheard-of"
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """One request as it arrived."""
 
     method: str
@@ -67,7 +67,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Says:
+class ScriptedAnswer:
     """An answer in place of the right one. ``acted``: the request is acted on before. ``cut``: the connection breaks
     in the midst of the answer. ``stalls``: there is none until the client has gone."""
 
@@ -79,12 +79,12 @@ class Says:
     stalls: bool = False
 
 
-def refusal(status: int, code: str, message: str = "no", retry_after: str | None = None) -> Says:
+def refusal(status: int, code: str, message: str = "no", retry_after: str | None = None) -> ScriptedAnswer:
     body = ProblemAnswer(error=Problem(code=code, message=message), request_id="r1").model_dump_json().encode()
-    return Says(status, body, {} if retry_after is None else {"retry-after": retry_after})
+    return ScriptedAnswer(status, body, {} if retry_after is None else {"retry-after": retry_after})
 
 
-class WireServer:
+class ProtocolServer:
     """Runs in a thread; attributes may be read from the test's."""
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class WireServer:
 
     def reset(self) -> None:
         """As it was at the start."""
-        self.asked: list[Asked] = []
+        self.received: list[ReceivedRequest] = []
         self.jobs: dict[str, Job] = {}
         self.requests: dict[str, JobRequest] = {}
         self.keys: dict[str, str] = {}
@@ -104,17 +104,17 @@ class WireServer:
         self.full: int = 0
         """So many jobs of batches are refused as too many, with a Retry-After."""
         self.sessions: dict[str, Session] = {}
-        self._instead: deque[tuple[str, Says]] = deque()
+        self._instead: deque[tuple[str, ScriptedAnswer]] = deque()
         self._numbers = itertools.count(1)
         self._order: list[str] = []
         self._changed: asyncio.Event = asyncio.Event()
 
-    def instead(self, path: str, *says: Says) -> None:
+    def instead(self, path: str, *answers: ScriptedAnswer) -> None:
         """Answer the next requests for a path that begins so with these, in turn."""
-        self._instead.extend((path, answer) for answer in says)
+        self._instead.extend((path, answer) for answer in answers)
 
     def lines(self) -> list[str]:
-        return [request.line for request in self.asked]
+        return [request.line for request in self.received]
 
     def release(self, job_id: str, reward: float = 1.0) -> None:
         """End a job that is held."""
@@ -130,7 +130,7 @@ class WireServer:
             time.sleep(0.01)
 
     @contextlib.contextmanager
-    def running(self) -> Iterator[WireServer]:
+    def running(self) -> Iterator[ProtocolServer]:
         config = uvicorn.Config(
             self._app, port=0, log_level="error", lifespan="off", interface="asgi3", timeout_graceful_shutdown=1
         )
@@ -153,43 +153,43 @@ class WireServer:
             if not message["more_body"]:
                 break
         headers = {name.decode(): value.decode() for name, value in scope["headers"]}
-        request = Asked(scope["method"], scope["path"], headers, scope["query_string"].decode(), body)
-        self.asked.append(request)
-        says = None
+        request = ReceivedRequest(scope["method"], scope["path"], headers, scope["query_string"].decode(), body)
+        self.received.append(request)
+        scripted = None
         if self._instead and request.path.startswith(self._instead[0][0]):
-            says = self._instead.popleft()[1]
-        if says is None or says.acted:
+            scripted = self._instead.popleft()[1]
+        if scripted is None or scripted.acted:
             right = await self._answer(request)
-            says = right if says is None else replace(says, status=right.status, body=right.body)
-        if says.stalls:
+            scripted = right if scripted is None else replace(scripted, status=right.status, body=right.body)
+        if scripted.stalls:
             await receive()
             return
-        length = len(says.body) + (100 if says.cut else 0)
-        sent = {"content-type": "application/json", "content-length": str(length)} | says.headers
+        length = len(scripted.body) + (100 if scripted.cut else 0)
+        sent = {"content-type": "application/json", "content-length": str(length)} | scripted.headers
         pairs = [(name.encode(), value.encode()) for name, value in sent.items()]
-        await send({"type": "http.response.start", "status": says.status, "headers": pairs})
-        await send({"type": "http.response.body", "body": says.body})
+        await send({"type": "http.response.start", "status": scripted.status, "headers": pairs})
+        await send({"type": "http.response.body", "body": scripted.body})
 
-    async def _answer(self, request: Asked) -> Says:
+    async def _answer(self, request: ReceivedRequest) -> ScriptedAnswer:
         match [request.method, *request.path.removeprefix("/v1/").split("/")]:
             case ["POST", "jobs"]:
                 job = JobRequest.model_validate_json(request.body)
-                return _says(self._accept(job, request.headers["idempotency-key"]))
+                return _json_answer(self._accept(job, request.headers["idempotency-key"]))
             case ["POST", "jobs", "batch"]:
-                return _says(self._batch(BatchRequest.model_validate_json(request.body)))
+                return _json_answer(self._batch(BatchRequest.model_validate_json(request.body)))
             case ["POST", "jobs", "wait"]:
-                return _says(await self._wait(WaitRequest.model_validate_json(request.body)))
+                return _json_answer(await self._wait(WaitRequest.model_validate_json(request.body)))
             case ["POST", "jobs", "cancel"]:
-                return _says(self._cancel(CancelRequest.model_validate_json(request.body)))
+                return _json_answer(self._cancel(CancelRequest.model_validate_json(request.body)))
             case ["GET", "jobs", job_id] if job_id in self.jobs:
                 wait_s = float(dict(pair.split("=") for pair in request.query.split("&")).get("wait_s", 0))
                 await self._wait(WaitRequest(ids=[job_id], timeout_s=wait_s))
-                return _says(self.jobs[job_id])
+                return _json_answer(self.jobs[job_id])
             case ["GET", "tasks"]:
                 row = TaskRow(task=TASK, digest="d1", title="Swish")
-                return Says(body=TypeAdapter(list[TaskRow]).dump_json([row]))
+                return ScriptedAnswer(body=TypeAdapter(list[TaskRow]).dump_json([row]))
             case ["GET", "tasks", "core", name]:
-                return _says(
+                return _json_answer(
                     TaskPage(
                         task=f"core/{name}",
                         digest="d1",
@@ -200,20 +200,22 @@ class WireServer:
                     )
                 )
             case ["GET", "runs"]:
-                return Says(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
+                return ScriptedAnswer(body=TypeAdapter(list[RunStatus]).dump_json([self._run("default", 1.0)]))
             case ["PATCH", "runs", *parts]:
-                return _says(self._run("/".join(parts), RunSettings.model_validate_json(request.body).weight or 1.0))
+                return _json_answer(
+                    self._run("/".join(parts), RunSettings.model_validate_json(request.body).weight or 1.0)
+                )
             case ["POST", "sessions"]:
-                return _says(self._open(SessionRequest.model_validate_json(request.body)))
+                return _json_answer(self._open(SessionRequest.model_validate_json(request.body)))
             case ["POST", "sessions", session_id, "turns"]:
                 return self._turn(session_id, TurnRequest.model_validate_json(request.body))
             case ["GET", "sessions", session_id]:
-                return _says(self.sessions[session_id])
+                return _json_answer(self.sessions[session_id])
             case ["DELETE", "sessions", session_id]:
                 del self.sessions[session_id]
-                return Says(204, headers={"content-length": "0"})
+                return ScriptedAnswer(204, headers={"content-length": "0"})
             case ["GET", "", "readyz"]:
-                return _says(
+                return _json_answer(
                     ServerStatus(
                         state="ready", version="1", engine="test", devices=["a100"], workers=1, queued=0, running=0
                     )
@@ -304,11 +306,11 @@ class WireServer:
         self.sessions[session.id] = session
         return session
 
-    def _turn(self, session_id: str, request: TurnRequest) -> Says:
+    def _turn(self, session_id: str, request: TurnRequest) -> ScriptedAnswer:
         session = self.sessions[session_id]
         turns = {turn.number: turn for turn in session.turns}
         if request.number in turns:
-            return _says(turns[request.number])
+            return _json_answer(turns[request.number])
         number = len(turns) + 1
         done = number == session.max_turns
         result = scored(float(request.completion))
@@ -321,7 +323,7 @@ class WireServer:
         )
         turned = [*session.turns, turn]
         self.sessions[session_id] = session.model_copy(update={"turns": turned, "done": done})
-        return _says(turn)
+        return _json_answer(turn)
 
 
 def scored(reward: float) -> RewardResult:
@@ -338,5 +340,5 @@ TROUBLE = RewardResult(
 )
 
 
-def _says(answer: BaseModel) -> Says:
-    return Says(body=json.dumps(answer.model_dump(mode="json")).encode())
+def _json_answer(answer: BaseModel) -> ScriptedAnswer:
+    return ScriptedAnswer(body=json.dumps(answer.model_dump(mode="json")).encode())

@@ -1,9 +1,9 @@
-"""A gateway whose evaluations a completion asks for: what wires and sessions are tested against without a device.
+"""A job service whose completions name their results: it tests protocols and sessions without a device.
 
-The candidate is read as the real gateway reads it, rewards are those of the real policies, and the first line of the
+The candidate is parsed as in the real job service, rewards are those of the real policies, and the first line of the
 source names its result: ``// wrong``, ``// build``, ``// policy``, ``// fast`` (measured, 2x),
 ``// uncompared`` (OK, and its full size not compared), ``// lost``
-(trouble of ours, once for each time the text says so), ``// together N``
+(an infrastructure error, once for each occurrence in the text), ``// together N``
 (ends once N such are in flight) and ``// never``.
 """
 
@@ -26,7 +26,7 @@ from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import feedback
 from tests.agents.prompt_samples import profile as make_profile
 from tests.support.factories import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 
 def reply(text: str = "right", prose: str = "Here it is.") -> str:
@@ -38,8 +38,8 @@ def reply(text: str = "right", prose: str = "Here it is.") -> str:
 
 
 @dataclass
-class ScriptedCore(TinyCore):
-    asked: list[JobRequest] = field(default_factory=list)
+class ScriptedService(MinimalService):
+    submitted: list[JobRequest] = field(default_factory=list)
     kept: dict[str, Evaluated] = field(default_factory=dict)
     cancelled: list[str] = field(default_factory=list)
 
@@ -94,7 +94,7 @@ class ScriptedCore(TinyCore):
             submitted_at=time.time(),
         )
         self.jobs[job.id] = job
-        self.asked.append(request)
+        self.submitted.append(request)
         if key is not None:
             self.keys[caller.name, key] = (request, job.id)
         self._tasks[job.id] = asyncio.create_task(self._work(request, task, job))

@@ -36,9 +36,9 @@ def tree(page: str) -> Element:
 
 def with_class(page: str, *names: str) -> list[Element]:
     """Elements that have all of these classes, in order."""
-    return [one for one in tree(page).iter() if set(names) <= set(one.get("class", "").split())]
+    return [element for element in tree(page).iter() if set(names) <= set(element.get("class", "").split())]
 
 
 def text_of(*elements: Element) -> str:
     """Their text, on one line."""
-    return " ".join(" ".join("".join(one.itertext()).split()) for one in elements)
+    return " ".join(" ".join("".join(element.itertext()).split()) for element in elements)

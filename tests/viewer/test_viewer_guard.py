@@ -1,4 +1,4 @@
-"""Who may look, and at what: nobody without the token, nobody by another name, and no file but the viewer's own."""
+"""Access to the viewer: only with its token and under its name, and only to the viewer's own files."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ROUTES = (
 CANARY = "CANARY-7f3a"
 
 
-async def asked(one: Open, path: str, *hosts: str) -> bytes:
+async def raw_answer(viewer: Open, path: str, *hosts: str) -> bytes:
     """The answer to a request that is sent as it stands, without a client that would tidy it."""
-    reader, writer = await asyncio.open_connection(HOST, one.port)
+    reader, writer = await asyncio.open_connection(HOST, viewer.port)
     lines = [f"GET {path} HTTP/1.1", *(f"Host: {host}" for host in hosts)]
-    lines += [f"Cookie: kernelforge-view-{one.port}={one.token}", "Connection: close", "", ""]
+    lines += [f"Cookie: kernelforge-view-{viewer.port}={viewer.token}", "Connection: close", "", ""]
     writer.write("\r\n".join(lines).encode())
     answer = await reader.read()
     writer.close()
@@ -36,19 +36,25 @@ def status(answer: bytes) -> int:
 
 def test_every_route_needs_the_token(results: Path) -> None:
     async def all_of_it() -> None:
-        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as stranger:
-            name = f"kernelforge-view-{one.port}"
-            for cookie in ("", f"{name}=", f"{name}={'x' * 43}", f"{name}={one.token[:-1]}", f"other={one.token}"):
+        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as stranger:
+            name = f"kernelforge-view-{viewer.port}"
+            for cookie in (
+                "",
+                f"{name}=",
+                f"{name}={'x' * 43}",
+                f"{name}={viewer.token[:-1]}",
+                f"other={viewer.token}",
+            ):
                 for route in ROUTES:
                     answer = await stranger.get(route, headers={"Cookie": cookie})
                     assert answer.status_code == 401, (route, cookie)
-                    assert one.token not in answer.text
+                    assert viewer.token not in answer.text
                     assert "r1" not in answer.text
-            for token in ("", "x", one.token[:-1], one.token + "x", "%00", "ü"):
+            for token in ("", "x", viewer.token[:-1], viewer.token + "x", "%00", "ü"):
                 answer = await stranger.get(f"/?token={token}")
                 assert answer.status_code == 401, token
                 assert "set-cookie" not in answer.headers
-            twice = await stranger.get(f"/?token={one.token}&token=x")
+            twice = await stranger.get(f"/?token={viewer.token}&token=x")
             assert twice.status_code == 401
 
     asyncio.run(all_of_it())
@@ -56,16 +62,16 @@ def test_every_route_needs_the_token(results: Path) -> None:
 
 def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> None:
     async def all_of_it() -> None:
-        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as browser:
-            answer = await browser.get(f"/live.html?run=r1&token={one.token}")
+        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
+            answer = await browser.get(f"/live.html?run=r1&token={viewer.token}")
             assert answer.status_code == 303
             assert answer.headers["location"] == "/live.html?run=r1"
             cookie = answer.headers["set-cookie"].lower()
-            assert cookie.startswith(f"kernelforge-view-{one.port}={one.token}".lower())
+            assert cookie.startswith(f"kernelforge-view-{viewer.port}={viewer.token}".lower())
             assert {part.strip() for part in cookie.split(";")[1:]} == {"httponly", "path=/", "samesite=strict"}
             assert (await browser.get("/")).status_code == 200
             for path in ("//evil.example/", "/\\evil.example/", "/%2F%2Fevil.example/"):
-                answer = await browser.get(f"{one.url}{path}?token={one.token}")
+                answer = await browser.get(f"{viewer.url}{path}?token={viewer.token}")
                 location = answer.headers["location"]
                 assert location.startswith("/")
                 assert not location.startswith(("//", "/\\"))
@@ -75,10 +81,17 @@ def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> Non
 
 def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: Path) -> None:
     async def all_of_it() -> None:
-        async with opened(results) as one, httpx2.AsyncClient(base_url=one.url) as browser:
-            own = f"kernelforge-view-{one.port}={one.token}"
-            for beside in ('a[]{}="x', 'prefs={"a":1,"b":2}', "a b=1; c", f"kernelforge-view-{one.port}=x", "=", ";;"):
-                for cookie in (f"{beside}; {own}", f"{own};{beside}"):
+        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
+            own = f"kernelforge-view-{viewer.port}={viewer.token}"
+            for other_cookies in (
+                'a[]{}="x',
+                'prefs={"a":1,"b":2}',
+                "a b=1; c",
+                f"kernelforge-view-{viewer.port}=x",
+                "=",
+                ";;",
+            ):
+                for cookie in (f"{other_cookies}; {own}", f"{own};{other_cookies}"):
                     answer = await browser.get("/", headers={"Cookie": cookie})
                     assert answer.status_code == 200, cookie
 
@@ -87,14 +100,21 @@ def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: Path) 
 
 def test_a_request_must_name_this_machine(results: Path) -> None:
     async def all_of_it() -> None:
-        async with opened(results) as one:
-            for host in ("evil.example", f"evil.example:{one.port}", HOST, f"{HOST}:1", f"0.0.0.0:{one.port}", ""):
-                for route in (*ROUTES, f"/?token={one.token}"):
-                    answer = await one.client.get(route, headers={"Host": host})
+        async with opened(results) as viewer:
+            for host in (
+                "evil.example",
+                f"evil.example:{viewer.port}",
+                HOST,
+                f"{HOST}:1",
+                f"0.0.0.0:{viewer.port}",
+                "",
+            ):
+                for route in (*ROUTES, f"/?token={viewer.token}"):
+                    answer = await viewer.client.get(route, headers={"Host": host})
                     assert answer.status_code == 403, (host, route)
-            assert (await one.client.get("/", headers={"Host": f"LOCALHOST:{one.port}"})).status_code == 200
-            for hosts in ((), (f"{HOST}:{one.port}", "evil.example"), ("evil.example", f"{HOST}:{one.port}")):
-                assert status(await asked(one, "/", *hosts)) in (400, 403)
+            assert (await viewer.client.get("/", headers={"Host": f"LOCALHOST:{viewer.port}"})).status_code == 200
+            for hosts in ((), (f"{HOST}:{viewer.port}", "evil.example"), ("evil.example", f"{HOST}:{viewer.port}")):
+                assert status(await raw_answer(viewer, "/", *hosts)) in (400, 403)
 
     asyncio.run(all_of_it())
 
@@ -102,14 +122,14 @@ def test_a_request_must_name_this_machine(results: Path) -> None:
 def test_it_shows_and_takes_nothing(results: Path) -> None:
     async def all_of_it() -> None:
         before = (results / "kernelforge.db").read_bytes()
-        async with opened(results) as one:
+        async with opened(results) as viewer:
             for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
                 for route in ROUTES:
-                    answer = await one.client.request(method, route)
+                    answer = await viewer.client.request(method, route)
                     assert answer.status_code == 405
                     assert answer.headers["allow"] == "GET, HEAD"
             for route in ROUTES[:-1]:
-                answer = await one.client.head(route)
+                answer = await viewer.client.head(route)
                 assert (answer.status_code, answer.content) == (200, b"")
         assert (results / "kernelforge.db").read_bytes() == before
 
@@ -118,9 +138,9 @@ def test_it_shows_and_takes_nothing(results: Path) -> None:
 
 def test_every_answer_carries_the_policy(results: Path) -> None:
     async def all_of_it() -> None:
-        async with opened(results) as one:
+        async with opened(results) as viewer:
             for route, host in [(route, None) for route in ROUTES if "events" not in route] + [("/", "evil.example")]:
-                answer = await one.client.get(route, headers={} if host is None else {"Host": host})
+                answer = await viewer.client.get(route, headers={} if host is None else {"Host": host})
                 assert {name: answer.headers[name] for name in HEADERS} == HEADERS, route
                 assert "server" not in answer.headers
             policy = HEADERS["Content-Security-Policy"]
@@ -147,8 +167,8 @@ def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
     (results.parent / "secret.txt").write_text(CANARY)
 
     async def all_of_it() -> bytes:
-        async with opened(results) as one:
-            return await asked(one, path, f"{HOST}:{one.port}")
+        async with opened(results) as viewer:
+            return await raw_answer(viewer, path, f"{HOST}:{viewer.port}")
 
     answer = asyncio.run(all_of_it())
     assert status(answer) in (400, 404), answer[:200]
@@ -163,15 +183,15 @@ def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypa
     (results / "report" / "index.html").write_text(CANARY)
 
     async def all_of_it() -> None:
-        async with opened(results) as one:
-            site = one.viewer.journal.site()
+        async with opened(results) as viewer:
+            site = viewer.viewer.journal.site()
             for path in (*site.pages(), *site.data(), "live.html", *(f"assets/{name}" for name in site.assets())):
-                answer = await one.client.get(f"/{path}")
+                answer = await viewer.client.get(f"/{path}")
                 assert answer.status_code == 200, path
                 assert CANARY not in answer.text
                 # Commands name the folder, as it was given to the viewer; nothing else does.
                 assert str(results) not in answer.text.replace(f"--results {results}", "")
-                assert one.token not in answer.text
+                assert viewer.token not in answer.text
 
     asyncio.run(all_of_it())
 
@@ -183,8 +203,8 @@ def test_a_folder_that_cannot_be_written_can_be_looked_at(results: Path, tmp_pat
     copy.chmod(0o555)
 
     async def all_of_it() -> None:
-        async with opened(copy) as one:
-            assert "r1" in (await one.client.get("/")).text
+        async with opened(copy) as viewer:
+            assert "r1" in (await viewer.client.get("/")).text
 
     try:
         asyncio.run(all_of_it())

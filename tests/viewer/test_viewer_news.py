@@ -1,4 +1,4 @@
-"""What open pages are told: how a run stands, and that something is new, whoever wrote it and whenever they came."""
+"""Events for open pages: the state of a run, and news, for any writer and any time of connecting."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ def test_a_page_hears_of_an_attempt_and_then_shows_it(tmp_path: Path) -> None:
     async def all_of_it() -> None:
         store, attempts = begun(tmp_path)
         with store:
-            async with opened(tmp_path) as one, listening(one.client) as next_one:
+            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
                 first = await next_one("progress")
                 assert first.data["progress"]["funnel"]["generated"] == 2
-                assert (await one.client.get("/runs/r1/softmax/02.html")).status_code == 404
+                assert (await viewer.client.get("/runs/r1/softmax/02.html")).status_code == 404
                 await next_one("changed")
                 store.add_attempt(attempts[2])
                 await next_one("changed")
-                page = await one.client.get("/runs/r1/softmax/02.html")
+                page = await viewer.client.get("/runs/r1/softmax/02.html")
                 assert "CRASH" in page.text
                 store.add_attempt(attempts[3])
                 assert (await next_one("progress")).data["progress"]["funnel"]["generated"] == 4
@@ -88,17 +88,17 @@ def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) 
                 Event("attempt", task="softmax", attempt=attempts[1]),
             )
             write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
-            async with opened(tmp_path) as one, listening(one.client) as next_one:
-                told = (await next_one("progress")).data
-                view = ProgressView.model_validate(told["progress"])
+            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
+                news = (await next_one("progress")).data
+                view = ProgressView.model_validate(news["progress"])
                 assert (view.state, view.lanes[0].task, view.lanes[0].stage) == ("running", "softmax", "evaluate")
-                assert told["links"] == {
+                assert news["links"] == {
                     "softmax": "runs/r1/softmax/index.html",
                     attempts[1].id: "runs/r1/softmax/01.html",
                 }
-                for path in told["links"].values():
-                    assert (await one.client.get(f"/{path}")).status_code == 200
-                page = (await one.client.get("/live.html")).text
+                for path in news["links"].values():
+                    assert (await viewer.client.get(f"/{path}")).status_code == 200
+                page = (await viewer.client.get("/live.html")).text
                 working, idle = rows_of(page, "lanes")
                 assert re.fullmatch(r"0 softmax evaluate (\d+ min )?\d+ s 2", working)
                 assert idle == "1 idle"
@@ -106,13 +106,13 @@ def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) 
                 fold.on_event(Event("warning", task="softmax", message=HOSTILE), datetime.now(UTC))
                 write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
                 assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
-                page = (await one.client.get("/live.html")).text
+                page = (await viewer.client.get("/live.html")).text
                 assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
                 remove_status(tmp_path, "r1")
                 store.update_run("r1", RunState.FINISHED, "2026-11-21T06:10:00+00:00")
                 while (await next_one("progress")).data["progress"]["state"] != "finished":
                     pass
-                page = (await one.client.get("/live.html")).text
+                page = (await viewer.client.get("/live.html")).text
                 assert text_of(*with_class(page, "state")) == "finished"
                 assert not with_class(page, "lanes")
                 assert not [bar for bar in tree(page).iter("progress") if "data-since" in bar.attrib]
@@ -129,23 +129,23 @@ def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
         write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
 
         async def all_of_it() -> str:
-            async with opened(tmp_path) as one:
-                return (await one.client.get("/live.html")).text
+            async with opened(tmp_path) as viewer:
+                return (await viewer.client.get("/live.html")).text
 
         page = asyncio.run(all_of_it())
     assert len(with_class(page, "stalled")) == 1
     assert re.fullmatch(r"0 matmul evaluate \d+ h \d\d min stalled 1", rows_of(page, "lanes")[0])
 
 
-@pytest.mark.parametrize("left", ["{", "[]", '{"run": "r1"}', "\x00" * 10])
-def test_what_a_killed_run_or_another_version_left_is_not_shown(tmp_path: Path, left: str) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", '{"run": "r1"}', "\x00" * 10])
+def test_what_a_killed_run_or_another_version_left_is_not_shown(tmp_path: Path, content: str) -> None:
     store, _ = begun(tmp_path)
     with store, RunCache(store, None)._store as reader:
         write_status(tmp_path, "r1", standing_at().view(datetime.now(UTC)).model_dump_json())
         killed = RunCache(reader, None).progress(None).progress
         assert (killed.state, killed.pid, killed.lanes) == ("interrupted", 0, ())
         with store.lock_run("r1"):
-            write_status(tmp_path, "r1", left)
+            write_status(tmp_path, "r1", content)
             other = RunCache(reader, None).progress(None).progress
             assert (other.state, other.pid) == ("running", 0)
 
@@ -185,19 +185,19 @@ def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
     async def all_of_it() -> None:
         store, attempts = begun(tmp_path)
         with store:
-            async with opened(tmp_path) as one:
-                async with listening(one.client) as next_one:
-                    known = (await next_one("changed")).id
-                await until(lambda: one.viewer.news.listeners == 0)
-                assert f'<body data-live="{known}">' in (await one.client.get("/index.html")).text
-                async with listening(one.client, last=known) as next_one:
+            async with opened(tmp_path) as viewer:
+                async with listening(viewer.client) as next_one:
+                    last_id = (await next_one("changed")).id
+                await until(lambda: viewer.viewer.news.listeners == 0)
+                assert f'<body data-live="{last_id}">' in (await viewer.client.get("/index.html")).text
+                async with listening(viewer.client, last=last_id) as next_one:
                     assert (await next_one("progress")).id == ""  # who leaves now comes back with what they knew
                     store.add_attempt(attempts[2])
                     missed = await next_one("changed")
-                    assert int(missed.id) > int(known)
-                async with listening(one.client, last=known) as next_one:
+                    assert int(missed.id) > int(last_id)
+                async with listening(viewer.client, last=last_id) as next_one:
                     assert (await next_one("changed")).id == missed.id
-                async with listening(one.client, f"/events?last={known}") as next_one:
+                async with listening(viewer.client, f"/events?last={last_id}") as next_one:
                     assert (await next_one("changed")).id == missed.id
 
     asyncio.run(all_of_it())
@@ -207,17 +207,17 @@ def test_listeners_are_bounded_and_leave_nothing_behind(tmp_path: Path) -> None:
     async def all_of_it() -> None:
         store, _ = begun(tmp_path)
         with store:
-            async with opened(tmp_path, most=2) as one:
-                async with listening(one.client) as first, listening(one.client, "/events?run=r1") as second:
+            async with opened(tmp_path, most=2) as viewer:
+                async with listening(viewer.client) as first, listening(viewer.client, "/events?run=r1") as second:
                     await first("progress")
                     await second("progress")
-                    refused = await one.client.get("/events")
+                    refused = await viewer.client.get("/events")
                     assert refused.status_code == 503
                     assert refused.headers["retry-after"]
-                    assert (await one.client.get("/")).status_code == 200
-                await until(lambda: one.viewer.news.listeners == 0)
-                async with listening(one.client) as again:
-                    await again("progress")
+                    assert (await viewer.client.get("/")).status_code == 200
+                await until(lambda: viewer.viewer.news.listeners == 0)
+                async with listening(viewer.client) as later:
+                    await later("progress")
 
     asyncio.run(all_of_it())
 
@@ -226,7 +226,7 @@ def test_without_news_there_is_a_beat(tmp_path: Path) -> None:
     async def all_of_it() -> None:
         store, _ = begun(tmp_path)
         with store:
-            async with opened(tmp_path, beat_s=0.05) as one, listening(one.client) as next_one:
+            async with opened(tmp_path, beat_s=0.05) as viewer, listening(viewer.client) as next_one:
                 await next_one("progress")
                 assert (await next_one("")).data == ": nothing new"
                 assert (await next_one("")).data == ": nothing new"
@@ -238,9 +238,9 @@ def test_a_stream_ends_with_the_viewer(tmp_path: Path) -> None:
     async def all_of_it() -> None:
         store, _ = begun(tmp_path)
         with store:
-            async with opened(tmp_path) as one, listening(one.client) as next_one:
+            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
                 await next_one("progress")
-                one.stop.requested.set()
+                viewer.stop.requested.set()
                 with pytest.raises(AssertionError, match="the stream ended"):
                     await next_one("none of that kind")
 
@@ -251,9 +251,9 @@ def test_an_unknown_run_is_refused_before_a_stream_begins(tmp_path: Path) -> Non
     async def all_of_it() -> None:
         store, _ = begun(tmp_path)
         with store:
-            async with opened(tmp_path) as one:
+            async with opened(tmp_path) as viewer:
                 for route in ("/events?run=none", "/live.html?run=none", "/live.html?run=%3Cscript%3E"):
-                    answer = await one.client.get(route)
+                    answer = await viewer.client.get(route)
                     assert answer.status_code == 404
                     assert answer.headers["content-type"].startswith("text/plain")
 
@@ -318,8 +318,8 @@ def test_a_database_that_is_locked_for_a_while_ends_no_stream() -> None:
     async def all_of_it() -> None:
         news = EventBroadcaster(look, beat_s=0.05)  # type: ignore[arg-type]
         stream = news.stream(None, None)
-        said = [await anext(stream) for _ in range(3)]
-        assert said[1:] == [": nothing new\n\n"] * 2
+        chunks = [await anext(stream) for _ in range(3)]
+        assert chunks[1:] == [": nothing new\n\n"] * 2
         await stream.aclose()  # type: ignore[attr-defined]
         assert news.listeners == 0
 

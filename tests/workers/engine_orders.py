@@ -64,7 +64,7 @@ async def until(holds: Callable[[], bool], *, timeout_s: float = WAIT_S) -> None
 
 
 async def idle_slot(engine: Engine) -> Slot:
-    """A slot that is idle, waited for as the gateway does."""
+    """A slot that is idle, waited for as the job service does."""
     async with asyncio.timeout(WAIT_S):
         while True:
             for slot in engine.slots():
@@ -84,7 +84,7 @@ async def cancelled(call: Awaitable[object], after_s: float) -> None:
 
 
 def family_of(*pids: int) -> set[int]:
-    """Those processes, and all that they and theirs started."""
+    """These processes and all their descendants."""
     parents: dict[int, int] = {}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -92,23 +92,23 @@ def family_of(*pids: int) -> set[int]:
                 parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    found = set(pids)
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    family = set(pids)
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
 
 
 def running(pids: set[int]) -> set[int]:
-    """Those that are no zombies and have not ended."""
-    left = set()
+    """Processes that have not ended and are no zombies."""
+    alive = set()
     for pid in pids:
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
         if state != "Z":
-            left.add(pid)
-    return left
+            alive.add(pid)
+    return alive
 
 
 def all_gone(pids: set[int], timeout_s: float = 120.0) -> bool:
@@ -123,11 +123,11 @@ def all_gone(pids: set[int], timeout_s: float = 120.0) -> bool:
 
 def own_workers() -> set[int]:
     """This process's own children that are workers of an engine."""
-    found = set()
+    worker_pids = set()
     for pid in family_of(os.getpid()):
         try:
             if b"kernelforge.workers.worker_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(pid)
+                worker_pids.add(pid)
         except OSError:
             continue
-    return found
+    return worker_pids

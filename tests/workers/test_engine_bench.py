@@ -24,14 +24,14 @@ def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., Dev
 
 def test_the_oracles_of_the_last_tasks_are_kept(bench: DeviceWorker) -> None:
     tasks = [order(rows=rows) for rows in (64, 65, 66)]
-    for one in tasks:
-        report = bench.evaluate(one)
+    for task in tasks:
+        report = bench.evaluate(task)
         assert report.evaluation is not None
         assert report.evaluation.verdict is Verdict.OK
-    assert bench.cached_tasks == {one.task.digest for one in tasks[1:]}
-    again = bench.evaluate(tasks[0]).evaluation
-    assert again is not None
-    assert again.verdict is Verdict.OK
+    assert bench.cached_tasks == {task.task.digest for task in tasks[1:]}
+    repeated = bench.evaluate(tasks[0]).evaluation
+    assert repeated is not None
+    assert repeated.verdict is Verdict.OK
     assert bench.cached_tasks == {tasks[0].task.digest, tasks[2].task.digest}
 
 

@@ -51,7 +51,7 @@ def runner() -> Iterator[asyncio.Runner]:
 
 @pytest.fixture(scope="module")
 def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the gateway has and nobody else may read: its database."""
+    """The job service's database, which no jailed process may read."""
     path = tmp_path_factory.mktemp("results") / "server.db"
     path.write_text(f"{CANARY}\n")
     path.chmod(0o644)
@@ -61,8 +61,8 @@ def secret(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalEngine]:
     """One slot, one compiler; started by a process that has a canary in its environment and in a descriptor."""
-    held = os.open(secret, os.O_RDONLY)
-    os.set_inheritable(held, True)
+    descriptor = os.open(secret, os.O_RDONLY)
+    os.set_inheritable(descriptor, True)
     builds = tmp_path_factory.mktemp("builds")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KERNELFORGE_TOKEN", CANARY)
@@ -75,23 +75,28 @@ def engine(runner: asyncio.Runner, secret: Path, tmp_path_factory: pytest.TempPa
     children = family_of(*own_workers())
     assert len(children) > 4
     runner.run(made.close())
-    os.close(held)
+    os.close(descriptor)
     assert all_gone(children)
 
 
-async def evaluated(engine: LocalEngine, given: EvaluationOrder) -> EvaluationReport:
-    return await engine.evaluate(given, (await idle_slot(engine)).name)
+async def evaluated(engine: LocalEngine, evaluation_order: EvaluationOrder) -> EvaluationReport:
+    return await engine.evaluate(evaluation_order, (await idle_slot(engine)).name)
 
 
 def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine, runner: asyncio.Runner) -> None:
     async def all_of_them() -> list[EvaluationReport]:
         orders = (order(), order(WRONG), order(BROKEN), order(FORBIDDEN))
-        return [await evaluated(engine, one) for one in orders]
+        return [await evaluated(engine, evaluation_order) for evaluation_order in orders]
 
     reports = runner.run(all_of_them())
     evaluations = [report.evaluation for report in reports if report.evaluation is not None]
-    assert [one.verdict for one in evaluations] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.POLICY]
-    assert {one.fingerprint for one in evaluations} == {engine.fingerprint}
+    assert [evaluation.verdict for evaluation in evaluations] == [
+        Verdict.OK,
+        Verdict.WRONG,
+        Verdict.BUILD,
+        Verdict.POLICY,
+    ]
+    assert {evaluation.fingerprint for evaluation in evaluations} == {engine.fingerprint}
     assert all(report.worker_seconds > 0 for report in reports)
 
 
@@ -129,8 +134,8 @@ def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: as
     prepared = runner.run(engine.prepare(order(source)))
     assert isinstance(prepared, Prepared)
     assert prepared.seconds["build"] > 0
-    wanted = order(source).model_copy(update={"prepared": {"build": 100.0}})
-    evaluation = runner.run(evaluated(engine, wanted)).evaluation
+    prepared_order = order(source).model_copy(update={"prepared": {"build": 100.0}})
+    evaluation = runner.run(evaluated(engine, prepared_order)).evaluation
     assert evaluation is not None
     assert evaluation.build is not None
     assert evaluation.build.cached
@@ -259,9 +264,9 @@ def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason(runner: a
         worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
         worker_slot.open()
         await until(lambda: worker_slot.state == "quarantined")
-        found = worker_slot.slot()
+        state = worker_slot.slot()
         await worker_slot.close()
-        return found.state, found.why
+        return state.state, state.why
 
     state, why = runner.run(scenario())
     assert state == "quarantined"

@@ -1,4 +1,4 @@
-"""An engine on a real Ray cluster of two nodes: the same verdicts, nodes that die and come, nobody without a token."""
+"""An engine on a real Ray cluster of two nodes: verdicts, nodes that die and join, no access without a token."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ pytestmark = [
 TOKEN = secrets.token_hex(32)
 STORE_BYTES = 80 << 20
 LEAN = {"object_store_memory": STORE_BYTES, "include_log_monitor": False}
-"""Of every node. What Ray runs beside to gather logs, and to ask a cloud for nodes, nobody needs here."""
+"""Options of every node: without Ray's log monitor and its autoscaler, which these tests do not need."""
 HEAD = {"num_cpus": 0, "include_dashboard": False, "no_monitor": True, **LEAN}
 SOON_DEAD = {
     "RAY_health_check_initial_delay_ms": "1000",
@@ -55,7 +55,7 @@ SOON_DEAD = {
     "RAY_health_check_timeout_ms": "60000",
     "RAY_health_check_failure_threshold": "3",
 }
-"""A killed node, where nobody answers any more, is missed after seconds. One that is slow to answer is not."""
+"""A killed node, which refuses connections, is noticed after seconds. A node that is slow to answer is not removed."""
 BUSY = {"RAY_memory_monitor_refresh_ms": "0"}
 """Where others have nearly all memory of the machine, Ray would kill workers of ours for it."""
 
@@ -104,12 +104,12 @@ def open_cluster() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def cluster(token_file: Path) -> Iterator[Any]:
-    """A head that works for nobody, and two nodes with room for a slot and a compiler each."""
+    """A head without workers, and two nodes with room for a slot and a compiler each."""
     with pytest.MonkeyPatch.context() as patch, short_folder() as folder:
         for name in [name for name in os.environ if name.startswith("RAY_")]:
             patch.delenv(name)
-        ours = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
-        for name, value in (ours | SOON_DEAD | BUSY | {"RAY_TMPDIR": folder}).items():
+        settings = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(token_file), "RAY_USAGE_STATS_ENABLED": "0"}
+        for name, value in (settings | SOON_DEAD | BUSY | {"RAY_TMPDIR": folder}).items():
             patch.setenv(name, value)
         from ray.cluster_utils import Cluster
 
@@ -125,7 +125,12 @@ def cluster(token_file: Path) -> Iterator[Any]:
 
 def processes_of(node: Any) -> set[int]:
     """All that runs on a node, but the reaper that would end it after this process."""
-    started = [one.process.pid for kind, found in node.all_processes.items() if kind != "reaper" for one in found]
+    started = [
+        process.process.pid
+        for kind, processes in node.all_processes.items()
+        if kind != "reaper"
+        for process in processes
+    ]
     return family_of(*started)
 
 
@@ -169,7 +174,8 @@ def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runne
     async def scenario() -> list[list[EvaluationReport]]:
         async def on(slot: str) -> list[EvaluationReport]:
             return [
-                await engine.evaluate(one, slot) for one in (order(), order(WRONG), order(BROKEN), order(profile=True))
+                await engine.evaluate(evaluation_order, slot)
+                for evaluation_order in (order(), order(WRONG), order(BROKEN), order(profile=True))
             ]
 
         return await asyncio.gather(*(on(slot.name) for slot in engine.slots()))
@@ -210,7 +216,7 @@ def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayE
     async def scenario() -> EvaluationReport:
         slot = (await idle_slot(engine)).name
         await cancelled(engine.evaluate(slow_run("cancelled"), slot), after_s=1.0)
-        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
         return await engine.evaluate(order(), slot)
 
     before = engine.health().restarts
@@ -261,8 +267,8 @@ def inherited_sockets(pid: int) -> int:
 
 
 def jailed(pids: set[int]) -> set[int]:
-    """Those with a file system and a network of their own."""
-    found = set()
+    """Processes with their own file system and network."""
+    isolated = set()
     for pid in pids:
         try:
             apart = [
@@ -271,8 +277,8 @@ def jailed(pids: set[int]) -> set[int]:
         except OSError:
             continue
         if all(apart):
-            found.add(pid)
-    return found
+            isolated.add(pid)
+    return isolated
 
 
 def reaches(pid: int, doors: list[Path]) -> bool:
@@ -310,7 +316,7 @@ def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyn
         with pytest.raises(WorkerDied):
             await task
         await until(lambda: not running(children))
-        await until(lambda: {one.name: one.state for one in engine.slots()}[slot] == "idle")
+        await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
         return await engine.evaluate(order(), slot)
 
     before = engine.health().restarts
@@ -324,23 +330,23 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     ended: dict[str, list[Verdict | str]] = {}
     deaths = 0
 
-    async def until_it_ends(given: EvaluationOrder) -> None:
+    async def until_it_ends(evaluation_order: EvaluationOrder) -> None:
         nonlocal deaths
         while True:
             slot = await idle_slot(engine)
             try:
-                report = await engine.evaluate(given, slot.name)
+                report = await engine.evaluate(evaluation_order, slot.name)
             except WorkerDied:
                 deaths += 1
                 continue
-            ended.setdefault(given.id, []).append(verdict(report))
+            ended.setdefault(evaluation_order.id, []).append(verdict(report))
             return
 
     orders = {}
     for number in range(12):
         source = order(WRONG if number % 4 == 3 else order().candidate.source).candidate.source
-        given = order(f"{source}// {number}\n")
-        orders[given.id] = (given, Verdict.WRONG if number % 4 == 3 else Verdict.OK)
+        evaluation_order = order(f"{source}// {number}\n")
+        orders[evaluation_order.id] = (evaluation_order, Verdict.WRONG if number % 4 == 3 else Verdict.OK)
     victim = sorted(cluster.worker_nodes, key=lambda node: node.node_id)[0]
     its_slots = {slot.name for slot in engine.slots() if f"-{victim.node_id[:6]}/" in slot.name}
     assert len(its_slots) == 1
@@ -359,8 +365,8 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
 
     async def under_load() -> None:
         callers: asyncio.Queue[EvaluationOrder] = asyncio.Queue()
-        for given, _ in orders.values():
-            callers.put_nowait(given)
+        for evaluation_order, _ in orders.values():
+            callers.put_nowait(evaluation_order)
 
         async def caller() -> None:
             while not callers.empty():
@@ -371,7 +377,7 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
             await until(lambda: any(slot.state == "busy" for slot in engine.slots() if slot.name in its_slots))
             raylet.kill()
 
-        # As the gateway does: no more callers than slots look for an idle one at a time.
+        # As the job service does: no more callers than slots look for an idle one at a time.
         async with asyncio.timeout(WAIT_S):
             await asyncio.gather(killer(), caller(), caller())
             await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))

@@ -11,7 +11,7 @@ from tests.support.factories import make_fingerprint
 
 
 @pytest.mark.parametrize(
-    ("cpus", "asked", "expected"),
+    ("cpus", "requested", "expected"),
     [
         (0, {}, (0, 0)),
         (1, {}, (1, 0)),
@@ -24,9 +24,11 @@ from tests.support.factories import make_fingerprint
         (2, {"threads": 3}, (0, 1)),
     ],
 )
-def test_a_node_without_gpus_shares_its_cpus_out(cpus: int, asked: dict[str, int], expected: tuple[int, int]) -> None:
+def test_a_node_without_gpus_shares_its_cpus_out(
+    cpus: int, requested: dict[str, int], expected: tuple[int, int]
+) -> None:
     node = Node(id="a" * 56, host="here", cpus=cpus, gpus=0, memory_bytes=0)
-    options = {"threads": 1, "slots": None, "compilers": 1, **asked}
+    options = {"threads": 1, "slots": None, "compilers": 1, **requested}
     assert capacity_of(node, on_gpu=False, **options) == expected
 
 
@@ -59,8 +61,8 @@ def test_gpus_of_one_kind_are_alike_whatever_their_numbers() -> None:
 )
 def test_a_slot_that_would_give_other_numbers_is_told_apart(difference: dict[str, str]) -> None:
     (name, value), *_ = difference.items()
-    told = differences(gpu(**difference), HERE, gpu())
-    assert f"{name} {value} (others: {getattr(gpu().fingerprint, name)})" == told
+    explanation = differences(gpu(**difference), HERE, gpu())
+    assert f"{name} {value} (others: {getattr(gpu().fingerprint, name)})" == explanation
 
 
 def test_a_compiler_is_told_apart_by_what_its_node_has() -> None:

@@ -1,4 +1,4 @@
-"""Who is let in: nobody without a token but on a loopback server that has none, and there no page of another site."""
+"""Authentication: a token is required, except on a loopback server without tokens, which refuses other sites' pages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelforge.server.http.auth import RequireScope, Submitter, Tokens
 from kernelforge.server.http.strict_json import api_router
 from kernelforge.server.jobs.service import JobService
 from tests.server.http_serving import JOB, connected, served
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 WORLD = "http://192.0.2.7:8765"
 """A server's address that is not a loopback one."""
@@ -40,14 +40,16 @@ def routes_of(app: FastAPI) -> list[Any]:
     return [context.original_route for context in iter_route_contexts(app.routes)]
 
 
-def full_app(core: JobService, folder: Path, **options: Any) -> FastAPI:
+def full_app(service: JobService, folder: Path, **options: Any) -> FastAPI:
     """The application as ``kernelforge serve`` makes it."""
     from kernelforge.server import protocols
     from kernelforge.server.sessions import routes as session_routes
     from kernelforge.server.sessions.service import Sessions
 
-    sessions = Sessions(core, folder / "server.db")
-    return create_app(core, routers=[*protocols.routers(core, sessions), session_routes.router(sessions)], **options)
+    sessions = Sessions(service, folder / "server.db")
+    return create_app(
+        service, routers=[*protocols.routers(service, sessions), session_routes.router(sessions)], **options
+    )
 
 
 def needs_of(dependant: Any) -> Iterator[RequireScope]:
@@ -67,7 +69,7 @@ def statuses(app: FastAPI, requests: list[tuple[str, str]], headers: dict[str, s
 
 
 def test_every_route_declares_what_it_needs(tmp_path: Path) -> None:
-    routes = routes_of(full_app(TinyCore(), tmp_path))
+    routes = routes_of(full_app(MinimalService(), tmp_path))
     assert len(routes) > 25
     for route in routes:
         assert isinstance(route, APIRoute | APIWebSocketRoute), route
@@ -81,12 +83,12 @@ def test_a_route_without_a_scope_would_be_found() -> None:
     async def nobody_asked() -> str:
         return "secret"
 
-    (route,) = [route for route in routes_of(create_app(TinyCore(), routers=[router])) if route.path == "/open"]
+    (route,) = [route for route in routes_of(create_app(MinimalService(), routers=[router])) if route.path == "/open"]
     assert not list(needs_of(route.dependant))
 
 
 def test_a_public_server_answers_no_path_at_all_without_a_valid_token(tmp_path: Path, tokens: Tokens) -> None:
-    app = full_app(TinyCore(), tmp_path, tokens=tokens, public=True)
+    app = full_app(MinimalService(), tmp_path, tokens=tokens, public=True)
     requests = [("GET", "/"), ("GET", "/none"), ("TRACE", "/v1/jobs"), ("OPTIONS", "/v1/jobs"), ("HEAD", "/healthz")]
     for route in routes_of(app):
         path = re.sub(r"\{[^}]*\}", "x", route.path)
@@ -114,7 +116,7 @@ def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
 
     async def all_of_it() -> None:
         token = tokens.create("trainer", ["submit"])
-        async with served(TinyCore(), tokens=tokens, public=True, routers=[router]) as (host, port):
+        async with served(MinimalService(), tokens=tokens, public=True, routers=[router]) as (host, port):
             for path in ("/echo", "/none", "/v1/jobs"):
                 with pytest.raises(InvalidStatus) as refused:
                     await connect(f"ws://{host}:{port}{path}")
@@ -128,7 +130,7 @@ def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
 
 def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
     token = tokens.create("trainer", ["submit", "read"])
-    app = create_app(TinyCore(), tokens=tokens, public=True)
+    app = create_app(MinimalService(), tokens=tokens, public=True)
     for header in (
         f"Bearer {token}",
         f"bearer {token}",
@@ -146,11 +148,11 @@ def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
 )
 def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allowed: list[str]) -> None:
     token = tokens.create("one", [scope])
-    core = TinyCore()
+    service = MinimalService()
 
     async def all_of_it() -> dict[str, int]:
         headers = {"Authorization": f"Bearer {token}"}
-        async with connected(core, WORLD, tokens=tokens, public=True, headers=headers) as client:
+        async with connected(service, WORLD, tokens=tokens, public=True, headers=headers) as client:
             return {
                 "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
                 "GET /v1/runs": (await client.get("/v1/runs")).status_code,
@@ -166,14 +168,14 @@ def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allow
 
 def test_the_gateway_is_told_whose_request_it_is(tokens: Tokens) -> None:
     token = tokens.create("trainer", ["submit"])
-    core = TinyCore()
+    service = MinimalService()
 
     async def all_of_it() -> None:
-        async with connected(core, tokens=tokens, headers={"Authorization": f"Bearer {token}"}) as client:
+        async with connected(service, tokens=tokens, headers={"Authorization": f"Bearer {token}"}) as client:
             await client.post("/v1/jobs", json=JOB)
 
     asyncio.run(all_of_it())
-    assert [(caller.name, caller.scopes) for caller in core.callers] == [("trainer", {"submit"})]
+    assert [(caller.name, caller.scopes) for caller in service.callers] == [("trainer", {"submit"})]
 
 
 def test_a_loopback_server_needs_a_token_once_there_is_one_and_stays_closed_when_it_is_revoked(
@@ -181,7 +183,7 @@ def test_a_loopback_server_needs_a_token_once_there_is_one_and_stays_closed_when
 ) -> None:
     monkeypatch.setattr("kernelforge.server.http.auth.REREAD_S", 0.0)
     tokens, elsewhere = Tokens(tmp_path), Tokens(tmp_path)
-    app = create_app(TinyCore(), tokens=tokens)
+    app = create_app(MinimalService(), tokens=tokens)
 
     def status(token: str = "") -> int:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -198,7 +200,7 @@ def test_a_loopback_server_needs_a_token_once_there_is_one_and_stays_closed_when
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:80", "127.0.0.1", "127.8.9.1:8765", "[::1]:8765"])
 def test_an_open_server_answers_to_loopback_names(host: str) -> None:
-    assert statuses(create_app(TinyCore()), [("GET", "/healthz")], {"Host": host}, "http://127.0.0.1") == [200]
+    assert statuses(create_app(MinimalService()), [("GET", "/healthz")], {"Host": host}, "http://127.0.0.1") == [200]
 
 
 @pytest.mark.parametrize(
@@ -210,7 +212,7 @@ def test_an_open_server_answers_to_loopback_names(host: str) -> None:
     ],
 )  # fmt: skip
 def test_an_open_server_answers_to_no_other_name(host: str) -> None:
-    assert statuses(create_app(TinyCore()), [("GET", "/healthz")], {"Host": host}, "http://127.0.0.1") == [403]
+    assert statuses(create_app(MinimalService()), [("GET", "/healthz")], {"Host": host}, "http://127.0.0.1") == [403]
 
 
 @pytest.mark.parametrize(
@@ -222,7 +224,7 @@ def test_an_open_server_answers_to_no_other_name(host: str) -> None:
 )
 def test_a_request_with_two_hosts_is_refused(head: bytes) -> None:
     async def all_of_it() -> bytes:
-        async with served(TinyCore()) as (host, port):
+        async with served(MinimalService()) as (host, port):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(head)
             answer = await reader.readline()
@@ -244,13 +246,13 @@ def test_a_request_with_two_hosts_is_refused(head: bytes) -> None:
     ],
 )
 def test_an_open_server_takes_no_requests_of_other_sites_pages(origin: str, status: int) -> None:
-    app, headers = create_app(TinyCore()), {"Origin": origin}
+    app, headers = create_app(MinimalService()), {"Origin": origin}
     assert statuses(app, [("GET", "/healthz")], headers, "http://127.0.0.1:8765") == [status]
 
 
 def test_a_refusal_at_the_gate_has_the_same_shape_and_names_the_scheme(tokens: Tokens) -> None:
     async def all_of_it() -> httpx2.Response:
-        async with connected(TinyCore(), WORLD, tokens=tokens, public=True) as client:
+        async with connected(MinimalService(), WORLD, tokens=tokens, public=True) as client:
             return await client.get("/v1/runs")
 
     answer = asyncio.run(all_of_it())

@@ -14,7 +14,7 @@ from kernelforge.server.http.process import DRAIN_S
 from kernelforge.server.http.routes.jobs import DEFAULT_SCORE_S, MAX_SCORE_S
 from kernelforge.server.jobs.state import JobServiceSettings
 from tests.server.http.test_auth_http import full_app, routes_of
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 
@@ -22,7 +22,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "server.md").read_text()
 def test_every_route_on_the_page_exists(tmp_path: Path) -> None:
     served = {
         (method, re.sub(r"\{.*?\}", "{}", route.path))
-        for route in routes_of(full_app(TinyCore(), tmp_path))
+        for route in routes_of(full_app(MinimalService(), tmp_path))
         for method in getattr(route, "methods", ())
     }
     named = {(method, re.sub(r"\{.*?\}", "{}", path)) for method, path in re.findall(r"`([A-Z]+) (/[^`?]*)`", PAGE)}
@@ -32,15 +32,15 @@ def test_every_route_on_the_page_exists(tmp_path: Path) -> None:
 
 def test_every_native_route_is_on_the_page(tmp_path: Path) -> None:
     named = set(re.findall(r"`[A-Z]+ (/[^`?]*)`", PAGE))
-    for route in routes_of(full_app(TinyCore(), tmp_path)):
+    for route in routes_of(full_app(MinimalService(), tmp_path)):
         if route.path.startswith("/v1/") and "session" not in route.path:
             assert re.sub(r"\{job_id\}", "{id}", route.path).replace(":path", "") in named
 
 
 def test_the_page_has_every_metric_and_no_other() -> None:
-    core = TinyCore()
-    metrics = Metrics(core, LongPollLimiter(1))
-    core.counters["submitted"] += 1
+    service = MinimalService()
+    metrics = Metrics(service, LongPollLimiter(1))
+    service.counters["submitted"] += 1
     families = {family.name + ("_total" if family.type == "counter" else "") for family in metrics.registry.collect()}
     named = set(re.findall(r"kernelforge_\w+", PAGE.partition("## Operating it")[2]))
     engine = {name for name in families if name.startswith("kernelforge_engine_")}
@@ -50,7 +50,7 @@ def test_the_page_has_every_metric_and_no_other() -> None:
 
 def test_the_limits_on_the_page_are_those_of_the_code() -> None:
     limits, settings = Limits(), JobServiceSettings()
-    for said in (
+    for statement in (
         f"up to {MAX_SCORE_S:.0f}, {DEFAULT_SCORE_S:.0f} if left out",
         f"Up to {MAX_BATCH} jobs",
         f"up to {MAX_WAIT_S:.0f} holds",
@@ -62,7 +62,7 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
         f"{settings.max_jobs_per_run:,} of one run",
         f"for up to {DRAIN_S:.0f} s",
     ):
-        assert said in PAGE.replace("\n", " "), said
+        assert statement in PAGE.replace("\n", " "), statement
 
 
 def test_every_status_on_the_page_has_a_word() -> None:

@@ -1,4 +1,4 @@
-"""Bodies that are made to cost more than they bring: each is refused before the cost, or costs nobody else."""
+"""Bodies made to be expensive: each is refused before the cost, or delays no other request."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from kernelforge.server.http.strict_json import MAX_VALUES, has_too_many_values
 from kernelforge.server.protocols.common import LARGE_CHARS, completion_text
 from kernelforge.server.protocols.nemo_gym import aggregate
 from tests.server.http_serving import connected
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 WIDE = {f"x{number}": 1 for number in range(20_000)}
 
 
 def answer(content: bytes) -> tuple[int, str]:
     async def ask() -> tuple[int, str]:
-        async with connected(TinyCore()) as client:
+        async with connected(MinimalService()) as client:
             sent = await client.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
             return sent.status_code, sent.json()["error"]["message"]
 
@@ -81,9 +81,9 @@ def test_only_what_is_outside_of_strings_is_counted(text: bytes, too_many: bool)
 def test_rows_that_all_measure_something_else_are_counted_once_each() -> None:
     """With a pass over all rows for each key this would take minutes."""
     rows = [{"reward": 1.0, "reward_components": {f"k{number}": number}} for number in range(20_000)]
-    found = aggregate(rows).agent_metrics
-    assert found["mean/reward"] == 1.0
-    assert (found["min/k19999"], found["max/k7"]) == (19_999, 7)
+    agent_metrics = aggregate(rows).agent_metrics
+    assert agent_metrics["mean/reward"] == 1.0
+    assert (agent_metrics["min/k19999"], agent_metrics["max/k7"]) == (19_999, 7)
 
 
 def test_a_long_run_of_end_tokens_does_not_hold_the_event_loop() -> None:

@@ -14,16 +14,16 @@ from kernelforge.client.models import BatchAnswer, CancelAnswer, Job, JobStatus,
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.long_poll import WATCH_AFTER_S
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
-Steps = Callable[[TinyCore, httpx2.AsyncClient], Awaitable[None]]
+Steps = Callable[[MinimalService, httpx2.AsyncClient], Awaitable[None]]
 
 
 def run(steps: Steps) -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with connected(core) as client:
-            await asyncio.wait_for(steps(core, client), WAIT_S)
+        service = MinimalService()
+        async with connected(service) as client:
+            await asyncio.wait_for(steps(service, client), WAIT_S)
 
     asyncio.run(all_of_it())
 
@@ -53,13 +53,13 @@ async def until_held(client: httpx2.AsyncClient, count: int, metrics: str = "/me
 
 
 def test_a_job_is_accepted_and_polled_until_it_has_ended() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         answer = await client.post("/v1/jobs", json={**SLOW_JOB, "tag": "mine"})
         assert answer.status_code == 202
         job = Job.model_validate_json(answer.text)
         assert (job.status, job.tag) == (JobStatus.QUEUED, "mine")
         assert Job.model_validate_json((await client.get(f"/v1/jobs/{job.id}")).text) == job
-        await core.finish(job.id, 0.7)
+        await service.finish(job.id, 0.7)
         ended = Job.model_validate_json((await client.get(f"/v1/jobs/{job.id}")).text)
         assert ended.result is not None
         assert ended.result.reward == 0.7
@@ -68,7 +68,7 @@ def test_a_job_is_accepted_and_polled_until_it_has_ended() -> None:
 
 
 def test_a_job_that_the_cache_answers_has_status_200() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         answer = await client.post("/v1/jobs", json=JOB)
         assert answer.status_code == 200
         assert Job.model_validate_json(answer.text).status is JobStatus.FINISHED
@@ -77,19 +77,19 @@ def test_a_job_that_the_cache_answers_has_status_200() -> None:
 
 
 def test_a_long_poll_answers_when_the_job_ends() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
         poll = asyncio.create_task(client.get(f"/v1/jobs/{job}", params={"wait_s": 50}))
         await asyncio.sleep(2 * WATCH_AFTER_S)
         assert not poll.done()
-        await core.finish(job, 1.0)
+        await service.finish(job, 1.0)
         assert (await poll).json()["status"] == "finished"
 
     run(steps)
 
 
 def test_a_long_poll_that_runs_out_of_time_gives_the_job_as_it_is() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
         assert (await client.get(f"/v1/jobs/{job}", params={"wait_s": 0.05})).json()["status"] == "queued"
         assert (await client.get(f"/v1/jobs/{job}", params={"wait_s": 61})).status_code == 422
@@ -98,10 +98,10 @@ def test_a_long_poll_that_runs_out_of_time_gives_the_job_as_it_is() -> None:
 
 
 def test_an_idempotency_key_gives_the_job_of_then_and_refuses_another_request() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         key = {"Idempotency-Key": "step-1"}
-        first, again = [await client.post("/v1/jobs", json=SLOW_JOB, headers=key) for _ in range(2)]
-        assert first.json()["id"] == again.json()["id"]
+        first, second = [await client.post("/v1/jobs", json=SLOW_JOB, headers=key) for _ in range(2)]
+        assert first.json()["id"] == second.json()["id"]
         other = await client.post("/v1/jobs", json=JOB, headers=key)
         assert other.status_code == 409
         assert (await client.post("/v1/jobs", json=JOB, headers={"Idempotency-Key": "a b"})).status_code == 422
@@ -110,7 +110,7 @@ def test_an_idempotency_key_gives_the_job_of_then_and_refuses_another_request() 
 
 
 def test_each_job_of_a_batch_is_accepted_or_refused_by_itself() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         jobs = [JOB, {**JOB, "task": "core/none"}, {**JOB, "completion": "full"}, SLOW_JOB]
         answer = await client.post("/v1/jobs/batch", json={"jobs": jobs, "idempotency_keys": list("abcd")})
         items = BatchAnswer.model_validate_json(answer.text).items
@@ -124,13 +124,13 @@ def test_each_job_of_a_batch_is_accepted_or_refused_by_itself() -> None:
 
 
 def test_waiting_for_any_k_answers_with_those_that_ended_first() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         ids = [(await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"] for _ in range(3)]
         wait = asyncio.create_task(client.post("/v1/jobs/wait", json={"ids": ids, "k": 2, "timeout_s": 50}))
-        await core.finish(ids[2], 1.0)
+        await service.finish(ids[2], 1.0)
         await asyncio.sleep(2 * WATCH_AFTER_S)
         assert not wait.done()
-        await core.finish(ids[0], 2.0)
+        await service.finish(ids[0], 2.0)
         answer = WaitAnswer.model_validate_json((await wait).text)
         assert [job.id for job in answer.ended] == [ids[2], ids[0]]
         assert answer.pending == [ids[1]]
@@ -139,12 +139,12 @@ def test_waiting_for_any_k_answers_with_those_that_ended_first() -> None:
 
 
 def test_cancelling_ends_what_had_not_ended_and_leaves_the_rest() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         done = (await client.post("/v1/jobs", json=JOB)).json()["id"]
-        one, two, three = [
+        first, two, three = [
             (await client.post("/v1/jobs", json={**SLOW_JOB, "run_id": run_id})).json()["id"] for run_id in "abb"
         ]
-        deleted = Job.model_validate_json((await client.delete(f"/v1/jobs/{one}")).text)
+        deleted = Job.model_validate_json((await client.delete(f"/v1/jobs/{first}")).text)
         assert deleted.status is JobStatus.CANCELLED
         assert (await client.delete(f"/v1/jobs/{done}")).json()["status"] == "finished"
         answer = await client.post("/v1/jobs/cancel", json={"ids": [done, two]})
@@ -156,13 +156,13 @@ def test_cancelling_ends_what_had_not_ended_and_leaves_the_rest() -> None:
 
 
 def test_the_events_of_a_job_are_how_it_is_and_each_change() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
         stream = asyncio.create_task(client.get(f"/v1/jobs/{job}/events"))
-        await until(lambda: len(core.told) == 1)
-        await core.start(job)
-        await until(lambda: len(core.told) == 2)
-        await core.finish(job, 1.0)
+        await until(lambda: len(service.watched_jobs) == 1)
+        await service.start(job)
+        await until(lambda: len(service.watched_jobs) == 2)
+        await service.finish(job, 1.0)
         answer = await stream
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert [job.status for job in events_of(answer.text)] == ["queued", "running", "finished"]
@@ -171,12 +171,12 @@ def test_the_events_of_a_job_are_how_it_is_and_each_change() -> None:
 
 
 def test_the_events_of_many_jobs_end_after_the_last_of_them() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         ids = [(await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"] for _ in range(3)]
         stream = asyncio.create_task(client.post("/v1/jobs/events", json={"ids": [*ids, ids[0]]}))
-        for told, job in enumerate(reversed(ids), start=len(ids)):
-            await until(lambda told=told: len(core.told) == told)
-            await core.finish(job, 1.0)
+        for event_count, job in enumerate(reversed(ids), start=len(ids)):
+            await until(lambda event_count=event_count: len(service.watched_jobs) == event_count)
+            await service.finish(job, 1.0)
         ended = [job.id for job in events_of((await stream).text) if job.status.ended]
         assert ended == list(reversed(ids))
         assert (await client.post("/v1/jobs/events", json={"ids": [ids[0], "none"]})).status_code == 404
@@ -185,7 +185,7 @@ def test_the_events_of_many_jobs_end_after_the_last_of_them() -> None:
 
 
 def test_a_reward_comes_in_one_request_and_its_job_is_cancelled_when_time_runs_out() -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         assert (await client.post("/v1/rewards", json=JOB)).json()["result"]["reward"] == 1.5
         late = Job.model_validate_json((await client.post("/v1/rewards?timeout_s=0.05", json=SLOW_JOB)).text)
         assert late.result is not None
@@ -196,32 +196,32 @@ def test_a_reward_comes_in_one_request_and_its_job_is_cancelled_when_time_runs_o
 
 def test_a_job_is_cancelled_when_who_waits_for_its_reward_goes_away() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with served(core) as (host, port):
+        service = MinimalService()
+        async with served(service) as (host, port):
             body = json.dumps(SLOW_JOB).encode()
             head = f"POST /v1/rewards HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
             _, writer = await asyncio.open_connection(host, port)
             writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await until(lambda: core.jobs)
+            await until(lambda: service.jobs)
             await asyncio.sleep(2 * WATCH_AFTER_S)
-            assert not core.jobs["job-1"].status.ended
+            assert not service.jobs["job-1"].status.ended
             writer.close()
-            await until(lambda: core.jobs["job-1"].status is JobStatus.CANCELLED)
+            await until(lambda: service.jobs["job-1"].status is JobStatus.CANCELLED)
 
     asyncio.run(all_of_it())
 
 
 def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with served(core) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        service = MinimalService()
+        async with served(service) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
             job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
 
             async with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
                 assert (await anext(stream.aiter_lines())) == "event: job"
-                assert core.watching == 1
+                assert service.watching == 1
                 await until_held(client, 1)
-            await until(lambda: core.watching == 0)
+            await until(lambda: service.watching == 0)
             await until_held(client, 0)
 
     asyncio.run(all_of_it())
@@ -229,8 +229,8 @@ def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
 
 def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with connected(core, limits=Limits(held=1)) as client:
+        service = MinimalService()
+        async with connected(service, limits=Limits(held=1)) as client:
             job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
             poll = asyncio.create_task(client.get(f"/v1/jobs/{job}?wait_s=50"))
             await until_held(client, 1)
@@ -238,7 +238,7 @@ def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
             assert refused.status_code == 503
             assert refused.headers["Retry-After"] == "1"
             assert ProblemAnswer.model_validate_json(refused.text).error.code == "too_many_held"
-            await core.finish(job, 1.0)
+            await service.finish(job, 1.0)
             assert (await poll).status_code == 200
             assert (await client.post("/v1/jobs/wait", json={"ids": [job]})).status_code == 200
 
@@ -247,30 +247,30 @@ def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
 
 def test_a_server_that_ends_lets_its_held_requests_go() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
+        service = MinimalService()
         async with httpx2.AsyncClient(timeout=WAIT_S) as client:
-            async with served(core) as (host, port):
+            async with served(service) as (host, port):
                 server = f"http://{host}:{port}/v1/jobs"
                 job = (await client.post(server, json=SLOW_JOB)).json()["id"]
                 poll = asyncio.create_task(client.get(f"{server}/{job}?wait_s=50"))
                 stream = asyncio.create_task(client.get(f"{server}/{job}/events"))
                 await until_held(client, 2, f"http://{host}:{port}/metrics")
-                await until(lambda: core.told)
+                await until(lambda: service.watched_jobs)
                 await asyncio.sleep(2 * WATCH_AFTER_S)
                 assert not poll.done()
             answer, events = await asyncio.gather(poll, stream)
         assert answer.status_code == 503
         assert answer.json()["error"]["code"] == "draining"
         assert [job.status for job in events_of(events.text)] == ["queued"]
-        assert core.state == "draining"
-        assert not core.jobs[job].status.ended
+        assert service.state == "draining"
+        assert not service.jobs[job].status.ended
 
     asyncio.run(all_of_it())
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/events"])
 def test_an_unknown_job_is_not_found(path: str) -> None:
-    async def steps(core: TinyCore, client: httpx2.AsyncClient) -> None:
+    async def steps(service: MinimalService, client: httpx2.AsyncClient) -> None:
         answer = await client.get(path)
         assert answer.status_code == 404
         assert ProblemAnswer.model_validate_json(answer.text).error.code == "unknown_job"

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from kernelforge.client import models
 from tests.server.http.test_auth_http import full_app
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 LOOPBACK = {"Host": "127.0.0.1"}
 EXAMPLES = 4
@@ -17,8 +17,8 @@ EXAMPLES = 4
 NATIVE = ("jobs", "runs", "tasks", "operations")
 
 
-class Tireless(TinyCore):
-    """One that goes on after it was told to drain."""
+class Tireless(MinimalService):
+    """A service that continues after a request to drain."""
 
     async def drain(self) -> None:
         self.callers.clear()
@@ -45,8 +45,10 @@ def checks() -> list[Any]:
 
 
 def operations(schema: Any, tag: str) -> list[Any]:
-    found = [result.ok() for result in schema.get_all_operations()]
-    return [one for one in found if (one.tags[0] if one.tags[0] in NATIVE else "wires") == tag]
+    results = [result.ok() for result in schema.get_all_operations()]
+    return [
+        operation for operation in results if (operation.tags[0] if operation.tags[0] in NATIVE else "wires") == tag
+    ]
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
@@ -54,9 +56,9 @@ def operations(schema: Any, tag: str) -> list[Any]:
 def test_answers_are_as_documented(schema: Any, checks: list[Any], tag: str, mode: str) -> None:
     from schemathesis import GenerationMode
 
-    chosen = operations(schema, tag)
-    assert chosen
-    for operation in chosen:
+    selected = operations(schema, tag)
+    assert selected
+    for operation in selected:
 
         @settings(max_examples=EXAMPLES, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=GenerationMode(mode)))

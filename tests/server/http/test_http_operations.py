@@ -1,4 +1,4 @@
-"""What operators see: metrics, logs, pages."""
+"""The operator's view: metrics, logs, pages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from kernelforge.server.http.metrics import Metrics
 from kernelforge.server.http.process import ServerExit, Stop, listen, serve
 from kernelforge.server.jobs.requests import reference_hash
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 
 def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -38,19 +38,19 @@ def samples(text: str) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
 
 
 def test_metrics_count_apart_what_was_not_compared_at_its_full_size() -> None:
-    metrics = Metrics(TinyCore(), LongPollLimiter(1))
+    metrics = Metrics(MinimalService(), LongPollLimiter(1))
     for uncompared in (False, True, True):
         result = RewardResult(outcome="scored", reward=0.0, verdict="OK", uncompared=uncompared)
         ended = {"status": JobStatus.FINISHED, "submitted_at": 1.0, "finished_at": 2.0, "result": result}
         metrics.observe_job(Job(id="j1", task="t", run_id="r1", **ended))
-    found = samples(metrics.render().decode())
-    assert found["kernelforge_verdicts_total", frozenset({("verdict", "OK")})] == 1
-    assert found["kernelforge_verdicts_total", frozenset({("verdict", UNCOMPARED)})] == 2
+    metric_samples = samples(metrics.render().decode())
+    assert metric_samples["kernelforge_verdicts_total", frozenset({("verdict", "OK")})] == 1
+    assert metric_samples["kernelforge_verdicts_total", frozenset({("verdict", UNCOMPARED)})] == 2
 
 
 def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
     async def all_of_it() -> str:
-        async with connected(TinyCore()) as client:
+        async with connected(MinimalService()) as client:
             for _ in range(3):
                 await client.post("/v1/jobs", json=JOB)
             slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
@@ -61,10 +61,10 @@ def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
             assert answer.headers["content-type"].startswith("text/plain")
             return answer.text
 
-    found = samples(asyncio.run(all_of_it()))
+    metric_samples = samples(asyncio.run(all_of_it()))
 
     def value(name: str, **labels: str) -> float:
-        return found[name, frozenset(labels.items())]
+        return metric_samples[name, frozenset(labels.items())]
 
     assert value("kernelforge_jobs_total", outcome="scored", status="finished", cached="no") == 3
     assert value("kernelforge_jobs_total", outcome="infra_error", status="cancelled", cached="no") == 1
@@ -83,7 +83,7 @@ def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
 
 def test_nothing_that_callers_choose_becomes_a_label() -> None:
     async def all_of_it() -> str:
-        async with connected(TinyCore()) as client:
+        async with connected(MinimalService()) as client:
             for name in ("alpha", "beta"):
                 await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
                 await client.request(name.upper(), f"/{name}")
@@ -98,11 +98,11 @@ def test_nothing_that_callers_choose_becomes_a_label() -> None:
 
 @pytest.fixture
 def logged() -> Iterator[io.StringIO]:
-    root, ours = logging.getLogger(), logging.getLogger("kernelforge.server")
-    kept = root.handlers, root.level, ours.level
+    root, server_logger = logging.getLogger(), logging.getLogger("kernelforge.server")
+    kept = root.handlers, root.level, server_logger.level
     stream = io.StringIO()
     yield stream
-    root.handlers, root.level, ours.level = kept[0], kept[1], kept[2]
+    root.handlers, root.level, server_logger.level = kept[0], kept[1], kept[2]
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
@@ -115,7 +115,7 @@ def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion(
 
     async def all_of_it() -> None:
         headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "step-7"}
-        async with connected(TinyCore(), tokens=tokens, headers=headers) as client:
+        async with connected(MinimalService(), tokens=tokens, headers=headers) as client:
             await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
             await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
             await client.get("/healthz")
@@ -134,10 +134,10 @@ def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion(
 
 
 def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() -> None:
-    core = TinyCore()
+    service = MinimalService()
 
     async def all_of_it() -> tuple[list[TaskRow], TaskPage, list[PolicyRow]]:
-        async with connected(core) as client:
+        async with connected(service) as client:
             rows = (await client.get("/v1/tasks?suite=core")).json()
             page = (await client.get("/v1/tasks/core/swish")).text
             policies = (await client.get("/v1/policies")).json()
@@ -148,8 +148,8 @@ def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() ->
             )
 
     rows, page, policies = asyncio.run(all_of_it())
-    assert [row.task for row in rows] == [f"core/{task.name}" for task in core.catalogue.tasks("core")]
-    _, task = core.catalogue.task("core/swish")
+    assert [row.task for row in rows] == [f"core/{task.name}" for task in service.catalogue.tasks("core")]
+    _, task = service.catalogue.task("core/swish")
     assert page.reference_sha256 == reference_hash(task.source)
     assert task.source.strip() in page.prompt
     assert page.device == "emulated:h100"
@@ -159,7 +159,7 @@ def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() ->
 
 def test_the_pages_of_the_api_are_served() -> None:
     async def all_of_it() -> list[httpx2.Response]:
-        async with connected(TinyCore()) as client:
+        async with connected(MinimalService()) as client:
             return [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
 
     page, docs, health = asyncio.run(all_of_it())
@@ -168,7 +168,7 @@ def test_the_pages_of_the_api_are_served() -> None:
     assert health.text == "ok\n"
 
 
-class NeverDone(TinyCore):
+class NeverDone(MinimalService):
     """Has work that does not end."""
 
     async def drain(self) -> None:
@@ -179,16 +179,16 @@ class NeverDone(TinyCore):
 @pytest.mark.parametrize("second", [True, False])
 def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
     async def all_of_it() -> ServerExit:
-        core, accepting, limits = NeverDone(), asyncio.Event(), Limits()
-        app = create_app(core, limits=limits)
+        service, accepting, limits = NeverDone(), asyncio.Event(), Limits()
+        app = create_app(service, limits=limits)
         with Stop() as stop:
             drain_s = WAIT_S if second else 0.1
             serving = asyncio.create_task(
-                serve(app, core, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
+                serve(app, service, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
             )
             await asyncio.wait_for(accepting.wait(), WAIT_S)
             signal.raise_signal(signal.SIGTERM)
-            while core.state != "draining":
+            while service.state != "draining":
                 await asyncio.sleep(0.01)
             if second:
                 signal.raise_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""Whatever is wrong with a request, the answer says so in one shape, and never with a 500 that the client caused."""
+"""Errors of requests: every answer has one JSON shape, and no client's mistake causes a 500."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.process import allow_connections
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
-from tests.support.minimal_service import BROKEN, TinyCore
+from tests.support.minimal_service import BROKEN, MinimalService
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, head_s=WAIT_S, head_bytes=8_192)
 SHORT_S = 0.3
@@ -29,7 +29,7 @@ SHORT_S = 0.3
 @cache
 def application(limits: Limits | None) -> FastAPI:
     """One for all that refuse: a refusal changes nothing."""
-    return create_app(TinyCore(), limits=limits)
+    return create_app(MinimalService(), limits=limits)
 
 
 def ask(method: str, path: str, limits: Limits | None = None, **sent: object) -> tuple[httpx2.Response, ProblemAnswer]:
@@ -116,22 +116,22 @@ def test_a_refusal_says_when_to_try_again(completion: str, status: int, retry: s
 
 
 def test_a_server_without_a_worker_is_not_ready() -> None:
-    core = TinyCore()
-    alive = core.status()
+    service = MinimalService()
+    alive = service.status()
     assert alive.workers
-    core.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
+    service.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
 
-    async def asked() -> int:
-        async with connected(core) as client:
+    async def status() -> int:
+        async with connected(service) as client:
             return (await client.get("/readyz")).status_code
 
-    assert asyncio.run(asked()) == 503
+    assert asyncio.run(status()) == 503
 
 
 def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with connected(core) as client:
+        service = MinimalService()
+        async with connected(service) as client:
             assert (await client.get("/readyz")).status_code == 200
             assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
             assert (await client.get("/readyz")).status_code == 503
@@ -152,10 +152,10 @@ def test_a_fault_of_ours_is_logged_under_the_id_and_told_in_no_detail(caplog: py
     assert any("mine-1" in str(record.msg) and "RuntimeError" in str(record.msg) for record in caplog.records)
 
 
-@pytest.mark.parametrize("given", ["a b", "x" * 65, "", 'a"b'])
-def test_a_malformed_request_id_is_replaced(given: str) -> None:
-    answer, _ = ask("GET", "/none", headers={"X-Request-Id": given})
-    assert answer.headers["x-request-id"] != given
+@pytest.mark.parametrize("sent_id", ["a b", "x" * 65, "", 'a"b'])
+def test_a_malformed_request_id_is_replaced(sent_id: str) -> None:
+    answer, _ = ask("GET", "/none", headers={"X-Request-Id": sent_id})
+    assert answer.headers["x-request-id"] != sent_id
 
 
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read() -> None:
@@ -183,10 +183,10 @@ def test_bodies_that_are_too_large_together_are_told_to_come_again() -> None:
 
 
 def sent_raw(data: bytes, limits: Limits) -> bytes:
-    """What a server says to bytes after which nothing comes, until it closes the connection."""
+    """The server's answer to bytes that end without closing, until it closes the connection."""
 
     async def all_of_it() -> bytes:
-        async with served(TinyCore(), limits) as (host, port):
+        async with served(MinimalService(), limits) as (host, port):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(data)
             try:
@@ -224,7 +224,7 @@ def test_half_a_websocket_is_answered_or_given_up(head: str, more: str) -> None:
 def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
     async def all_of_it() -> None:
         limits = replace(SMALL)
-        async with served(TinyCore(), limits) as (host, port):
+        async with served(MinimalService(), limits) as (host, port):
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)).startswith(b"HTTP/1.1 200 ")
@@ -254,7 +254,7 @@ HALVES = {
 def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
     async def all_of_it() -> None:
         limits = Limits(connections=20, head_s=10 * WAIT_S, body_s=10 * WAIT_S)
-        async with served(TinyCore(), limits) as (host, port):
+        async with served(MinimalService(), limits) as (host, port):
             half_open = []
             for number in range(300):
                 _, writer = await asyncio.open_connection(host, port)
@@ -273,8 +273,8 @@ def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
 
 def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
     async def all_of_it() -> None:
-        core = TinyCore()
-        async with served(core, Limits(connections=2)) as (host, port):
+        service = MinimalService()
+        async with served(service, Limits(connections=2)) as (host, port):
             body = json.dumps(SLOW_JOB).encode()
             head = (
                 "POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -286,7 +286,7 @@ def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
                 writer.write(head.encode() + body)
                 waiting.append((reader, writer))
             async with asyncio.timeout(WAIT_S):
-                while core.status().queued + core.status().running < 2:
+                while service.status().queued + service.status().running < 2:
                     await asyncio.sleep(0.01)
             reader, writer = await asyncio.open_connection(host, port)
             writer.write(HEALTH)
@@ -301,10 +301,10 @@ def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
 
 
 def test_there_are_no_more_connections_than_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    new_limits = []
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, 4_096))
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: asked.append(limits))
+    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: new_limits.append(limits))
     assert allow_connections(Limits()).connections == 3_096
-    assert asked == [(4_096, 4_096)]
+    assert new_limits == [(4_096, 4_096)]
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1_024, resource.RLIM_INFINITY))
     assert allow_connections(Limits()).connections == Limits().connections

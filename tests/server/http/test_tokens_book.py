@@ -22,12 +22,12 @@ def kernelforge(*words: str) -> Result:
 
 def test_a_token_has_256_random_bits_and_is_found_again(tmp_path: Path) -> None:
     book = Tokens(tmp_path)
-    one, other = book.create("one", ["read", "submit"]), book.create("other", ["admin"])
-    assert one != other
-    assert len(one.removeprefix("kf_")) == 43  # 32 bytes in base64
-    found = Tokens(tmp_path).caller(one.encode())
-    assert found is not None
-    assert (found.name, found.scopes) == ("one", {"read", "submit"})
+    token, other = book.create("one", ["read", "submit"]), book.create("other", ["admin"])
+    assert token != other
+    assert len(token.removeprefix("kf_")) == 43  # 32 bytes in base64
+    caller = Tokens(tmp_path).caller(token.encode())
+    assert caller is not None
+    assert (caller.name, caller.scopes) == ("one", {"read", "submit"})
 
 
 def test_a_token_is_nowhere_in_the_folder(tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path)
     listed = kernelforge("token", "list", *folder).stdout
     assert "trainer" in listed
     assert token not in listed
-    again = kernelforge("token", "revoke", "trainer", *folder)
-    assert isinstance(again.exception, UsageError)
-    assert "no valid token" in str(again.exception)
+    second = kernelforge("token", "revoke", "trainer", *folder)
+    assert isinstance(second.exception, UsageError)
+    assert "no valid token" in str(second.exception)
 
 
 def test_tokens_that_cannot_be_read_let_nobody_in(tmp_path: Path) -> None:

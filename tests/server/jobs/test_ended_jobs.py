@@ -24,29 +24,29 @@ CALLER = Caller("local")
 
 
 async def answered(folder: Path, *requests: JobRequest, measures: bool = False, cancel: int = 0) -> list[Job]:
-    """Ends of jobs of a real gateway; the last ``cancel`` of them are cancelled before anything runs."""
+    """Ends of jobs of a real job service; the last ``cancel`` of them are cancelled before anything runs."""
     engine = InProcessEngine(measures=measures)
     engine.gate.clear()
-    gateway = JobService(engine, Catalogue(["core"]), folder, JobServiceSettings())
-    await gateway.start()
+    service = JobService(engine, Catalogue(["core"]), folder, JobServiceSettings())
+    await service.start()
     try:
-        ids = [job.id for job in await gateway.submit(requests, CALLER) if isinstance(job, Job)]
+        ids = [job.id for job in await service.submit(requests, CALLER) if isinstance(job, Job)]
         assert len(ids) == len(requests)
-        await gateway.cancel(ids[len(ids) - cancel :])
+        await service.cancel(ids[len(ids) - cancel :])
         engine.gate.set()
-        await gateway.wait(ids, None, 20.0)
-        return [gateway.job(one) for one in ids]
+        await service.wait(ids, None, 20.0)
+        return [service.job(job_id) for job_id in ids]
     finally:
-        await gateway.close()
+        await service.close()
 
 
 def recompute(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[dict]:
     monkeypatch.setattr(sys, "argv", ["kernelforge", "reward", "recompute", "--jobs", "--json", *arguments])
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exit_info:
         main()
-    said = capsys.readouterr()
-    assert not left.value.code, said.err
-    return json.loads(said.out)["rows"]
+    output = capsys.readouterr()
+    assert not exit_info.value.code, output.err
+    return json.loads(output.out)["rows"]
 
 
 @pytest.mark.parametrize("measures", [False, True])
@@ -54,9 +54,9 @@ def test_every_policy_gives_again_what_the_server_answered(
     tmp_path: Path, measures: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("v0", "WRONG", "BUILD")
-    asked = [request(word, policy=policy) for policy in POLICIES for word in words]
+    requests = [request(word, policy=policy) for policy in POLICIES for word in words]
     empty = JobRequest(task="core/gelu", completion="no candidate at all", policy="dr-kernel-tiers/1")
-    jobs = asyncio.run(answered(tmp_path, *asked, empty, measures=measures))
+    jobs = asyncio.run(answered(tmp_path, *requests, empty, measures=measures))
     rows = recompute(capsys, monkeypatch, "--results", str(tmp_path))
     assert [row["id"] for row in rows] == [job.id for job in jobs]
     assert [row["value"] for row in rows] == [job.result.reward for job in jobs if job.result]
@@ -68,8 +68,8 @@ def test_every_policy_gives_again_what_the_server_answered(
 def test_jobs_are_of_a_run_and_scored_under_any_policy(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = [request("v0", run_id="a"), request("v1", run_id="b"), request("WRONG", run_id="b")]
-    jobs = asyncio.run(answered(tmp_path, *asked))
+    requests = [request("v0", run_id="a"), request("v1", run_id="b"), request("WRONG", run_id="b")]
+    jobs = asyncio.run(answered(tmp_path, *requests))
     rows = recompute(capsys, monkeypatch, "b", "--policy", "cuda-agent/1", "--results", str(tmp_path))
     assert [(row["id"], row["stored"], row["value"]) for row in rows] == [
         (jobs[1].id, 0.3, 1.0),

@@ -1,4 +1,4 @@
-"""From an evaluation to what a trainer is told: what was compared, and what was not."""
+"""Feedback on an evaluation for a trainer: what was compared, and what was not."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def compared_in_part() -> Evaluation:
 
 
 def test_a_full_size_that_was_not_compared_is_told_with_the_reason() -> None:
-    told = feedback(uncompared_evaluation())
-    assert "right at every size" not in told
-    assert "right at the smaller sizes; full size not compared" in told
-    assert "too large" in told
+    text = feedback(uncompared_evaluation())
+    assert "right at every size" not in text
+    assert "right at the smaller sizes; full size not compared" in text
+    assert "too large" in text
 
 
 def test_a_full_size_that_was_compared_in_part_is_told_with_how_much() -> None:

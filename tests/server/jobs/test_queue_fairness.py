@@ -1,4 +1,4 @@
-"""Shares between runs follow their weights, and nobody starves."""
+"""Shares between runs follow their weights, and no run starves."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def test_runs_that_all_have_work_are_served_in_proportion_to_their_weights(weigh
         queue.set_weight(f"r{index}", weight)
         fill(queue, f"r{index}", turns)
     served = Counter(take(queue).split("/")[0] for _ in range(turns))
-    for a, one in enumerate(weights):
+    for a, weight in enumerate(weights):
         for b, other in enumerate(weights):
-            apart = served[f"r{a}"] / one - served[f"r{b}"] / other
-            assert apart <= 1 / one + 1 / other + 1e-9
+            apart = served[f"r{a}"] / weight - served[f"r{b}"] / other
+            assert apart <= 1 / weight + 1 / other + 1e-9
 
 
 @given(
@@ -67,12 +67,12 @@ def test_everything_that_is_queued_comes_out_once_and_in_order_within_its_run(
     taken: list[int] = []
 
     def pop() -> None:
-        one = queue.pop()
-        assert one is not None
-        run, priority = waiting.pop(one.item)
+        entry = queue.pop()
+        assert entry is not None
+        run, priority = waiting.pop(entry.item)
         better = [(-p, age) for age, (other, p) in waiting.items() if other == run]
-        assert all((-priority, one.item) < place for place in better)
-        taken.append(one.item)
+        assert all((-priority, entry.item) < rank for rank in better)
+        taken.append(entry.item)
 
     for age, (run, priority, then_pop) in enumerate(arrivals):
         queue.push(age, {run: (priority, age)})

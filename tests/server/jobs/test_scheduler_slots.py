@@ -1,4 +1,4 @@
-"""Which work gets which slot, and what waiting costs in memory."""
+"""Assignment of work to slots, and the memory cost of waiting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.requests import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
 from kernelforge.workers.base import Slot
-from tests.server.gateway_tools import accepted, serving, until
+from tests.server.service_tools import accepted, serving, until
 from tests.support.factories import make_candidate, make_task
 from tests.support.inprocess_engine import InProcessEngine, request
 
@@ -34,14 +34,14 @@ def slot(name: str, *warm: str) -> Slot:
 
 def test_a_work_goes_where_its_oracle_is_warm() -> None:
     ready = deque([work(1, "a"), work(2, "b")])
-    chosen, first = match([slot("one", "b"), slot("two", "a")], ready)
-    assert (chosen.name, first.id) == ("two", 1)
+    selected, first = match([slot("one", "b"), slot("two", "a")], ready)
+    assert (selected.name, first.id) == ("two", 1)
 
 
 def test_the_oldest_work_goes_first_where_nothing_is_warm() -> None:
     ready = deque([work(1, "a"), work(2, "b")])
-    chosen, first = match([slot("one"), slot("two")], ready)
-    assert (chosen.name, first.id) == ("one", 1)
+    selected, first = match([slot("one"), slot("two")], ready)
+    assert (selected.name, first.id) == ("one", 1)
 
 
 def test_warm_oracles_keep_a_work_waiting_for_a_few_turns_at_most() -> None:
@@ -131,14 +131,14 @@ def test_jobs_that_are_cancelled_at_any_moment_leave_workers_for_the_next(tmp_pa
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            jobs = await accepted(gateway, *(request(f"unwanted {index}") for index in range(8)))
+        async with serving(tmp_path, engine) as service:
+            jobs = await accepted(service, *(request(f"unwanted {index}") for index in range(8)))
             await until(lambda: len(engine.evaluated) == 2)
             engine.gate.set()
             for _ in range(turns):
                 await asyncio.sleep(0)
-            await gateway.cancel([job.id for job in jobs])
-            [after] = await accepted(gateway, request("after"))
-            assert [job.result.outcome for job in await gateway.wait([after.id], None, 20.0)] == ["scored"]
+            await service.cancel([job.id for job in jobs])
+            [after] = await accepted(service, request("after"))
+            assert [job.result.outcome for job in await service.wait([after.id], None, 20.0)] == ["scored"]
 
     asyncio.run(main())

@@ -1,4 +1,4 @@
-"""Whatever keeps a job from having a score becomes an error of HTTP, never a number."""
+"""Every reason for a missing score becomes an HTTP error, never a number."""
 
 from __future__ import annotations
 

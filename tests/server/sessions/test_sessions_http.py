@@ -1,4 +1,4 @@
-"""Sessions over HTTP, on the real gateway: kept, repeated, cancelled, bounded, and untouched by trouble of ours."""
+"""Sessions over HTTP, on the real job service: kept, repeated, cancelled, bounded, and untouched by trouble of ours."""
 
 from __future__ import annotations
 
@@ -72,39 +72,39 @@ class Server:
 @asynccontextmanager
 async def serving(folder: Path, policy: str = DEFAULT_POLICY, **options: Any) -> AsyncIterator[Server]:
     engine = TellingEngine()
-    gateway = JobService(engine, CATALOGUE, folder, JobServiceSettings(policy=policy))
-    await gateway.start()
-    sessions = Sessions(gateway, folder / "server.db", **options)
-    app = create_app(gateway, routers=[session_routes.router(sessions)])
+    service = JobService(engine, CATALOGUE, folder, JobServiceSettings(policy=policy))
+    await service.start()
+    sessions = Sessions(service, folder / "server.db", **options)
+    app = create_app(service, routers=[session_routes.router(sessions)])
     transport = httpx2.ASGITransport(app, raise_app_exceptions=False)
     try:
         async with httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=30) as client:
             yield Server(client, engine, sessions)
     finally:
         await sessions.close()
-        await gateway.close()
+        await service.close()
 
 
 def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path) -> None:
     async def main() -> None:
         turns = [completion("WRONG"), completion("4194304"), completion("2097152")]
         async with serving(tmp_path) as server:
-            whole = await server.open(turns=3)
-            through = [(await server.turn(whole["id"], text, number)).json() for number, text in enumerate(turns, 1)]
+            uncut = await server.open(turns=3)
+            through = [(await server.turn(uncut["id"], text, number)).json() for number, text in enumerate(turns, 1)]
             cut = await server.open(turns=3)
             await server.turn(cut["id"], turns[0], 1)
         async with serving(tmp_path) as server:
             rest = [(await server.turn(cut["id"], text, number)).json() for number, text in enumerate(turns[1:], 2)]
-            shown = (await server.client.get(f"/v1/sessions/{cut['id']}")).json()
-        assert [one["observation"] for one in rest] == [one["observation"] for one in through[1:]]
-        assert [one["result"]["verdict"] for one in through] == ["WRONG", "OK", "OK"]
-        assert [one["best"] for one in through] == [False, True, True]
+            session = (await server.client.get(f"/v1/sessions/{cut['id']}")).json()
+        assert [turn["observation"] for turn in rest] == [turn["observation"] for turn in through[1:]]
+        assert [turn["result"]["verdict"] for turn in through] == ["WRONG", "OK", "OK"]
+        assert [turn["best"] for turn in through] == [False, True, True]
         assert "it was WRONG" in through[0]["observation"]
         assert through[2]["observation"] == ""
-        assert (shown["done"], shown["policy"], len(shown["turns"])) == (True, "kernelforge/1", 3)
-        assert [one["completion"] for one in shown["turns"]] == turns
+        assert (session["done"], session["policy"], len(session["turns"])) == (True, "kernelforge/1", 3)
+        assert [turn["completion"] for turn in session["turns"]] == turns
         # R_t = S_t + 0.4 R_{t+1}
-        assert shown["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
+        assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
 
     asyncio.run(main())
 
@@ -143,8 +143,8 @@ def test_a_numbered_turn_can_be_sent_again(tmp_path: Path) -> None:
         async with serving(tmp_path) as server:
             session = (await server.open())["id"]
             first = await server.turn(session, completion("1"), 1)
-            again = await server.turn(session, completion("1"), 1)
-            assert again.json() == first.json()
+            repeated = await server.turn(session, completion("1"), 1)
+            assert repeated.json() == first.json()
             assert len(server.engine.evaluated) == 1
             for text, number, code in ((completion("2"), 1, "turn_differs"), (completion("2"), 3, "turn_out_of_order")):
                 answer = await server.turn(session, text, number)
@@ -182,8 +182,8 @@ def test_trouble_of_ours_is_not_a_turn_and_the_turn_may_be_repeated(tmp_path: Pa
             late = await server.turn(session, completion("late"), 1, deadline_s=0.05)
             assert late.status_code == 504, late.text
             server.engine.gate.set()
-            shown = (await server.client.get(f"/v1/sessions/{session}")).json()
-            assert (shown["turns"], shown["done"]) == ([], False)
+            state = (await server.client.get(f"/v1/sessions/{session}")).json()
+            assert (state["turns"], state["done"]) == ([], False)
             assert (await server.turn(session, completion("late"), 1)).json()["number"] == 1
 
     asyncio.run(main())
@@ -276,22 +276,22 @@ def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(
         async with serving(tmp_path, limit=3) as server:
             fresh, done, fresher = [(await server.open(turns=turns))["id"] for turns in (4, 1, 4)]
             await server.turn(done, completion("1"))
-            assert await left(server, fresh, done, fresher) == [True, True, True]
+            assert await existing(server, fresh, done, fresher) == [True, True, True]
             newest = (await server.open())["id"]
-            assert await left(server, fresh, done, fresher, newest) == [True, False, True, True]
+            assert await existing(server, fresh, done, fresher, newest) == [True, False, True, True]
         async with serving(tmp_path, limit=3, spared_s=0.0) as server:
             server.engine.gate.clear()
             running = asyncio.create_task(server.turn(fresh, completion("2"), 1))
             while not server.engine.evaluated:
                 await asyncio.sleep(0.001)
             await server.open()
-            assert await left(server, fresh, fresher, newest) == [True, False, True]
+            assert await existing(server, fresh, fresher, newest) == [True, False, True]
             server.engine.gate.set()
             assert (await running).status_code == 200
             await server.open()
-            assert await left(server, fresh, newest) == [True, False]
+            assert await existing(server, fresh, newest) == [True, False]
 
-    async def left(server: Server, *names: str) -> list[bool]:
+    async def existing(server: Server, *names: str) -> list[bool]:
         return [(await server.client.get(f"/v1/sessions/{name}")).status_code == 200 for name in names]
 
     asyncio.run(main())
@@ -338,8 +338,8 @@ def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.
             session = await server.open(policy=LooksBack.name)
             length = len(parse_reply(completion("1")).source) / 1000
             rewards = [(await server.turn(session["id"], completion("1"), n)).json()["result"] for n in (1, 2)]
-            assert [one["reward"] for one in rewards] == pytest.approx([length, 1 + length])
-            assert [one["cached"] for one in rewards] == [False, True]
+            assert [step["reward"] for step in rewards] == pytest.approx([length, 1 + length])
+            assert [step["cached"] for step in rewards] == [False, True]
             unscored = await server.turn(session["id"], completion("1"), 3)
             assert (unscored.status_code, unscored.json()["error"]["code"]) == (503, "infra_error")
             assert len((await server.client.get(f"/v1/sessions/{session['id']}")).json()["turns"]) == 2
@@ -365,7 +365,7 @@ def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             for body in (
                 {},
                 {"task": "core/none"},
-                {"task": "core/gelu"},  # agents can be told nothing of it
+                {"task": "core/gelu"},  # has no facts for a prompt
                 {"task": "core/softmax", "turns": 33},
                 {"task": "core/softmax", "policy": "none/1"},
                 {"task": "core/softmax", "discount": 1.5},

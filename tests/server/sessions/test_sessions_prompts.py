@@ -1,4 +1,4 @@
-"""What a session asks is what a ``refine`` run asks: the run's own loop is the measure."""
+"""A session sends the same prompts as a ``refine`` run; the run's own loop is the reference."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ FACTS = TaskFacts(task_digest=TASK.digest, sizes=BRIEF.facts.sizes)
 
 
 class Scripted:
-    """A Coder that says what it is told to and keeps what it was asked."""
+    """A Coder with scripted replies that keeps the prompts it received."""
 
     name = "scripted:model"
 
@@ -89,8 +89,8 @@ class Bench:
 
 
 def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[str], list[Attempt], TaskContext]:
-    """What the loop of ``kernelforge run --strategy refine`` asks a Coder that gives these replies."""
-    told = external_config(
+    """Prompts of ``kernelforge run --strategy refine`` to a Coder with these replies."""
+    external = external_config(
         "core",
         "0" * 16,
         [TASK.name],
@@ -99,7 +99,7 @@ def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[s
         budget=Budget(rounds=turns),
         allow_unconfined=False,
     )
-    config = RunConfig.model_validate({**dict(told), "strategy": "refine"})
+    config = RunConfig.model_validate({**dict(external), "strategy": "refine"})
     run, coder, bench = new_run(config), Scripted(replies), Bench()
     store = Store.open(folder / "kernelforge.db")
     store.start_run(run)
@@ -134,18 +134,18 @@ def asked_by_a_session(replies: list[str], brief: TaskContext, turns: int) -> tu
         ["-", "-", "-", "4194304", "wrong", "-", "4194304"],
         ["build", "wrong", "wrong", "build", "-", "4194304", "wrong"],
     ],
-    ids=["mended", "a reply without code", "three of them at first", "right late"],
+    ids=["repaired", "a reply without code", "three of them at first", "right late"],
 )
 def test_a_session_asks_word_for_word_what_a_refine_run_asks(words: list[str], tmp_path: Path) -> None:
     replies = [reply(word) if word != "-" else "I would rather not." for word in words]
-    asked, attempts, brief = asked_by_a_run(replies, tmp_path, TURNS)
-    prompts, ours = asked_by_a_session(replies, brief, TURNS)
-    assert prompts[: len(asked)] == asked
-    assert len(asked) >= 2
+    run_prompts, attempts, brief = asked_by_a_run(replies, tmp_path, TURNS)
+    prompts, session_attempts = asked_by_a_session(replies, brief, TURNS)
+    assert prompts[: len(run_prompts)] == run_prompts
+    assert len(run_prompts) >= 2
     done = len(attempts)
-    assert [one.accepted for one in ours[:done]] == [one.accepted for one in attempts]
-    assert [one.operator for one in ours[:done]] == [one.operator for one in attempts]
-    assert [one.finding for one in ours[:done]] == [one.finding for one in attempts]
+    assert [attempt.accepted for attempt in session_attempts[:done]] == [attempt.accepted for attempt in attempts]
+    assert [attempt.operator for attempt in session_attempts[:done]] == [attempt.operator for attempt in attempts]
+    assert [attempt.finding for attempt in session_attempts[:done]] == [attempt.finding for attempt in attempts]
     # It goes on where the run has given up.
     assert len(prompts) == TURNS
     assert "expected 1.0, got 2.0 at [0, 3]" in "".join(prompts)
@@ -160,9 +160,9 @@ def test_an_attempt_without_a_candidate_or_with_a_fault_is_never_the_best() -> N
     for word in ("wrong", "build", "-"):
         text = reply(word) if word != "-" else "no code"
         evaluation, profile = evaluated(text, BRIEF.task)
-        asked = PendingTurn(operator=Operator.SEED)
+        pending_turn = PendingTurn(operator=Operator.SEED)
         attempt = attempt_of(
-            "s", asked, text, evaluation, profile, Reward(policy="x/1", value=0.0, components={}), (), 0.0
+            "s", pending_turn, text, evaluation, profile, Reward(policy="x/1", value=0.0, components={}), (), 0.0
         )
         assert not attempt.accepted
         assert (attempt.candidate is None) == (word == "-")

@@ -1,4 +1,4 @@
-"""A gateway over the in-process engine, for tests of it."""
+"""A job service over the in-process engine, for tests of it."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ CATALOGUE = Catalogue(["core"])
 
 @asynccontextmanager
 async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: Any) -> AsyncIterator[JobService]:
-    gateway = JobService(engine or InProcessEngine(), CATALOGUE, folder, JobServiceSettings(**settings))
-    await gateway.start()
+    service = JobService(engine or InProcessEngine(), CATALOGUE, folder, JobServiceSettings(**settings))
+    await service.start()
     try:
-        yield gateway
+        yield service
     finally:
-        await gateway.close()
+        await service.close()
 
 
-async def accepted(gateway: JobService, *requests: JobRequest) -> list[Job]:
+async def accepted(service: JobService, *requests: JobRequest) -> list[Job]:
     """Submit; the first refusal is raised."""
-    jobs = await gateway.submit(requests, CALLER)
+    jobs = await service.submit(requests, CALLER)
     for job in jobs:
         if isinstance(job, RequestRejected):
             raise job
     return jobs
 
 
-async def ended(gateway: JobService, *requests: JobRequest) -> list[Job]:
+async def ended(service: JobService, *requests: JobRequest) -> list[Job]:
     """Submit, wait for all, in the order of the requests."""
-    jobs = await accepted(gateway, *requests)
-    done = await gateway.wait([job.id for job in jobs], None, 240.0)
+    jobs = await accepted(service, *requests)
+    done = await service.wait([job.id for job in jobs], None, 240.0)
     assert len(done) == len({job.id for job in jobs})
-    return [gateway.job(job.id) for job in jobs]
+    return [service.job(job.id) for job in jobs]
 
 
 async def until(condition: Callable[[], object], timeout_s: float = 120.0) -> None:

@@ -18,28 +18,28 @@ import pytest
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import kernelgym
 from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedCore, reply
+from tests.support.scripted_service import ScriptedService, reply
 
 
 @pytest.fixture(scope="module")
-def core() -> ScriptedCore:
-    return ScriptedCore()
+def service() -> ScriptedService:
+    return ScriptedService()
 
 
 @pytest.fixture(scope="module")
-def client(core: ScriptedCore) -> Iterator[httpx2.Client]:
-    with serving(create_app(core, routers=[kernelgym.router(core)])) as url:
+def client(service: ScriptedService) -> Iterator[httpx2.Client]:
+    with serving(create_app(service, routers=[kernelgym.router(service)])) as url:
         with httpx2.Client(base_url=f"{url}/kernelgym", timeout=30) as client:
             yield client
 
 
 @pytest.fixture(scope="module")
-def source(core: ScriptedCore) -> str:
-    return core.find_task("core/swish")[1].source
+def source(service: ScriptedService) -> str:
+    return service.find_task("core/swish")[1].source
 
 
 def payload(source: str, task_id: str, code: str, **changes: Any) -> dict[str, Any]:
-    """What compute_batch_rewards sends, field by field."""
+    """The request of compute_batch_rewards, field by field."""
     return {
         "task_id": task_id,
         "reference_code": source,
@@ -75,7 +75,7 @@ def test_its_client_posts_polls_and_fetches(client: httpx2.Client, source: str) 
 
 
 @pytest.mark.parametrize(
-    ("said", "compiled", "correct", "decoy", "code"),
+    ("word", "compiled", "correct", "decoy", "code"),
     [
         ("wrong", True, False, False, "CORRECTNESS_ERROR"),
         ("build", False, False, False, "COMPILATION_ERROR"),
@@ -84,9 +84,9 @@ def test_its_client_posts_polls_and_fetches(client: httpx2.Client, source: str) 
     ],
 )
 def test_what_the_candidate_did_is_completed_with_its_fault(
-    client: httpx2.Client, source: str, said: str, compiled: bool, correct: bool, decoy: bool, code: str
+    client: httpx2.Client, source: str, word: str, compiled: bool, correct: bool, decoy: bool, code: str
 ) -> None:
-    answer = client.post("/evaluate", json=payload(source, f"fault {said}", reply(said))).json()
+    answer = client.post("/evaluate", json=payload(source, f"fault {word}", reply(word))).json()
     assert (answer["status"], answer["compiled"], answer["correctness"]) == ("completed", compiled, correct)
     assert (answer["decoy_kernel"], answer["error_code"], answer["speedup"]) == (decoy, code, None)
     assert answer["error_message"]
@@ -109,16 +109,16 @@ def test_trouble_of_ours_has_no_numbers_and_the_same_task_is_tried_again(client:
     assert client.get("/status/lost").json()["status"] == "completed"
 
 
-def test_one_task_id_is_one_evaluation(client: httpx2.Client, core: ScriptedCore, source: str) -> None:
+def test_one_task_id_is_one_evaluation(client: httpx2.Client, service: ScriptedService, source: str) -> None:
     sent = payload(source, "once", reply("once"))
     first = client.post("/evaluate", json=sent).json()
-    before = len(core.asked)
+    before = len(service.submitted)
     assert client.post("/evaluate", json=sent).json()["metadata"]["job"] == first["metadata"]["job"]
-    assert len(core.asked) == before
+    assert len(service.submitted) == before
     assert client.post("/evaluate", json=payload(source, "once", reply("other"))).status_code == 409
-    again = client.post("/evaluate", json=sent | {"force_refresh": True}).json()
-    assert again["metadata"]["job"] != first["metadata"]["job"]
-    assert core.asked[-1].fresh
+    repeated = client.post("/evaluate", json=sent | {"force_refresh": True}).json()
+    assert repeated["metadata"]["job"] != first["metadata"]["job"]
+    assert service.submitted[-1].fresh
 
 
 def test_a_batch_is_evaluated_side_by_side_and_one_failure_is_its_own(client: httpx2.Client, source: str) -> None:
@@ -131,29 +131,29 @@ def test_a_batch_is_evaluated_side_by_side_and_one_failure_is_its_own(client: ht
     ]
     tasks = [payload(source, f"b{number}", code) for number, code in enumerate(codes)]
     answer = client.post("/evaluate/batch", json={"batch_id": "b", "tasks": tasks}).raise_for_status().json()
-    assert [one["status"] for one in answer["results"]] == [
+    assert [result["status"] for result in answer["results"]] == [
         "completed",
         "completed",
         "failed",
         "completed",
         "completed",
     ]
-    assert [one["correctness"] for one in answer["results"]] == [True, False, None, False, False]
+    assert [result["correctness"] for result in answer["results"]] == [True, False, None, False, False]
     assert (answer["total_tasks"], answer["completed_tasks"], answer["failed_tasks"]) == (5, 4, 1)
 
 
 def test_a_reference_that_is_no_registered_task_is_refused_and_never_executed(
-    client: httpx2.Client, core: ScriptedCore, source: str, tmp_path: Path
+    client: httpx2.Client, service: ScriptedService, source: str, tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"
     hostile = f"import pathlib\npathlib.Path({str(canary)!r}).write_text('ran')\n" + source
-    before = len(core.asked)
+    before = len(service.submitted)
     answer = client.post("/evaluate", json=payload(hostile, "hostile", reply()))
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "unknown_reference")
     batch = {"batch_id": "h", "tasks": [payload(source, "good", reply()), payload(hostile, "bad", reply())]}
     assert client.post("/evaluate/batch", json=batch).status_code == 422
     assert not canary.exists()
-    assert len(core.asked) == before
+    assert len(service.submitted) == before
 
 
 def test_what_cannot_be_honoured_is_refused_or_reported(client: httpx2.Client, source: str) -> None:
@@ -174,25 +174,32 @@ def test_what_cannot_be_honoured_is_refused_or_reported(client: httpx2.Client, s
     ]
     for changes in refused:
         assert client.post("/evaluate", json=payload(source, "r", reply()) | changes).status_code == 422, changes
-    told = client.post(
-        "/evaluate", json=payload(source, "reported", reply("told"), run_performance=False, use_reference_cache=True)
+    not_honoured = client.post(
+        "/evaluate",
+        json=payload(source, "reported", reply("reported"), run_performance=False, use_reference_cache=True),
     ).json()["metadata"]["not_honoured"]
-    assert set(told) == {"backend", "num_correct_trials", "num_perf_trials", "run_performance", "use_reference_cache"}
-    plain = {"task_id": "plain", "reference_code": source, "kernel_code": reply("told")}
+    assert set(not_honoured) == {
+        "backend",
+        "num_correct_trials",
+        "num_perf_trials",
+        "run_performance",
+        "use_reference_cache",
+    }
+    plain = {"task_id": "plain", "reference_code": source, "kernel_code": reply("reported")}
     assert "not_honoured" not in client.post("/evaluate", json=plain).json()["metadata"]
 
 
-def test_options_reach_the_gateway(client: httpx2.Client, core: ScriptedCore, source: str) -> None:
+def test_options_reach_the_gateway(client: httpx2.Client, service: ScriptedService, source: str) -> None:
     sent = payload(source, "options", reply("opts"), priority="high", timeout=77, device_preference="emulated:h100")
     client.post("/evaluate", json=sent).raise_for_status()
-    job = core.asked[-1]
+    job = service.submitted[-1]
     assert (job.task, job.priority, job.deadline_s, job.profile) == ("core/swish", 5, 77, True)
 
 
-def test_a_candidate_may_come_in_parts(client: httpx2.Client, core: ScriptedCore, source: str) -> None:
+def test_a_candidate_may_come_in_parts(client: httpx2.Client, service: ScriptedService, source: str) -> None:
     parts = '{"source": "__global__ void k() {}", "plan": "def forward(x):\\n    return x\\n"}'
     client.post("/evaluate", json=payload(source, "parts", parts)).raise_for_status()
-    assert core.asked[-1].candidate is not None
+    assert service.submitted[-1].candidate is not None
 
 
 def test_a_task_that_nobody_sent_is_unknown(client: httpx2.Client) -> None:
@@ -201,7 +208,9 @@ def test_a_task_that_nobody_sent_is_unknown(client: httpx2.Client) -> None:
     assert client.get("/health").json()["status"] == "healthy"
 
 
-def test_a_running_task_is_seen_from_another_connection(client: httpx2.Client, core: ScriptedCore, source: str) -> None:
+def test_a_running_task_is_seen_from_another_connection(
+    client: httpx2.Client, service: ScriptedService, source: str
+) -> None:
     sent = payload(source, "running", reply("together 7"))
     with ThreadPoolExecutor(7) as pool:
         waiting = [pool.submit(client.post, "/evaluate", json=sent | {"task_id": f"running{n}"}) for n in range(6)]
@@ -210,4 +219,4 @@ def test_a_running_task_is_seen_from_another_connection(client: httpx2.Client, c
         assert client.get("/status/running0").json()["status"] == "processing"
         assert client.get("/results/running0").status_code == 404
         client.post("/evaluate", json=sent)
-        assert [one.result().status_code for one in waiting] == [200] * 6
+        assert [response.result().status_code for response in waiting] == [200] * 6

@@ -15,7 +15,7 @@ import pytest
 from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import nemo_gym
 from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedCore, reply
+from tests.support.scripted_service import ScriptedService, reply
 
 ROW = {
     "responses_create_params": {"input": [{"role": "user", "content": "Write a kernel."}], "temperature": 1.0},
@@ -26,13 +26,13 @@ ROW = {
 
 
 @pytest.fixture(scope="module")
-def core() -> ScriptedCore:
-    return ScriptedCore()
+def service() -> ScriptedService:
+    return ScriptedService()
 
 
 @pytest.fixture(scope="module", params=["", "/nemo-gym"])
-def client(core: ScriptedCore, request: pytest.FixtureRequest) -> Iterator[httpx2.Client]:
-    with serving(create_app(core, routers=[nemo_gym.router(core)])) as url:
+def client(service: ScriptedService, request: pytest.FixtureRequest) -> Iterator[httpx2.Client]:
+    with serving(create_app(service, routers=[nemo_gym.router(service)])) as url:
         with httpx2.Client(base_url=url + request.param, timeout=30) as client:
             yield client
 
@@ -40,8 +40,8 @@ def client(core: ScriptedCore, request: pytest.FixtureRequest) -> Iterator[httpx
 def response(text: str) -> dict[str, Any]:
     """An OpenAI response, with the fields that the agent passes on."""
     reasoning = {"id": "rs_1", "summary": [], "type": "reasoning"}
-    said = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
-    message = {"id": "msg_1", "content": [said], "role": "assistant", "status": "completed", "type": "message"}
+    content = {"annotations": [], "text": text, "type": "output_text", "logprobs": None}
+    message = {"id": "msg_1", "content": [content], "role": "assistant", "status": "completed", "type": "message"}
     return {
         "id": "resp_1",
         "created_at": 1763750000.0,
@@ -66,8 +66,8 @@ def test_an_episode_is_seeded_and_verified(client: httpx2.Client) -> None:
 
 
 def test_a_model_that_said_nothing_has_a_score_of_zero(client: httpx2.Client) -> None:
-    for said in (response(""), response("no code"), response("x") | {"output": []}):
-        answer = client.post("/verify", json=ROW | {"response": said}).raise_for_status().json()
+    for empty_response in (response(""), response("no code"), response("x") | {"output": []}):
+        answer = client.post("/verify", json=ROW | {"response": empty_response}).raise_for_status().json()
         assert (answer["reward"], answer["reward_components"]["format"]) == (0.0, 0.0)
 
 

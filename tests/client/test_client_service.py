@@ -1,4 +1,4 @@
-"""Both clients against the gateway itself, over a socket, with an engine in its process."""
+"""Both clients against the job service itself, over a socket, with an engine in its process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kernelforge.errors import ServerError
 from kernelforge.records import Task
 from kernelforge.workers.base import TaskContextData
 from tests.support.inprocess_engine import InProcessEngine, completion
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 TASK = "core/gelu"
 
@@ -26,14 +26,18 @@ class EngineWithBriefs(InProcessEngine):
     """Knows what a prompt tells of a task, as an engine that ran its reference does."""
 
     async def task_context(self, task: Task) -> TaskContextData:
-        known = await TinyCore().task_context(task)
+        context = await MinimalService().task_context(task)
         return TaskContextData(
-            facts=known.facts, shared=known.shared, graph=known.graph, device=known.device, spec=known.spec.key
+            facts=context.facts,
+            shared=context.shared,
+            graph=context.graph,
+            device=context.device,
+            spec=context.spec.key,
         )
 
 
 class Served:
-    """A gateway in a thread with its own event loop."""
+    """A job service in a thread with its own event loop."""
 
     def __init__(self, folder: Path) -> None:
         self.engine = EngineWithBriefs(slots=2)
@@ -55,10 +59,10 @@ class Served:
         from kernelforge.server.sessions.service import Sessions
         from kernelforge.tasks.catalogue import Catalogue
 
-        gateway = JobService(self.engine, Catalogue(["core"]), self._folder)
-        await gateway.start()
-        sessions = Sessions(gateway, self._folder / "server.db")
-        app = create_app(gateway, routers=[session_routes.router(sessions)])
+        service = JobService(self.engine, Catalogue(["core"]), self._folder)
+        await service.start()
+        sessions = Sessions(service, self._folder / "server.db")
+        app = create_app(service, routers=[session_routes.router(sessions)])
         self.server = uvicorn.Server(
             uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
         )
@@ -68,24 +72,24 @@ class Served:
         self.started.set()
         await self.server.serve([listener])
         await sessions.close()
-        await gateway.close()
+        await service.close()
 
-    def hold(self, held: bool) -> None:
+    def hold(self, on: bool) -> None:
         """Have evaluations wait, or go on."""
         assert self.loop is not None
-        self.loop.call_soon_threadsafe(self.engine.gate.clear if held else self.engine.gate.set)
+        self.loop.call_soon_threadsafe(self.engine.gate.clear if on else self.engine.gate.set)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    one = Served(tmp_path_factory.mktemp("gateway"))
-    thread = threading.Thread(target=one.run, daemon=True)
+    server = Served(tmp_path_factory.mktemp("service"))
+    thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    assert one.started.wait(60)
-    assert thread.is_alive(), "the gateway did not start"
-    yield one
-    one.hold(False)
-    one.server.should_exit = True
+    assert server.started.wait(60)
+    assert thread.is_alive(), "the job service did not start"
+    yield server
+    server.hold(False)
+    server.server.should_exit = True
     thread.join(30)
 
 
@@ -93,9 +97,9 @@ def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(se
     async def go() -> None:
         async with AsyncClient(served.url) as client:
             first = await client.score(TASK, completion("one"), run_id="run-1", tag="x")
-            again = await client.score(TASK, completion("one"), policy="kevin/1")
+            second = await client.score(TASK, completion("one"), policy="kevin/1")
         assert (first.outcome, first.verdict, first.cached) == ("scored", "OK", False)
-        assert (again.evaluation, again.cached, again.policy) == (first.evaluation, True, "kevin/1")
+        assert (second.evaluation, second.cached, second.policy) == (first.evaluation, True, "kevin/1")
 
     asyncio.run(go())
 
@@ -118,12 +122,12 @@ def test_many_are_streamed_and_trouble_is_no_number(served: Served) -> None:
 def test_the_same_key_is_the_same_job(served: Served) -> None:
     request = {"task": TASK, "completion": completion("key")}
     with Client(served.url) as client:
-        one = client.submit(request, key="a-key")
-        assert client.submit(request, key="a-key").id == one.id
+        job = client.submit(request, key="a-key")
+        assert client.submit(request, key="a-key").id == job.id
         with pytest.raises(ServerError) as raised:
             client.submit(request | {"tag": "another"}, key="a-key")
         assert raised.value.status == 409
-        assert client.wait([one.id]).pending == []
+        assert client.wait([job.id]).pending == []
 
 
 def test_leaving_a_call_frees_the_device(served: Served) -> None:

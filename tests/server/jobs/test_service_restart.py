@@ -1,4 +1,4 @@
-"""What is accepted outlives the gateway, whether it closes, drains, or is killed."""
+"""Accepted jobs survive the job service, whether it closes, drains, or is killed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs.job_store import Batch
 from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
-from tests.server.gateway_tools import CALLER, CATALOGUE, accepted, ended, serving, until
+from tests.server.service_tools import CALLER, CATALOGUE, accepted, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, request
 
 SCRIPT = Path(__file__).parents[1] / "kill_server.py"
@@ -26,27 +26,27 @@ def test_what_was_queued_is_queued_again_in_its_order_and_with_its_deadline(tmp_
     async def main() -> None:
         engine = InProcessEngine(slots=1)
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             jobs = await accepted(
-                gateway,
+                service,
                 *(request(f"job {index}", priority=index == 7, profile=index == 3) for index in range(8)),
                 request("late", deadline_s=0.3, tag="t"),
             )
             await until(lambda: engine.evaluated)
         await asyncio.sleep(0.3)
-        again = InProcessEngine(slots=1)
-        async with serving(tmp_path, again) as gateway:
+        restarted = InProcessEngine(slots=1)
+        async with serving(tmp_path, restarted) as service:
             ids = [job.id for job in jobs]
-            await gateway.wait(ids, None, 20.0)
+            await service.wait(ids, None, 20.0)
             for job in jobs[:8]:
-                assert gateway.job(job.id).result.outcome == "scored"
-                assert gateway.job(job.id).submitted_at == job.submitted_at
-            late = gateway.job(jobs[8].id)
+                assert service.job(job.id).result.outcome == "scored"
+                assert service.job(job.id).submitted_at == job.submitted_at
+            late = service.job(jobs[8].id)
             assert (late.status, late.result.error.code, late.tag) == (JobStatus.EXPIRED, "deadline", "t")
-            numbers = [int(source.split()[2]) for source in again.evaluated]
+            numbers = [int(source.split()[2]) for source in restarted.evaluated]
             assert numbers == [7, 0, 1, 2, 3, 4, 5, 6]
-            assert gateway.stored(jobs[3].id).profile is not None
-            new = await ended(gateway, request("new"))
+            assert service.stored(jobs[3].id).profile is not None
+            new = await ended(service, request("new"))
             assert new[0].id not in ids
 
     asyncio.run(main())
@@ -56,21 +56,21 @@ def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_path: Pat
     async def main() -> None:
         engine = InProcessEngine(slots=1)
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            jobs = await accepted(gateway, *(request(f"job {index}") for index in range(8)))
+        async with serving(tmp_path, engine) as service:
+            jobs = await accepted(service, *(request(f"job {index}") for index in range(8)))
             await until(lambda: engine.evaluated)
-            draining = asyncio.create_task(gateway.drain())
+            draining = asyncio.create_task(service.drain())
             await asyncio.sleep(0)
-            assert gateway.status().state == "draining"
-            [refusal] = await gateway.submit([request("more")], CALLER)
+            assert service.status().state == "draining"
+            [refusal] = await service.submit([request("more")], CALLER)
             assert isinstance(refusal, RequestRejected)
             assert (refusal.status, refusal.code) == (503, "draining")
             engine.gate.set()
             await asyncio.wait_for(draining, 20.0)
-            assert [gateway.job(job.id).status.ended for job in jobs] == [True] + [False] * 7
+            assert [service.job(job.id).status.ended for job in jobs] == [True] + [False] * 7
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            await gateway.wait([job.id for job in jobs], None, 20.0)
+        async with serving(tmp_path, engine) as service:
+            await service.wait([job.id for job in jobs], None, 20.0)
             assert len(engine.evaluated) == 7
 
     asyncio.run(main())
@@ -92,8 +92,8 @@ def test_an_open_job_that_cannot_be_read_keeps_the_gateway_from_starting_and_is_
     async def main() -> None:
         engine = InProcessEngine(slots=1)
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            await accepted(gateway, request("job"))
+        async with serving(tmp_path, engine) as service:
+            await accepted(service, request("job"))
         with sqlite3.connect(tmp_path / "server.db") as plain:
             plain.execute("PRAGMA ignore_check_constraints = ON")
             plain.execute(change)
@@ -108,18 +108,18 @@ def test_an_open_job_that_cannot_be_read_keeps_the_gateway_from_starting_and_is_
 
 def test_an_evaluation_that_cannot_be_read_is_made_again(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            [first] = await ended(gateway, request("job"))
+        async with serving(tmp_path) as service:
+            [first] = await ended(service, request("job"))
         with sqlite3.connect(tmp_path / "server.db") as plain:
             plain.execute("UPDATE works SET evaluation = ?", ("[" * 100_000 + "]" * 100_000,))
             plain.execute("UPDATE jobs SET result = '[]'")
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            [again] = await ended(gateway, request("job"))
+        async with serving(tmp_path, engine) as service:
+            [job] = await ended(service, request("job"))
             assert len(engine.evaluated) == 1
-            assert again.result.outcome == "scored"
+            assert job.result.outcome == "scored"
             with pytest.raises(StoreError, match=f"job {first.id} .*cannot read"):
-                gateway.job(first.id)
+                service.job(first.id)
 
     asyncio.run(main())
 
@@ -140,8 +140,8 @@ def test_a_job_for_a_task_that_is_offered_no_more_ends_without_a_score(tmp_path:
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            [gone, stays] = await accepted(gateway, request("v0"), request("v0", task="core/softmax"))
+        async with serving(tmp_path, engine) as service:
+            [gone, stays] = await accepted(service, request("v0"), request("v0", task="core/softmax"))
         fewer = JobService(InProcessEngine(), Catalogue(["core"], tasks=["softmax"]), tmp_path)
         await fewer.start()
         try:
@@ -161,8 +161,8 @@ def test_tables_of_others_in_the_file_are_left_alone(tmp_path: Path) -> None:
         database.execute("INSERT INTO tokens VALUES ('mine')")
 
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            [job] = await ended(gateway, request())
+        async with serving(tmp_path) as service:
+            [job] = await ended(service, request())
             assert job.result.outcome == "scored"
 
     asyncio.run(main())
@@ -186,21 +186,22 @@ def test_a_full_disk_refuses_jobs_and_loses_none_that_were_accepted(tmp_path: Pa
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            [kept] = await accepted(gateway, request("kept"))
+        async with serving(tmp_path, engine) as service:
+            [kept] = await accepted(service, request("kept"))
             await until(lambda: engine.evaluated)
             await asyncio.sleep(0.05)
-            gateway._state.store._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
-            outcomes = await gateway.submit([request(f"{'x' * 8000} {index}") for index in range(4)], CALLER)
+            service._state.store._writer._connection.execute("PRAGMA max_page_count = 1")  # what a full disk looks like
+            outcomes = await service.submit([request(f"{'x' * 8000} {index}") for index in range(4)], CALLER)
             assert all(
-                isinstance(one, RequestRejected) and (one.status, one.code) == (503, "storage") for one in outcomes
+                isinstance(outcome, RequestRejected) and (outcome.status, outcome.code) == (503, "storage")
+                for outcome in outcomes
             )
-            assert gateway.status().queued + gateway.status().running == 1
+            assert service.status().queued + service.status().running == 1
             engine.gate.set()
-            gateway._state.store._writer._connection.execute("PRAGMA max_page_count = 1000000")
-            await gateway.wait([kept.id], None, 20.0)
-            assert gateway.job(kept.id).result.outcome == "scored"
-            [after] = await ended(gateway, request("after"))
+            service._state.store._writer._connection.execute("PRAGMA max_page_count = 1000000")
+            await service.wait([kept.id], None, 20.0)
+            assert service.job(kept.id).result.outcome == "scored"
+            [after] = await ended(service, request("after"))
             assert after.result.outcome == "scored"
 
     asyncio.run(main())
@@ -213,15 +214,15 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            journal, loop = gateway._state.store, asyncio.get_running_loop()
+        async with serving(tmp_path, engine) as service:
+            journal, loop = service._state.store, asyncio.get_running_loop()
 
             def fails_later(batch: Batch) -> asyncio.Future[None]:
                 failing: asyncio.Future[None] = loop.create_future()
 
-                def count_down(left: int) -> None:
-                    if left:
-                        loop.call_soon(count_down, left - 1)
+                def count_down(turns_left: int) -> None:
+                    if turns_left:
+                        loop.call_soon(count_down, turns_left - 1)
                     else:
                         failing.set_exception(StoreError("the disk is full"))
 
@@ -230,11 +231,11 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
 
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(journal, "commit", fails_later)
-                outcomes = await gateway.submit([request(f"lost {index}") for index in range(4)], CALLER)
+                outcomes = await service.submit([request(f"lost {index}") for index in range(4)], CALLER)
             assert all(isinstance(outcome, RequestRejected) and outcome.code == "storage" for outcome in outcomes)
             engine.gate.set()
-            [after] = await accepted(gateway, request("after"))
-            assert [job.result.outcome for job in await gateway.wait([after.id], None, 20.0)] == ["scored"]
+            [after] = await accepted(service, request("after"))
+            assert [job.result.outcome for job in await service.wait([after.id], None, 20.0)] == ["scored"]
 
     asyncio.run(main())
 
@@ -242,44 +243,44 @@ def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tmp_path
 def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine, keep_jobs=3, keep_evaluations=2) as gateway:
-            jobs = [(await ended(gateway, request(f"v{index}")))[0] for index in range(6)]
-            [keyed] = await gateway.submit([request("v0")], CALLER, ["k"])
+        async with serving(tmp_path, engine, keep_jobs=3, keep_evaluations=2) as service:
+            jobs = [(await ended(service, request(f"v{index}")))[0] for index in range(6)]
+            [keyed] = await service.submit([request("v0")], CALLER, ["k"])
             engine.gate.clear()
-            [open_job] = await accepted(gateway, request("open"))
-            assert await gateway._retention.prune() > 0
+            [open_job] = await accepted(service, request("open"))
+            assert await service._retention.prune() > 0
             for job in jobs[:4]:
                 with pytest.raises(RequestRejected):
-                    gateway.job(job.id)
-            assert gateway.job(jobs[5].id).result.outcome == "scored"
-            assert gateway.job(keyed.id).result.cached
-            assert not gateway.job(open_job.id).status.ended
+                    service.job(job.id)
+            assert service.job(jobs[5].id).result.outcome == "scored"
+            assert service.job(keyed.id).result.cached
+            assert not service.job(open_job.id).status.ended
             engine.gate.set()
-            await gateway.wait([open_job.id], None, 20.0)
+            await service.wait([open_job.id], None, 20.0)
             before = len(engine.evaluated)
-            [again] = await ended(gateway, request("v1"))
-            assert not again.result.cached, "its evaluation was not kept"
+            [evicted_job] = await ended(service, request("v1"))
+            assert not evicted_job.result.cached, "its evaluation was not kept"
             assert len(engine.evaluated) == before + 1
-            [known] = await accepted(gateway, request("v5"))
-            assert known.result.cached
+            [cached_job] = await accepted(service, request("v5"))
+            assert cached_job.result.cached
 
     asyncio.run(main())
 
 
 def test_a_gateway_that_is_killed_loses_no_job_and_ends_each_once(tmp_path: Path) -> None:
     subprocess.run([sys.executable, str(SCRIPT), str(tmp_path), "10"], check=True, timeout=200)
-    told = tmp_path / "accepted.txt"
-    ids = told.read_text().split()
-    ids = ids if told.read_text().endswith("\n") else ids[:-1]
+    accepted_file = tmp_path / "accepted.txt"
+    ids = accepted_file.read_text().split()
+    ids = ids if accepted_file.read_text().endswith("\n") else ids[:-1]
     assert len(set(ids)) == len(ids) >= 100
 
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            found = await gateway.wait(ids, None, 240.0)
-            assert len(found) == len(ids)
-            assert all(job.result.outcome == "scored" for job in found)
-            # A job may be in the journal though its caller was not told any more.
-            await until(lambda: gateway.status().queued + gateway.status().running == 0, 240.0)
+        async with serving(tmp_path) as service:
+            ended_jobs = await service.wait(ids, None, 240.0)
+            assert len(ended_jobs) == len(ids)
+            assert all(job.result.outcome == "scored" for job in ended_jobs)
+            # A job may be in the journal although its caller got no answer.
+            await until(lambda: service.status().queued + service.status().running == 0, 240.0)
 
     asyncio.run(main())
     with sqlite3.connect(tmp_path / "server.db") as database:

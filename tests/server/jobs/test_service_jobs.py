@@ -1,4 +1,4 @@
-"""What becomes of a job: a score, trouble, or an end before it has either."""
+"""Ends of a job: a score, an infrastructure error, or an end before either."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.base import RequestRejected
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport
-from tests.server.gateway_tools import CALLER, accepted, ended, serving, until
+from tests.server.service_tools import CALLER, accepted, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, completion, request
 
 
 def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            right, wrong, built = await ended(gateway, request("v0", tag="mine"), request("WRONG"), request("BUILD"))
+        async with serving(tmp_path) as service:
+            right, wrong, built = await ended(service, request("v0", tag="mine"), request("WRONG"), request("BUILD"))
             assert (right.status, right.result.outcome, right.tag) == (JobStatus.FINISHED, "scored", "mine")
             assert right.result.reward == pytest.approx(0.3)
             assert right.result.components.correct == 1
@@ -25,7 +25,7 @@ def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
             assert right.tries == 1
             assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
             assert (built.result.verdict, built.result.reward) == ("BUILD", 0)
-            stored = gateway.stored(right.id)
+            stored = service.stored(right.id)
             assert stored is not None
             assert stored.evaluation.key == right.result.evaluation
 
@@ -35,19 +35,19 @@ def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
 def test_a_completion_without_a_candidate_ends_at_once_with_the_reward_of_its_policy(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            [job] = await accepted(gateway, JobRequest(task="core/gelu", completion="I cannot do that."))
+        async with serving(tmp_path, engine) as service:
+            [job] = await accepted(service, JobRequest(task="core/gelu", completion="I cannot do that."))
             assert job.status is JobStatus.FINISHED
             assert (job.result.verdict, job.result.stage, job.result.reward) == ("POLICY", "parse", 0)
             assert job.result.components.format == 0
             assert "no code" in job.result.feedback
             assert engine.prepared == []
-            stored = gateway.stored(job.id)
+            stored = service.stored(job.id)
             assert stored is not None
             assert stored.evaluation.stage == "parse"
             assert stored.evaluation.key == job.result.evaluation
             [agent] = await accepted(
-                gateway, JobRequest(task="core/gelu", completion="I cannot do that.", policy="cuda-agent/1")
+                service, JobRequest(task="core/gelu", completion="I cannot do that.", policy="cuda-agent/1")
             )
             assert agent.result.reward == -1
 
@@ -57,12 +57,12 @@ def test_a_completion_without_a_candidate_ends_at_once_with_the_reward_of_its_po
 def test_a_candidate_may_come_in_parts(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             parts = {"source": "__global__ void k() {}", "plan": "def forward(x):\n    return x\n"}
-            [job] = await ended(gateway, JobRequest(task="core/gelu", candidate=parts))
+            [job] = await ended(service, JobRequest(task="core/gelu", candidate=parts))
             assert job.result.outcome == "scored"
             large = JobRequest(task="core/gelu", candidate={**parts, "source": "é" * 200_000})
-            [refusal] = await gateway.submit([large], CALLER)
+            [refusal] = await service.submit([large], CALLER)
             assert isinstance(refusal, RequestRejected)
             assert refusal.status == 413
 
@@ -72,12 +72,12 @@ def test_a_candidate_may_come_in_parts(tmp_path: Path) -> None:
 def test_trouble_is_no_number(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             for _ in range(2):
-                [job] = await ended(gateway, request("TROUBLE"))
+                [job] = await ended(service, request("TROUBLE"))
                 assert job.status is JobStatus.FINISHED
                 assert (job.result.outcome, job.result.reward, job.result.error.code) == ("infra_error", None, "device")
-                assert gateway.stored(job.id) is None
+                assert service.stored(job.id) is None
             assert len(engine.evaluated) == 2, "trouble is never answered from the cache"
 
     asyncio.run(main())
@@ -85,8 +85,8 @@ def test_trouble_is_no_number(tmp_path: Path) -> None:
 
 def test_trouble_that_may_pass_is_tried_once_more(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            [job] = await ended(gateway, request("ONCE"))
+        async with serving(tmp_path) as service:
+            [job] = await ended(service, request("ONCE"))
             assert job.result.outcome == "scored"
             assert job.tries == 2
 
@@ -97,8 +97,8 @@ def test_trouble_that_may_pass_is_tried_once_more(tmp_path: Path) -> None:
 def test_a_candidate_costs_three_workers_at_most(tmp_path: Path, deaths: int, outcome: str) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            [job] = await ended(gateway, request(f"DIE{deaths}"))
+        async with serving(tmp_path, engine) as service:
+            [job] = await ended(service, request(f"DIE{deaths}"))
             assert job.result.outcome == outcome
             assert len(engine.evaluated) == job.tries == min(deaths + 1, 3)
             if outcome == "infra_error":
@@ -111,8 +111,8 @@ def test_a_candidate_costs_three_workers_at_most(tmp_path: Path, deaths: int, ou
 def test_a_lease_that_runs_out_counts_as_a_dead_worker(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine(slots=1)
-        async with serving(tmp_path, engine, worker_limit_s=0.1) as gateway:
-            [job] = await ended(gateway, request("HANG"))
+        async with serving(tmp_path, engine, worker_limit_s=0.1) as service:
+            [job] = await ended(service, request("HANG"))
             assert job.result.error.code == "worker_died"
             assert job.tries == 3
             assert engine.freed
@@ -126,8 +126,8 @@ def test_an_engine_that_fails_ends_no_gateway(tmp_path: Path) -> None:
             raise ZeroDivisionError("in the engine")
 
     async def main() -> None:
-        async with serving(tmp_path, Broken()) as gateway:
-            [job] = await ended(gateway, request())
+        async with serving(tmp_path, Broken()) as service:
+            [job] = await ended(service, request())
             assert job.result.error.code == "internal"
             assert "ZeroDivisionError" in job.result.error.message
 
@@ -141,8 +141,8 @@ def test_an_evaluation_of_another_candidate_is_nobodys_score(tmp_path: Path) -> 
             return await super().evaluate(other, slot)
 
     async def main() -> None:
-        async with serving(tmp_path, Swapping()) as gateway:
-            [job] = await ended(gateway, request())
+        async with serving(tmp_path, Swapping()) as service:
+            [job] = await ended(service, request())
             assert job.result.outcome == "infra_error"
             assert job.result.error.code == "internal"
 
@@ -158,8 +158,8 @@ def test_an_evaluation_on_another_device_is_nobodys_score(tmp_path: Path) -> Non
             return report.model_copy(update={"evaluation": report.evaluation.model_copy(update={"fingerprint": made})})
 
     async def main() -> None:
-        async with serving(tmp_path, Elsewhere()) as gateway:
-            [job] = await ended(gateway, request())
+        async with serving(tmp_path, Elsewhere()) as service:
+            [job] = await ended(service, request())
             assert job.result.outcome == "infra_error"
             assert "a100" in job.result.error.message
 
@@ -170,11 +170,11 @@ def test_many_jobs_end_at_once(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            jobs = await accepted(gateway, *(request(f"v{index}", deadline_s=60.0) for index in range(700)))
-            assert len(await gateway.cancel([job.id for job in jobs[:650]])) == 650
+        async with serving(tmp_path, engine) as service:
+            jobs = await accepted(service, *(request(f"v{index}", deadline_s=60.0) for index in range(700)))
+            assert len(await service.cancel([job.id for job in jobs[:650]])) == 650
             engine.gate.set()
-            rest = await gateway.wait([job.id for job in jobs[650:]], None, 60.0)
+            rest = await service.wait([job.id for job in jobs[650:]], None, 60.0)
             assert [job.result.outcome for job in rest] == ["scored"] * 50
 
     asyncio.run(main())
@@ -182,9 +182,9 @@ def test_many_jobs_end_at_once(tmp_path: Path) -> None:
 
 def test_what_ran_without_a_jail_is_never_scored(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path, InProcessEngine(jail="none")) as gateway:
+        async with serving(tmp_path, InProcessEngine(jail="none")) as service:
             for text in ("v0", "WRONG"):
-                [job] = await ended(gateway, request(text))
+                [job] = await ended(service, request(text))
                 assert (job.result.outcome, job.result.reward) == ("infra_error", None)
                 assert "jail" in job.result.error.message
 
@@ -194,17 +194,17 @@ def test_what_ran_without_a_jail_is_never_scored(tmp_path: Path) -> None:
 def test_cancelling_frees_the_device(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine(slots=1)
-        async with serving(tmp_path, engine) as gateway:
-            running, queued = await accepted(gateway, request("HANG"), request("HANG too"))
+        async with serving(tmp_path, engine) as service:
+            running, queued = await accepted(service, request("HANG"), request("HANG too"))
             await until(lambda: engine.evaluated)
-            assert gateway.job(running.id).status is JobStatus.RUNNING
-            assert await gateway.cancel([queued.id, running.id, "unknown"]) == [queued.id, running.id]
+            assert service.job(running.id).status is JobStatus.RUNNING
+            assert await service.cancel([queued.id, running.id, "unknown"]) == [queued.id, running.id]
             for job in (running, queued):
-                result = gateway.job(job.id).result
-                assert gateway.job(job.id).status is JobStatus.CANCELLED
+                result = service.job(job.id).result
+                assert service.job(job.id).status is JobStatus.CANCELLED
                 assert (result.outcome, result.error.code) == ("infra_error", "cancelled")
-            assert await gateway.cancel([running.id]) == []
-            [after] = await ended(gateway, request("v0"))
+            assert await service.cancel([running.id]) == []
+            [after] = await ended(service, request("v0"))
             assert after.result.outcome == "scored"
             assert len(engine.freed) == 1
 
@@ -215,13 +215,13 @@ def test_work_that_others_wait_for_goes_on_when_one_cancels(tmp_path: Path) -> N
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            first, second = await accepted(gateway, request(run_id="a"), request(run_id="b"))
+        async with serving(tmp_path, engine) as service:
+            first, second = await accepted(service, request(run_id="a"), request(run_id="b"))
             await until(lambda: engine.evaluated)
-            await gateway.cancel([first.id])
+            await service.cancel([first.id])
             engine.gate.set()
-            await gateway.wait([second.id], None, 20.0)
-            assert gateway.job(second.id).result.outcome == "scored"
+            await service.wait([second.id], None, 20.0)
+            assert service.job(second.id).result.outcome == "scored"
             assert engine.freed == []
 
     asyncio.run(main())
@@ -230,9 +230,9 @@ def test_work_that_others_wait_for_goes_on_when_one_cancels(tmp_path: Path) -> N
 def test_a_deadline_ends_queued_and_running_jobs(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine(slots=1)
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             late = [request("HANG", deadline_s=0.1), request("HANG more", deadline_s=0.05)]
-            for job in await ended(gateway, *late):
+            for job in await ended(service, *late):
                 assert job.status is JobStatus.EXPIRED
                 assert job.result.error.code == "deadline"
             await until(lambda: engine.freed)
@@ -244,20 +244,20 @@ def test_a_score_that_nobody_waits_for_is_cancelled_and_its_key_is_free_again(tm
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            waiting = asyncio.create_task(gateway.score(request(), CALLER, timeout_s=20.0, key="mine"))
-            await until(lambda: engine.evaluated and gateway.keyed("mine", CALLER))
-            lost = gateway.keyed("mine", CALLER)
+        async with serving(tmp_path, engine) as service:
+            waiting = asyncio.create_task(service.score(request(), CALLER, timeout_s=20.0, key="mine"))
+            await until(lambda: engine.evaluated and service.keyed("mine", CALLER))
+            lost = service.keyed("mine", CALLER)
             assert lost is not None
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
             await until(lambda: engine.freed)
-            await gateway.wait([lost.id], None, 20.0)
-            assert gateway.job(lost.id).status is JobStatus.CANCELLED
+            await service.wait([lost.id], None, 20.0)
+            assert service.job(lost.id).status is JobStatus.CANCELLED
             engine.gate.set()
-            again = await gateway.score(request(), CALLER, timeout_s=20.0, key="mine")
-            assert again.id != lost.id
-            assert again.result.outcome == "scored"
+            second = await service.score(request(), CALLER, timeout_s=20.0, key="mine")
+            assert second.id != lost.id
+            assert second.result.outcome == "scored"
 
     asyncio.run(main())
 
@@ -265,13 +265,13 @@ def test_a_score_that_nobody_waits_for_is_cancelled_and_its_key_is_free_again(tm
 def test_a_score_is_withdrawn_while_it_is_still_being_accepted(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            waiting = asyncio.create_task(gateway.score(request("HANG"), CALLER, timeout_s=20.0))
+        async with serving(tmp_path, engine) as service:
+            waiting = asyncio.create_task(service.score(request("HANG"), CALLER, timeout_s=20.0))
             await asyncio.sleep(0)
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
-            await until(lambda: gateway.runs() and gateway.runs()[0].ended == 1)
-            assert gateway.status().queued + gateway.status().running == 0
+            await until(lambda: service.runs() and service.runs()[0].ended == 1)
+            assert service.status().queued + service.status().running == 0
 
     asyncio.run(main())
 
@@ -279,23 +279,23 @@ def test_a_score_is_withdrawn_while_it_is_still_being_accepted(tmp_path: Path) -
 def test_a_score_that_takes_too_long_expires(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            job = await gateway.score(request("HANG"), CALLER, timeout_s=0.05)
+        async with serving(tmp_path, engine) as service:
+            job = await service.score(request("HANG"), CALLER, timeout_s=0.05)
             assert (job.status, job.result.error.code) == (JobStatus.EXPIRED, "deadline")
             await until(lambda: engine.freed)
             with pytest.raises(RequestRejected):
-                await gateway.score(request(task="core/none"), CALLER, timeout_s=1.0)
+                await service.score(request(task="core/none"), CALLER, timeout_s=1.0)
 
     asyncio.run(main())
 
 
 def test_a_score_whose_deadline_is_its_callers_patience_has_always_ended(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path, InProcessEngine(slots=8)) as gateway:
-            asked = (
-                gateway.score(request(f"HANG {index}", deadline_s=0.05), CALLER, timeout_s=0.05) for index in range(40)
+        async with serving(tmp_path, InProcessEngine(slots=8)) as service:
+            scores = (
+                service.score(request(f"HANG {index}", deadline_s=0.05), CALLER, timeout_s=0.05) for index in range(40)
             )
-            for job in await asyncio.gather(*asked):
+            for job in await asyncio.gather(*scores):
                 assert job.status is JobStatus.EXPIRED
                 assert job.result.error.code == "deadline"
 
@@ -306,21 +306,21 @@ def test_a_held_request_that_goes_takes_no_job_that_others_come_back_for(tmp_pat
     async def main() -> None:
         engine = InProcessEngine()
         engine.gate.clear()
-        async with serving(tmp_path, engine) as gateway:
-            [kept] = await gateway.submit([request()], CALLER, ["k"])
-            both = [asyncio.create_task(gateway.score(request(), CALLER, timeout_s=20.0, key="k")) for _ in range(2)]
+        async with serving(tmp_path, engine) as service:
+            [kept] = await service.submit([request()], CALLER, ["k"])
+            both = [asyncio.create_task(service.score(request(), CALLER, timeout_s=20.0, key="k")) for _ in range(2)]
             other = [
-                asyncio.create_task(gateway.score(request("v1"), CALLER, timeout_s=20.0, key="o")) for _ in range(2)
+                asyncio.create_task(service.score(request("v1"), CALLER, timeout_s=20.0, key="o")) for _ in range(2)
             ]
-            await until(lambda: len(engine.evaluated) == 2 and gateway.keyed("o", CALLER))
+            await until(lambda: len(engine.evaluated) == 2 and service.keyed("o", CALLER))
             both[0].cancel()
             both[1].cancel()
             other[0].cancel()
             await asyncio.gather(*both, other[0], return_exceptions=True)
             engine.gate.set()
             assert (await other[1]).result.outcome == "scored"
-            await gateway.wait([kept.id], None, 20.0)
-            assert gateway.job(kept.id).result.outcome == "scored"
+            await service.wait([kept.id], None, 20.0)
+            assert service.job(kept.id).result.outcome == "scored"
             assert engine.freed == []
 
     asyncio.run(main())
@@ -329,13 +329,13 @@ def test_a_held_request_that_goes_takes_no_job_that_others_come_back_for(tmp_pat
 def test_a_job_is_not_let_go_while_another_request_for_it_is_on_its_way(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             for number in range(20):
                 engine.gate.clear()
-                wanted, key = request(f"v{number}"), f"k{number}"
-                first = asyncio.create_task(gateway.score(wanted, CALLER, timeout_s=20.0, key=key))
-                await until(lambda key=key: gateway.keyed(key, CALLER))
-                second = asyncio.create_task(gateway.score(wanted, CALLER, timeout_s=20.0, key=key))
+                job_request, key = request(f"v{number}"), f"k{number}"
+                first = asyncio.create_task(service.score(job_request, CALLER, timeout_s=20.0, key=key))
+                await until(lambda key=key: service.keyed(key, CALLER))
+                second = asyncio.create_task(service.score(job_request, CALLER, timeout_s=20.0, key=key))
                 for _ in range(number % 5):
                     await asyncio.sleep(0)
                 first.cancel()
@@ -355,9 +355,9 @@ def test_a_policy_that_fails_leaves_no_job_without_an_end(
     monkeypatch.setattr("kernelforge.rewards.gated_speedup.KernelForge1.score", broken)
 
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
+        async with serving(tmp_path) as service:
             for _ in range(2):
-                [job] = await ended(gateway, request())
+                [job] = await ended(service, request())
                 assert (job.result.outcome, job.result.reward) == ("infra_error", None)
                 assert job.result.error.code == "internal"
                 assert job.result.verdict == "OK"
@@ -368,14 +368,14 @@ def test_a_policy_that_fails_leaves_no_job_without_an_end(
 
 def test_tasks_are_found_by_name_digest_and_code(tmp_path: Path) -> None:
     async def main() -> None:
-        async with serving(tmp_path) as gateway:
-            name, task = gateway.find_task("gelu")
+        async with serving(tmp_path) as service:
+            name, task = service.find_task("gelu")
             assert name == "core/gelu"
-            assert gateway.find_task("core/gelu") == gateway.find_task(task.digest) == (name, task)
-            assert gateway.find_task(None, task.source.replace("\n", "\r\n")) == (name, task)
+            assert service.find_task("core/gelu") == service.find_task(task.digest) == (name, task)
+            assert service.find_task(None, task.source.replace("\n", "\r\n")) == (name, task)
             for reference, code in (("core/none", None), (None, "import os"), ("core/softmax", task.source)):
                 with pytest.raises(RequestRejected) as refused:
-                    gateway.find_task(reference, code)
+                    service.find_task(reference, code)
                 assert refused.value.status == 422
 
     asyncio.run(main())
@@ -384,12 +384,12 @@ def test_tasks_are_found_by_name_digest_and_code(tmp_path: Path) -> None:
 def test_a_brief_is_asked_of_the_engine_once(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
-            _, task = gateway.find_task("core/gelu")
-            first, second = await asyncio.gather(gateway.task_context(task), gateway.task_context(task))
+        async with serving(tmp_path, engine) as service:
+            _, task = service.find_task("core/gelu")
+            first, second = await asyncio.gather(service.task_context(task), service.task_context(task))
             assert first is second
             assert first.task == task
-            await gateway.task_context(task)
+            await service.task_context(task)
             assert engine.briefs == 1
 
     asyncio.run(main())
@@ -398,11 +398,11 @@ def test_a_brief_is_asked_of_the_engine_once(tmp_path: Path) -> None:
 def test_a_completion_is_bounded_and_read_only_as_text(tmp_path: Path) -> None:
     async def main() -> None:
         engine = InProcessEngine()
-        async with serving(tmp_path, engine) as gateway:
+        async with serving(tmp_path, engine) as service:
             long = "x" * 1_900_000 + "\n" + completion("after much talk")
             nul = completion("v0 \0")
             long_job, nul_job = await ended(
-                gateway, JobRequest(task="core/gelu", completion=long), JobRequest(task="core/gelu", completion=nul)
+                service, JobRequest(task="core/gelu", completion=long), JobRequest(task="core/gelu", completion=nul)
             )
             assert long_job.result.verdict == "OK"
             assert (nul_job.result.verdict, nul_job.result.stage) == ("POLICY", "parse")

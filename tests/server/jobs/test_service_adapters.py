@@ -1,4 +1,4 @@
-"""Adapters of trainers in front of the real gateway, over real connections."""
+"""Adapters of trainers in front of the real job service, over real connections."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.base import TaskContextData
 from tests.support.inprocess_engine import InProcessEngine, completion
-from tests.support.minimal_service import TinyCore
+from tests.support.minimal_service import MinimalService
 
 TASK = "core/gelu"
 RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion("TROUBLE"), "I cannot do that."
@@ -32,47 +32,47 @@ class Engine(InProcessEngine):
     """One whose tasks have facts that a prompt can be written from."""
 
     async def task_context(self, task: Task) -> TaskContextData:
-        told = await TinyCore().task_context(task)
-        return TaskContextData(facts=told.facts, shared={}, graph=told.graph, device={}, spec=told.spec.key)
+        context = await MinimalService().task_context(task)
+        return TaskContextData(facts=context.facts, shared={}, graph=context.graph, device={}, spec=context.spec.key)
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def service_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a server with an engine that does what a candidate's source says."""
-    folder: Path = tmp_path_factory.mktemp("gateway")
+    folder: Path = tmp_path_factory.mktemp("service")
     ready, stop = threading.Event(), threading.Event()
-    found: list[str] = []
+    addresses: list[str] = []
 
     async def main() -> None:
-        core = JobService(Engine(), Catalogue(["core"]), folder)
-        await core.start()
-        sessions = Sessions(core, folder / "server.db")
-        app = create_app(core, routers=[session_routes.router(sessions)])
+        service = JobService(Engine(), Catalogue(["core"]), folder)
+        await service.start()
+        sessions = Sessions(service, folder / "server.db")
+        app = create_app(service, routers=[session_routes.router(sessions)])
         server = uvicorn.Server(
             uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
         )
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
-        found.append(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
+        addresses.append(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
         ready.set()
         await asyncio.to_thread(stop.wait)
         server.should_exit = True
         await serving
         await sessions.close()
-        await core.close()
+        await service.close()
 
     thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
     thread.start()
     assert ready.wait(60)
-    yield found[0]
+    yield addresses[0]
     stop.set()
     thread.join(30)
 
 
 @pytest.fixture(autouse=True)
-def _found_by_the_environment(gateway: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("KERNELFORGE_SERVER", gateway)
+def _found_by_the_environment(service_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KERNELFORGE_SERVER", service_url)
     monkeypatch.delenv("KERNELFORGE_TOKEN", raising=False)
 
 
@@ -86,8 +86,8 @@ def test_trl_has_a_reward_for_all_but_the_one_in_trouble() -> None:
 
 
 def test_verl_has_the_same_keys_for_right_wrong_and_talk() -> None:
-    async def score(said: str) -> dict[str, float | str | None]:
-        return await verl.compute_score("kernelforge", said, TASK, {"index": 0})
+    async def score(text: str) -> dict[str, float | str | None]:
+        return await verl.compute_score("kernelforge", text, TASK, {"index": 0})
 
     async def scores() -> list[dict[str, float | str | None]]:
         return await asyncio.gather(*map(score, (RIGHT, WRONG, TALK)))
@@ -106,7 +106,7 @@ def test_openrlhf_scores_the_reply_and_not_the_prompts_example() -> None:
 
 
 def test_slime_has_a_number_for_each_sample_of_a_group() -> None:
-    group = [SimpleNamespace(response=said, label=TASK, metadata={}) for said in (RIGHT, WRONG)]
+    group = [SimpleNamespace(response=text, label=TASK, metadata={}) for text in (RIGHT, WRONG)]
     right, wrong = asyncio.run(slime.custom_rm(SimpleNamespace(), group))
     assert right > wrong == 0.0
 

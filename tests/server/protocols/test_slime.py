@@ -13,17 +13,17 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import slime
 from kernelforge.server.protocols.common import without_end_tokens
 from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedCore, reply
+from tests.support.scripted_service import ScriptedService, reply
 
 
 @pytest.fixture(scope="module")
-def core() -> ScriptedCore:
-    return ScriptedCore()
+def service() -> ScriptedService:
+    return ScriptedService()
 
 
 @pytest.fixture(scope="module")
-def client(core: ScriptedCore) -> Iterator[httpx2.Client]:
-    with serving(create_app(core, routers=[slime.router(core)])) as url:
+def client(service: ScriptedService) -> Iterator[httpx2.Client]:
+    with serving(create_app(service, routers=[slime.router(service)])) as url:
         with httpx2.Client(base_url=url, timeout=30) as client:
             yield client
 
@@ -60,7 +60,7 @@ def test_trouble_of_ours_is_an_error_and_never_a_number(client: httpx2.Client) -
 
 
 def test_what_takes_too_long_keeps_its_place_until_it_is_sent_again(
-    client: httpx2.Client, core: ScriptedCore, monkeypatch: pytest.MonkeyPatch
+    client: httpx2.Client, service: ScriptedService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slime, "HELD_S", 0.05)
     slow = reply("together 2 slime")
@@ -69,15 +69,19 @@ def test_what_takes_too_long_keeps_its_place_until_it_is_sent_again(
     assert "Retry-After" in first.headers
     monkeypatch.setattr(slime, "HELD_S", 30.0)
     assert post(client, slow).json() == 0.3  # the second of two that were waited for: the first was never cancelled
-    assert not core.cancelled
+    assert not service.cancelled
 
 
 def test_messages_as_prompt_are_not_looked_at_and_a_label_may_say_more(
-    client: httpx2.Client, core: ScriptedCore
+    client: httpx2.Client, service: ScriptedService
 ) -> None:
     label = json.dumps({"task": "core/gelu", "run_id": "r7", "profile": True})
     post(client, reply("chat"), prompt=[{"role": "user", "content": "..."}], label=label).raise_for_status()
-    assert (core.asked[-1].task, core.asked[-1].run_id, core.asked[-1].profile) == ("core/gelu", "r7", True)
+    assert (service.submitted[-1].task, service.submitted[-1].run_id, service.submitted[-1].profile) == (
+        "core/gelu",
+        "r7",
+        True,
+    )
 
 
 def test_requests_that_make_no_sense_are_refused(client: httpx2.Client) -> None:
@@ -88,7 +92,7 @@ def test_requests_that_make_no_sense_are_refused(client: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "kept"),
+    ("text", "kept"),
     [
         ("```<|im_end|>", "```"),
         ("```\n<|eot_id|>\n", "```\n"),
@@ -102,8 +106,8 @@ def test_requests_that_make_no_sense_are_refused(client: httpx2.Client) -> None:
         ("<|im_end|>", ""),
     ],
 )
-def test_special_tokens_at_the_end_are_not_part_of_a_completion(said: str, kept: str) -> None:
-    assert without_end_tokens(said) == kept
+def test_special_tokens_at_the_end_are_not_part_of_a_completion(text: str, kept: str) -> None:
+    assert without_end_tokens(text) == kept
 
 
 def test_a_completion_of_nothing_but_special_tokens_is_read_quickly() -> None:

@@ -23,18 +23,18 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import openenv
 from kernelforge.server.sessions.service import Sessions
 from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedCore, reply
+from tests.support.scripted_service import ScriptedService, reply
 
 
 @pytest.fixture(scope="module")
-def core() -> ScriptedCore:
-    return ScriptedCore()
+def service() -> ScriptedService:
+    return ScriptedService()
 
 
 @pytest.fixture(scope="module")
-def url(core: ScriptedCore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    sessions = Sessions(core, tmp_path_factory.mktemp("openenv") / "server.db")
-    with serving(create_app(core, routers=[openenv.router(core, sessions)])) as url:
+def url(service: ScriptedService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    sessions = Sessions(service, tmp_path_factory.mktemp("openenv") / "server.db")
+    with serving(create_app(service, routers=[openenv.router(service, sessions)])) as url:
         yield f"{url}/openenv"
 
 
@@ -87,8 +87,8 @@ def test_trouble_of_ours_is_an_error_and_the_step_may_be_sent_again(socket: Clie
     failed = say(socket, "step", {"completion": reply("lost openenv")})
     assert (failed["type"], failed["data"]["code"]) == ("error", "EXECUTION_ERROR")
     assert "reward" not in failed["data"]
-    again = say(socket, "step", {"completion": reply("lost openenv")})
-    assert (again["type"], again["data"]["observation"]["turn"]) == ("observation", 1)
+    second = say(socket, "step", {"completion": reply("lost openenv")})
+    assert (second["type"], second["data"]["observation"]["turn"]) == ("observation", 1)
 
 
 def test_a_step_without_a_reset_names_its_task(socket: ClientConnection) -> None:
@@ -97,14 +97,14 @@ def test_a_step_without_a_reset_names_its_task(socket: ClientConnection) -> None
     assert say(socket, "step", {"completion": reply()})["data"]["code"] == "VALIDATION_ERROR"
 
 
-def test_a_client_that_goes_away_ends_its_turn(url: str, core: ScriptedCore) -> None:
+def test_a_client_that_goes_away_ends_its_turn(url: str, service: ScriptedService) -> None:
     with connect(url.replace("http", "ws") + "/ws") as socket:
         say(socket, "reset", {"task": "core/swish"})
-        before = len(core.asked)
+        before = len(service.submitted)
         socket.send(json.dumps({"type": "step", "data": {"completion": reply("never")}}))
-        while len(core.asked) == before:
+        while len(service.submitted) == before:
             time.sleep(0.01)
-    while not core.cancelled:
+    while not service.cancelled:
         time.sleep(0.01)
 
 
@@ -134,13 +134,13 @@ def test_a_message_that_makes_no_sense_is_answered_and_the_connection_stays(
 
 
 def test_reference_code_that_is_no_registered_tasks_is_refused_and_never_executed(
-    socket: ClientConnection, client: httpx2.Client, core: ScriptedCore, tmp_path: Path
+    socket: ClientConnection, client: httpx2.Client, service: ScriptedService, tmp_path: Path
 ) -> None:
     canary = tmp_path / "canary"
     hostile = f"open({str(canary)!r}, 'w').write('ran')"
     assert "unknown_reference" in say(socket, "reset", {"reference_code": hostile})["data"]["message"]
     assert client.post("/reset", json={"reference_code": hostile}).status_code == 422
-    source = core.find_task("core/gelu")[1].source
+    source = service.find_task("core/gelu")[1].source
     assert say(socket, "reset", {"reference_code": source})["data"]["observation"]["task"] == "core/gelu"
     assert not canary.exists()
 
@@ -167,9 +167,9 @@ def _client_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     if spec is None or spec.origin is None:
         pytest.skip("openenv is not installed; `pip install --no-deps openenv==0.10.0` is enough for this test")
     folder = Path(spec.origin).parent
-    for name, place in (("openenv", folder), ("openenv.core", folder / "core")):
+    for name, module_folder in (("openenv", folder), ("openenv.core", folder / "core")):
         package = ModuleType(name)
-        package.__path__ = [str(place)]
+        package.__path__ = [str(module_folder)]
         monkeypatch.setitem(sys.modules, name, package)
     return importlib.import_module("openenv.core.generic_client")
 

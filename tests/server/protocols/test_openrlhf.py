@@ -13,7 +13,7 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.protocols import openrlhf
 from kernelforge.server.protocols.openrlhf import completion_in
 from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedCore, reply
+from tests.support.scripted_service import ScriptedService, reply
 
 PROMPT = (
     "<|im_start|>user\nWrite a kernel for relu.\n"
@@ -25,13 +25,13 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def core() -> ScriptedCore:
-    return ScriptedCore()
+def service() -> ScriptedService:
+    return ScriptedService()
 
 
 @pytest.fixture(scope="module")
-def client(core: ScriptedCore) -> Iterator[httpx2.Client]:
-    with serving(create_app(core, routers=[openrlhf.router(core)])) as url:
+def client(service: ScriptedService) -> Iterator[httpx2.Client]:
+    with serving(create_app(service, routers=[openrlhf.router(service)])) as url:
         with httpx2.Client(base_url=url, timeout=30) as client:
             yield client
 
@@ -89,36 +89,38 @@ def test_a_candidate_in_the_prompt_is_nobodys(client: httpx2.Client) -> None:
     assert (answer.status_code, answer.json()["error"]["code"]) == (422, "invalid")
 
 
-def test_a_label_may_say_more_and_the_url_the_rest(client: httpx2.Client, core: ScriptedCore) -> None:
+def test_a_label_may_say_more_and_the_url_the_rest(client: httpx2.Client, service: ScriptedService) -> None:
     label = json.dumps({"task": "core/swish", "policy_version": 7})
     post(client, [reply("labelled")], label, "?run_id=grpo-1&policy=kevin/1&policy_version=3").raise_for_status()
-    job = core.asked[-1]
+    job = service.submitted[-1]
     assert (job.task, job.run_id, job.policy, job.policy_version) == ("core/swish", "grpo-1", "kevin/1", 7)
     body = {"query": [reply("object")], "prompts": [""], "labels": [{"task": "core/gelu"}]}
     client.post("/openrlhf/reward", json=body).raise_for_status()
-    assert core.asked[-1].task == "core/gelu"
+    assert service.submitted[-1].task == "core/gelu"
     post(client, [reply("by url")], "", "?task=core/swish").raise_for_status()
 
 
-def test_requests_that_make_no_sense_are_refused_and_nothing_is_run(client: httpx2.Client, core: ScriptedCore) -> None:
-    before = len(core.asked)
-    one = {"query": ["x"], "prompts": [""], "labels": ["core/swish"]}
+def test_requests_that_make_no_sense_are_refused_and_nothing_is_run(
+    client: httpx2.Client, service: ScriptedService
+) -> None:
+    before = len(service.submitted)
+    single = {"query": ["x"], "prompts": [""], "labels": ["core/swish"]}
     bodies = [
-        one | {"labels": []},
-        one | {"labels": ["core/none"]},
-        one | {"labels": ["{not json"]},
-        one | {"labels": ['{"task": "core/swish", "taks": 1}']},
-        one | {"labels": [None]},
-        one | {"query": [1]},
-        one | {"query": "x"},
-        one | {"more": 1},
+        single | {"labels": []},
+        single | {"labels": ["core/none"]},
+        single | {"labels": ["{not json"]},
+        single | {"labels": ['{"task": "core/swish", "taks": 1}']},
+        single | {"labels": [None]},
+        single | {"query": [1]},
+        single | {"query": "x"},
+        single | {"more": 1},
         {"query": ["x"] * 1001, "prompts": [""] * 1001, "labels": ["core/swish"] * 1001},
     ]
     answers = [client.post("/openrlhf/reward", json=body) for body in bodies]
     assert [answer.status_code for answer in answers] == [422] * len(bodies)
     assert client.post("/openrlhf/reward", content=b'{"query": ["\xff"]}', headers=JSON).status_code == 400
-    assert client.post("/openrlhf/reward?policey=x", json=one).status_code == 422
-    assert len(core.asked) == before
+    assert client.post("/openrlhf/reward?policey=x", json=single).status_code == 422
+    assert len(service.submitted) == before
 
 
 def test_a_completion_is_what_follows_its_prompt() -> None:

@@ -1,4 +1,4 @@
-"""The gateway over real workers: from a completion to a reward, with a job cancelled on the way."""
+"""The job service over real workers: from a completion to a reward, with a job cancelled on the way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.jobs.service import JobService
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.workers.local import LocalEngine
-from tests.server.gateway_tools import CALLER, ended, until
+from tests.server.service_tools import CALLER, ended, until
 from tests.support.axpy import KERNEL, PLAN, REFERENCE
 
 MANIFEST = """
@@ -32,22 +32,22 @@ ENDLESS = KERNEL.replace(
 )
 
 
-def asked(source: str = KERNEL, **fields: object) -> JobRequest:
+def job_request(source: str = KERNEL, **fields: object) -> JobRequest:
     text = f"Here it is.\n```cuda\n{source}```\n```python\n{PLAN}```\n"
     return JobRequest.model_validate({"task": "mine/axpy", "completion": text, **fields})
 
 
 def children(parent: int) -> list[int]:
     """Processes that a process started."""
-    found = []
+    child_pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = path.read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[1]) == parent:
-            found.append(int(path.parent.name))
-    return found
+            child_pids.append(int(path.parent.name))
+    return child_pids
 
 
 def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path: Path) -> None:
@@ -59,30 +59,30 @@ def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path:
     async def main() -> None:
         before = set(children(os.getpid()))
         engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
-        gateway = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
-        await gateway.start()
+        service = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
+        await service.start()
         try:
             right, wrong, broken = await ended(
-                gateway,
-                asked(profile=True),
-                asked(KERNEL.replace("2.0f", "2.5f")),
-                asked(KERNEL.replace("const float* y", "const flot* y")),
+                service,
+                job_request(profile=True),
+                job_request(KERNEL.replace("2.0f", "2.5f")),
+                job_request(KERNEL.replace("const float* y", "const flot* y")),
             )
             assert (right.result.verdict, right.result.origin) == ("OK", "modelled")
-            assert gateway.stored(right.id).profile is not None
-            assert gateway.stored(right.id).evaluation.key == right.result.evaluation
+            assert service.stored(right.id).profile is not None
+            assert service.stored(right.id).evaluation.key == right.result.evaluation
             assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
             assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
 
-            [endless] = await gateway.submit([asked(ENDLESS)], CALLER)
+            [endless] = await service.submit([job_request(ENDLESS)], CALLER)
             await until(lambda: engine.slots()[0].state == "busy", 240.0)
-            assert await gateway.cancel([endless.id]) == [endless.id]
-            assert gateway.job(endless.id).status is JobStatus.CANCELLED
+            assert await service.cancel([endless.id]) == [endless.id]
+            assert service.job(endless.id).status is JobStatus.CANCELLED
 
-            [after] = await ended(gateway, asked(KERNEL + "// after\n"))
+            [after] = await ended(service, job_request(KERNEL + "// after\n"))
             assert after.result.verdict == "OK"
         finally:
-            await gateway.close()
+            await service.close()
         assert set(children(os.getpid())) <= before
 
     asyncio.run(main())
