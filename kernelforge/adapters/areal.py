@@ -74,7 +74,7 @@ class KernelAgent:
         return rewards
 
     async def _reply(self, model: AsyncOpenAI, messages: list[Any]) -> tuple[str, str]:
-        """What the policy says, with the id of its response."""
+        """Return the policy's reply and the id of its response."""
         reply = await model.chat.completions.create(model="default", messages=messages, **self._generation)
         return reply.id, reply.choices[0].message.content or ""
 

@@ -3,7 +3,7 @@
 slime (``slime.rollout.rm_hub``) awaits it with a sample, or with ``--group-rm`` with a list of them. The task's name is
 the sample's ``label``, or ``task`` in its metadata. slime has no reward that means none, and an exception ends the run:
 with ``--dynamic-sampling-filter-path kernelforge.adapters.slime.keep_scored`` a group with an unscored sample is
-sampled anew instead.
+sampled again instead.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 The cookbook (0.6: ``tinker_cookbook.rl``) pickles builders, makes a group of single-use environments from each, and
 leaves what to do about an exception to its rollout strategy: ``FailFast`` ends the run, ``RetryOnFailure`` rolls out
-anew.
+again.
 """
 
 from __future__ import annotations

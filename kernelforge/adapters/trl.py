@@ -52,7 +52,7 @@ def reward_function(
 def async_reward_function(
     scorer: Scorer | None = None, column: str = TASK, name: str | None = None
 ) -> Callable[..., Awaitable[Rewards]]:
-    """:func:`reward_function` as a coroutine function: other asynchronous rewards are computed meanwhile."""
+    """:func:`reward_function` as a coroutine function: other asynchronous rewards are computed at the same time."""
     whom = scorer or Scorer()
 
     async def async_kernelforge_reward(
@@ -75,7 +75,7 @@ def _read(completions: Sequence[Completion], columns: Mapping[str, Any], column:
 
 
 def _step(columns: Mapping[str, Any]) -> int | None:
-    """How many updates the weights have seen."""
+    """Number of updates of the weights."""
     step = getattr(columns.get("trainer_state"), "global_step", None)
     return step if isinstance(step, int) else None
 

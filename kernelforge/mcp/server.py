@@ -37,7 +37,7 @@ KernelForge judges CUDA kernels that are to do what a PyTorch module (or a C fun
 1. list_tasks, then show_task: read the task and the launch-plan language.
 2. Write CUDA C++ device source and a launch plan. compile costs nothing; evaluate gives the verdict.
 3. submit what you want to be counted: only submissions are journalled. The answer says whether it became the best,
-   and names one finding: the next thing to mend or to improve. Mend a failed candidate before you go on.
+   and names one finding: the next thing to repair or to improve. Repair a failed candidate before you go on.
 4. profile shows the counters behind a finding; diff compares two of your attempts.
 
 Candidates are checked at hidden sizes and on secret inputs too. Times on an emulated device are modelled, not measured.
@@ -140,7 +140,7 @@ def _add_reading_tools(server: MCPServer[object], service: Service, queue: _Queu
 
     @server.tool(title="Show a task", annotations=_READS)
     async def show_task(ctx: Context, task: TaskArgument) -> TaskPage:
-        """A task as a Coder is told of it: source (PyTorch or C), visible sizes, precision, device, plan language."""
+        """A task as a Coder sees it: source (PyTorch or C), visible sizes, precision, device, plan language."""
         return await queue.do(ctx, lambda: service.show_task(_client(ctx), task))
 
 
@@ -169,7 +169,7 @@ def _add_judging_tools(server: MCPServer[object], service: Service, queue: _Queu
     ) -> EvaluationAnswer:
         """Judge a candidate in full: verdict with its reason, the check at every size, and its time with its origin.
 
-        Inputs are drawn afresh each time. Takes one evaluation of the budget and is not journalled.
+        Inputs are drawn again each time. Takes one evaluation of the budget and is not journalled.
         """
         return await queue.do(ctx, lambda: service.evaluate(task, source, plan, choices))
 
@@ -246,7 +246,7 @@ def _add_journal_tools(server: MCPServer[object], service: Service, queue: _Queu
 
 
 def _client(ctx: Context) -> str:
-    """Who is speaking, by its own account."""
+    """Name of the client, as it gives it."""
     params = ctx.session.client_params
     if params is None:
         return external_coder("", "")

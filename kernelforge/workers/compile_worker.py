@@ -37,7 +37,7 @@ class CompileWorker:
         target: the device to prepare for.
         compiler: builds candidates.
         open_oracle: opens a task's oracle, which is closed once the facts are cached.
-        known: cached facts of tasks.
+        tasks: cached facts of tasks.
         call: shared with a :class:`DeviceWorker` that uses this object; None: a separate one.
     """
 
@@ -47,11 +47,11 @@ class CompileWorker:
         compiler: Compiler,
         open_oracle: Callable[[Task, OracleFacts], Oracle],
         *,
-        known: KnownTasks | None = None,
+        tasks: KnownTasks | None = None,
         call: CancellableCall | None = None,
     ) -> None:
         self.target = target
-        self.known = known or KnownTasks()
+        self.tasks = tasks or KnownTasks()
         self._compiler = compiler
         self._open_oracle = open_oracle
         self._call = call or CancellableCall(self._end)
@@ -117,10 +117,10 @@ class CompileWorker:
         return state
 
     def _facts(self, task: Task) -> TaskFacts:
-        known = self.known.of(task)
-        if known.facts is not None:
-            return known.facts
-        with self._open_oracle(task, known) as oracle:
+        cached = self.tasks.of(task)
+        if cached.facts is not None:
+            return cached.facts
+        with self._open_oracle(task, cached) as oracle:
             return oracle.facts()
 
     def task_context(self, task: Task) -> TaskContextData:
@@ -130,7 +130,7 @@ class CompileWorker:
             TaskError: its reference does not run, or wrong answers could earn a reward.
             EvaluationCancelled: :meth:`interrupt` was called.
         """
-        with self._call.call(), self._open_oracle(task, self.known.of(task)) as oracle:
+        with self._call.call(), self._open_oracle(task, self.tasks.of(task)) as oracle:
             facts = oracle.facts()
             oracle.require_admitted()
             return TaskContextData(

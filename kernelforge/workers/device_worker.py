@@ -77,7 +77,7 @@ class DeviceWorker:
             self.target,
             self._pool.compiler,
             lambda task, cached: self._pool.oracle(task, cached=cached),
-            known=self._pool.known_tasks,
+            tasks=self._pool.known_tasks,
             call=self._call,
         )
 

@@ -47,7 +47,7 @@ def create_app(
             :mod:`kernelforge.server.http.auth`.
     """
     limits = limits or Limits()
-    long_polls = LongPollLimiter(limits.held)
+    long_polls = LongPollLimiter(limits.long_polls)
     metrics = Metrics(service, long_polls)
     # Both pages are explicit routes, so that authentication applies to them.
     app = FastAPI(

@@ -138,7 +138,7 @@ class Limits:
     """Time in which the first byte and all headers of a request must have arrived."""
     head_bytes: int = 64 << 10
     connections: int = 4_096
-    held: int = 4_000
+    long_polls: int = 4_000
     """Requests that wait for jobs: long polls, event streams, rewards."""
 
 

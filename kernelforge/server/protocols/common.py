@@ -239,5 +239,5 @@ def without_end_tokens(completion: str) -> str:
 
 
 def plain(row: Mapping[str, Any], *names: str) -> dict[str, Any]:
-    """Those of the named entries that a row has."""
+    """The named entries that are present in a row."""
     return {name: row[name] for name in names if row.get(name) is not None}

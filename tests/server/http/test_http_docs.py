@@ -56,7 +56,8 @@ def test_the_limits_on_the_page_are_those_of_the_code() -> None:
         f"up to {MAX_WAIT_S:.0f} holds",
         f"longer than {limits.body_s:.0f} s; it has more than {limits.body_bytes >> 20} MiB",
         f"or {limits.batch_bytes >> 20} MiB for a batch",
-        f"{limits.connections} connections, {limits.held} held requests, {limits.bodies_bytes >> 20} MiB of bodies",
+        f"{limits.connections} connections, {limits.long_polls} held requests, "
+        f"{limits.bodies_bytes >> 20} MiB of bodies",
         f"{limits.head_bytes >> 10} KiB and {limits.head_s:.0f} s for a request's head",
         f"{settings.max_jobs:,} jobs that wait or run",
         f"{settings.max_jobs_per_run:,} of one run",

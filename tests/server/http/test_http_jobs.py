@@ -230,7 +230,7 @@ def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
 def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
     async def all_of_it() -> None:
         service = MinimalService()
-        async with connected(service, limits=Limits(held=1)) as client:
+        async with connected(service, limits=Limits(long_polls=1)) as client:
             job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
             poll = asyncio.create_task(client.get(f"/v1/jobs/{job}?wait_s=50"))
             await until_held(client, 1)

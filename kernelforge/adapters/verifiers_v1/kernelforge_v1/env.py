@@ -1,4 +1,4 @@
-"""How one task becomes one trace: one reply, or a conversation with the Judge."""
+"""Environment: one trace per task, of one reply or a conversation with the Judge."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from kernelforge.client.models import RewardResult
 
 
 class ServerConfig(vf.TaskConfig):
-    """Which server scores, and how: ``--env.taskset.task.*``."""
+    """The reward server and its options: ``--env.taskset.task.*``."""
 
     url: str | None = None
     """By default ``KERNELFORGE_SERVER``. The token is always ``KERNELFORGE_TOKEN``: configurations are recorded."""
