@@ -1,4 +1,4 @@
-"""A server that speaks the wire, and no environment that clients would read."""
+"""A server of the native protocol, and an environment without settings for clients."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ def checks() -> list[Any]:
 def operations(schema: Any, tag: str) -> list[Any]:
     results = [result.ok() for result in schema.get_all_operations()]
     return [
-        operation for operation in results if (operation.tags[0] if operation.tags[0] in NATIVE else "wires") == tag
+        operation for operation in results if (operation.tags[0] if operation.tags[0] in NATIVE else "protocols") == tag
     ]
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
-@pytest.mark.parametrize("tag", [*NATIVE, "wires"])
+@pytest.mark.parametrize("tag", [*NATIVE, "protocols"])
 def test_answers_are_as_documented(schema: Any, checks: list[Any], tag: str, mode: str) -> None:
     from schemathesis import GenerationMode
 
