@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +12,8 @@ import torch.nn.functional as F
 
 from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
+
+pytestmark = pytest.mark.usefixtures("float64_default")
 
 TASKS = {task.name.split("/")[-1]: task for task in shipped("backward").tasks}
 
@@ -39,13 +41,6 @@ class Loaded:
 
 def leaf(value: torch.Tensor) -> torch.Tensor:
     return value.detach().clone().requires_grad_()
-
-
-@pytest.fixture(autouse=True)
-def _in_double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def gelu(task: Loaded) -> Outputs:

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from kernelforge.tasks import load_task, size_source
+from tests.tasks import reference_cases
 
-Arrays = list[Any]
-
-
-def module_of(name: str) -> SimpleNamespace:
-    names: dict[str, Any] = {}
-    exec(compile(size_source(load_task(f"hpc/{name}"), "hidden_tiny"), f"{name}.py", "exec"), names)
-    return SimpleNamespace(**names)
-
-
-def run(name: str, seed: int = 3) -> tuple[SimpleNamespace, Arrays, Arrays]:
-    """The task's module at its tiny size, its inputs, and the outputs: arrays, floating ones in float64."""
-    task = module_of(name)
-    torch.manual_seed(seed)
-    inputs = [value.double() if value.is_floating_point() else value for value in task.get_inputs()]
-    with torch.no_grad():
-        result = task.Model(*task.get_init_inputs())(*inputs)
-    outputs = result if isinstance(result, tuple) else (result,)
-    return task, [value.numpy() for value in inputs], [value.numpy() for value in outputs]
+module_of = partial(reference_cases.module_of, "hpc")
+run = partial(reference_cases.run, "hpc")
 
 
 def test_axpy_adds_and_axpy_dot_does_so_in_place() -> None:
@@ -50,7 +34,7 @@ def test_gemv_and_gemm_scale_both_terms() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_sparse_product_is_that_of_the_dense_matrix(seed: int) -> None:
-    task, (row_start, columns, values, x), (got,) = run("spmv_csr", seed)
+    task, (row_start, columns, values, x), (got,) = run("spmv_csr", seed=seed)
     dense = np.zeros((task.ROWS, task.COLS))
     for row in range(task.ROWS):
         for index in range(row_start[row], row_start[row + 1]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from kernelforge.tasks import load_suite, size_source
+from tests.tasks import reference_cases
 
 Array = npt.NDArray[Any]
 Module = SimpleNamespace
 Formula = Callable[..., Any]
+
+module_of = partial(reference_cases.module_of, "level1")
 
 FORMULAS: dict[str, Formula] = {}
 
@@ -29,17 +32,6 @@ def formula(name: str) -> Callable[[Formula], Formula]:
         return function
 
     return register
-
-
-def module_of(name: str, size: str = "hidden_tiny") -> Module:
-    (task,) = (task for task in load_suite("level1") if task.name == name)
-    names: dict[str, Any] = {}
-    exec(compile(size_source(task, size), f"{name}.py", "exec"), names)
-    return SimpleNamespace(**names)
-
-
-def as_double(value: Any) -> Any:
-    return value.double() if isinstance(value, torch.Tensor) and value.is_floating_point() else value
 
 
 def as_array(value: Any) -> Any:
@@ -344,7 +336,7 @@ def test_a_reference_follows_its_formula(name: str) -> None:
         for weight in model.parameters():
             weight.add_(torch.randn_like(weight), alpha=0.3)
     weights = {key: as_array(value).copy() for key, value in model.state_dict().items()}
-    inputs = [as_double(value) for value in task.get_inputs()]
+    inputs = reference_cases.in_double(task.get_inputs())
     want = FORMULAS[name](task, weights, *map(as_array, inputs))
     got = model(*inputs)
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]

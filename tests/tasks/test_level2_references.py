@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 
 from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
+
+pytestmark = pytest.mark.usefixtures("float64_default")
 
 TASKS = {task.name: task for task in shipped("level2")}
 
@@ -296,13 +298,6 @@ FORMULAS: dict[str, Callable[[Loaded], Array | list[Array]]] = {
     ),
     "dilated_conv1d_gate_residual": dilated_conv1d_gate_residual,
 }
-
-
-@pytest.fixture(autouse=True)
-def _in_double() -> Iterator[None]:
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(torch.float32)
 
 
 def test_every_task_has_a_formula_here() -> None:

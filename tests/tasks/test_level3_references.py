@@ -9,36 +9,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
+from tests.tasks.reference_cases import ReferenceCase, softmax
 
 SUITE = shipped("level3")
 erf = np.vectorize(math.erf)
 
 
-class Case:
-    """A task's model and inputs in float64, weights off their first values, and what it gives."""
+class Case(ReferenceCase):
+    """A case with weights off their first values."""
 
     def __init__(self, name: str) -> None:
-        self.module: dict[str, Any] = {}
-        exec(size_source(SUITE.task(name), "hidden_tiny"), self.module)
-        torch.manual_seed(0)
-        self.model = self.module["Model"](*self.module["get_init_inputs"]()).double()
-        with torch.no_grad():
-            for parameter in self.model.parameters():
-                parameter.add_(torch.randn_like(parameter) * 0.1)
-            for norm in self.model.modules():
-                if isinstance(norm, torch.nn.BatchNorm2d) and norm.running_mean is not None:
-                    norm.running_mean.normal_()
-                    norm.running_var.uniform_(0.5, 1.5)
-            drawn = [value.double() if value.is_floating_point() else value for value in self.module["get_inputs"]()]
-            result = self.model(*drawn)
-        self.inputs = [value.numpy() for value in drawn]
-        self.w = {name: value.detach().numpy() for name, value in self.model.state_dict().items()}
-        self.outputs = [value.numpy() for value in (result if isinstance(result, tuple) else (result,))]
+        super().__init__("level3", name)
 
-    def __getattr__(self, name: str) -> Any:
-        return self.module[name]
+    def prepare(self) -> None:
+        for parameter in self.model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+        for norm in self.model.modules():
+            if isinstance(norm, torch.nn.BatchNorm2d) and norm.running_mean is not None:
+                norm.running_mean.normal_()
+                norm.running_var.uniform_(0.5, 1.5)
 
     def linear(self, name: str, x: np.ndarray) -> np.ndarray:
         return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0.0)
@@ -91,11 +81,6 @@ def silu(x: np.ndarray) -> np.ndarray:
 
 def gelu(x: np.ndarray) -> np.ndarray:
     return 0.5 * x * (1.0 + erf(x / math.sqrt(2.0)))
-
-
-def softmax(values: np.ndarray) -> np.ndarray:
-    powers = np.exp(values - values.max())
-    return powers / powers.sum()
 
 
 def attention(q: np.ndarray, k: np.ndarray, v: np.ndarray, heads: int, seen: Any) -> np.ndarray:

@@ -3,51 +3,26 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
+from tests.tasks.reference_cases import ReferenceCase, softmax
 
 SUITE = shipped("llm")
 SEEDS = (0, 1, 2)
 
 each_seed = pytest.mark.parametrize("seed", SEEDS)
-
-
-class Case:
-    """A task's model and inputs in float64, and what it gives. Constants of its file are attributes."""
-
-    def __init__(self, name: str, seed: int = 0) -> None:
-        self.module: dict[str, Any] = {}
-        exec(size_source(SUITE.task(name), "hidden_tiny"), self.module)
-        torch.manual_seed(seed)
-        self.model = self.module["Model"](*self.module["get_init_inputs"]()).double()
-        drawn = self.module["get_inputs"]()
-        doubled = [value.double() if value.is_floating_point() else value for value in drawn]
-        self.inputs = [value.numpy().copy() for value in doubled]
-        self.weights = {name: value.detach().numpy() for name, value in self.model.state_dict().items()}
-        with torch.no_grad():
-            result = self.model(*doubled)
-        self.outputs = [value.numpy() for value in (result if isinstance(result, tuple) else (result,))]
-        self.after = [value.numpy() for value in doubled]
-
-    def __getattr__(self, name: str) -> Any:
-        return self.module[name]
+Case = partial(ReferenceCase, "llm")
 
 
 def same(got: np.ndarray, want: np.ndarray) -> None:
     assert got.shape == want.shape
     np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
-
-
-def softmax(values: np.ndarray) -> np.ndarray:
-    powers = np.exp(values - values.max())
-    return powers / powers.sum()
 
 
 def silu(value: float) -> float:
@@ -70,7 +45,7 @@ def test_rmsnorm_gives_the_normalised_sum_and_the_sum() -> None:
     total = case.inputs[0] + case.inputs[1]
     for row in range(case.TOKENS):
         root = math.sqrt(sum(value**2 for value in total[row]) / case.HIDDEN + case.EPS)
-        same(case.outputs[0][row], total[row] / root * case.weights["weight"])
+        same(case.outputs[0][row], total[row] / root * case.w["weight"])
     same(case.outputs[1], total)
 
 
@@ -304,7 +279,7 @@ def test_verification_takes_the_lowest_of_equal_tokens() -> None:
 def test_a_convolution_step_uses_the_newest_input_and_forgets_the_oldest() -> None:
     case = Case("causal_conv1d_update")
     x, state = case.inputs
-    weight, bias = case.weights["weight"], case.weights["bias"]
+    weight, bias = case.w["weight"], case.w["bias"]
     for b, c in np.ndindex(x.shape):
         window = [*state[b, c], x[b, c]]
         total = sum(w * value for w, value in zip(weight[c], window, strict=True)) + bias[c]
@@ -315,7 +290,7 @@ def test_a_convolution_step_uses_the_newest_input_and_forgets_the_oldest() -> No
 def test_a_state_space_step_decays_adds_and_reads() -> None:
     case = Case("selective_state_update")
     state, x, dt, b, c = case.inputs
-    weights = case.weights
+    weights = case.w
     for batch, head, p in np.ndindex(x.shape):
         step = math.log1p(math.exp(dt[batch, head] + weights["dt_bias"][head]))
         decay = math.exp(-step * math.exp(weights["a_log"][head]))

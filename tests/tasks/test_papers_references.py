@@ -5,7 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 from collections import Counter
-from types import SimpleNamespace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,30 +13,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernelforge.tasks import load_task, size_source
+from tests.tasks import reference_cases
 
-Arrays = list[Any]
-
-
-def module_of(name: str, size: str = "hidden_tiny") -> SimpleNamespace:
-    names: dict[str, Any] = {}
-    exec(compile(size_source(load_task(f"papers/{name}"), size), f"{name}.py", "exec"), names)
-    return SimpleNamespace(**names)
-
-
-def run(
-    name: str, *inputs: torch.Tensor, seed: int = 3, size: str = "hidden_tiny"
-) -> tuple[SimpleNamespace, Arrays, Arrays]:
-    """The task's module, its inputs (or those given) and the outputs: arrays, floating ones in float64."""
-    task = module_of(name, size)
-    torch.manual_seed(seed)
-    drawn = [value.double() if value.is_floating_point() else value for value in inputs or task.get_inputs()]
-    model = task.Model(*task.get_init_inputs()).double()
-    task.parameters = {key: value.detach().numpy() for key, value in model.named_parameters()}
-    with torch.no_grad():
-        result = model(*drawn)
-    outputs = result if isinstance(result, tuple) else (result,)
-    return task, [value.numpy() for value in drawn], [value.numpy() for value in outputs]
+module_of = partial(reference_cases.module_of, "papers")
+run = partial(reference_cases.run, "papers")
 
 
 def sigmoid(x: Any) -> Any:
