@@ -168,17 +168,24 @@ def test_a_lasting_failure_to_look_reaches_who_waits(connect):
         model.complete(ask("one"))
 
 
-def test_a_batch_that_nobody_waits_for_is_cancelled(connect):
+@pytest.mark.parametrize(
+    ("options", "reached", "cancelled"),
+    [
+        pytest.param({"batch_polls": 10**9}, lambda server, model: server.batches, [True], id="submitted"),
+        pytest.param({"gather_seconds": 30}, lambda server, model: model._waiting, [], id="never sent"),
+    ],
+)
+def test_a_call_that_stops_cancels_its_batch(connect, options, reached, cancelled):
     halt = []
-    server, model = connect(echo, stopped=lambda: bool(halt), batch_polls=10**9)
+    server, model = connect(echo, stopped=lambda: bool(halt), **options)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(model.complete, ask("one"))
-        until(lambda: server.batches)
+        until(lambda: reached(server, model))
         halt.append(True)
         with pytest.raises(BudgetExhausted):
             waiting.result(timeout=60)
     model.close()
-    assert [batch.cancelled for batch in server.batches.values()] == [True]
+    assert [batch.cancelled for batch in server.batches.values()] == cancelled
 
 
 def test_a_batch_that_is_just_being_submitted_is_cancelled_too(connect):
@@ -194,19 +201,6 @@ def test_a_batch_that_is_just_being_submitted_is_cancelled_too(connect):
         accepting.set()
         closing.result(timeout=60)
     assert [batch.cancelled for batch in server.batches.values()] == [True]
-
-
-def test_a_call_that_stops_before_its_batch_is_sent_is_never_sent(connect):
-    halt = []
-    server, model = connect(echo, stopped=lambda: bool(halt), gather_seconds=30)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(model.complete, ask("one"))
-        until(lambda: model._waiting)
-        halt.append(True)
-        with pytest.raises(BudgetExhausted):
-            waiting.result(timeout=60)
-    model.close()
-    assert not server.batches
 
 
 @pytest.mark.parametrize("text", ["openai:m?base_url=http://localhost:1/v1", "anthropic:m?base_url=http://localhost:1"])

@@ -46,28 +46,22 @@ def test_a_folder_holds_every_page_all_data_all_assets_and_its_mark(site: Site, 
     assert result["index.html"].decode() == site.render("index.html")
 
 
-def test_processes_write_the_same_as_one(site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(write, "_SHARED_FROM", 2)
-    monkeypatch.setattr(write, "_PART", 5)
-    size = write_folder(site, tmp_path / "shared", processes=2)
-    assert tree_of(tmp_path / "shared") == tree_of(report)
-    assert size == sum(map(len, tree_of(report).values()))
-
-
-def test_processes_that_do_not_live_are_done_without(
-    site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(write, "_SHARED_FROM", 2)
-    monkeypatch.setattr(write, "_PART", 5)
-    monkeypatch.setattr(write, "_write_kept", die_at_once)
-    size = write_folder(site, tmp_path / "alone", processes=2)
-    assert tree_of(tmp_path / "alone") == tree_of(report)
-    assert size == sum(map(len, tree_of(report).values()))
-
-
 def die_at_once(paths: Sequence[str]) -> int:
     os.kill(os.getpid(), signal.SIGKILL)
     return len(paths)
+
+
+@pytest.mark.parametrize("dying", [False, True])
+def test_processes_write_the_same_as_one_even_if_they_die(
+    site: Site, report: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dying: bool
+):
+    monkeypatch.setattr(write, "_SHARED_FROM", 2)
+    monkeypatch.setattr(write, "_PART", 5)
+    if dying:
+        monkeypatch.setattr(write, "_write_kept", die_at_once)
+    size = write_folder(site, tmp_path / "shared", processes=2)
+    assert tree_of(tmp_path / "shared") == tree_of(report)
+    assert size == sum(map(len, tree_of(report).values()))
 
 
 def test_a_new_report_takes_the_place_of_the_old_one_and_leaves_nothing_beside_it(report: Path):
