@@ -1,8 +1,8 @@
-"""Everything that must hold before a change lands: lint, format, types, tests. Stops at the first that does not.
+"""Check a change before it lands: lint, language, format, types, tests. Stops at the first step that fails.
 
 Usage: python .ci/check.py [--step NAME] [arguments for pytest]
 
-With ``--step`` (lint, format, types or tests) that one step runs alone.
+With ``--step`` (lint, language, format, types or tests) that one step runs alone.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS = str((os.cpu_count() or 1) + 1)
 STEPS = {
-    "lint": ["ruff", "check", "."],
-    "format": ["ruff", "format", "--check", "."],
-    "types": ["mypy"],
+    "lint": ["-m", "ruff", "check", "."],
+    "language": [".ci/plain_english.py"],
+    "format": ["-m", "ruff", "format", "--check", "."],
+    "types": ["-m", "mypy"],
     # One worker more than cores, since tests wait for jailed children; a module's tests share its warm processes, so a
     # file stays with one worker. Files go out in their order: by number of tests, the few that take longest would
     # come last and hold up one worker alone.
-    "tests": ["pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
+    "tests": ["-m", "pytest", "-q", "--durations=10", "-n", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder"],
 }
 FOLDERS = [
     os.path.dirname(spec.origin)
@@ -54,7 +55,7 @@ def main(arguments: list[str]) -> int:
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         start = time.monotonic()
         beside = start_beside_types(arguments) if name == "types" else None
-        code = subprocess.run([sys.executable, "-m", *command, *extra], cwd=ROOT, check=False).returncode
+        code = subprocess.run([sys.executable, *command, *extra], cwd=ROOT, check=False).returncode
         if beside and code != 0:
             os.killpg(beside.pid, signal.SIGTERM)
         if beside:

@@ -11,7 +11,7 @@ from tests.agents.prompt_samples import GOLDEN, SAMPLES, golden_text
 @pytest.mark.parametrize("name", SAMPLES)
 def test_a_prompt_is_as_agreed(name: str) -> None:
     agreed = (GOLDEN / f"{name}.md").read_text(encoding="utf-8")
-    assert golden_text(SAMPLES[name]()) == agreed, "meant so? then run: python tests/agents/write_golden.py"
+    assert golden_text(SAMPLES[name]()) == agreed, "meant so? then run: python -m tests.agents.write_golden"
 
 
 def test_every_prompt_has_a_sample_and_every_golden_file_a_prompt() -> None:

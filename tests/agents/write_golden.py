@@ -1,17 +1,11 @@
-"""Writes the golden prompts again: ``python tests/agents/write_golden.py``, after a template was changed on purpose."""
+"""Write the golden prompts again, after a deliberate change of a template: ``python -m tests.agents.write_golden``."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
-TESTS = Path(__file__).resolve().parents[1]
+from tests.agents.prompt_samples import GOLDEN, SAMPLES, golden_text
 
 
 def main() -> None:
-    sys.path[:0] = [str(TESTS), str(TESTS.parent), str(TESTS / "agents")]
-    from tests.agents.prompt_samples import GOLDEN, SAMPLES, golden_text
-
     GOLDEN.mkdir(exist_ok=True)
     for old in GOLDEN.glob("*.md"):
         old.unlink()
