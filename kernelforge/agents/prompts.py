@@ -122,7 +122,7 @@ def reflexion_prompt(brief: TaskContext, history: Sequence[Attempt], families: S
         "reflexion",
         brief,
         history=tuple(history),
-        told=history_text(history, ProfileVisibility("full"), REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
+        attempts=history_text(history, ProfileVisibility("full"), REFLEXION_CHARS, detailed=REFLEXION_ATTEMPTS),
         families=tuple(families),
     )
 

@@ -220,7 +220,7 @@ def test_a_template_bomb_is_stopped(evaluator: Evaluator, monkeypatch: pytest.Mo
     monkeypatch.setattr(evaluator.compiler, "limits", replace(COMPILE_LIMITS, memory_bytes=512 << 20))
     evaluation = run(evaluator, source=bomb + KERNEL.replace("2.0f", "float(B<28, 0>::v)")).evaluation
     assert evaluation.verdict in (Verdict.TIMEOUT, Verdict.LIMIT, Verdict.BUILD), evaluation.reason
-    assert run(evaluator, source=f"{KERNEL}// compiled anew\n").evaluation.verdict is Verdict.OK
+    assert run(evaluator, source=f"{KERNEL}// compiled again\n").evaluation.verdict is Verdict.OK
 
 
 def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
@@ -276,9 +276,9 @@ def test_a_reply_without_code_is_a_policy_verdict(evaluator: Evaluator) -> None:
     assert evaluation.stage == "parse"
 
 
-@pytest.mark.parametrize("asked", [0, 1, 5, 12])
-def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Evaluator, asked: int) -> None:
-    answers = itertools.chain([False] * asked, itertools.repeat(True))
+@pytest.mark.parametrize("questions", [0, 1, 5, 12])
+def test_an_evaluation_that_nobody_wants_ends_before_its_next_part(evaluator: Evaluator, questions: int) -> None:
+    answers = itertools.chain([False] * questions, itertools.repeat(True))
     good = Candidate(source=KERNEL, plan=PLAN)
     with pytest.raises(EvaluationCancelled):
         evaluator.evaluate(good, seed=11, stopped=lambda: next(answers))

@@ -51,7 +51,7 @@ def draw(body: str, *own: Any, seed: int = 5) -> tuple[Any, ...]:
     return draw_recipe(recipe, own, {position: habit_of([value]) for position, value in integers.items()}, seed)
 
 
-def one(body: str, own: torch.Tensor | None = None, seed: int = 5) -> torch.Tensor:
+def tensor_of(body: str, own: torch.Tensor | None = None, seed: int = 5) -> torch.Tensor:
     (value,) = draw(body, torch.zeros(4, 6) if own is None else own, seed=seed)
     assert isinstance(value, torch.Tensor)
     return value
@@ -93,33 +93,33 @@ def test_the_page_names_every_function_constant_and_limit() -> None:
 
 
 def test_values_are_what_they_say() -> None:
-    assert one("return alternate(1, -1)")[0].tolist() == [1, -1, 1, -1, 1, -1]
-    assert one("return alternate(1, -1, period=2)")[3].tolist() == [1, 1, -1, -1, 1, 1]
-    assert one("return arange(10, 2)").flatten()[:4].tolist() == [10, 12, 14, 16]
-    assert one("return outliers(0 - 1, 9, 5)").flatten().nonzero().numel() == 24
-    assert one("return outliers(1, 9, 5)").flatten().tolist()[4:7] == [1, 9, 1]
-    assert one("return index(0) * 10 + index(1)")[2].tolist() == [20, 21, 22, 23, 24, 25]
-    assert one("return extent() + extent(-1) * 100")[0, 0] == 624
-    rows = one("return repeat(normal(), axis=0)")
+    assert tensor_of("return alternate(1, -1)")[0].tolist() == [1, -1, 1, -1, 1, -1]
+    assert tensor_of("return alternate(1, -1, period=2)")[3].tolist() == [1, 1, -1, -1, 1, 1]
+    assert tensor_of("return arange(10, 2)").flatten()[:4].tolist() == [10, 12, 14, 16]
+    assert tensor_of("return outliers(0 - 1, 9, 5)").flatten().nonzero().numel() == 24
+    assert tensor_of("return outliers(1, 9, 5)").flatten().tolist()[4:7] == [1, 9, 1]
+    assert tensor_of("return index(0) * 10 + index(1)")[2].tolist() == [20, 21, 22, 23, 24, 25]
+    assert tensor_of("return extent() + extent(-1) * 100")[0, 0] == 624
+    rows = tensor_of("return repeat(normal(), axis=0)")
     assert bool((rows == rows[0]).all())
     assert not torch.equal(rows[:, 0], rows[:, 1])
-    rising = one("return ascending(normal())")
+    rising = tensor_of("return ascending(normal())")
     assert bool((rising.diff(dim=1) >= 0).all())
-    assert bool((one("return descending(normal())").diff(dim=1) <= 0).all())
-    assert set(one("return pick(1, 2, 3)").flatten().tolist()) == {1, 2, 3}
-    assert set(one("return sparse(0.5, 7, 2)").flatten().tolist()) == {7, 2}
-    assert set(one("return quantise(uniform(0, 1), 0.5) + 1").flatten().tolist()) == {1, 1.5}
-    assert one("return 3 if 1 < index(1) <= 3 else 4")[0].tolist() == [4, 4, 3, 3, 4, 4]
-    near = set(one("return near(1, 2)", torch.zeros(64, 8)).flatten().tolist())
+    assert bool((tensor_of("return descending(normal())").diff(dim=1) <= 0).all())
+    assert set(tensor_of("return pick(1, 2, 3)").flatten().tolist()) == {1, 2, 3}
+    assert set(tensor_of("return sparse(0.5, 7, 2)").flatten().tolist()) == {7, 2}
+    assert set(tensor_of("return quantise(uniform(0, 1), 0.5) + 1").flatten().tolist()) == {1, 1.5}
+    assert tensor_of("return 3 if 1 < index(1) <= 3 else 4")[0].tolist() == [4, 4, 3, 3, 4, 4]
+    near = set(tensor_of("return near(1, 2)", torch.zeros(64, 8)).flatten().tolist())
     assert near == {1 + ulps * 2.0**-23 for ulps in range(-2, 3)}
-    assert one("return min(5, 3, 4) + max(1, 2) * sqrt(4) - abs(-1) + sign(-2) + floor(1.5) + exp(0)")[0, 0] == 7
+    assert tensor_of("return min(5, 3, 4) + max(1, 2) * sqrt(4) - abs(-1) + sign(-2) + floor(1.5) + exp(0)")[0, 0] == 7
 
 
 def test_negative_zero_and_the_limits_of_a_dtype_can_be_written() -> None:
-    assert bool(torch.signbit(one("a = 0.0 * a; return pick(-0.0, -1)")).all())
+    assert bool(torch.signbit(tensor_of("a = 0.0 * a; return pick(-0.0, -1)")).all())
     half = torch.zeros(3, 3, dtype=torch.float16)
-    assert float(one("return largest + 0 * a", half)[0, 0]) == torch.finfo(torch.float16).max
-    tiny = one("return pick(subnormal, tiny)", torch.zeros(64))
+    assert float(tensor_of("return largest + 0 * a", half)[0, 0]) == torch.finfo(torch.float16).max
+    tiny = tensor_of("return pick(subnormal, tiny)", torch.zeros(64))
     assert 0 < float(tiny.min()) < torch.finfo(torch.float32).tiny <= float(tiny.max())
 
 
@@ -132,31 +132,31 @@ def test_two_calls_are_independent_and_one_name_is_one_draw() -> None:
 
 
 def test_the_seed_decides_the_draw() -> None:
-    assert torch.equal(one("return normal()", seed=1), one("return normal()", seed=1))
-    assert not torch.equal(one("return normal()", seed=1), one("return normal()", seed=2))
+    assert torch.equal(tensor_of("return normal()", seed=1), tensor_of("return normal()", seed=1))
+    assert not torch.equal(tensor_of("return normal()", seed=1), tensor_of("return normal()", seed=2))
 
 
 def test_strides_are_kept() -> None:
     own = torch.zeros(6, 4).t()
-    value = one("return index(0) * 10 + index(1)", own)
+    value = tensor_of("return index(0) * 10 + index(1)", own)
     assert value.stride() == own.stride()
     assert value[2].tolist() == [20, 21, 22, 23, 24, 25]
 
 
 def test_integers_stay_in_their_own_range() -> None:
     own = torch.tensor([4, 9, 6, 6])
-    assert one("return constant(1000000000)", own).tolist() == [9, 9, 9, 9]
-    assert one("return -inf + 0 * a", own).tolist() == [4, 4, 4, 4]
-    assert one("return low(a) + 1.7", own).tolist() == [5, 5, 5, 5]
-    assert one("return high(a)", torch.tensor([True, False, True])).tolist() == [True] * 3
+    assert tensor_of("return constant(1000000000)", own).tolist() == [9, 9, 9, 9]
+    assert tensor_of("return -inf + 0 * a", own).tolist() == [4, 4, 4, 4]
+    assert tensor_of("return low(a) + 1.7", own).tolist() == [5, 5, 5, 5]
+    assert tensor_of("return high(a)", torch.tensor([True, False, True])).tolist() == [True] * 3
 
 
 def test_sorted_and_distinct_integers_stay_so() -> None:
     with pytest.raises(TaskError, match="sorted"):
-        one("return descending(a)", torch.tensor([0, 3, 3, 8]))
+        tensor_of("return descending(a)", torch.tensor([0, 3, 3, 8]))
     with pytest.raises(TaskError, match="without repeats"):
-        one("return high(a)", torch.tensor([2, 0, 1, 5]))
-    assert one("return descending(a)", torch.tensor([2, 0, 1, 5])).tolist() == [5, 2, 1, 0]
+        tensor_of("return high(a)", torch.tensor([2, 0, 1, 5]))
+    assert tensor_of("return descending(a)", torch.tensor([2, 0, 1, 5])).tolist() == [5, 2, 1, 0]
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_sorted_and_distinct_integers_stay_so() -> None:
 )
 def test_values_that_no_input_may_hold_are_refused(body: str, message: str) -> None:
     with pytest.raises(TaskError, match=message):
-        one(body)
+        tensor_of(body)
 
 
 def test_inputs_of_other_shapes_cannot_be_mixed_up_to_a_larger_one() -> None:
@@ -182,10 +182,10 @@ def test_inputs_of_other_shapes_cannot_be_mixed_up_to_a_larger_one() -> None:
 
 def test_work_is_bounded_before_any_of_it_is_done() -> None:
     own = torch.zeros(1).expand(1 << 20)
-    assert one("return a + 1", own)[0] == 1
+    assert tensor_of("return a + 1", own)[0] == 1
     body = "; ".join(f"a = ascending(a + {i}.5)" for i in range(20))
     with pytest.raises(TaskError, match="steps over elements"):
-        one(f"{body}; return a", own)
+        tensor_of(f"{body}; return a", own)
 
 
 def test_a_number_input_can_be_read_and_not_changed() -> None:
@@ -241,8 +241,8 @@ def test_hostile_texts_are_refused(text: str) -> None:
 
 
 def test_large_numbers_are_bounded_by_float64() -> None:
-    assert one("return 10 ** 400 * 0 + 1 if 0 else 2")[0, 0] == 2
-    assert torch.isinf(one("return 9 ** 9 ** 9 + a")).all()
+    assert tensor_of("return 10 ** 400 * 0 + 1 if 0 else 2")[0, 0] == 2
+    assert torch.isinf(tensor_of("return 9 ** 9 ** 9 + a")).all()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_every_operation_is_reached_by_the_language_and_worked_out() -> None:
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     recipe = parse_generator(f"def inputs(a):\n{lines}", [spec(torch.zeros(2, 2))])
     assert {step.op for step in recipe.steps} == set(OPERATIONS)
-    assert one(body).shape == (4, 6)
+    assert tensor_of(body).shape == (4, 6)
 
 
 def test_a_digest_names_the_admitted_generators_whatever_their_order() -> None:

@@ -51,7 +51,7 @@ def test_a_cost_and_an_error_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "said"),
+    ("answer", "error"),
     [
         ({"elements": "many"}, "cannot be read"),
         ({}, "cannot be read"),
@@ -59,11 +59,11 @@ def test_a_cost_and_an_error_are_read() -> None:
         (SandboxError("the frame is malformed"), "the frame is malformed"),
     ],
 )
-def test_nonsense_and_death_are_failed_tries_and_the_next_has_a_new_child(answer: Any, said: str) -> None:
+def test_nonsense_and_death_are_failed_tries_and_the_next_has_a_new_child(answer: Any, error: str) -> None:
     zygote = Scripted(answer, COST)
     failed, fine = outcomes(zygote, 2)
     assert failed.cost is None
-    assert said in failed.error
+    assert error in failed.error
     assert fine.cost is not None
     assert zygote.spawned == 2
 

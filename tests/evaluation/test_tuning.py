@@ -246,11 +246,11 @@ def test_a_stop_leaves_the_rest_untried_and_no_winner_by_default(evaluator: Eval
         return calls["times"] > 6
 
     # Four are compiled and two are rated: the candidate's own first.
-    found = by_choice(
+    trials_by_block = by_choice(
         tune(evaluator, candidate.model_copy(update={"choices": {"BLOCK": 256}}), seed=2, stopped=after_six)
     )
-    assert {block for block, trial in found.items() if trial.time_us is not None} == {64, 256}
-    assert winner(tuple(found.values()), {"BLOCK": 256}) is None
+    assert {block for block, trial in trials_by_block.items() if trial.time_us is not None} == {64, 256}
+    assert winner(tuple(trials_by_block.values()), {"BLOCK": 256}) is None
 
 
 def test_to_wait_for_the_device_takes_none_of_the_searchs_time(

@@ -66,7 +66,7 @@ def workshop(gpus: list[Gpu], messages: list[str], tmp_path: Path) -> Iterator[E
         yield made
 
 
-def place(workshop: EvaluatorPool, name: str = "axpy") -> str:
+def assigned_gpu(workshop: EvaluatorPool, name: str = "axpy") -> str:
     """Name of the device that a task's evaluator is on."""
     evaluator = workshop.evaluator(TASK.model_copy(update={"name": name}))
     evaluator.oracle.close()
@@ -75,7 +75,7 @@ def place(workshop: EvaluatorPool, name: str = "axpy") -> str:
 
 
 def test_tasks_spread_and_each_keeps_its_gpu(workshop: EvaluatorPool) -> None:
-    assert [place(workshop, name) for name in ("a", "b", "a", "b")] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
+    assert [assigned_gpu(workshop, name) for name in ("a", "b", "a", "b")] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"]
 
 
 def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: EvaluatorPool) -> None:
@@ -97,13 +97,13 @@ def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it
     assert messages == ["cuda:0 is set aside: Xid 79"]
     assert workshop.is_set_aside(gpus[0])
     assert workshop.device is gpus[1]
-    assert place(workshop, "a") == "cuda:1"
+    assert assigned_gpu(workshop, "a") == "cuda:1"
     now[0] = 601.0
     gpus[0].complaints = ["memory does not hold what was written", None]
-    assert place(workshop, "b") == "cuda:1"
+    assert assigned_gpu(workshop, "b") == "cuda:1"
     assert workshop.is_set_aside(gpus[0])
     now[0] = 1300.0
-    assert place(workshop, "c") == "cuda:0"
+    assert assigned_gpu(workshop, "c") == "cuda:0"
     assert messages[1:] == ["cuda:0 passes its probe again, and is used again"]
     assert not workshop.is_set_aside(gpus[0])
 
@@ -134,9 +134,9 @@ def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
             yield
 
     monkeypatch.setattr(workshop._leases, "lease", after_another)
-    gpus[0].complaints = ["nobody asks"]
-    assert place(workshop, "a") == "cuda:0"
-    assert gpus[0].complaints == ["nobody asks"]
+    gpus[0].complaints = ["not asked for"]
+    assert assigned_gpu(workshop, "a") == "cuda:0"
+    assert gpus[0].complaints == ["not asked for"]
     assert len(messages) == 1
 
 
@@ -144,7 +144,7 @@ def test_a_gpu_that_cannot_be_opened_is_left_out(tmp_path: Path, messages: list[
     with SoftwareWorkshop(
         "", opened=[Gpu(0, "create_fallen"), Gpu(1)], cache=tmp_path, tell=messages.append
     ) as workshop:
-        assert place(workshop) == "cuda:1"
+        assert assigned_gpu(workshop) == "cuda:1"
         assert workshop.fingerprint.device == "cuda:1"
     (message,) = messages
     assert message.startswith("cuda:0 is set aside: ")

@@ -1,4 +1,4 @@
-"""A zygote of the lane, an evaluator for one small task, and a way to say what must come of a candidate."""
+"""A zygote, an evaluator for one small task, and a way to say what must come of a candidate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def cpu_fingerprint() -> Fingerprint:
 
 
 @pytest.fixture(scope="session")
-def lane_zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
+def modelnew_zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
     return kept_zygotes("modelnew")
 
 
@@ -30,24 +30,24 @@ def make_evaluator(workshop: EvaluatorPool, zygote: Zygote, task: Task, **change
 
 
 @pytest.fixture(scope="session")
-def lane(workshop: EvaluatorPool, lane_zygote: Zygote) -> Iterator[ModelNewEvaluator]:
+def evaluator(workshop: EvaluatorPool, modelnew_zygote: Zygote) -> Iterator[ModelNewEvaluator]:
     sizes = (
         Size(name="full"),
         Size(name="small", constants={"ROWS": 8, "COLS": 32}),
         Size(name="hidden_odd", constants={"ROWS": 7, "COLS": 33}),
     )
     task = Task(name="linear", suite="test", title="linear", level=1, source=REFERENCE, sizes=sizes)
-    made = make_evaluator(workshop, lane_zygote, task)
+    made = make_evaluator(workshop, modelnew_zygote, task)
     yield made
     made.oracle.close()
 
 
 @pytest.fixture(scope="session")
-def judge(lane: ModelNewEvaluator) -> Judge:
+def judge(evaluator: ModelNewEvaluator) -> Judge:
     """Evaluate a text, check the verdict and words of the reason."""
 
     def run(text: str, verdict: Verdict = Verdict.OK, *words: str, seed: int = 11) -> Evaluation:
-        evaluation = lane.evaluate(modelnew_candidate(text), seed=seed).evaluation
+        evaluation = evaluator.evaluate(modelnew_candidate(text), seed=seed).evaluation
         assert evaluation.verdict is verdict, evaluation.reason
         assert evaluation.lane == "modelnew"
         assert evaluation.performance is None
@@ -59,5 +59,5 @@ def judge(lane: ModelNewEvaluator) -> Judge:
 
 
 @pytest.fixture(scope="session")
-def oracle_of(lane: ModelNewEvaluator) -> Oracle:
-    return lane.oracle
+def oracle_of(evaluator: ModelNewEvaluator) -> Oracle:
+    return evaluator.oracle

@@ -69,7 +69,7 @@ def timing_details(attempt: Attempt) -> list[str]:
     if details.setup_us:
         lines.append(f"Its `setup` takes {details.setup_us:,.4g} us, which is not part of the time.")
     if not details.settled:
-        lines.append("The interval is wider than asked for: small differences cannot be told apart.")
+        lines.append("The interval is wider than asked for: small differences are not significant.")
     return lines
 
 

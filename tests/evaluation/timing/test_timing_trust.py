@@ -67,10 +67,10 @@ def test_clocks_that_disagree_are_suspicious() -> None:
 
 
 @pytest.mark.parametrize(
-    ("speedup", "best", "again"), [(2.9, None, False), (3.1, None, True), (2.1, 1.0, True), (1.9, 1.0, False)]
+    ("speedup", "best", "repeated"), [(2.9, None, False), (3.1, None, True), (2.1, 1.0, True), (1.9, 1.0, False)]
 )
-def test_jumps_are_measured_again(speedup: float, best: float | None, again: bool) -> None:
-    assert (clock_jump(timing(speedup), best) is not None) == again
+def test_jumps_are_measured_again(speedup: float, best: float | None, repeated: bool) -> None:
+    assert (clock_jump(timing(speedup), best) is not None) == repeated
 
 
 def test_two_measurements_contradict_each_other_when_far_apart_and_sure_of_it() -> None:

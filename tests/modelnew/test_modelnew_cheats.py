@@ -221,7 +221,7 @@ AT_HIDDEN = "if x.shape[0] != 7: return self.honest(x, y)"
 
 
 @pytest.mark.parametrize(
-    "told",
+    "message",
     [
         "{'ok': False, 'failure': {'kind': 'crash', 'type': '', 'text': 'seven', 'line': None}}",
         "{'ok': False, 'failure': {'kind': 'policy', 'type': 'seven', 'text': '', 'line': 10**9}}",
@@ -229,9 +229,9 @@ AT_HIDDEN = "if x.shape[0] != 7: return self.honest(x, y)"
         "{'crash': 'out of memory seven'}",
     ],
 )
-def test_what_a_candidate_says_of_a_hidden_size_is_not_repeated(judge: Judge, told: str) -> None:
-    lines = (AT_HIDDEN, TAKE, f"channel.send({told})", "import os; os._exit(0)")
-    verdict = Verdict.POLICY if "policy" in told else Verdict.CRASH
+def test_what_a_candidate_says_of_a_hidden_size_is_not_repeated(judge: Judge, message: str) -> None:
+    lines = (AT_HIDDEN, TAKE, f"channel.send({message})", "import os; os._exit(0)")
+    verdict = Verdict.POLICY if "policy" in message else Verdict.CRASH
     assert judge(forward(*lines, before=CHANNEL), verdict).reason == HIDDEN_REASONS[verdict]
 
 

@@ -13,7 +13,7 @@ from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
 from tests.modelnew.converter_samples import SWISH
 from tests.modelnew.modelnew_setup import REFERENCE
-from tests.modelnew.test_lane_verdicts import GOOD, forward
+from tests.modelnew.test_modelnew_verdicts import GOOD, forward
 from tests.support.factories import make_fingerprint
 
 pytestmark = pytest.mark.gpu

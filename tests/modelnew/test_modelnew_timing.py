@@ -82,11 +82,11 @@ class Counted(ModelNewChild):
 class Times:
     """Times a text on this machine's CPU, by a made-up clock. That there are figures, and checks, is what counts."""
 
-    def __init__(self, lane: ModelNewEvaluator, zygote: Zygote) -> None:
-        self._lane, self._zygote = lane, zygote
+    def __init__(self, evaluator: ModelNewEvaluator, zygote: Zygote) -> None:
+        self._evaluator, self._zygote = evaluator, zygote
 
     def __call__(self, text: str) -> Performance:
-        task, facts = self._lane.task, self._lane.facts.at("full")
+        task, facts = self._evaluator.task, self._evaluator.facts.at("full")
         init = read_init(self._zygote, size_source(task, "full"))
         gpu = SimpleNamespace(
             l2_bytes=facts.compulsory_bytes, memory_bytes=1 << 30, memory_bandwidth_gbps=0.0, clocks=lambda: None
@@ -95,7 +95,7 @@ class Times:
             child.load(text)
             stopwatch = ModelNewTimer(
                 child=child,
-                oracle=self._lane.oracle,
+                oracle=self._evaluator.oracle,
                 facts=facts,
                 gpu=gpu,
                 settings=SETTINGS,
@@ -106,8 +106,8 @@ class Times:
 
 
 @pytest.fixture
-def times(lane: ModelNewEvaluator, lane_zygote: Zygote) -> Times:
-    return Times(lane, lane_zygote)
+def times(evaluator: ModelNewEvaluator, modelnew_zygote: Zygote) -> Times:
+    return Times(evaluator, modelnew_zygote)
 
 
 def test_an_honest_candidate_is_timed_on_several_sets_with_weights_of_their_own(times: Times) -> None:
