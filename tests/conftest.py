@@ -154,5 +154,5 @@ def own_leases(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Locks of GPUs in a folder of the module: all software GPUs have one name."""
     folder = tmp_path_factory.mktemp("leases")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("kernelforge.evaluation.pool.lease_folder", lambda: folder)
+        patch.setattr("kernelforge.evaluation.pool.gpu_lock_folder", lambda: folder)
         yield

@@ -88,9 +88,9 @@ def reward_function(scorer: Scorer | None = None) -> Callable[..., float]:
     Args:
         scorer: by default the server of the environment. Its deadline is at most 12 s.
     """
-    whom = scorer or Scorer()
+    scorer_used = scorer or Scorer()
     limit_s = WRAPPER_TIMEOUT_S - _SPARE_S
-    return functools.partial(_reward, replace(whom, deadline_s=min(whom.deadline_s or limit_s, limit_s)))
+    return functools.partial(_reward, replace(scorer_used, deadline_s=min(scorer_used.deadline_s or limit_s, limit_s)))
 
 
 def _reward(

@@ -15,7 +15,7 @@ from kernelforge.adapters.common import Scorer, completion_of, flags, task_of
 
 def reward_function(scorer: Scorer | None = None) -> Callable[[Sequence[str], Sequence[str], Sequence[Any]], Any]:
     """A ``reward_func`` that asks ``scorer``; by default the server of the environment."""
-    whom = scorer or Scorer()
+    scorer_used = scorer or Scorer()
 
     def reward_func(queries: Sequence[str], prompts: Sequence[str], labels: Sequence[Any]) -> dict[str, Any]:
         """Rewards of a batch, as tensors of shape (batch,).
@@ -26,7 +26,7 @@ def reward_function(scorer: Scorer | None = None) -> Callable[[Sequence[str], Se
         import torch
 
         texts = [completion_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
-        results = whom.score_many_blocking([task_of(label) for label in labels], texts)
+        results = scorer_used.score_many_blocking([task_of(label) for label in labels], texts)
         rewards = torch.tensor([result.require() for result in results], dtype=torch.float32)
         logs = [flags(result) for result in results]
         extra_logs = {name: torch.tensor([parts[name] for parts in logs]) for name in logs[0]}

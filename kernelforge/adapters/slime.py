@@ -19,7 +19,7 @@ FILTER = f"{__name__}.keep_scored"
 
 def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any]]:
     """A ``custom_rm`` that asks ``scorer``; by default the server of the environment."""
-    whom = scorer or Scorer()
+    scorer_used = scorer or Scorer()
 
     async def custom_rm(args: Any, sample: Any, **kwargs: Any) -> Any:
         """Reward of one sample, or the rewards of a list of them.
@@ -32,7 +32,7 @@ def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any
         """
         samples = sample if isinstance(sample, list) else [sample]
         tasks = [task_of(each.metadata, each.label) for each in samples]
-        results = await whom.score_many(tasks, [each.response for each in samples])
+        results = await scorer_used.score_many(tasks, [each.response for each in samples])
         answers = [_answer(args, result) for result in results]
         return answers if isinstance(sample, list) else answers[0]
 

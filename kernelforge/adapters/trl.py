@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 
 def _name(scorer: Scorer, function: Callable[..., Any]) -> str:
-    whose = "kernelforge" if scorer.policy is None else re.sub(r"\W", "_", scorer.policy)
-    return function.__name__.replace("kernelforge", whose)
+    owner = "kernelforge" if scorer.policy is None else re.sub(r"\W", "_", scorer.policy)
+    return function.__name__.replace("kernelforge", owner)
 
 
 def _named(function: Callable[..., T], name: str) -> Callable[..., T]:
@@ -40,28 +40,28 @@ def reward_function(
         name: of the function, which TRL logs its rewards under: two of one name are logged as their average. By
             default ``kernelforge_reward``, or with the policy's name: ``kevin_1_reward``.
     """
-    whom = scorer or Scorer()
+    scorer_used = scorer or Scorer()
 
     def kernelforge_reward(prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any) -> Rewards:
         tasks, texts = _read(completions, columns, column)
-        return _rewards(whom.score_many_blocking(tasks, texts, _step(columns)), columns)
+        return _rewards(scorer_used.score_many_blocking(tasks, texts, _step(columns)), columns)
 
-    return _named(kernelforge_reward, name or _name(whom, kernelforge_reward))
+    return _named(kernelforge_reward, name or _name(scorer_used, kernelforge_reward))
 
 
 def async_reward_function(
     scorer: Scorer | None = None, column: str = TASK, name: str | None = None
 ) -> Callable[..., Awaitable[Rewards]]:
     """:func:`reward_function` as a coroutine function: other asynchronous rewards are computed at the same time."""
-    whom = scorer or Scorer()
+    scorer_used = scorer or Scorer()
 
     async def async_kernelforge_reward(
         prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
     ) -> Rewards:
         tasks, texts = _read(completions, columns, column)
-        return _rewards(await whom.score_many(tasks, texts, _step(columns)), columns)
+        return _rewards(await scorer_used.score_many(tasks, texts, _step(columns)), columns)
 
-    return _named(async_kernelforge_reward, name or _name(whom, async_kernelforge_reward))
+    return _named(async_kernelforge_reward, name or _name(scorer_used, async_kernelforge_reward))
 
 
 kernelforge_reward = reward_function()

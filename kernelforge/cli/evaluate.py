@@ -122,8 +122,8 @@ def _evaluate_class(
     except ValidationError as error:
         raise UsageError(f"the file is no candidate: {first_fault(error)}") from error
     loaded = load_task(task_reference(task))
-    with ModelNewEvaluators(device, measure=measure, allow_unconfined=allow_unconfined) as bench:
-        return bench.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
+    with ModelNewEvaluators(device, measure=measure, allow_unconfined=allow_unconfined) as evaluators:
+        return evaluators.evaluate(loaded, candidate, seed=secrets.randbits(63) if seed is None else seed)
 
 
 def _choices(options: Sequence[str]) -> dict[str, int]:

@@ -121,9 +121,9 @@ def _output(
     if evaluate:
         from kernelforge.modelnew.evaluator import ModelNewEvaluators
 
-        with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as bench:
+        with ModelNewEvaluators(device, allow_unconfined=allow_unconfined) as evaluators:
             for item in imported.candidates:
-                outcome = _evaluate(bench, item, constants)
+                outcome = _evaluate(evaluators, item, constants)
                 bad = bad or outcome["verdict"] != "OK"
                 rows.append(_row(item) | outcome)
                 if not as_json:
@@ -145,7 +145,7 @@ def _output(
     raise typer.Exit(1 if bad else 0)
 
 
-def _evaluate(bench: ModelNewEvaluators, item: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
+def _evaluate(evaluators: ModelNewEvaluators, item: ImportedCandidate, constants: dict[str, Scalar]) -> dict[str, Any]:
     """Verdict, reason and speed; without a verdict where the reference cannot be judged."""
     from pydantic import ValidationError
 
@@ -153,7 +153,7 @@ def _evaluate(bench: ModelNewEvaluators, item: ImportedCandidate, constants: dic
 
     try:
         task = as_task(item, constants)
-        evaluation = bench.evaluate(
+        evaluation = evaluators.evaluate(
             task, item.candidate, seed=_seed(), sizes=None if constants else ("full",)
         ).evaluation
     except ValidationError as error:

@@ -149,12 +149,13 @@ def _launch_mistake(kind: str, bindings: str, signatures: Sequence[LaunchSignatu
         taken = _binding(bindings, "Taken") or "another type"
         arg = signature.args[position - 1]
         message = (
-            f"argument {position} of {signature.expression}: the plan passes {_spoken(arg)}, the kernel takes {taken}"
+            f"argument {position} of {signature.expression}: the plan passes {_argument_text(arg)}, "
+            f"the kernel takes {taken}"
         )
     return Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
 
 
-def _spoken(arg: str) -> str:
+def _argument_text(arg: str) -> str:
     if arg.startswith("tensor:"):
         return f"a {arg[7:]} tensor ({_WANTED[arg]})"
     if arg == "tensor_map":

@@ -64,7 +64,7 @@ class Toolchain:
             *(f"-I{folder}" for folder in self.includes),
         ]
 
-    def spoken_paths(self) -> dict[str, str]:
+    def shown_paths(self) -> dict[str, str]:
         """Folders of this machine → their replacements in diagnostics, longest first."""
         folders = sorted((str(folder) for folder in self.includes), key=len, reverse=True)
         return {folder + os.sep: "" for folder in folders}

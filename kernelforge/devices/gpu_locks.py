@@ -1,6 +1,6 @@
 """Locks on GPUs: one holder at a time across processes, and GPUs in quarantine.
 
-A task keeps its GPU, so that its reference, its baselines and its candidates are measured on the same one. A lease is
+A task keeps its GPU, so that its reference, its baselines and its candidates are measured on the same one. A lock is
 a lock on a file (``flock``): it excludes other threads and processes, and the kernel releases it when its holder dies.
 If the folder's file system has no such locks (Lustre without ``-o flock``, NFS without its lock service), the file is
 in a folder of the machine itself (:func:`local_folder`).
@@ -92,7 +92,7 @@ class _Queue:
 _queues: dict[str, _Queue] = {}
 _queues_guard = threading.Lock()
 _open: set[int] = set()
-"""Descriptors of lock files. A child forked without exec must not keep a lease that its parent releases."""
+"""Descriptors of lock files. A child forked without exec must not keep a lock that its parent releases."""
 
 
 def _close_in_child() -> None:
@@ -216,7 +216,7 @@ class GpuLocks:
         )
 
     @contextlib.contextmanager
-    def lease(
+    def hold(
         self,
         device: str,
         *,
@@ -224,7 +224,7 @@ class GpuLocks:
         timeout_s: float | None = None,
         on_wait: Callable[[str], None] | None = None,
     ) -> Iterator[None]:
-        """Hold a GPU exclusively. An emulated device needs no lease: neighbours do not disturb it.
+        """Hold a GPU exclusively. An emulated device needs no lock: neighbours do not disturb it.
 
         Args:
             device: One of :attr:`devices`.
@@ -301,7 +301,7 @@ def _queue_turn(wait: _Wait) -> Iterator[None]:
     me = threading.get_ident()
     with queue.changed:
         if me in queue.waiting:
-            raise RuntimeError(f"this thread has the lease of {wait.device} already")
+            raise RuntimeError(f"this thread has the lock of {wait.device} already")
         queue.waiting.append(me)
         try:
             while queue.waiting[0] != me:
@@ -322,7 +322,7 @@ def _queue_turn(wait: _Wait) -> Iterator[None]:
 def _take(wait: _Wait, task: str) -> int:
     """A descriptor that holds the lock, taken through a turnstile.
 
-    A waiting process holds the turnstile, so that one that releases its lease and asks again at once comes after it.
+    A waiting process holds the turnstile, so that one that releases its lock and asks again at once comes after it.
     """
     try:
         try:

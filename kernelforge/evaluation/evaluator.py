@@ -60,13 +60,13 @@ class Evaluator:
         *,
         screen: Device | None = None,
         settings: MeasureSettings | None = None,
-        lease: Callable[[], AbstractContextManager[None]] = nullcontext,
+        gpu_lock: Callable[[], AbstractContextManager[None]] = nullcontext,
         run_limit_s: float = RUN_LIMIT_S,
     ) -> None:
         """Args:
         screen: an emulated device that also runs every size but the full one, and checks every access.
         settings: how a device that measures is used.
-        lease: held while the device is used, so that no other process runs on it.
+        gpu_lock: held while the device is used, so that no other process runs on it.
         run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``.
         """
         self.task = task
@@ -75,7 +75,7 @@ class Evaluator:
         self.device = device
         self.fingerprint = fingerprint
         self.settings = settings or MeasureSettings()
-        self.lease = lease
+        self.gpu_lock = gpu_lock
         self.facts = oracle.facts()
         self.screen = screen
         self.run_limit_s = run_limit_s
@@ -144,7 +144,7 @@ class Evaluator:
     def _cascade(self, candidate: Candidate, work: EvaluationState, profile: bool) -> FullSizeResult | None:
         self.prepare(candidate, work)
         sizes = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
-        with self.lease(), self.runs(work) as runs:
+        with self.gpu_lock(), self.runs(work) as runs:
             work.started = time.perf_counter()
             with work.clock("oracle"):
                 self.oracle.require_admitted()

@@ -80,13 +80,13 @@ class EvaluatorPool:
         self._threads = threads
         self._tell = tell or _ignore
         self._run_limit_s = run_limit_s or RUN_LIMIT_S
-        self._evaluator_version = EVALUATOR_VERSION + _limits_told(run_limit_s, compile_limit_s)
+        self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         self._devices = {candidate_device.name: candidate_device for candidate_device in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
-        self._leases = GpuLocks(tuple(self._devices), lease_folder(), keys=keys)
+        self._gpu_locks = GpuLocks(tuple(self._devices), gpu_lock_folder(), keys=keys)
         for name, why in unusable.items():
-            self._set_aside(name, why)
+            self._quarantine(name, why)
         self._screens: dict[str, Device] = {}
         self._oracle_zygotes: dict[str, Zygote] = {}
         self.known_tasks = KnownTasks()
@@ -98,8 +98,8 @@ class EvaluatorPool:
     @property
     def device(self) -> Device:
         """The first device that is not quarantined; all devices are of one kind."""
-        aside = self._leases.quarantined()
-        able = (device for name, device in self._devices.items() if name not in aside)
+        quarantined = self._gpu_locks.quarantined()
+        able = (device for name, device in self._devices.items() if name not in quarantined)
         return next(able, next(iter(self._devices.values())))
 
     @property
@@ -165,7 +165,7 @@ class EvaluatorPool:
         """
         self._probe_again()
         while True:
-            device = self._devices[self._leases.assign(task.name)]
+            device = self._devices[self._gpu_locks.assign(task.name)]
             try:
                 return self._evaluator_on(device, task, generators)
             except DeviceError as error:
@@ -180,7 +180,7 @@ class EvaluatorPool:
         """
         evaluator = self.evaluator(task)
         try:
-            with evaluator.lease():
+            with evaluator.gpu_lock():
                 evaluator.oracle.require_admitted()
         except BaseException:
             evaluator.oracle.close()
@@ -189,8 +189,8 @@ class EvaluatorPool:
         return evaluator
 
     def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
-        lease = partial(self.lease, device, task)
-        with lease():
+        gpu_lock = partial(self.hold_gpu, device, task)
+        with gpu_lock():
             evaluator = Evaluator(
                 task,
                 self.oracle(task, device, self.known_tasks.of(task)),
@@ -199,20 +199,20 @@ class EvaluatorPool:
                 self._fingerprint(device),
                 screen=self._screen_of(device),
                 settings=self.settings,
-                lease=lease,
+                gpu_lock=gpu_lock,
                 run_limit_s=self._run_limit_s,
             )
             if generators:
                 evaluator.use_generators(generators)
         return evaluator
 
-    def lease(self, device: Device, task: Task) -> AbstractContextManager[None]:
+    def hold_gpu(self, device: Device, task: Task) -> AbstractContextManager[None]:
         """Exclusive use of a device; an emulated one is shared."""
-        return self._leases.lease(device.name, task=task.name, on_wait=self._tell)
+        return self._gpu_locks.hold(device.name, task=task.name, on_wait=self._tell)
 
     def done(self, task: Task) -> None:
         """Release the task's device: no evaluator of the task is needed any more."""
-        self._leases.done(task.name)
+        self._gpu_locks.done(task.name)
 
     def quarantine(self, device: Device, error: DeviceError) -> None:
         """Quarantine a device that failed its probe; its tasks get another with their next evaluator.
@@ -222,24 +222,24 @@ class EvaluatorPool:
         """
         if len(self._devices) == 1:
             raise error
-        self._set_aside(device.name, str(error))
+        self._quarantine(device.name, str(error))
 
-    def is_set_aside(self, device: Device) -> bool:
+    def is_quarantined(self, device: Device) -> bool:
         """Whether a device is in quarantine: its tasks need another evaluator."""
-        return device.name in self._leases.quarantined()
+        return device.name in self._gpu_locks.quarantined()
 
-    def _set_aside(self, name: str, why: str) -> None:
-        if self._leases.quarantine(name, why):
+    def _quarantine(self, name: str, why: str) -> None:
+        if self._gpu_locks.quarantine(name, why):
             self._tell(f"{name} is set aside: {why}")
 
     def _probe_again(self) -> None:
         """Probe devices whose quarantine has lasted long enough; those that pass are used again."""
-        for name in self._leases.due():
+        for name in self._gpu_locks.due():
             try:
-                with self._leases.lease(name, task="its probe", timeout_s=_PROBE_WAIT_S):
-                    if name not in self._leases.due():
+                with self._gpu_locks.hold(name, task="its probe", timeout_s=_PROBE_WAIT_S):
+                    if name not in self._gpu_locks.due():
                         continue  # another thread has just probed it
-                    passes = self._leases.probed(name, _probed(self._devices[name]))
+                    passes = self._gpu_locks.probed(name, _probed(self._devices[name]))
             except DeviceError:
                 continue  # held by another process: it is tried with the next evaluator
             if passes:
@@ -303,7 +303,7 @@ def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float 
     return Compiler(builds, allow_unconfined=allow_unconfined, limits=limits)
 
 
-def _limits_told(run_limit_s: float | None, compile_limit_s: float | None) -> str:
+def _limits_suffix(run_limit_s: float | None, compile_limit_s: float | None) -> str:
     """Suffix of the evaluator version for limits that are not the default: ``+run.2s+compile.10s``."""
     limits = {"run": (run_limit_s, RUN_LIMIT_S), "compile": (compile_limit_s, COMPILE_LIMITS.wall_s)}
     return "".join(f"+{what}.{limit:g}s" for what, (limit, usual) in limits.items() if limit not in (None, usual))
@@ -339,7 +339,7 @@ def _ignore(message: str) -> None:
     """Discard the message (default callback)."""
 
 
-def lease_folder() -> Path:
+def gpu_lock_folder() -> Path:
     """Folder of the GPUs' lock files: the same for every process of this user."""
     return user_cache_path("kernelforge") / "leases"
 

@@ -69,7 +69,7 @@ class Providers:
         self._hosted: dict[str, _Hosted] = {}
         self._limits: dict[tuple[str, str | None], CallLimits] = {}
         self._recordings: dict[str, Recording] = {}
-        self._said: list[tuple[str, tuple[Message, ...]]] = []
+        self._messages: list[tuple[str, tuple[Message, ...]]] = []
 
     def check(self, spec: str) -> None:
         """See that ``spec`` could be asked: it exists, its key is there, its file can be read. Calls nothing.
@@ -123,7 +123,7 @@ class Providers:
         """
         journalled = (task, tuple(messages))
         with self._lock:
-            self._said.append(journalled)
+            self._messages.append(journalled)
             for recording in self._recordings.values():
                 recording.recall(*journalled)
 
@@ -185,7 +185,7 @@ class Providers:
             if spec not in self._recordings:
                 path, in_order = _parse_replay(spec)
                 recording = Recording(spec, path, in_order=in_order)
-                for journalled in self._said:
+                for journalled in self._messages:
                     recording.recall(*journalled)
                 self._recordings[spec] = recording
             return self._recordings[spec]

@@ -385,7 +385,7 @@ class ModelNewEvaluators:
         Raises:
             TaskError: the reference does not run, or cannot be judged.
         """
-        with self._lease(task), self._evaluators.using(task) as evaluator:
+        with self._hold_gpu(task), self._evaluators.using(task) as evaluator:
             return evaluator.evaluate(candidate, seed=seed, sizes=sizes)
 
     def close(self) -> None:
@@ -400,5 +400,5 @@ class ModelNewEvaluators:
     ) -> None:
         self.close()
 
-    def _lease(self, task: Task) -> AbstractContextManager[None]:
-        return nullcontext() if self._pool is None else self._pool.lease(self._pool.device, task)
+    def _hold_gpu(self, task: Task) -> AbstractContextManager[None]:
+        return nullcontext() if self._pool is None else self._pool.hold_gpu(self._pool.device, task)

@@ -225,7 +225,7 @@ class TaskLoop:
         self.report(Event("stage", task=self.task.name, round=len(self.attempts), stage=stage, device=self._device))
 
     def _make_context(self) -> TaskContext:
-        with self._evaluator.lease():
+        with self._evaluator.gpu_lock():
             self._evaluator.oracle.require_admitted()
         context = make_task_context(self._evaluator)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, context.graph)
@@ -367,7 +367,7 @@ class TaskLoop:
         evaluator = self._evaluator
         failure: Exception | None = None
         for _ in range(2):
-            if self.pool.is_set_aside(evaluator.device):
+            if self.pool.is_quarantined(evaluator.device):
                 self._switch_device()  # it failed under another task's candidate
             evaluator = self._evaluator
             try:

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from kernelforge.errors import TaskError
 from kernelforge.records import Size, Task, TaskPolicy, first_fault
 from kernelforge.tasks.constants import Scalar, Template
-from kernelforge.tasks.files import lies_within, parse_task_file, read_c_source, read_task_source
+from kernelforge.tasks.files import is_within, parse_task_file, read_c_source, read_task_source
 from kernelforge.tasks.manifest import MANIFEST, Entry, GridEntry, Manifest, TaskEntry
 
 _MOST_TASKS = 10_000
@@ -123,6 +123,6 @@ def _where(folder: Path, entry: Entry) -> str:
 
 def _inside(folder: Path, entry: Entry, name: str) -> Path:
     path = folder / name
-    if not lies_within(path, folder):
+    if not is_within(path, folder):
         raise TaskError(f"{_where(folder, entry)}: the file {path} lies outside the suite's folder")
     return path

@@ -30,7 +30,7 @@ def read_plain_file(path: Path, most: int, *, within: Path | None = None) -> byt
         FileNotFoundError: there is no such file.
         TaskError: it is a folder, a pipe or a device, is too large, cannot be read, or lies outside ``within``.
     """
-    if within is not None and not lies_within(path, within):
+    if within is not None and not is_within(path, within):
         raise TaskError(f"{path} lies outside the folder {within}")
     try:
         # A plain open of a pipe without a writer would block.
@@ -52,7 +52,7 @@ def read_plain_file(path: Path, most: int, *, within: Path | None = None) -> byt
     return raw
 
 
-def lies_within(path: Path, folder: Path) -> bool:
+def is_within(path: Path, folder: Path) -> bool:
     """Whether a path, after links are followed, is the folder or below it; False for an invalid path."""
     try:
         return path.resolve().is_relative_to(folder.resolve())

@@ -16,7 +16,7 @@ from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Size, Task, TaskPolicy, content_hash, first_fault
 from kernelforge.tasks.building import entry_path, task_of, tasks_of_grid
 from kernelforge.tasks.constants import Scalar, substitute
-from kernelforge.tasks.files import lies_within, parse_task_file, read_task_source
+from kernelforge.tasks.files import is_within, parse_task_file, read_task_source
 from kernelforge.tasks.manifest import MANIFEST, Manifest, TaskEntry, read_manifest
 
 
@@ -184,7 +184,7 @@ def suite_folders(name_or_path: str | Path) -> list[Path]:
 def _sibling(folder: Path, name: str) -> Path | None:
     """A folder next to ``folder``; None if the name leads elsewhere."""
     path = folder.parent / name
-    if not lies_within(path, folder.parent):
+    if not is_within(path, folder.parent):
         return None
     target = path.resolve()
     return target if target.parent == folder.parent.resolve() else None

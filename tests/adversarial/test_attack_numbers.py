@@ -99,14 +99,14 @@ def test_a_link_in_place_of_a_lock_is_not_emptied(tmp_path):
     (tmp_path / "locks" / "GPU-1.lock").symlink_to(victim)
     with (
         pytest.raises(DeviceError, match="cannot lock cuda:0"),
-        GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "GPU-1"}).lease("cuda:0"),
+        GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "GPU-1"}).hold("cuda:0"),
     ):
         pass
     assert victim.read_text() == "kept"
 
 
 def test_a_key_names_no_other_folder(tmp_path):
-    with GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "../../x/.."}).lease("cuda:0"):
+    with GpuLocks(["cuda:0"], tmp_path / "locks", keys={"cuda:0": "../../x/.."}).hold("cuda:0"):
         assert all(name.endswith((".lock", ".next")) for name in os.listdir(tmp_path / "locks"))
     assert os.listdir(tmp_path) == ["locks"]
 

@@ -19,25 +19,25 @@ KNOWN = ("cuda:0", "cuda:1", "cuda:2", "emulated:h100", "emulated:a100")
 HOLDER = """
 import sys, time
 from pathlib import Path
-from kernelforge.devices.gpu_locks import GpuLocks as Leases
-with Leases([sys.argv[2]], Path(sys.argv[1]), keys={sys.argv[2]: "GPU-aa"}).lease(sys.argv[2], task="softmax"):
+from kernelforge.devices.gpu_locks import GpuLocks as Locks
+with Locks([sys.argv[2]], Path(sys.argv[1]), keys={sys.argv[2]: "GPU-aa"}).hold(sys.argv[2], task="softmax"):
     print("held", flush=True)
     time.sleep(600)
 """
 GREEDY = """
 import sys
 from pathlib import Path
-from kernelforge.devices.gpu_locks import GpuLocks as Leases
-leases = Leases(["cuda:0"], Path(sys.argv[1]))
+from kernelforge.devices.gpu_locks import GpuLocks as Locks
+locks = Locks(["cuda:0"], Path(sys.argv[1]))
 print("begun", flush=True)
 while True:
-    with leases.lease("cuda:0"):
+    with locks.hold("cuda:0"):
         pass
 """
 
 
 @pytest.fixture
-def leases(tmp_path):
+def locks(tmp_path):
     return GpuLocks(["cuda:0", "cuda:1"], tmp_path)
 
 
@@ -75,70 +75,70 @@ def test_a_device_that_does_not_exist_is_refused():
         parse_devices("cuda", ("emulated:h100",))
 
 
-def test_tasks_spread_evenly_and_keep_their_gpu(leases):
-    first = {task: leases.assign(task) for task in "abcd"}
+def test_tasks_spread_evenly_and_keep_their_gpu(locks):
+    first = {task: locks.assign(task) for task in "abcd"}
     assert sorted(first.values()) == ["cuda:0", "cuda:0", "cuda:1", "cuda:1"]
-    assert {task: leases.assign(task) for task in "dcba"} == first
+    assert {task: locks.assign(task) for task in "dcba"} == first
     for task in [task for task, device in first.items() if device == "cuda:0"]:
-        leases.done(task)
-    assert [leases.assign(task) for task in "ef"] == ["cuda:0", "cuda:0"], "the idle GPU gets the next tasks"
+        locks.done(task)
+    assert [locks.assign(task) for task in "ef"] == ["cuda:0", "cuda:0"], "the idle GPU gets the next tasks"
 
 
-def test_tasks_of_a_gpu_set_aside_move_and_the_others_stay(leases):
-    first = {task: leases.assign(task) for task in "abcd"}
-    leases.quarantine("cuda:0", "it fell off the bus")
-    assert {leases.assign(task) for task in "abcd"} == {"cuda:1"}
-    assert leases.quarantined() == {"cuda:0": "it fell off the bus"}
-    assert leases.probed("cuda:0", None)
-    assert {task: leases.assign(task) for task in "abcd"} == dict.fromkeys(first, "cuda:1"), "they do not move back"
-    assert leases.assign("e") == "cuda:0"
+def test_tasks_of_a_gpu_set_aside_move_and_the_others_stay(locks):
+    first = {task: locks.assign(task) for task in "abcd"}
+    locks.quarantine("cuda:0", "it fell off the bus")
+    assert {locks.assign(task) for task in "abcd"} == {"cuda:1"}
+    assert locks.quarantined() == {"cuda:0": "it fell off the bus"}
+    assert locks.probed("cuda:0", None)
+    assert {task: locks.assign(task) for task in "abcd"} == dict.fromkeys(first, "cuda:1"), "they do not move back"
+    assert locks.assign("e") == "cuda:0"
 
 
-def test_a_gpu_is_set_aside_after_three_failed_probes_in_a_row(leases):
+def test_a_gpu_is_set_aside_after_three_failed_probes_in_a_row(locks):
     for complaint in ("a", "b", None, "c", "d"):
-        assert leases.probed("cuda:1", complaint)
-    assert not leases.probed("cuda:1", "memory does not hold what was written")
-    assert "3 probes in a row failed" in leases.quarantined()["cuda:1"]
-    assert "memory does not hold" in leases.quarantined()["cuda:1"]
+        assert locks.probed("cuda:1", complaint)
+    assert not locks.probed("cuda:1", "memory does not hold what was written")
+    assert "3 probes in a row failed" in locks.quarantined()["cuda:1"]
+    assert "memory does not hold" in locks.quarantined()["cuda:1"]
 
 
-def test_when_no_gpu_is_left_the_error_says_so_and_why(leases):
-    leases.quarantine("cuda:0", "hangs")
-    leases.quarantine("cuda:1", "wrong answers")
+def test_when_no_gpu_is_left_the_error_says_so_and_why(locks):
+    locks.quarantine("cuda:0", "hangs")
+    locks.quarantine("cuda:1", "wrong answers")
     with pytest.raises(DeviceError, match=r"no GPU is left .*cuda:0: hangs; cuda:1: wrong answers"):
-        leases.assign("a")
+        locks.assign("a")
 
 
 def test_a_gpu_set_aside_may_be_probed_again_after_a_while(tmp_path):
     now = [100.0]
-    leases = GpuLocks(["cuda:0"], tmp_path, retry_after_s=60, clock=lambda: now[0])
-    leases.quarantine("cuda:0", "hangs")
+    locks = GpuLocks(["cuda:0"], tmp_path, retry_after_s=60, clock=lambda: now[0])
+    locks.quarantine("cuda:0", "hangs")
     now[0] += 59
-    assert leases.due() == ()
+    assert locks.due() == ()
     with pytest.raises(DeviceError, match="again in 1 s"):
-        leases.assign("a")
+        locks.assign("a")
     now[0] += 1
-    assert leases.due() == ("cuda:0",)
-    assert not leases.probed("cuda:0", "still hangs")
-    assert leases.due() == (), "it waits again"
+    assert locks.due() == ("cuda:0",)
+    assert not locks.probed("cuda:0", "still hangs")
+    assert locks.due() == (), "it waits again"
     now[0] += 60
-    assert leases.probed("cuda:0", None)
-    assert leases.assign("a") == "cuda:0"
+    assert locks.probed("cuda:0", None)
+    assert locks.assign("a") == "cuda:0"
 
 
-def test_threads_have_a_gpu_one_at_a_time_in_the_order_of_asking(leases, tmp_path):
+def test_threads_have_a_gpu_one_at_a_time_in_the_order_of_asking(locks, tmp_path):
     inside, order = [], []
 
     def work(number):
         # A second object over the same folder: what excludes is the GPU, not the object.
-        with GpuLocks(["cuda:0"], tmp_path).lease("cuda:0"):
+        with GpuLocks(["cuda:0"], tmp_path).hold("cuda:0"):
             inside.append(number)
             assert len(inside) == 1
             order.append(number)
             inside.remove(number)
 
     threads = []
-    with leases.lease("cuda:0"):
+    with locks.hold("cuda:0"):
         for number in range(6):
             waits = threading.Thread(target=work, args=(number,))
             threads.append(waits)
@@ -160,52 +160,52 @@ def wait_until(true, within_s=120.0):
         time.sleep(0.002)
 
 
-def test_different_gpus_do_not_wait_for_each_other(leases):
-    with leases.lease("cuda:0"), leases.lease("cuda:1", timeout_s=0.5):
+def test_different_gpus_do_not_wait_for_each_other(locks):
+    with locks.hold("cuda:0"), locks.hold("cuda:1", timeout_s=0.5):
         pass
 
 
 def test_an_emulated_device_needs_no_lease(tmp_path):
-    leases = GpuLocks(["emulated:h100"], tmp_path)
-    with leases.lease("emulated:h100"), leases.lease("emulated:h100"):
+    locks = GpuLocks(["emulated:h100"], tmp_path)
+    with locks.hold("emulated:h100"), locks.hold("emulated:h100"):
         assert list(tmp_path.iterdir()) == []
 
 
-def test_taking_a_lease_twice_is_an_error_and_not_a_deadlock(leases):
-    with leases.lease("cuda:0"), pytest.raises(RuntimeError, match="already"), leases.lease("cuda:0"):
+def test_taking_a_lease_twice_is_an_error_and_not_a_deadlock(locks):
+    with locks.hold("cuda:0"), pytest.raises(RuntimeError, match="already"), locks.hold("cuda:0"):
         pass
-    with leases.lease("cuda:0", timeout_s=0.5):
+    with locks.hold("cuda:0", timeout_s=0.5):
         pass
 
 
-def test_a_lease_ends_with_its_block_however_it_ends(leases):
-    with pytest.raises(ValueError, match="inside"), leases.lease("cuda:0"):
+def test_a_lease_ends_with_its_block_however_it_ends(locks):
+    with pytest.raises(ValueError, match="inside"), locks.hold("cuda:0"):
         raise ValueError("inside")
-    with leases.lease("cuda:0", timeout_s=0.5):
+    with locks.hold("cuda:0", timeout_s=0.5):
         pass
 
 
-def test_a_lease_ends_although_somebody_has_a_copy_of_its_descriptor(leases):
+def test_a_lease_ends_although_somebody_has_a_copy_of_its_descriptor(locks):
     """As a program that another thread is starting has, until it closes what is not its own."""
-    with leases.lease("cuda:0"):
+    with locks.hold("cuda:0"):
         (descriptor,) = module._open
         copy = os.dup(descriptor)
     try:
-        with leases.lease("cuda:0", timeout_s=0):
+        with locks.hold("cuda:0", timeout_s=0):
             pass
     finally:
         os.close(copy)
 
 
-def test_a_lease_whose_holder_cannot_be_written_down_is_given_back(leases, monkeypatch):
+def test_a_lease_whose_holder_cannot_be_written_down_is_given_back(locks, monkeypatch):
     def full(descriptor, data, offset):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwrite", full)
-        with pytest.raises(DeviceError, match="No space left"), leases.lease("cuda:0"):
+        with pytest.raises(DeviceError, match="No space left"), locks.hold("cuda:0"):
             pass
-    with leases.lease("cuda:0", timeout_s=0):
+    with locks.hold("cuda:0", timeout_s=0):
         pass
 
 
@@ -221,7 +221,7 @@ def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
                 pytest.raises(
                     DeviceError, match=f"not free within {wait_s:g} s: process {holder.pid} has had it for task soft"
                 ),
-                locks.lease("cuda:0", timeout_s=wait_s, on_wait=messages.append),
+                locks.hold("cuda:0", timeout_s=wait_s, on_wait=messages.append),
             ):
                 pass
             assert len(messages) == 1
@@ -229,16 +229,16 @@ def test_another_process_is_waited_for_and_named(tmp_path, wait_s):
         finally:
             holder.send_signal(signal.SIGKILL)
     # kill -9 freed it.
-    with locks.lease("cuda:0", timeout_s=120):
+    with locks.hold("cuda:0", timeout_s=120):
         pass
 
 
 def test_a_killed_holder_frees_whoever_waits(tmp_path):
-    leases = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
+    locks = GpuLocks(["cuda:0"], tmp_path, keys={"cuda:0": "GPU-aa"})
     got = threading.Event()
 
     def wait():
-        with leases.lease("cuda:0", timeout_s=120):
+        with locks.hold("cuda:0", timeout_s=120):
             got.set()
 
     with python(HOLDER, tmp_path, "cuda:0") as holder:
@@ -251,28 +251,28 @@ def test_a_killed_holder_frees_whoever_waits(tmp_path):
         waits.join()
 
 
-def test_a_process_that_asks_again_at_once_does_not_starve_others(leases, tmp_path):
+def test_a_process_that_asks_again_at_once_does_not_starve_others(locks, tmp_path):
     with python(GREEDY, tmp_path) as greedy:
         try:
             assert greedy.stdout.readline() == "begun\n"
             for _ in range(3):
-                with leases.lease("cuda:0", timeout_s=120):
+                with locks.hold("cuda:0", timeout_s=120):
                     pass
             assert greedy.poll() is None, "it is still at it"
         finally:
             greedy.kill()
 
 
-def test_a_forked_child_does_not_keep_the_lease_of_its_parent(leases):
+def test_a_forked_child_does_not_keep_the_lease_of_its_parent(locks):
     reading, writing = os.pipe()
-    with leases.lease("cuda:0"):
+    with locks.hold("cuda:0"):
         pid = os.fork()
         if pid == 0:
             os.close(writing)
             os.read(reading, 1)
             os._exit(0)
     try:
-        with leases.lease("cuda:0", timeout_s=120):
+        with locks.hold("cuda:0", timeout_s=120):
             pass
     finally:
         os.close(writing)
@@ -284,7 +284,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_with_its_path(tmp_path):
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(DeviceError, match=r"cannot lock cuda:0 with .*file"),
-        GpuLocks(["cuda:0"], tmp_path / "file").lease("cuda:0"),
+        GpuLocks(["cuda:0"], tmp_path / "file").hold("cuda:0"),
     ):
         pass
 
@@ -314,11 +314,11 @@ def test_where_files_cannot_be_locked_the_lock_is_on_the_machine_itself(unlockab
         assert holder.stdout.readline() == "held\n"
         with (
             pytest.raises(DeviceError, match=rf"process {holder.pid} has had it for task softmax"),
-            locks.lease("cuda:0", timeout_s=0),
+            locks.hold("cuda:0", timeout_s=0),
         ):
             pass
         holder.kill()
-    with locks.lease("cuda:0", timeout_s=120):
+    with locks.hold("cuda:0", timeout_s=120):
         assert (folder / "GPU-aa.lock").read_text()
 
 
@@ -337,11 +337,11 @@ def test_a_folder_that_others_can_write_to_holds_no_locks(unlockable, tmp_path, 
     module.local_folder().chmod(0o777)
     with (
         pytest.raises(DeviceError, match="not a folder that this user alone can write to"),
-        GpuLocks(["cuda:0"], unlockable).lease("cuda:0"),
+        GpuLocks(["cuda:0"], unlockable).hold("cuda:0"),
     ):
         pass
     folder = tmp_path / f"kernelforge-leases-{os.getuid()}"
     folder.rmdir()
     folder.symlink_to(tmp_path)
-    with pytest.raises(DeviceError, match="not a folder"), GpuLocks(["cuda:0"], unlockable).lease("cuda:0"):
+    with pytest.raises(DeviceError, match="not a folder"), GpuLocks(["cuda:0"], unlockable).hold("cuda:0"):
         pass

@@ -78,14 +78,14 @@ def test_to_wait_for_the_device_is_not_the_candidates_doing(
     waited = [0.0]
 
     @contextmanager
-    def lease() -> Iterator[None]:
+    def gpu_lock() -> Iterator[None]:
         waited[0] += 10_000.0
         yield
 
     clock = SimpleNamespace(perf_counter=lambda: time.perf_counter() + waited[0])
     for module in ("stages.candidate_runs", "evaluator"):
         monkeypatch.setattr(f"kernelforge.evaluation.{module}.time", clock)
-    monkeypatch.setattr(evaluator, "lease", lease)
+    monkeypatch.setattr(evaluator, "gpu_lock", gpu_lock)
     evaluation = run(evaluator).evaluation
     assert evaluation.verdict is Verdict.OK, evaluation.reason
 

@@ -14,7 +14,7 @@ from kernelforge.evaluation.generators import parser as language
 from kernelforge.evaluation.generators.functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.generators.recipe import MAX_STEPS, MAX_WORK, OPERATIONS, Recipe, Step
-from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, integer_profile
 from kernelforge.evaluation.oracle.worker.reference_runner import PROBE_LIMIT
 from kernelforge.records import DType, InputGenerator, TensorSpec
 from kernelforge.records.candidate import MAX_GENERATOR_BYTES
@@ -48,7 +48,7 @@ def draw(body: str, *own: Any, seed: int = 5) -> tuple[Any, ...]:
     lines = "".join(f"    {line.strip()}\n" for line in body.split(";"))
     recipe = parse_generator(f"def inputs({names}):\n{lines}", [spec(value) for value in own])
     integers = {i: v for i, v in enumerate(own) if isinstance(v, torch.Tensor) and not v.is_floating_point()}
-    return draw_recipe(recipe, own, {position: habit_of([value]) for position, value in integers.items()}, seed)
+    return draw_recipe(recipe, own, {position: integer_profile([value]) for position, value in integers.items()}, seed)
 
 
 def tensor_of(body: str, own: torch.Tensor | None = None, seed: int = 5) -> torch.Tensor:
@@ -68,8 +68,10 @@ def test_every_example_gives_inputs_of_the_tasks_own_form(example: str) -> None:
     assert names
     own = [OWN[name] for name in names[1].split(", ")]
     recipe = parse_generator(example, [spec(value) for value in own])
-    habits = {i: habit_of([v]) for i, v in enumerate(own) if isinstance(v, torch.Tensor) and v.dtype == torch.int64}
-    drawn = draw_recipe(recipe, own, habits, 7)
+    profiles = {
+        i: integer_profile([v]) for i, v in enumerate(own) if isinstance(v, torch.Tensor) and v.dtype == torch.int64
+    }
+    drawn = draw_recipe(recipe, own, profiles, 7)
     for before, after in zip(own, drawn, strict=True):
         assert spec(before) == spec(after)
     assert any(isinstance(a, torch.Tensor) and not torch.equal(a, b) for a, b in zip(drawn, own, strict=True))

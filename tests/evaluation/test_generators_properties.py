@@ -12,7 +12,7 @@ from kernelforge.errors import PlanError, TaskError
 from kernelforge.evaluation.generators.functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluation.generators.parser import parse_generator
 from kernelforge.evaluation.generators.recipe import Recipe
-from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, habit_of
+from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, integer_profile
 from kernelforge.records import DType, TensorSpec
 
 NAMES = "abcdefgh"
@@ -23,7 +23,9 @@ OWN: tuple[Any, ...] = (
     torch.arange(24.0).reshape(4, 6) - 7.5, torch.tensor([4, 1, 4]), 2, None, torch.tensor(0.5), torch.empty(0, 3),
     torch.zeros(6, 4).t().half(), torch.tensor([True, False, True]),
 )  # fmt: skip
-HABITS = {i: habit_of([v]) for i, v in enumerate(OWN) if isinstance(v, torch.Tensor) and not v.is_floating_point()}
+PROFILES = {
+    i: integer_profile([v]) for i, v in enumerate(OWN) if isinstance(v, torch.Tensor) and not v.is_floating_point()
+}
 
 
 def spec(value: Any) -> Any:
@@ -73,13 +75,13 @@ def test_any_text_is_refused_or_gives_inputs_of_the_tasks_own_form(seed: int) ->
         try:
             recipe = parse_generator(text, SPECS)
             assert Recipe.model_validate_json(recipe.model_dump_json()) == recipe
-            inputs = draw_recipe(recipe, OWN, HABITS, number)
+            inputs = draw_recipe(recipe, OWN, PROFILES, number)
         except (PlanError, TaskError):
             continue
         drawn += 1
         assert [spec(value) for value in inputs] == SPECS, text
         assert inputs[2:4] == OWN[2:4]
-        for position, habit in HABITS.items():
-            assert habit.low <= int(inputs[position].min()) <= int(inputs[position].max()) <= habit.high, text
+        for position, profile in PROFILES.items():
+            assert profile.low <= int(inputs[position].min()) <= int(inputs[position].max()) <= profile.high, text
         assert not any(value.isnan().any() for value in inputs if isinstance(value, torch.Tensor)), text
     assert drawn > 50

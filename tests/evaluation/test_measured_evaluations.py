@@ -135,7 +135,7 @@ def leases() -> Leases:
 @pytest.fixture
 def evaluator(oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, leases: Leases) -> Evaluator:
     fingerprint = fingerprint_on(device)
-    return Evaluator(TASK, oracle, compiler, device, fingerprint, screen=screen, settings=SETTINGS, lease=leases)
+    return Evaluator(TASK, oracle, compiler, device, fingerprint, screen=screen, settings=SETTINGS, gpu_lock=leases)
 
 
 def run(evaluator: Evaluator, source: str = KERNEL, plan: str = PLAN, **options: Any) -> EvaluationResult:

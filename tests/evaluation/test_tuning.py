@@ -259,13 +259,13 @@ def test_to_wait_for_the_device_takes_none_of_the_searchs_time(
     waited = [0.0]
 
     @contextmanager
-    def lease() -> Iterator[None]:
+    def gpu_lock() -> Iterator[None]:
         waited[0] += 10_000.0
         yield
 
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited[0])
     monkeypatch.setattr("kernelforge.evaluation.stages.tuning.time", clock)
-    monkeypatch.setattr(evaluator, "lease", lease)
+    monkeypatch.setattr(evaluator, "gpu_lock", gpu_lock)
     trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN.replace(" | 256 | 512", "")), seed=2)
     assert [trial.problem for trial in trials] == ["", ""]
 

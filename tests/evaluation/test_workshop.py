@@ -91,28 +91,28 @@ def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it
     workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr(workshop._leases, "_clock", lambda: now[0])
+    monkeypatch.setattr(workshop._gpu_locks, "_clock", lambda: now[0])
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
     workshop.quarantine(gpus[0], DeviceError("reported once"))
     assert messages == ["cuda:0 is set aside: Xid 79"]
-    assert workshop.is_set_aside(gpus[0])
+    assert workshop.is_quarantined(gpus[0])
     assert workshop.device is gpus[1]
     assert assigned_gpu(workshop, "a") == "cuda:1"
     now[0] = 601.0
     gpus[0].complaints = ["memory does not hold what was written", None]
     assert assigned_gpu(workshop, "b") == "cuda:1"
-    assert workshop.is_set_aside(gpus[0])
+    assert workshop.is_quarantined(gpus[0])
     now[0] = 1300.0
     assert assigned_gpu(workshop, "c") == "cuda:0"
     assert messages[1:] == ["cuda:0 passes its probe again, and is used again"]
-    assert not workshop.is_set_aside(gpus[0])
+    assert not workshop.is_quarantined(gpus[0])
 
 
 def test_tasks_that_fail_on_one_gpu_at_a_time_tell_it_once(
     workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Both looked before either set it aside."""
-    monkeypatch.setattr(workshop._leases, "quarantined", dict)
+    monkeypatch.setattr(workshop._gpu_locks, "quarantined", dict)
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
     workshop.quarantine(gpus[0], DeviceError("Xid 79, too"))
     assert messages == ["cuda:0 is set aside: Xid 79"]
@@ -121,19 +121,19 @@ def test_tasks_that_fail_on_one_gpu_at_a_time_tell_it_once(
 def test_a_gpu_that_another_task_has_just_probed_is_not_probed_again(
     workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(workshop._leases, "_clock", lambda: 0.0)
+    monkeypatch.setattr(workshop._gpu_locks, "_clock", lambda: 0.0)
     workshop.quarantine(gpus[0], DeviceError("Xid 79"))
-    monkeypatch.setattr(workshop._leases, "_clock", lambda: 601.0)
-    lease = workshop._leases.lease
+    monkeypatch.setattr(workshop._gpu_locks, "_clock", lambda: 601.0)
+    hold = workshop._gpu_locks.hold
 
     @contextmanager
     def after_another(device: str, **how: Any) -> Iterator[None]:
-        with lease(device, **how):
+        with hold(device, **how):
             if how["task"] == "its probe":
-                assert workshop._leases.probed(device, None)
+                assert workshop._gpu_locks.probed(device, None)
             yield
 
-    monkeypatch.setattr(workshop._leases, "lease", after_another)
+    monkeypatch.setattr(workshop._gpu_locks, "hold", after_another)
     gpus[0].complaints = ["not asked for"]
     assert assigned_gpu(workshop, "a") == "cuda:0"
     assert gpus[0].complaints == ["not asked for"]

@@ -97,7 +97,7 @@ def test_the_file_of_a_grid_is_no_task_of_its_own(folder: Path) -> None:
         (
             "r{ROWS}_c{COLS}",
             "r{ROW}",
-            r"cannot fill in 'r\{ROW\}' \('ROW'\); what may stand in braces: \{ROWS\}, \{COLS\}",
+            r"cannot fill in 'r\{ROW\}' \('ROW'\); names for the braces: \{ROWS\}, \{COLS\}",
         ),
         ("r{ROWS}_c{COLS}", "r{ROWS", r"cannot fill in 'r\{ROWS'"),
         ("r{ROWS}_c{COLS}", "r{ROWS.imag.x}", "cannot fill in"),

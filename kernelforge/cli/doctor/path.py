@@ -229,7 +229,7 @@ class _Path:
         """Run the kernel and compare its values with the oracle's; for a GPU also on the emulated device."""
         from kernelforge.evaluation.stages.correctness import CorrectnessStage
 
-        self._stack.enter_context(self._evaluator.lease())
+        self._stack.enter_context(self._evaluator.gpu_lock())
         self._runs = self._stack.enter_context(self._evaluator.runs(self._work))
         for name in ("small", "full"):
             CorrectnessStage(self._runs).check_size(fixed_task().size(name))

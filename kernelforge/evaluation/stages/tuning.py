@@ -158,7 +158,7 @@ class _SuccessiveHalving:
         alive, rungs = list(contenders), max(math.ceil(math.log2(len(contenders))), 1)
         try:
             requested = time.monotonic()
-            with self._evaluator.lease(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
+            with self._evaluator.gpu_lock(), self._drawn(int(content_hash(seed, "tune"), 16)) as draw:
                 self._end += time.monotonic() - requested
                 for rung in range(rungs):
                     rated = self._rate_all(alive, draw, rung, effort=2.0 ** (rung + 1 - rungs))

@@ -135,11 +135,11 @@ def _strangers(folder: Path) -> Iterator[Path]:
         parts = Path(parent).relative_to(folder).parts
         for name in (*folders, *files):
             path = Path(parent, name)
-            if path.is_symlink() or not _is_ours(parts, name, is_folder=name in folders):
+            if path.is_symlink() or not _is_report_file(parts, name, is_folder=name in folders):
                 yield path
 
 
-def _is_ours(parts: tuple[str, ...], name: str, *, is_folder: bool) -> bool:
+def _is_report_file(parts: tuple[str, ...], name: str, *, is_folder: bool) -> bool:
     """Whether a report contains such a name in the folder of these parts."""
     if not parts:
         return name in (_KINDS if is_folder else _TOP)

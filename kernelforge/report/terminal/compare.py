@@ -60,16 +60,16 @@ def diff_lines(view: DiffView) -> Group:
 
 def diff_parts(diff: Diff) -> Iterator[RenderableType]:
     """One difference with its heading."""
-    whose = {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
+    against = {"parent": "the parent's", "best": "the best's", "other": "the other's"}[diff.beside]
     if not diff.compared:
         yield Text(f"{diff.name}: too long to compare line by line", style="dim")
         return
     if diff.equal:
-        yield Text(f"{diff.name}: as {whose}", style="dim")
+        yield Text(f"{diff.name}: as {against}", style="dim")
         return
     head = Text()
     head.append(f"{diff.name}", style="bold")
-    head.append("  " if diff.beside == "other" else f"  against {whose} ({one_line(diff.against)})  ", style="dim")
+    head.append("  " if diff.beside == "other" else f"  against {against} ({one_line(diff.against)})  ", style="dim")
     head.append(f"+{diff.added}", style="green")
     head.append(f" -{diff.removed}", style="red")
     yield Text()

@@ -201,7 +201,7 @@ def seconds_between(started: str, ended: str | None) -> float | None:
 def anytime(records: RunRecords, *, measured: bool) -> tuple[AnytimePoint, ...]:
     """One point per attempt, in the order of their ends."""
     ended = sorted((ended_after(records, attempt), index, attempt) for index, attempt in enumerate(records.attempts))
-    messages = _said_by(records, [attempt for _, _, attempt in ended])
+    messages = _messages_by_attempt(records, [attempt for _, _, attempt in ended])
     gains = dict.fromkeys(records.run.config.tasks, 0.0)
     ratios: dict[str, float] = {}
     ordered: list[float] = []
@@ -244,7 +244,7 @@ def _replace(ordered: list[float], values: dict[str, float], task: str, value: f
         insort(ordered, value)
 
 
-def _said_by(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
+def _messages_by_attempt(records: RunRecords, ended: list[Attempt]) -> dict[str, list[Message]]:
     """Messages by the attempt with which they count; every message once, if there is any attempt."""
     by_attempt: dict[str, list[Message]] = defaultdict(list)
     first: dict[str, str] = {}

@@ -38,7 +38,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             self._await_head()
 
         def connection_lost(self, error: Exception | None) -> None:
-            self._head_came()
+            self._head_received()
             silent.pop(self, None)
             sending.pop(self, None)
             super().connection_lost(error)
@@ -47,11 +47,11 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
             super().data_received(data)
             self._update_queues()
             if self.transport.get_protocol() is not self:
-                self._head_came()
+                self._head_received()
                 self.loop.call_later(limits.head_s, self._end_unless_greeted)
                 return
             if self.cycle is not None and not self.cycle.response_complete:
-                self._head_came()
+                self._head_received()
                 return
             self._head_bytes += len(data)
             if self._head_bytes > limits.head_bytes:
@@ -94,7 +94,7 @@ def bounded_protocol(limits: Limits) -> type[asyncio.Protocol]:
         def _await_head(self) -> None:
             self._timer = self.loop.call_later(limits.head_s, self._too_slow)
 
-        def _head_came(self) -> None:
+        def _head_received(self) -> None:
             self._head_bytes = 0
             if self._timer is not None:
                 self._timer.cancel()

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kernelforge.errors import TaskError
 from kernelforge.records import first_fault
 from kernelforge.tasks.constants import Scalar, evaluate_expression, parse_python
-from kernelforge.tasks.files import lies_within, parse_task_file, read_plain_file
+from kernelforge.tasks.files import is_within, parse_task_file, read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.tasks.loaders.reference_text import Reference, read_reference
 from kernelforge.tasks.loaders.rows import Taken, distinct
@@ -417,7 +417,7 @@ class Writer:
     def _embedded(self, name: str, tensor: Tensor, source: Source) -> str:
         """An integer tensor from a file as a literal: indices and offsets have a meaning, so they cannot be random."""
         path = self._root / (source.path or "")
-        if not source.path or not lies_within(path, self._root):
+        if not source.path or not is_within(path, self._root):
             raise TaskError(f"input '{name}' comes from a file outside the folder that is imported")
         if not os.path.isfile(path):
             raise TaskError(f"input '{name}' comes from {source.path[:80]}, which is not there (a pointer of Git LFS?)")

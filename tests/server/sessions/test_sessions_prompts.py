@@ -54,7 +54,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.oracle = self.device = self
-        self.lease = nullcontext
+        self.gpu_lock = nullcontext
 
     def require_admitted(self) -> None: ...
 
@@ -82,7 +82,7 @@ class Bench:
     def evaluator(self, task: Any) -> Bench:
         return self
 
-    def is_set_aside(self, device: Any) -> bool:
+    def is_quarantined(self, device: Any) -> bool:
         return False
 
     def done(self, task: Any) -> None: ...

@@ -173,7 +173,7 @@ class IntegerProfile:
     """No value repeats anywhere."""
 
 
-def habit_of(draws: Sequence[torch.Tensor]) -> IntegerProfile:
+def integer_profile(draws: Sequence[torch.Tensor]) -> IntegerProfile:
     """Properties that all ``draws`` of one integer or boolean input share."""
     wide = [draw.long() for draw in draws]
     full = [draw for draw in wide if draw.numel()]
@@ -188,7 +188,7 @@ def habit_of(draws: Sequence[torch.Tensor]) -> IntegerProfile:
 
 
 def draw_recipe(
-    recipe: Recipe, own: Sequence[Value], habits: Mapping[int, IntegerProfile], seed: int
+    recipe: Recipe, own: Sequence[Value], profiles: Mapping[int, IntegerProfile], seed: int
 ) -> tuple[Value, ...]:
     """Inputs by a recipe, in place of the task's ``own`` draw.
 
@@ -205,7 +205,7 @@ def draw_recipe(
     if work > MAX_WORK:
         raise TaskError(f"the generator takes {work:,} steps over elements; the limit is {MAX_WORK:,}")
     drawn = tuple(
-        value if result is None else _draw_one(recipe, result, own, position, habits, seed)
+        value if result is None else _draw_one(recipe, result, own, position, profiles, seed)
         for position, (value, result) in enumerate(zip(own, recipe.results, strict=True))
     )
     if all(_same(before, after) for before, after in zip(own, drawn, strict=True)):
@@ -214,7 +214,7 @@ def draw_recipe(
 
 
 def _draw_one(
-    recipe: Recipe, result: int, own: Sequence[Value], position: int, habits: Mapping[int, IntegerProfile], seed: int
+    recipe: Recipe, result: int, own: Sequence[Value], position: int, profiles: Mapping[int, IntegerProfile], seed: int
 ) -> torch.Tensor:
     target = own[position]
     if not isinstance(target, torch.Tensor):
@@ -224,11 +224,11 @@ def _draw_one(
         raise TaskError(f"input {position} would hold NaN")
     if target.is_floating_point():
         return with_strides(values, target)
-    habit = habits[position]
+    profile = profiles[position]
     if target.dtype == torch.bool:
         values = (values != 0).double()
-    integers = values.clamp(habit.low, habit.high).trunc().long()
-    broken = _broken(integers, habit)
+    integers = values.clamp(profile.low, profile.high).trunc().long()
+    broken = _broken(integers, profile)
     if broken:
         raise TaskError(f"integer input {position} is {broken} in every draw of the task's own, and would not be")
     return with_strides(integers, target)
@@ -385,12 +385,12 @@ def _same(before: Value, after: Value) -> bool:
     return before is after
 
 
-def _broken(values: torch.Tensor, habit: IntegerProfile) -> str:
+def _broken(values: torch.Tensor, profile: IntegerProfile) -> str:
     """The property of every own draw that the values lack; empty if they have all."""
-    if not all(_sorted(values, axis) for axis in habit.sorted_axes):
+    if not all(_sorted(values, axis) for axis in profile.sorted_axes):
         return "sorted"
-    distinct = all(_distinct(values, axis) for axis in habit.distinct_axes)
-    if not distinct or (habit.distinct and not _distinct(values.reshape(-1), 0)):
+    distinct = all(_distinct(values, axis) for axis in profile.distinct_axes)
+    if not distinct or (profile.distinct and not _distinct(values.reshape(-1), 0)):
         return "without repeats"
     return ""
 

@@ -20,7 +20,7 @@ from kernelforge.evaluation.oracle.worker.inputs import (
     draw_inputs,
     draw_recipe,
     families_of,
-    habit_of,
+    integer_profile,
 )
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_device
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
@@ -84,7 +84,7 @@ class ReferenceRunner:
         self._scales: dict[str, dict[str, float]] = {}
         self._sums: dict[str, bool] = {}
         """Whether the reference sums anything at a size; where not, there is no order to measure."""
-        self._habits: dict[str, dict[int, IntegerProfile]] = {}
+        self._integer_profiles: dict[str, dict[int, IntegerProfile]] = {}
         self._shapes: dict[str, list[torch.Size]] = {}
         self._further = ""
         """Name of the size that :meth:`take_size` took last."""
@@ -113,7 +113,7 @@ class ReferenceRunner:
         Raises:
             TaskError: the reference does not run there.
         """
-        for kept in (self._described, self._references, self._scales, self._sums, self._habits, self._shapes):
+        for kept in (self._described, self._references, self._scales, self._sums, self._integer_profiles, self._shapes):
             kept.pop(size.name, None)
         others = tuple(listed for listed in self.task.sizes if listed.name != size.name)
         self.task = self.task.model_copy(update={"sizes": (*others, size)})
@@ -173,7 +173,7 @@ class ReferenceRunner:
         # By one generator on every device: what a recipe gives, and what it was admitted on, is the same everywhere.
         on_host = _moved(own, HOST)
         inputs = _moved(
-            draw_recipe(recipe, on_host, self._habits_at(size, own), derived_seed(seed, family)), self.device
+            draw_recipe(recipe, on_host, self._integer_profiles_at(size, own), derived_seed(seed, family)), self.device
         )
         if not expected:
             return InputDraw(size, family, inputs, None, seed=seed)
@@ -196,7 +196,7 @@ class ReferenceRunner:
             self._shapes[size] = [output.shape for output in outputs]
         return self._shapes[size]
 
-    def _habits_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, IntegerProfile]:
+    def _integer_profiles_at(self, size: str, own: tuple[Value, ...]) -> Mapping[int, IntegerProfile]:
         """Properties that the integer inputs of a size share over the task's own draws."""
         integers = [
             position
@@ -205,13 +205,15 @@ class ReferenceRunner:
         ]
         if not integers:
             return {}
-        if size not in self._habits:
+        if size not in self._integer_profiles:
             probes = [self.reference(size).inputs(derived_seed(_PROBE_SEED, f"habit {i}")) for i in range(PROBES)]
-            self._habits[size] = {
-                position: habit_of([value for probe in probes if isinstance(value := probe[position], torch.Tensor)])
+            self._integer_profiles[size] = {
+                position: integer_profile(
+                    [value for probe in probes if isinstance(value := probe[position], torch.Tensor)]
+                )
                 for position in integers
             }
-        return self._habits[size]
+        return self._integer_profiles[size]
 
     def know(self, scales: Mapping[str, Mapping[str, float]]) -> None:
         """Take over :meth:`scales` that an earlier process found for this task."""
