@@ -10,7 +10,8 @@ import sys
 from pathlib import Path
 
 LONGEST_SUBJECT = 72
-SUBJECT = re.compile(r"[a-z][\w ./-]*: [a-z]\S*( \S+)+")
+SUBJECT = re.compile(r"[a-z][\w./-]*(, [a-z][\w./-]*)*: [a-z]\S*( \S+)+")
+"""One area or several, and a sentence that begins with a verb."""
 
 
 def problems(message: str) -> list[str]:

@@ -26,6 +26,7 @@ def program(name: str) -> ModuleType:
     ("message", "broken"),
     [
         ("store: lock runs before they show\n\nTwo processes could resume one run.\n", []),
+        ("server, workers: merge small modules\n\nEach had one user.\n", []),
         ("Store: lock runs\n\nWhy.\n", ["of the form"]),
         ("store lock runs\n\nWhy.\n", ["of the form"]),
         (f"store: {'lock ' * 20}runs\n\nWhy.\n", ["more than 72"]),
