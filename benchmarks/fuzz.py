@@ -36,7 +36,7 @@ from typing import Any, NamedTuple, Protocol
 
 PARTS = ("replies", "plans", "ptx", "frames", "databases", "http")
 HANG_S = 10.0
-_TOLD = 20
+_PRINTED = 20
 """Findings that are shown with their traceback."""
 
 
@@ -80,7 +80,7 @@ def work(name: str, seed: int, start: int, end: int, report: Any) -> None:
                     accepted = part.case(random.Random(f"{name} {seed} {number}"))
                 except Exception:
                     report[_UNCAUGHT] += 1
-                    if report[_UNCAUGHT] <= _TOLD:
+                    if report[_UNCAUGHT] <= _PRINTED:
                         print(f"{name} case {number} (--seed {seed} --case {number}):", flush=True)
                         traceback.print_exc(limit=-6, file=sys.stdout)
                 else:
