@@ -7,9 +7,11 @@ import pytest
 
 from tests.devices.emulated.harness import cuda
 
-KERNEL = """
-#include <cooperative_groups.h>
+GROUPS = """#include <cooperative_groups.h>
 namespace cg = cooperative_groups;
+"""
+"""A build with it takes 0.6 s, without it 0.02 s."""
+KERNEL = """
 extern "C" __global__ void k(float* y) {
   __shared__ QUALIFIER float s[64];
   __shared__ int counts[4];
@@ -33,6 +35,8 @@ SYNC = "__syncwarp();"
 def faults(body: str, qualifier: str = "", **options: object) -> set[str]:
     """Kinds of faults of one warp that runs ``body``; the values must be those of a warp in step."""
     source = KERNEL.replace("BODY", body).replace("QUALIFIER", qualifier)
+    if "cg::" in body:
+        source = GROUPS + source
     y = np.arange(32, dtype=np.float32)
     report = cuda(source).run(1, 32, y, clean=False, racecheck=True, **options)
     return {fault.kind for fault in report.faults}
