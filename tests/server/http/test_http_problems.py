@@ -182,19 +182,23 @@ def test_bodies_that_are_too_large_together_are_told_to_come_again() -> None:
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "1")
 
 
-def sent_raw(data: bytes, limits: Limits) -> bytes:
-    """The server's answer to bytes that end without closing, until it closes the connection."""
+def sent_raw(limits: Limits, *requests: bytes) -> list[bytes]:
+    """The server's answers to bytes that end without closing, a connection each, until it closes the connections."""
 
-    async def all_of_it() -> bytes:
+    async def all_of_it() -> list[bytes]:
         async with served(MinimalService(), limits) as (host, port):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(data)
-            try:
-                return await asyncio.wait_for(reader.read(), WAIT_S)
-            except ConnectionResetError:
-                return b""
-            finally:
-                writer.close()
+
+            async def answer(data: bytes) -> bytes:
+                reader, writer = await asyncio.open_connection(host, port)
+                writer.write(data)
+                try:
+                    return await asyncio.wait_for(reader.read(), WAIT_S)
+                except ConnectionResetError:
+                    return b""
+                finally:
+                    writer.close()
+
+            return await asyncio.gather(*map(answer, requests))
 
     return asyncio.run(all_of_it())
 
@@ -203,22 +207,26 @@ def test_a_body_that_does_not_arrive_is_given_up() -> None:
     head = (
         b"POST /v1/jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     )
-    answer = sent_raw(head, replace(SMALL, body_s=SHORT_S))
+    (answer,) = sent_raw(replace(SMALL, body_s=SHORT_S), head)
     assert answer.startswith(b"HTTP/1.1 408 ")
     assert b'"too_slow"' in answer
 
 
-@pytest.mark.parametrize("head", [b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /"])
-def test_a_head_that_does_not_arrive_is_given_up(head: bytes) -> None:
-    assert sent_raw(head, replace(SMALL, head_s=SHORT_S)) == b""
+def test_a_head_that_does_not_arrive_is_given_up() -> None:
+    heads = (b"", b"GET / HTTP/1.1\r\nHost: localhost\r\n", b"GET /")
+    assert sent_raw(replace(SMALL, head_s=SHORT_S), *heads) == [b"", b"", b""]
 
 
-@pytest.mark.parametrize("head", ["OPTIONS /v1/runs/r", "GET /v1/jobs", "POST /v1/jobs"])
-@pytest.mark.parametrize("more", ["", "Content-Length: 2\r\n", "Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n"])
-def test_half_a_websocket_is_answered_or_given_up(head: str, more: str) -> None:
-    upgrade = f"{head} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{more}\r\n"
-    answer = sent_raw(upgrade.encode(), replace(SMALL, head_s=SHORT_S, body_s=SHORT_S))
-    assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
+def test_half_a_websocket_is_answered_or_given_up() -> None:
+    upgrades = [
+        f"{head} HTTP/1.1\r\nHost: localhost\r\nUpgrade: websocket\r\nConnection: upgrade\r\n{more}\r\n".encode()
+        for head in ("OPTIONS /v1/runs/r", "GET /v1/jobs", "POST /v1/jobs")
+        for more in ("", "Content-Length: 2\r\n", "Sec-WebSocket-Key: x\r\nSec-WebSocket-Version: 13\r\n")
+    ]
+    for upgrade, answer in zip(
+        upgrades, sent_raw(replace(SMALL, head_s=SHORT_S, body_s=SHORT_S), *upgrades), strict=True
+    ):
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), upgrade
 
 
 def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
@@ -237,7 +245,7 @@ def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
 
 
 def test_a_head_beyond_the_limit_ends_the_connection() -> None:
-    answer = sent_raw(b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000, SMALL)
+    (answer,) = sent_raw(SMALL, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"x" * 100_000)
     assert not answer.startswith(b"HTTP/1.1 2")
 
 
