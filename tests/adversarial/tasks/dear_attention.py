@@ -5,7 +5,7 @@ import math
 import torch
 import torch.nn as nn
 
-QUERIES = 4096
+QUERIES = 2048
 KEYS = 4096
 DIM = 64
 

@@ -1,9 +1,9 @@
-"""Running sums of rows whose tensors are beyond what the oracle runs whole."""
+"""Running sums of rows whose tensors are beyond what the oracle of the corpus runs whole."""
 
 import torch
 import torch.nn as nn
 
-ROWS = 1024
+ROWS = 128
 COLS = 102400
 
 

@@ -1,9 +1,9 @@
-"""Max-pooling by windows of four whose tensors are beyond what the oracle runs whole."""
+"""Max-pooling by windows of four whose tensors are beyond what the oracle of the corpus runs whole."""
 
 import torch
 import torch.nn as nn
 
-ROWS = 8192
+ROWS = 1024
 COLS = 20480
 WINDOW = 4
 
