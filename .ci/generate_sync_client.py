@@ -34,6 +34,8 @@ REPLACEMENTS = (
     (r"\baclose\b", "close"),
     (r"\basync (def|for|with)\b", r"\1"),
     (r"\bawait ", ""),
+    (r" *>>> import asyncio\n", ""),
+    (r"asyncio\.run\((.*)\)", r"\1"),
 )
 
 

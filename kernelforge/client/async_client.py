@@ -45,10 +45,21 @@ class AsyncClient:
         retries: how often a request is retried after a failure; a server that answers with Retry-After (status 429 or
             503) is asked until time is up.
 
-    Every method raises :class:`~kernelforge.errors.ServerError` if the server refuses,
-    :class:`~kernelforge.errors.ServerUnreachable` if there is none, and :class:`~kernelforge.errors.UsageError` if a
-    request would be refused. An evaluation that failed for infrastructure reasons is a result with the outcome
-    ``infra_error``.
+    An evaluation that failed for infrastructure reasons is a result with the outcome ``infra_error``, not an exception.
+
+    Raises:
+        ServerError: every method, if the server refuses.
+        ServerUnreachable: every method, if there is no server.
+        UsageError: every method, if the server would refuse the request.
+
+    Example:
+        >>> import asyncio
+        >>> async def main() -> str:
+        ...     async with AsyncClient() as client:
+        ...         result = await client.score("core/gelu", "a completion without a kernel")
+        ...     return f"{result.outcome}: {result.reward}, stage {result.stage}"
+        >>> asyncio.run(main())
+        'scored: 0.0, stage parse'
     """
 
     def __init__(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import doctest
 import socket
 import threading
 from collections.abc import Iterator
@@ -91,6 +92,15 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     server.hold(False)
     server.server.should_exit = True
     thread.join(30)
+
+
+@pytest.mark.parametrize("client", [AsyncClient, Client])
+def test_the_example_of_a_client_runs(client: type, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert {"Args:", "Raises:", "Example:"} <= {line.strip() for line in client.__doc__.splitlines()}
+    monkeypatch.setenv("KERNELFORGE_SERVER", served.url)
+    (example,) = doctest.DocTestFinder(recurse=False).find(client, client.__name__, globs={client.__name__: client})
+    assert example.examples
+    assert doctest.DocTestRunner().run(example).failed == 0
 
 
 def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: Served) -> None:
