@@ -261,7 +261,7 @@ def _service_settings(reward: str | None, queue: int | None, timing_max_age: flo
 def _engine(name: EngineName, address: str | None, device: str, **options: Any) -> Engine:
     set_options = {option: value for option, value in options.items() if value is not None}
     if name is EngineName.LOCAL:
-        from kernelforge.workers.local import LocalEngine
+        from kernelforge.workers.pool import LocalEngine
 
         return LocalEngine(device, **set_options)
     if find_spec("ray") is None:

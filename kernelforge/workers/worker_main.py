@@ -21,10 +21,8 @@ from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
 from kernelforge.records import MeasureSettings, Record, Task
 from kernelforge.sandbox import syscalls
-from kernelforge.workers.base import EvaluationOrder, Prepared
-from kernelforge.workers.compile_worker import CompileWorker, Target
-from kernelforge.workers.device_worker import DeviceWorker
-from kernelforge.workers.framing import packed, receive
+from kernelforge.workers.base import EvaluationOrder, Prepared, packed, receive
+from kernelforge.workers.roles import CompileWorker, DeviceWorker, Target
 
 CLOSING_S = 5.0
 """Longest time to end helper processes in order once the engine is gone; then they are killed."""
@@ -167,4 +165,4 @@ def _open(settings: WorkerSettings) -> DeviceWorker | CompileWorker:
 
 
 if __name__ == "__main__":
-    sys.exit("this module is started by kernelforge.workers.local.LocalEngine")
+    sys.exit("this module is started by kernelforge.workers.pool.LocalEngine")

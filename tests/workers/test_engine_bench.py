@@ -10,8 +10,7 @@ import pytest
 
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.records import Verdict
-from kernelforge.workers.cancellation import CancellableCall
-from kernelforge.workers.device_worker import DeviceWorker
+from kernelforge.workers.roles import CancellableCall, DeviceWorker
 from tests.workers.engine_orders import order, slow_run
 
 

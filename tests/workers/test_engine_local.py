@@ -18,9 +18,8 @@ import pytest
 from kernelforge.errors import DeviceError, KernelForgeError, UsageError
 from kernelforge.records import Verdict
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
-from kernelforge.workers.local import LocalEngine
-from kernelforge.workers.process import Worker
-from kernelforge.workers.slot import WorkerSlot
+from kernelforge.workers.pool import LocalEngine
+from kernelforge.workers.slot import Worker, WorkerSlot
 from kernelforge.workers.worker_main import WorkerSettings
 from tests.workers.engine_orders import (
     BROKEN,
@@ -276,7 +275,7 @@ def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason(runner: a
 def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kernelforge.workers.process.START_S", 0.1)
+    monkeypatch.setattr("kernelforge.workers.slot.START_S", 0.1)
     before = own_workers()
     with pytest.raises(KernelForgeError, match="not warm after"):
         runner.run(LocalEngine("emulated:h100", slots=1).start())
@@ -290,7 +289,7 @@ def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(
         sock.close()
         raise asyncio.CancelledError
 
-    monkeypatch.setattr("kernelforge.workers.process.asyncio.open_connection", cancelled_there)
+    monkeypatch.setattr("kernelforge.workers.slot.asyncio.open_connection", cancelled_there)
     before = own_workers()
     with pytest.raises(asyncio.CancelledError):
         runner.run(Worker.start("one", WorkerSettings(role="device", device="emulated:h100")))
@@ -311,7 +310,7 @@ def test_workers_die_with_a_gateway_that_is_killed() -> None:
         import asyncio, os, sys
         sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
         from tests.workers.engine_orders import family_of, own_workers
-        from kernelforge.workers.local import LocalEngine
+        from kernelforge.workers.pool import LocalEngine
 
         async def main():
             await LocalEngine("emulated:h100", slots=1).start()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import capacity_of, differences
+from kernelforge.workers.roles import Target
 from tests.support.factories import make_fingerprint
 
 

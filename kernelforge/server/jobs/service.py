@@ -15,25 +15,81 @@ from typing import Literal
 
 from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
-from kernelforge.errors import StoreError
+from kernelforge.errors import KernelForgeError, StoreError, TaskError
+from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Task
-from kernelforge.server.base import Caller, Evaluated, RequestRejected
-from kernelforge.server.jobs.admission import Admission
+from kernelforge.server.base import Caller, Evaluated, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow, restore
 from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, RunState
-from kernelforge.server.jobs.notifications import Deadlines, JobWatchers
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import FaultCode, failed
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.state import JobServiceSettings, ServiceState
-from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
-from kernelforge.server.jobs.task_contexts import TaskContexts
+from kernelforge.server.jobs.state import Deadlines, JobServiceSettings, JobWatchers, ServiceState
+from kernelforge.server.jobs.submission import Admission, Submission, not_stored, unknown_job
 from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.utils.file_locks import lock_path, run_lock
 from kernelforge.version import __version__
-from kernelforge.workers.base import Engine, Health
+from kernelforge.workers.base import Engine, Health, WorkerDied
+
+_CACHED = 512
+_TRIES = 3
+
+
+class TaskContexts:
+    """Task contexts, cached by task. Concurrent callers share one request."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._contexts: LRUCache[str, TaskContext] = LRUCache(_CACHED)
+        self._requests: dict[str, asyncio.Task[TaskContext]] = {}
+
+    async def get(self, task: Task) -> TaskContext:
+        """The context of a task.
+
+        Raises:
+            RequestRejected: 422: the task cannot be evaluated here; 503: workers died of it.
+        """
+        digest = task.digest
+        cached = self._contexts.get(digest)
+        if cached is not None:
+            return cached
+        request = self._requests.get(digest)
+        if request is None:
+            request = self._requests[digest] = asyncio.create_task(self._request(task, digest))
+            request.add_done_callback(lambda _: self._requests.pop(digest, None))
+        return await asyncio.shield(request)
+
+    async def close(self) -> None:
+        for request in list(self._requests.values()):
+            request.cancel()
+        await asyncio.gather(*self._requests.values(), return_exceptions=True)
+
+    async def _request(self, task: Task, digest: str) -> TaskContext:
+        for _ in range(_TRIES):
+            try:
+                data = await self._engine.task_context(task)
+            except TaskError as error:
+                raise RequestRejected(422, "task_unusable", str(error)) from error
+            except WorkerDied:
+                continue
+            except KernelForgeError as error:
+                raise RequestRejected(503, "engine", f"the engine cannot describe this task now: {error}") from error
+            context = TaskContext(
+                task=task,
+                facts=data.facts,
+                shared=data.shared,
+                graph=data.graph,
+                device=data.device,
+                spec=SPECS[data.spec],
+            )
+            self._contexts.put(digest, context)
+            return context
+        raise RequestRejected(
+            503, "worker_died", f"{_TRIES} workers died of {task.suite}/{task.name}; see the log", retry_after_s=30.0
+        )
+
 
 _LOG = logging.getLogger(__name__)
 

@@ -19,10 +19,10 @@ from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.evaluation.warm_evaluators import WARM_TASKS
 from kernelforge.records import MeasureSettings
 from kernelforge.workers.base import Health
-from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limits
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
+from kernelforge.workers.roles import Target
 from kernelforge.workers.slot import WorkerSlot
 from kernelforge.workers.worker_main import WorkerSettings
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.workers.base import WorkerDied
-from kernelforge.workers.compile_worker import Target
-from kernelforge.workers.process import START_S, error_from
 from kernelforge.workers.ray.cluster import Cluster
+from kernelforge.workers.roles import Target
+from kernelforge.workers.slot import START_S, error_from
 from kernelforge.workers.worker_main import CLOSING_S, WorkerSettings
 
 PLACED_S = START_S + 30.0
@@ -82,7 +82,7 @@ class RayWorker:
 
     def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
         """Send a request. Returns its number and a future of its reply, with the errors of
-        :meth:`kernelforge.workers.process.Worker.send`."""
+        :meth:`kernelforge.workers.slot.Worker.send`."""
         number = next(self._ids)
         return number, asyncio.create_task(self._reply(number, op, json.dumps(content)))
 

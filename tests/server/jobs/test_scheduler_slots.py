@@ -11,10 +11,10 @@ import pytest
 
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.models import EvaluationTask
-from kernelforge.server.jobs.notifications import Deadlines
 from kernelforge.server.jobs.queue import FairQueue
 from kernelforge.server.jobs.requests import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, match
+from kernelforge.server.jobs.state import Deadlines
 from kernelforge.workers.base import Slot
 from tests.server.service_tools import accepted, serving, until
 from tests.support.factories import make_candidate, make_task

@@ -9,7 +9,7 @@ import pytest
 
 from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
-from kernelforge.server.jobs import admission
+from kernelforge.server.jobs import submission
 from tests.server.service_tools import CALLER, accepted, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, completion, request
 
@@ -69,7 +69,7 @@ def test_what_is_known_is_told_as_such_though_the_clock_was_put_back(
         talk = JobRequest(task="core/gelu", completion="I cannot do that.")
         async with serving(tmp_path) as service:
             await ended(service, request(), talk)
-            monkeypatch.setattr(admission, "utc_seconds", lambda: utc_seconds() - 3600.0)
+            monkeypatch.setattr(submission, "utc_seconds", lambda: utc_seconds() - 3600.0)
             for job in await accepted(service, request(), talk):
                 assert (job.result.cached, job.result.age_s) == (True, 0.0)
             assert service.counters["cached"] == 2
@@ -101,7 +101,7 @@ def test_a_long_completion_that_is_evaluated_anew_is_not_read_in_the_event_loop(
             def read_here(request: JobRequest) -> None:
                 raise AssertionError("it was read in the event loop")
 
-            monkeypatch.setattr(admission, "candidate_in", read_here)
+            monkeypatch.setattr(submission, "candidate_in", read_here)
             await ended(service, JobRequest.model_validate({**long, "fresh": True}))
             assert len(engine.evaluated) == 2
 
@@ -376,14 +376,14 @@ def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody_works
         batch = [request("first"), JobRequest(task="core/gelu", completion="no code"), request("second")]
         async with serving(tmp_path, engine) as service:
             with monkeypatch.context() as patch:
-                new = admission._Ids.new
+                new = submission._Ids.new
 
-                def breaks(ids: admission._Ids, now: float) -> str:
+                def breaks(ids: submission._Ids, now: float) -> str:
                     if service.status().queued:
                         raise RuntimeError("a fault of ours")
                     return new(ids, now)
 
-                patch.setattr(admission._Ids, "new", breaks)
+                patch.setattr(submission._Ids, "new", breaks)
                 with pytest.raises(RuntimeError, match="of ours"):
                     await service.submit(batch, CALLER, ["a", "b", "c"])
             assert service.status().queued == 0

@@ -1,4 +1,4 @@
-"""What every protocol of a trainer promises: the same rewards, errors without a number, nothing run that is refused.
+"""Conformance of the protocols of trainers: the same rewards, errors without a number, nothing run that is refused.
 
 A ``Trainer`` sends one completion as the client of its protocol does. What only one protocol has is tested elsewhere.
 """
@@ -29,7 +29,7 @@ TASK = "core/swish"
 
 @dataclass
 class Answer:
-    """What a trainer learns of a completion."""
+    """The part of an answer that a trainer uses."""
 
     correct: bool | None = None
     """None if the answer has no score."""

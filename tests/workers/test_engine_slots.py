@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from kernelforge.workers.base import WorkerDied
-from kernelforge.workers.compile_worker import Target
 from kernelforge.workers.ray import engine as ray_engine
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import RayEngine
+from kernelforge.workers.roles import Target
 from kernelforge.workers.slot import WorkerSlot
 from kernelforge.workers.worker_main import WorkerSettings
 from tests.support.factories import make_fingerprint

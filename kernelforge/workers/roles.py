@@ -1,0 +1,365 @@
+"""Work of a worker process: a compile worker prepares candidates, a device worker evaluates them.
+
+A compile worker resolves plans, builds sources and describes tasks to agents, without a device. A device worker keeps
+helper processes and the oracles of recent tasks warm. Another thread can cancel a call of either.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+
+from kernelforge.compile import Compiler
+from kernelforge.errors import EvaluationCancelled
+from kernelforge.evaluation.evaluator import concluded
+from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
+from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
+from kernelforge.evaluation.pool import EvaluatorPool, make_compiler
+from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
+from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
+from kernelforge.records import Evaluation, Fingerprint, MeasureSettings, Record, Task, TaskFacts
+from kernelforge.sandbox import Zygote
+from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report
+
+ORACLE_PATIENCE_S = 0.5
+"""How long an interrupted call may wait for its oracle before the oracle is ended too, which is slow to replace."""
+
+_REPEAT_S = 0.05
+
+
+class CancellableCall:
+    """The call that a worker is executing.
+
+    Args:
+        end: ends the child that the call waits for; with True, its oracle too. Called repeatedly from another thread
+            until the call has ended, because the call may have started to wait for another child in between.
+    """
+
+    def __init__(self, end: Callable[[bool], None]) -> None:
+        self._end = end
+        self._lock = threading.Lock()
+        self._number = 0
+        self._busy = self._stopped = False
+
+    def stopped(self) -> bool:
+        """Whether the call in progress should end."""
+        return self._stopped
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Context of one call.
+
+        Raises:
+            EvaluationCancelled: another thread cancelled the call; its result, or its error, is discarded.
+        """
+        with self._lock:
+            self._number += 1
+            self._busy, self._stopped = True, False
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._busy = False
+                stopped = self._stopped
+            if stopped:
+                raise EvaluationCancelled("the call was interrupted")
+
+    def interrupt(self) -> bool:
+        """End the call in progress, which then raises :class:`EvaluationCancelled`; False if there is none."""
+        with self._lock:
+            if not self._busy:
+                return False
+            if not self._stopped:
+                self._stopped = True
+                threading.Thread(target=self._end_calls, args=(self._number,), name="interrupt", daemon=True).start()
+            return True
+
+    def _end_calls(self, number: int) -> None:
+        started = time.monotonic()
+        while True:
+            with self._lock:
+                if not self._busy or self._number != number:
+                    return
+                self._end(time.monotonic() - started > ORACLE_PATIENCE_S)
+            time.sleep(_REPEAT_S)
+
+
+class Target(Record):
+    """Description of the device that candidates are prepared for."""
+
+    fingerprint: Fingerprint
+    description: dict[str, str]
+    """Facts for a Coder."""
+    spec: str
+    """See :attr:`kernelforge.workers.base.TaskContextData.spec`."""
+
+
+class CompileWorker:
+    """Prepares candidates and describes tasks without a device. For one thread, except :meth:`interrupt`.
+
+    Args:
+        target: the device to prepare for.
+        compiler: builds candidates.
+        open_oracle: opens a task's oracle, which is closed once the facts are cached.
+        tasks: cached facts of tasks.
+        call: shared with a :class:`DeviceWorker` that uses this object; None: a separate one.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        compiler: Compiler,
+        open_oracle: Callable[[Task, OracleFacts], Oracle],
+        *,
+        tasks: KnownTasks | None = None,
+        call: CancellableCall | None = None,
+    ) -> None:
+        self.target = target
+        self.tasks = tasks or KnownTasks()
+        self._compiler = compiler
+        self._open_oracle = open_oracle
+        self._call = call or CancellableCall(self._end)
+        self._zygote: Zygote | None = None
+
+    @classmethod
+    def alone(
+        cls,
+        target: Target,
+        *,
+        threads: int = 1,
+        allow_unconfined: bool = False,
+        cache: Path | None = None,
+        compile_limit_s: float | None = None,
+    ) -> CompileWorker:
+        """A worker with its own compiler and oracles, warm from the start; :meth:`close` ends them.
+
+        Raises:
+            DeviceError: the compiler is not installed.
+            SandboxError: no jail works here and ``allow_unconfined`` is false.
+        """
+        zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
+        compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
+        worker = cls(target, compiler, lambda task, cached: Oracle(zygote, task, threads=threads, cached=cached))
+        worker._zygote = zygote
+        try:
+            compiler.start()
+            zygote.start()
+        except BaseException:
+            worker.close()
+            raise
+        return worker
+
+    def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
+        """Resolve and compile at every size, into the cache. Returns a report if that fails, the same that
+        :class:`~kernelforge.evaluation.evaluator.Evaluator` would make.
+
+        Raises:
+            EvaluationCancelled: :meth:`interrupt` was called.
+        """
+        started = time.perf_counter()
+        with self._call.call():
+            try:
+                result = self._prepare(order, started)
+            except EvaluationCancelled:
+                raise
+            except Exception as error:
+                seconds = time.perf_counter() - started
+                return EvaluationReport(order=order.id, trouble=classify(error), worker_seconds=seconds)
+            if isinstance(result, BuildState):
+                return Prepared(order=order.id, seconds=result.seconds)
+            return make_report(order.id, result, None, time.perf_counter() - started)
+
+    def _prepare(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
+        task, candidate = order.task, order.candidate
+        state = BuildState(stopped=self._call.stopped)
+        fingerprint = self.target.fingerprint
+        try:
+            resolve_plans(candidate, task, self._facts(task), state)
+            compile_plans(candidate, task, self._compiler, fingerprint.arch, state)
+        except StageFailed as failure:
+            return concluded(candidate, task, fingerprint, state, failure, time.perf_counter() - started)
+        return state
+
+    def _facts(self, task: Task) -> TaskFacts:
+        cached = self.tasks.of(task)
+        if cached.facts is not None:
+            return cached.facts
+        with self._open_oracle(task, cached) as oracle:
+            return oracle.facts()
+
+    def task_context(self, task: Task) -> TaskContextData:
+        """Facts of a task that agents may see.
+
+        Raises:
+            TaskError: its reference does not run, or wrong answers could earn a reward.
+            EvaluationCancelled: :meth:`interrupt` was called.
+        """
+        with self._call.call(), self._open_oracle(task, self.tasks.of(task)) as oracle:
+            facts = oracle.facts()
+            oracle.require_admitted()
+            return TaskContextData(
+                facts=public_facts(facts),
+                shared=shape_invariants(task, facts),
+                graph=oracle.trace("full"),
+                device=self.target.description,
+                spec=self.target.spec,
+            )
+
+    def interrupt(self) -> bool:
+        """End the call in progress within about a second, from another thread; False if there is none."""
+        return self._call.interrupt()
+
+    def _end(self, oracles: bool) -> None:
+        self._compiler.interrupt()
+        if oracles and self._zygote is not None:
+            self._zygote.interrupt()
+
+    def close(self) -> None:
+        """End the processes that :meth:`alone` started."""
+        if self._zygote is not None:
+            self._compiler.close()
+            self._zygote.close()
+
+    def __enter__(self) -> CompileWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+_LOG = logging.getLogger(__name__)
+
+
+class DeviceWorker:
+    """Evaluates candidates on one device. All of it is for one thread, except :meth:`interrupt` and :attr:`warm`.
+
+    Args:
+        device: name of one device: ``emulated:h100`` or ``cuda:0``.
+        threads: threads of one emulated run, and of the oracle.
+        measure: settings of timing on a GPU.
+        allow_unconfined: run children without a jail if none works.
+        warm_tasks: oracles that are kept; the least recently used one is closed first.
+        warm_bytes: memory of all kept oracles together between orders, in bytes.
+        cache: folder of the build cache; None for the user's cache.
+        run_limit_s: longest run of a candidate's plan, in wall seconds; None for the default.
+        compile_limit_s: longest compilation, in seconds; None for the default.
+
+    Raises:
+        SandboxError: no jail works here and ``allow_unconfined`` is false.
+        DeviceError: there is no such device, or it cannot be used.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        *,
+        threads: int = 1,
+        measure: MeasureSettings | None = None,
+        allow_unconfined: bool = False,
+        warm_tasks: int = WARM_TASKS,
+        warm_bytes: int = WARM_BYTES,
+        cache: Path | None = None,
+        run_limit_s: float | None = None,
+        compile_limit_s: float | None = None,
+    ) -> None:
+        self._pool = EvaluatorPool(
+            device,
+            threads=threads,
+            cache=cache,
+            measure=measure,
+            allow_unconfined=allow_unconfined,
+            tell=_LOG.warning,
+            run_limit_s=run_limit_s,
+            compile_limit_s=compile_limit_s,
+            warm_tasks=warm_tasks,
+            warm_bytes=warm_bytes,
+        )
+        try:
+            self._pool.start()
+            opened = self._pool.device
+            self.target = Target(
+                fingerprint=self._pool.fingerprint, description=dict(opened.describe()), spec=opened.spec.key
+            )
+        except BaseException:
+            self._pool.close()
+            raise
+        self._call = CancellableCall(lambda oracles: self._pool.interrupt(oracles=oracles))
+        self._preparer = CompileWorker(
+            self.target,
+            self._pool.compiler,
+            lambda task, cached: self._pool.oracle(task, cached=cached),
+            tasks=self._pool.known_tasks,
+            call=self._call,
+        )
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Device and toolchain."""
+        return self.target.fingerprint
+
+    @property
+    def cached_tasks(self) -> frozenset[str]:
+        """Digests of the tasks whose oracles are warm."""
+        return self._pool.evaluators.digests
+
+    def evaluate(self, order: EvaluationOrder) -> EvaluationReport:
+        """Run the complete cascade on inputs from a new random seed. The report contains infrastructure failures.
+
+        Raises:
+            EvaluationCancelled: :meth:`interrupt` was called.
+        """
+        started = time.perf_counter()
+        with self._call.call():
+            try:
+                with self._pool.evaluators.using(order.task) as evaluator:
+                    evaluation, profile = evaluator.evaluate(
+                        order.candidate,
+                        seed=secrets.randbits(63),
+                        profile=order.profile,
+                        stopped=self._call.stopped,
+                    )
+            except EvaluationCancelled:
+                raise
+            except Exception as error:
+                failure = classify(error)
+                return EvaluationReport(order=order.id, trouble=failure, worker_seconds=time.perf_counter() - started)
+            if order.prepared:
+                made, before = evaluation.seconds, order.prepared
+                seconds = {part: made.get(part, 0.0) + before.get(part, 0.0) for part in {**made, **before}}
+                evaluation = evaluation.model_copy(update={"seconds": seconds})
+            return make_report(order.id, evaluation, profile, time.perf_counter() - started)
+
+    def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
+        """See :meth:`CompileWorker.prepare`."""
+        return self._preparer.prepare(order)
+
+    def task_context(self, task: Task) -> TaskContextData:
+        """See :meth:`CompileWorker.task_context`."""
+        return self._preparer.task_context(task)
+
+    def interrupt(self) -> bool:
+        """End the call in progress within about a second, from another thread; False if there is none.
+
+        The call then raises :class:`~kernelforge.errors.EvaluationCancelled`.
+        """
+        return self._call.interrupt()
+
+    def close(self) -> None:
+        """End every helper process."""
+        self._pool.close()
+
+    def __enter__(self) -> DeviceWorker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
