@@ -11,7 +11,7 @@ from kernelforge.devices import default_device
 from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Run
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run import Event, Observer, StopSignal, configure, start_run
-from kernelforge.search.history import best_attempt
+from kernelforge.search.base import best_attempt
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_task
 from kernelforge.tasks.suites import LOOSE_SUITE

@@ -38,7 +38,7 @@ from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import NextTurn
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.store.task_store import Draft
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.viewer.run_cache import RunCache as ViewedJournal
 from tests.report.golden.golden_runs import golden, golden_store
 from tests.support.inprocess_engine import InProcessEngine, request

@@ -30,7 +30,7 @@ from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import TaskContextData
 from tests.agents.prompt_samples import BRIEF
 from tests.support.inprocess_engine import InProcessEngine, completion

@@ -21,7 +21,7 @@ from kernelforge.records import (
 )
 from kernelforge.rewards import Context
 from kernelforge.rewards import reward as score
-from kernelforge.search.history import best_attempt
+from kernelforge.search.base import best_attempt
 
 GAIN = 0.10
 """Least relative change of the counter that the Judge named."""

@@ -14,8 +14,7 @@ from typing import NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.lessons import operator_families
-from kernelforge.agents.prompts import reflexion_prompt
+from kernelforge.agents.prompts import operator_families, reflexion_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question

@@ -55,7 +55,7 @@ def mcp(
     from kernelforge.mcp.service import Service
     from kernelforge.records import MeasureSettings
     from kernelforge.run.config import cores
-    from kernelforge.tasks.catalogue import Catalogue
+    from kernelforge.tasks.suites import Catalogue
 
     token = transport.token_from_environment() if http is not None else None
     catalogue = Catalogue(suite or (), task or ())

@@ -371,7 +371,7 @@ def print_estimate(config: RunConfig, results: Path) -> None:
     """Print the estimate of a run. Runs the references, but calls no agent and journals nothing."""
     from rich.table import Table
 
-    from kernelforge.run.estimate import estimate
+    from kernelforge.run.budget import estimate
     from kernelforge.run.runner import task_contexts
 
     estimated = estimate(config, task_contexts(config), _earlier(results))

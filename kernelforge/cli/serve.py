@@ -208,7 +208,7 @@ def serve(
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.process import is_loopback, listen, run
     from kernelforge.server.jobs.service import JobService
-    from kernelforge.tasks.catalogue import Catalogue
+    from kernelforge.tasks.suites import Catalogue
 
     settings = _service_settings(reward, queue, timing_max_age)
     configure_logs((log_format or (LogFormat.TEXT if sys.stderr.isatty() else LogFormat.JSON)).value)

@@ -17,8 +17,7 @@ from kernelforge.llm.base import (
     Question,
     Turn,
 )
-from kernelforge.llm.rate_limits import CallLimits
-from kernelforge.llm.retrying import pause, with_retries
+from kernelforge.llm.rate_limits import CallLimits, pause, with_retries
 from kernelforge.records import AgentName, Message, Usage, content_hash
 
 SILENCE = "(an empty reply)"

@@ -20,7 +20,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 from kernelforge.errors import BudgetExhausted, ProviderError
 from kernelforge.llm.base import ChatReply, ChatRequest
-from kernelforge.llm.retrying import LOOK_S
+from kernelforge.llm.rate_limits import LOOK_S
 from kernelforge.llm.spec import AgentSpec, Remote
 
 _KEPT = ("type", "enum", "const", "description")

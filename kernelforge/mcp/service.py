@@ -47,7 +47,7 @@ from kernelforge.run.submissions import Submission, SubmissionRun, external_conf
 from kernelforge.run.task_loop import infrastructure_failure, make_task_context
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 
 MAX_CHOICES = 32
 MAX_NAME_CHARS = 120

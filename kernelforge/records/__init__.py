@@ -13,8 +13,7 @@ from kernelforge.records.attempt import (
     Usage,
 )
 from kernelforge.records.base import Record, content_hash, first_fault
-from kernelforge.records.build import Build, Diagnostic, KernelFacts
-from kernelforge.records.candidate import Candidate, InputGenerator
+from kernelforge.records.candidate import Build, Candidate, Diagnostic, InputGenerator, KernelFacts
 from kernelforge.records.evaluation import (
     UNCOMPARED,
     Comparison,

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from pydantic import Field, FiniteFloat, model_validator
 
 from kernelforge.records.base import Record, content_hash
-from kernelforge.records.build import Build
+from kernelforge.records.candidate import Build
 from kernelforge.records.profile import Origin
 from kernelforge.records.task import DRAWN_SIZE
 from kernelforge.records.timing import Timing

@@ -7,8 +7,16 @@ from itertools import pairwise
 from statistics import fmean, median, variance
 
 from kernelforge.records import Evaluation, Reward, Verdict
-from kernelforge.rewards.base import Context
-from kernelforge.rewards.speed import MOST_SPEEDUP, believed, capped, divided, over_fastest, quarantined, side_of
+from kernelforge.rewards.base import (
+    MOST_SPEEDUP,
+    Context,
+    believed,
+    capped,
+    divided,
+    over_fastest,
+    quarantined,
+    side_of,
+)
 
 BUCKETS = 7
 MOST_VARIANCE = 0.005

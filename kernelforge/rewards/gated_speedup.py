@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from kernelforge.records import Evaluation, Reward, Verdict
-from kernelforge.rewards.base import Context
-from kernelforge.rewards.speed import MOST_SPEEDUP, believed, coverage_of, over_eager
+from kernelforge.rewards.base import MOST_SPEEDUP, Context, believed, coverage_of, over_eager
 
 CORRECT = 0.3
 SPEEDUP_CAP = 8.0

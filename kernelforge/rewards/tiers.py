@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from kernelforge.records import Evaluation, Reward, Verdict
-from kernelforge.rewards.base import Context
-from kernelforge.rewards.speed import coverage_of, over, over_eager
+from kernelforge.rewards.base import Context, coverage_of, over, over_eager
 
 
 class AutoTriton:

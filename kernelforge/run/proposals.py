@@ -23,7 +23,7 @@ from kernelforge.llm.providers import Providers
 from kernelforge.records import Attempt, Finding, Message, Record, RunConfig
 from kernelforge.run.budget import TaskBudget
 from kernelforge.search import Proposal
-from kernelforge.search.history import best_attempt
+from kernelforge.search.base import best_attempt
 from kernelforge.store import Draft, Store
 
 _PROPOSAL = TypeAdapter(Proposal)

@@ -33,7 +33,7 @@ from kernelforge.records import (
 )
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.run.config import new_run
-from kernelforge.search.history import best_attempt
+from kernelforge.search.base import best_attempt
 from kernelforge.store import Store
 from kernelforge.utils.shell_hints import results_option, shell_command
 

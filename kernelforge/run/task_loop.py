@@ -11,7 +11,7 @@ from typing import Any
 
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.lessons import operator_families, select_lessons
+from kernelforge.agents.prompts import operator_families, select_lessons
 from kernelforge.agents.tester import agree_on_tests
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import (

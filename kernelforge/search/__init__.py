@@ -9,13 +9,12 @@ from pydantic import ValidationError
 
 from kernelforge.errors import UsageError
 from kernelforge.records import first_fault
-from kernelforge.search.base import ProfileVisibility, Proposal, Strategy
+from kernelforge.search.base import ProfileVisibility, Proposal, Strategy, score
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN, pass_at_k
 from kernelforge.search.contrast import Contrast
 from kernelforge.search.evolve import Evolve
 from kernelforge.search.fsr import Fsr
-from kernelforge.search.history import score
 from kernelforge.search.portfolio import Portfolio
 from kernelforge.search.refine import Refine
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Candidate
-from kernelforge.search.history import value
+from kernelforge.search.base import value
 from kernelforge.search.novelty import Token, tokens, words
 
 Staging = Literal["none", "shared", "async"]

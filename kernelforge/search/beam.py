@@ -18,8 +18,15 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import GenerationalStrategy, Proposal
-from kernelforge.search.history import current_best, is_correct, is_repairable, parent_number, value
+from kernelforge.search.base import (
+    GenerationalStrategy,
+    Proposal,
+    current_best,
+    is_correct,
+    is_repairable,
+    parent_number,
+    value,
+)
 
 ROUNDS = 10
 """Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""

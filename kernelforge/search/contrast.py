@@ -23,8 +23,14 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import GenerationalStrategy, ProfileVisibility, Proposal
-from kernelforge.search.history import best_per_step, best_scoring, score
+from kernelforge.search.base import (
+    GenerationalStrategy,
+    ProfileVisibility,
+    Proposal,
+    best_per_step,
+    best_scoring,
+    score,
+)
 
 ROUNDS = 20
 """Steps of a task by default. Ours: CUDA-L1 has no such number for one task; collecting its first kernels it gave each

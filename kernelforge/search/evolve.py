@@ -26,8 +26,16 @@ from pydantic import Field
 from kernelforge.records import Attempt, Operator, Record
 from kernelforge.search.archive import Cell, behaviour_cell, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
-from kernelforge.search.base import GenerationalStrategy, Proposal
-from kernelforge.search.history import best_per_step, current_best, is_correct, is_repairable, parent_number, value
+from kernelforge.search.base import (
+    GenerationalStrategy,
+    Proposal,
+    best_per_step,
+    current_best,
+    is_correct,
+    is_repairable,
+    parent_number,
+    value,
+)
 from kernelforge.search.novelty import Novelty
 
 OPERATORS = (Operator.OPTIMISE, Operator.CROSSOVER)

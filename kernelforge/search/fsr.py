@@ -22,8 +22,16 @@ from typing import Any, ClassVar, get_args
 from pydantic import Field
 
 from kernelforge.records import Attempt, Operator, Record, Stage, Verdict
-from kernelforge.search.base import GenerationalStrategy, Proposal
-from kernelforge.search.history import best_per_step, best_scoring, is_correct, is_repairable, parent_number, score
+from kernelforge.search.base import (
+    GenerationalStrategy,
+    Proposal,
+    best_per_step,
+    best_scoring,
+    is_correct,
+    is_repairable,
+    parent_number,
+    score,
+)
 
 CASCADE: tuple[str, ...] = get_args(Stage)
 """Stages of an evaluation, in order."""

@@ -16,8 +16,7 @@ from random import Random
 from typing import Any, ClassVar, Literal
 
 from kernelforge.records import Attempt, Operator, Record, Verdict
-from kernelforge.search.base import ProfileVisibility, Proposal, Strategy
-from kernelforge.search.history import best_per_step
+from kernelforge.search.base import ProfileVisibility, Proposal, Strategy, best_per_step
 
 ROUNDS = 10
 """Rounds of a task, the seed included: the default of CudaForge and of its main results."""

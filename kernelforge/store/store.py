@@ -13,11 +13,21 @@ from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
-from kernelforge.store.codec import Blobs, Row, blob_names, decode_attempt, encode_attempt, message_rows, parse_attempt
-from kernelforge.store.database import Database, as_text, readable
+from kernelforge.store.database import RESULTS, Database, as_text, readable
 from kernelforge.store.live_status import remove_status
-from kernelforge.store.schema import RESULTS
-from kernelforge.store.task_store import TaskState, append_messages, linked, unique
+from kernelforge.store.task_store import (
+    Blobs,
+    Row,
+    TaskState,
+    append_messages,
+    blob_names,
+    decode_attempt,
+    encode_attempt,
+    linked,
+    message_rows,
+    parse_attempt,
+    unique,
+)
 from kernelforge.utils import file_locks
 
 DATABASE_NAME = "kernelforge.db"

@@ -14,8 +14,17 @@ from pydantic import ValidationError
 from kernelforge.errors import TaskError
 from kernelforge.records import Size, Task, TaskPolicy, first_fault
 from kernelforge.tasks.constants import Scalar, Template
-from kernelforge.tasks.files import is_within, parse_task_file, read_c_source, read_task_source
-from kernelforge.tasks.manifest import MANIFEST, Entry, GridEntry, Manifest, TaskEntry
+from kernelforge.tasks.files import (
+    MANIFEST,
+    Entry,
+    GridEntry,
+    Manifest,
+    TaskEntry,
+    is_within,
+    parse_task_file,
+    read_c_source,
+    read_task_source,
+)
 
 _MOST_TASKS = 10_000
 """Most tasks of one grid."""

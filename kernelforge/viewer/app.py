@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import mimetypes
 import socket
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
@@ -19,14 +20,81 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.report.formatting import clock
 from kernelforge.report.html import paths
 from kernelforge.report.html.rendering import assets
 from kernelforge.report.html.site import Page
+from kernelforge.report.views.progress import (
+    BudgetBar,
+    ProgressView,
+    WorkerStatus,
+    format_spent,
+    seconds_since,
+    visible_bars,
+    worker_label,
+)
 from kernelforge.server.http.process import CLOSE_S, Server, Stop
 from kernelforge.viewer.auth import ViewerAuth
 from kernelforge.viewer.event_stream import MOST_STREAMS, EventBroadcaster
-from kernelforge.viewer.live_page import live_context
-from kernelforge.viewer.run_cache import RunCache
+from kernelforge.viewer.run_cache import LiveProgress, RunCache
+
+ENDED = ("finished", "stopped", "failed", "interrupted")
+
+
+def live_context(live: LiveProgress, *, selected: bool) -> Mapping[str, Any]:
+    """Variables of the template.
+
+    Args:
+        selected: whether the URL names this run, so that the page stays with it when another starts.
+    """
+    view, now = live.progress, datetime.now(UTC)
+    ended = view.state in ENDED
+    until = datetime.fromisoformat(view.updated) if ended else now
+    elapsed = seconds_since(view.started, until if until.tzinfo is not None else now)
+    return {
+        "view": view,
+        "asked": view.run if selected else "",
+        "now": now.isoformat(timespec="milliseconds"),
+        "ended": ended,
+        "elapsed": clock(elapsed),
+        "left": None if view.expected_end is None else clock(-seconds_since(view.expected_end, now)),
+        "run_path": paths.run_page(view.run),
+        "bars": [_bar(bar, elapsed) for bar in visible_bars(view)],
+        "lanes": [_worker(item, view.device, live.links, now) for item in view.lanes],
+        "gains": _gains(view, live.links, now),
+    }
+
+
+def _bar(bar: BudgetBar, elapsed: float) -> dict[str, Any]:
+    timed = bar.name == "seconds"
+    spent = elapsed if timed else bar.spent
+    return {
+        "name": "time" if timed else bar.name,
+        "timed": timed,
+        "spent": spent,
+        "limit": bar.limit,
+        "of": clock(bar.limit) if timed and bar.limit is not None else "",
+        "words": format_spent(bar, spent),
+    }
+
+
+def _worker(row: WorkerStatus, device: str, links: Mapping[str, str], now: datetime) -> dict[str, Any]:
+    spent = seconds_since(row.since, now)
+    return {
+        "lane": row,
+        "name": worker_label(row, device),
+        "path": None if row.task is None else links.get(row.task),
+        "clock": clock(spent),
+        "stalled": row.task is not None and spent > row.stalled_after_s,
+    }
+
+
+def _gains(view: ProgressView, links: Mapping[str, str], now: datetime) -> list[dict[str, Any]]:
+    return [
+        {"gain": gain, "path": links.get(gain.attempt), "ago": clock(seconds_since(gain.at, now))}
+        for gain in view.gains
+    ]
+
 
 HOST = "127.0.0.1"
 _CONNECTIONS = MOST_STREAMS + 64

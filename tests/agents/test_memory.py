@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.agents.lessons import PER_FAMILY, SHOWN, operator_families, select_lessons
+from kernelforge.agents.prompts import PER_FAMILY, SHOWN, operator_families, select_lessons
 from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
 from tests.agents import agent_setup as workbench

@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.notes import NOTES_SHOWN, Note, all_notes, notes_for
-from kernelforge.agents.lessons import FAMILIES, OTHER
+from kernelforge.agents.prompts import FAMILIES, OTHER
 from tests.agents.prompt_samples import FULL_SIGHT, SLOW, judge
 
 SOURCES = (

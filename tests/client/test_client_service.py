@@ -58,7 +58,7 @@ class Served:
         from kernelforge.server.jobs.service import JobService
         from kernelforge.server.sessions import routes as session_routes
         from kernelforge.server.sessions.service import Sessions
-        from kernelforge.tasks.catalogue import Catalogue
+        from kernelforge.tasks.suites import Catalogue
 
         service = JobService(self.engine, Catalogue(["core"]), self._folder)
         await service.start()

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from kernelforge.errors import BudgetExhausted, ProviderError
-from kernelforge.llm.retrying import FIRST_WAIT_S, LONGEST_ASKED_WAIT_S, LONGEST_BACKOFF_S, pause, with_retries
+from kernelforge.llm.rate_limits import FIRST_WAIT_S, LONGEST_ASKED_WAIT_S, LONGEST_BACKOFF_S, pause, with_retries
 
 
 class Flaky:

@@ -14,7 +14,7 @@ import pytest
 from kernelforge.cli.mcp import mcp
 from kernelforge.errors import UsageError
 from kernelforge.mcp import transport
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.utils.shell_hints import install_hint
 
 

@@ -34,7 +34,7 @@ from kernelforge.records import (
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume_run
 from kernelforge.store import DATABASE_NAME, Store
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from tests.mcp.mcp_talk import (
     BROKEN,
     CODER,

@@ -11,7 +11,7 @@ import pytest
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
-from kernelforge.run.estimate import ASSUMED_CODER_REPLY, Estimate, estimate
+from kernelforge.run.budget import ASSUMED_CODER_REPLY, Estimate, estimate
 from kernelforge.run.runner import task_contexts
 from tests.run.run_helpers import quick_config
 from tests.support.factories import make_attempt, measured_evaluation

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kernelforge.records import Attempt, Operator, Verdict
-from kernelforge.search.history import best_per_step, best_scoring
+from kernelforge.search.base import best_per_step, best_scoring
 from tests.support.factories import make_attempt, make_evaluation, modelled
 
 

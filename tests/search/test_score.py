@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kernelforge.records import Attempt, Performance, Verdict
-from kernelforge.search.history import score, value
+from kernelforge.search.base import score, value
 from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, measured, modelled
 
 

@@ -12,7 +12,7 @@ from kernelforge.client.models import Job, JobRequest
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from tests.support.inprocess_engine import InProcessEngine
 
 CALLER = Caller("local")

@@ -28,7 +28,7 @@ from kernelforge.hardware.specs import H100
 from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, Evaluated, RequestRejected
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import Health
 
 SLOW = "slow"

@@ -13,8 +13,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.audit.equivalents import read_equivalents
 from kernelforge.tasks import evaluate_expression, load_suite, module_constants
 from kernelforge.tasks.constants import Template, parse_python
-from kernelforge.tasks.files import parse_task_file, read_task_source
-from kernelforge.tasks.manifest import read_manifest
+from kernelforge.tasks.files import parse_task_file, read_manifest, read_task_source
 
 CPU_SECONDS = 12.0
 """Far above what any of these costs, far below what a quadratic walk would take."""

@@ -20,7 +20,7 @@ from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
-from kernelforge.search.history import value
+from kernelforge.search.base import value
 
 NAME = "builtin"
 

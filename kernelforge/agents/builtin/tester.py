@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 
 from kernelforge.agents.base import ProposedGenerator, TaskContext, TesterReply
-from kernelforge.agents.lessons import operator_families
-from kernelforge.agents.prompts import fenced, tester_prompt
+from kernelforge.agents.prompts import fenced, operator_families, tester_prompt
 from kernelforge.agents.tester import generator_page
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS
 from kernelforge.records import Message, TensorSpec

@@ -10,8 +10,14 @@ from datetime import UTC, datetime
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge
-from kernelforge.agents.lessons import operator_families
-from kernelforge.agents.prompts import PROMPTS, coder_prompt, judge_prompt, reflexion_prompt, tester_prompt
+from kernelforge.agents.prompts import (
+    PROMPTS,
+    coder_prompt,
+    judge_prompt,
+    operator_families,
+    reflexion_prompt,
+    tester_prompt,
+)
 from kernelforge.agents.tester import generator_page
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError, UsageError
@@ -19,8 +25,7 @@ from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.llm.base import Prompt
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
-from kernelforge.search.history import best_attempt
+from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility, best_attempt
 
 ABOUT_FAILED = frozenset({"repair", "judge-repair"})
 ABOUT_CORRECT = frozenset({"optimise", "judge-optimise"})

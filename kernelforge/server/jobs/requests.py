@@ -20,8 +20,8 @@ from kernelforge.records import Candidate, Fingerprint, Task, content_hash, eval
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.rewards import find_policy
 from kernelforge.server.base import LRUCache, RequestRejected
-from kernelforge.tasks.catalogue import Catalogue
 from kernelforge.tasks.constants import plain_text
+from kernelforge.tasks.suites import Catalogue
 
 _LARGE_CHARS = 16 << 10
 """A longer completion is parsed in a thread, so that it does not block the event loop."""

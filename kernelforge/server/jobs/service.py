@@ -28,7 +28,7 @@ from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import Deadlines, JobServiceSettings, JobWatchers, ServiceState
 from kernelforge.server.jobs.submission import Admission, Submission, not_stored, unknown_job
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.utils.file_locks import lock_path, run_lock
 from kernelforge.version import __version__
 from kernelforge.workers.base import Engine, Health, WorkerDied

@@ -19,9 +19,8 @@ from typing import Any
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Size, TaskPolicy
-from kernelforge.tasks.files import read_plain_file
+from kernelforge.tasks.files import MANIFEST, read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask, NotLoaded
-from kernelforge.tasks.manifest import MANIFEST
 
 _MOST_RECORD_BYTES = 64 << 20
 _LONGEST_COMMENT = 1000

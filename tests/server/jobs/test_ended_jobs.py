@@ -17,7 +17,7 @@ from kernelforge.server.base import Caller
 from kernelforge.server.jobs.completion import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from tests.support.inprocess_engine import InProcessEngine, request
 
 CALLER = Caller("local")

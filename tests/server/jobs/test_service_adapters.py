@@ -19,7 +19,7 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import TaskContextData
 from tests.support.inprocess_engine import InProcessEngine, completion
 from tests.support.minimal_service import MinimalService

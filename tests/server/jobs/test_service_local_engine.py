@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kernelforge.client.models import JobRequest, JobStatus
 from kernelforge.server.jobs.service import JobService
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.pool import LocalEngine
 from tests.server.service_tools import CALLER, ended, until
 from tests.support.axpy import KERNEL, PLAN, REFERENCE

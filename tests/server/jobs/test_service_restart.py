@@ -15,7 +15,7 @@ from kernelforge.errors import StoreError
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs.job_store import Batch
 from kernelforge.server.jobs.service import JobService
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from tests.server.service_tools import CALLER, CATALOGUE, accepted, ended, serving, until
 from tests.support.inprocess_engine import InProcessEngine, request
 

@@ -23,7 +23,7 @@ from kernelforge.run.submissions import external_config
 from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
 from kernelforge.store import Store
-from kernelforge.tasks.catalogue import Catalogue
+from kernelforge.tasks.suites import Catalogue
 from tests.agents.prompt_samples import BRIEF
 from tests.support.scripted_service import evaluated, reply
 
