@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
-from kernelforge.agents.diagnosis.diagnose import diagnose
-from kernelforge.agents.diagnosis.notes import Note, notes_for
+from kernelforge.agents.diagnosis.diagnose import Note, diagnose, notes_for
 from kernelforge.agents.prompting.attempts import history_text
 from kernelforge.agents.prompting.render import launch_plan_page, render
 from kernelforge.agents.prompting.text import fenced, inline

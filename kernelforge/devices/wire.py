@@ -112,7 +112,7 @@ def read_time(value: object) -> float:
 
 
 def kernel_limits(artifact: Artifact) -> dict[str, tuple[str, int, int, int | None]]:
-    """Fields of :class:`~kernelforge.devices.cuda.worker.launch_checks.KernelLimits` of each kernel, by expression."""
+    """Fields of :class:`~kernelforge.devices.cuda.worker.launch_binding.KernelLimits` of each kernel, by expression."""
     return {
         kernel.expression: (
             kernel.symbol,

@@ -14,7 +14,7 @@ from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.records import DType, SizeFacts, TensorSpec
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 

@@ -21,11 +21,10 @@ from kernelforge.devices.base import Device
 from kernelforge.errors import TimingError, UsageError
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, EvaluationResult, concluded
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.evaluation.pool import EvaluatorPool, WarmEvaluators
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.evaluation.stages.compile_stage import StageFailed, reason_at
 from kernelforge.evaluation.timing.candidate_timer import OutputChangedWhileTimed
-from kernelforge.evaluation.warm_evaluators import WarmEvaluators
 from kernelforge.modelnew.client import (
     FaultKind,
     Init,
@@ -51,7 +50,7 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.sandbox import Zygote, select_tier
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.version import __version__
 
 MODELNEW_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"

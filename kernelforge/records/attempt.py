@@ -105,7 +105,7 @@ class Finding(Record):
     metrics: tuple[str, ...] = ()
     """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
     bottleneck: str | None = None
-    """Bottleneck found by the built-in Judge, by its name in :mod:`kernelforge.agents.diagnosis.bottlenecks`."""
+    """Bottleneck found by the built-in Judge, by its name in :mod:`kernelforge.agents.diagnosis.rules`."""
 
 
 AgentName = Literal["coder", "judge", "tester", "reflexion"]

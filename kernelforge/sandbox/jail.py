@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from kernelforge.sandbox import landlock, seccomp, syscalls
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 
 Tier = Literal["namespaces", "landlock", "none"]
 

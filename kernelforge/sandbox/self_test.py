@@ -20,8 +20,7 @@ from typing import Any
 
 from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox.jail import Tier
-from kernelforge.sandbox.limits import Limits
-from kernelforge.sandbox.policy import RolePolicy, role_policy
+from kernelforge.sandbox.policy import Limits, RolePolicy, role_policy
 from kernelforge.sandbox.zygote import Child, ZygoteProcess
 
 _ADVICE = (

@@ -23,8 +23,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import gpu_access
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.jail import Tier
-from kernelforge.sandbox.limits import ExitReport, Limits
-from kernelforge.sandbox.policy import RolePolicy, extra_environment, import_path, role_policy
+from kernelforge.sandbox.policy import ExitReport, Limits, RolePolicy, extra_environment, import_path, role_policy
 from kernelforge.sandbox.resource_monitor import open_proc, tree_bytes
 from kernelforge.sandbox.shared_memory import SMALLEST_FILE, Blob
 from kernelforge.sandbox.syscalls import Process

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from kernelforge.errors import KernelForgeError, SandboxError
 from kernelforge.sandbox import jail, syscalls
 from kernelforge.sandbox.channel import Channel
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.resource_monitor import open_proc, watch
 from kernelforge.sandbox.shared_memory import SMALLEST_FILE
 

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.evaluation.pool import WARM_TASKS
 from kernelforge.evaluation.stages.full_size_measured import check_measure
-from kernelforge.evaluation.warm_evaluators import WARM_TASKS
 from kernelforge.records import Fingerprint, MeasureSettings, Task
 from kernelforge.workers.base import (
     EvaluationOrder,

@@ -20,9 +20,8 @@ from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation.evaluator import concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
-from kernelforge.evaluation.pool import EvaluatorPool, make_compiler
+from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS, EvaluatorPool, make_compiler
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
-from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
 from kernelforge.records import Evaluation, Fingerprint, MeasureSettings, Record, Task, TaskFacts
 from kernelforge.sandbox import Zygote
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, TaskContextData, classify, make_report

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
-from kernelforge.evaluation.warm_evaluators import WARM_BYTES, WARM_TASKS
+from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS
 from kernelforge.records import MeasureSettings, Record, Task
 from kernelforge.sandbox import syscalls
 from kernelforge.workers.base import EvaluationOrder, Prepared, packed, receive

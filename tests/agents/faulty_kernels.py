@@ -7,7 +7,7 @@ from functools import cache
 
 import numpy as np
 
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck as B
+from kernelforge.agents.diagnosis.rules import Bottleneck as B
 from kernelforge.candidate.plan import parse_plan, signatures
 from kernelforge.compile import Artifact, Compiler, LaunchSignature
 from kernelforge.devices.base import RunRequest

@@ -11,7 +11,7 @@ from kernelforge.agents.builtin.advice import REMEDIES
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
 from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers

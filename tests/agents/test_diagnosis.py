@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.agents import JudgeRequest, prompts
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
 from kernelforge.agents.diagnosis.metrics import KernelMetrics
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
-from kernelforge.profiling.merge import with_counts
+from kernelforge.profiling.counts import with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from tests.agents.prompt_samples import BRIEF, FAST, HISTORY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
-from kernelforge.agents.diagnosis.notes import NOTES_SHOWN, Note, all_notes, notes_for
+from kernelforge.agents.diagnosis.diagnose import NOTES_SHOWN, Note, all_notes, notes_for
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.prompts import FAMILIES, OTHER
 from tests.agents.prompt_samples import FULL_SIGHT, SLOW, judge
 

@@ -19,7 +19,7 @@ from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunne
 from kernelforge.records import DType, Task, TensorSpec
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.channel import Frame
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from tests.evaluation.oracle_tasks import make_task
 from tests.support.shipped_prompts import shipped
 

@@ -16,7 +16,7 @@ from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.records import Task
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.channel import Frame
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import list_suites
 from tests.support.shipped_prompts import shipped

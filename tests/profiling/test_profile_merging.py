@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kernelforge.profiling.merge import has_ptx_counts, with_counts
+from kernelforge.profiling.counts import has_ptx_counts, with_counts
 from kernelforge.records import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline
 
 DRAM, PTX, LIMIT, TIME = "dram__bytes.sum", "ptx__warp_inst_executed.sum", "kernelforge__limit_dram_us", "gpu__time"

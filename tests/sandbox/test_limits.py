@@ -10,7 +10,7 @@ import pytest
 
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.sandbox import resource_monitor
-from kernelforge.sandbox.limits import PATIENCE, Deadline
+from kernelforge.sandbox.policy import PATIENCE, Deadline
 from tests.sandbox.jail_setup import LIMITS, gone
 
 
@@ -181,8 +181,8 @@ def test_a_process_that_ends_while_memory_is_summed_counts_for_nothing(tmp_path,
 
 def test_a_run_that_does_not_get_the_cpu_has_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     wall, cpu = [0.0], [0.0]
-    monkeypatch.setattr("kernelforge.sandbox.limits.time.monotonic", lambda: wall[0])
-    monkeypatch.setattr("kernelforge.sandbox.limits.time.process_time", lambda: cpu[0])
+    monkeypatch.setattr("kernelforge.sandbox.policy.time.monotonic", lambda: wall[0])
+    monkeypatch.setattr("kernelforge.sandbox.policy.time.process_time", lambda: cpu[0])
     deadline = Deadline(10.0)
     assert deadline.remaining() == 10.0
     wall[0], cpu[0] = 12.0, 7.0

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.records import Attempt, Finding, Verdict
 
 

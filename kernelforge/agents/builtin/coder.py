@@ -16,7 +16,7 @@ from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict

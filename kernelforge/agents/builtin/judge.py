@@ -15,8 +15,8 @@ from kernelforge.agents.builtin.advice import REMEDIES, advise
 from kernelforge.agents.builtin.coder import NAME, applicable_designs
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.prompts import judge_prompt
 from kernelforge.agents.reply_forms import write_finding
 from kernelforge.errors import UnsupportedError

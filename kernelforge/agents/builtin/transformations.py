@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.metrics import (
     COALESCED,
     DRAM,
@@ -21,6 +20,7 @@ from kernelforge.agents.diagnosis.metrics import (
     SECTORS_STORED,
     WAVEFRONTS,
 )
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.records import Profile
 
 ALL_KINDS = "rows|scan|product|conv|window|map"

@@ -9,14 +9,69 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from types import MappingProxyType
 
 from kernelforge.agents.diagnosis import metrics as ev
-from kernelforge.agents.diagnosis.bottlenecks import Bottleneck
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
 from kernelforge.profiling.model import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.records import DType
+
+
+class Bottleneck(StrEnum):
+    """A cause that limits a correct kernel. A diagnosis ranks these; each note names those it is about."""
+
+    UNCOALESCED = "uncoalesced"
+    """Neighbouring threads touch addresses far apart: more sectors per request than the data needs."""
+    UNVECTORISED = "unvectorised"
+    """Contiguous data moved a word at a time: more load and store instructions than the bytes need."""
+    REDUNDANT_LOADS = "redundant-loads"
+    """The same data is loaded from global memory again and again instead of being kept on chip."""
+    INTERMEDIATE_TRAFFIC = "intermediate-traffic"
+    """Kernels that could be one pass intermediate results through memory."""
+    BANK_CONFLICT = "bank-conflict"
+    """Threads of a warp meet in one bank of shared memory."""
+    SPILLS = "spills"
+    """Registers spilled to local memory, or an array indexed at run time that lives there."""
+    LOW_OCCUPANCY_REGISTERS = "low-occupancy-registers"
+    """Registers per thread limit the resident warps."""
+    LOW_OCCUPANCY_SHARED = "low-occupancy-shared"
+    """Shared memory per block limits the resident warps."""
+    LOW_OCCUPANCY_BLOCK = "low-occupancy-block"
+    """The block's shape limits the resident warps: too few threads, or no whole number of warps."""
+    TINY_GRID = "tiny-grid"
+    """Fewer blocks than multiprocessors, or a last wave that is nearly empty."""
+    DIVERGENCE = "divergence"
+    """Threads of a warp take different paths, or some have ended."""
+    ATOMICS_CONTENTION = "atomics-contention"
+    """Many threads update the same address."""
+    SYNCHRONISATION = "synchronisation"
+    """Warps wait for each other at barriers."""
+    LAUNCH_BOUND = "launch-bound"
+    """Many launches of little work each: the time between them weighs more than the work."""
+    DRAM_BOUND = "dram-bound"
+    """Device memory's bandwidth is the limit."""
+    L2_BOUND = "l2-bound"
+    """Traffic between L2 and the multiprocessors is the limit."""
+    SHARED_BOUND = "shared-bound"
+    """Bandwidth of shared memory is the limit, without conflicts."""
+    FP32_BOUND = "fp32-bound"
+    """Ordinary floating-point arithmetic is the limit."""
+    DOUBLE_PRECISION = "double-precision"
+    """Arithmetic in float64 that the task does not ask for, often by a literal without an ``f``."""
+    REDUNDANT_WORK = "redundant-work"
+    """Threads compute again what is known, or what another thread has computed."""
+    SFU_BOUND = "sfu-bound"
+    """Divisions, roots and transcendental functions are the limit."""
+    TENSOR_CORES_UNUSED = "tensor-cores-unused"
+    """Matrix products on ordinary cores, where the precision policy would let tensor cores do them."""
+    TENSOR_BOUND = "tensor-bound"
+    """Tensor cores are busy or starved: the product's own pipeline is the limit."""
+    ISSUE_BOUND = "issue-bound"
+    """Instructions that compute nothing (addresses, index divisions, loop control) fill the issue slots."""
+    LATENCY_BOUND = "latency-bound"
+    """No unit is busy: too few independent operations in flight to hide latency."""
 
 
 @dataclass(frozen=True)

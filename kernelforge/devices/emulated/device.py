@@ -26,7 +26,7 @@ from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, ExitReport, Frame, Limits, Zygote
-from kernelforge.sandbox.limits import PATIENCE
+from kernelforge.sandbox.policy import PATIENCE
 
 DEFAULT_MEMORY_BYTES = 4 * GIB
 GRACE_S = 15.0

@@ -18,7 +18,7 @@ from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
 from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
 from kernelforge.sandbox import Child
 from kernelforge.sandbox.channel import Frame
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
 
 KNOWN_TASKS = 4096

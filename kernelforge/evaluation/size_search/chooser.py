@@ -23,7 +23,7 @@ from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Size, Task, content_hash, first_fault
 from kernelforge.records.base import Record
 from kernelforge.sandbox import Child
-from kernelforge.sandbox.limits import Limits
+from kernelforge.sandbox.policy import Limits
 from kernelforge.tasks import module_constants
 from kernelforge.tasks.constants import Template, parse_python
 from kernelforge.tasks.files import read_plain_file

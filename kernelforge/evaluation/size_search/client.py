@@ -12,8 +12,7 @@ from kernelforge.errors import ChildTimeout, SandboxError
 from kernelforge.evaluation.oracle.client import ChildZygote
 from kernelforge.evaluation.size_search.search import Bounds, Cost, TrialOutcome
 from kernelforge.sandbox import Child, Zygote
-from kernelforge.sandbox.limits import Limits
-from kernelforge.sandbox.policy import role_policy
+from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import Scalar
 
 _MODULE = "kernelforge.evaluation.size_search.worker"

@@ -13,7 +13,7 @@ from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.full_size import FullSizeResult, FullSizeStage
 from kernelforge.evaluation.timing.candidate_timer import CandidateTimer, OutputChangedWhileTimed, confirm, performance
-from kernelforge.profiling.merge import has_ptx_counts, with_counts
+from kernelforge.profiling.counts import has_ptx_counts, with_counts
 from kernelforge.records import MeasureSettings, Profile, Timing, Verdict
 
 

@@ -13,7 +13,7 @@ from kernelforge.evaluation.timing.plausibility import (
     physical_floor_us,
 )
 from kernelforge.evaluation.timing.protocol import measure
-from kernelforge.evaluation.timing.sample_plan import MAX_SETS, SamplePlan, plan_sets, tensor_bytes
+from kernelforge.evaluation.timing.sampler import MAX_SETS, SamplePlan, plan_sets, tensor_bytes
 
 __all__ = [
     "MAX_SETS",

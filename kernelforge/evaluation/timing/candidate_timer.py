@@ -30,7 +30,7 @@ from kernelforge.evaluation.timing import (
     reset_allowance,
     tensor_bytes,
 )
-from kernelforge.evaluation.timing.sample_plan import MAX_SETS
+from kernelforge.evaluation.timing.sampler import MAX_SETS
 from kernelforge.records import (
     MeasureSettings,
     Origin,

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kernelforge.evaluation.timing.sample_plan import SamplePlan
-from kernelforge.evaluation.timing.sampler import ClockPair, SideSampler
+from kernelforge.evaluation.timing.sampler import ClockPair, SamplePlan, SideSampler
 from kernelforge.records import Clocks, HostClock
 
 

@@ -16,8 +16,7 @@ import numpy as np
 
 from kernelforge.devices.base import Timeable
 from kernelforge.evaluation.timing.clocks import merge
-from kernelforge.evaluation.timing.sample_plan import SamplePlan
-from kernelforge.evaluation.timing.sampler import SideSampler
+from kernelforge.evaluation.timing.sampler import SamplePlan, SideSampler
 from kernelforge.evaluation.timing.statistics import Draws, Floats, bootstrap, median_of_clusters, serial_correlation
 from kernelforge.records import Clocks, Ratio, SideTimes, Timing
 from kernelforge.records.timing import Interval

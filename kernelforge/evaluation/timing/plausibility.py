@@ -5,7 +5,7 @@ These checks only flag a timing; the evaluator repeats it in a fresh process.
 
 from __future__ import annotations
 
-from kernelforge.evaluation.timing.sample_plan import SamplePlan
+from kernelforge.evaluation.timing.sampler import SamplePlan
 from kernelforge.records import Timing
 
 JUMP = 3.0

@@ -12,8 +12,7 @@ import numpy as np
 from kernelforge.devices.base import RunFailed, Timeable
 from kernelforge.errors import BaselineError, TimingError
 from kernelforge.evaluation.timing.clocks import DOUBLE_BLOCKS, TRIES, compare_clocks, merge
-from kernelforge.evaluation.timing.sample_plan import SamplePlan
-from kernelforge.evaluation.timing.sampler import SampleBlock, SideSampler
+from kernelforge.evaluation.timing.sampler import SampleBlock, SamplePlan, SideSampler
 from kernelforge.evaluation.timing.statistics import half_width, ratio_of_rounds
 from kernelforge.records import Clocks, HostClock, MeasureSettings, Ratio, SideTimes, Timing
 from kernelforge.records.timing import UNRANKED

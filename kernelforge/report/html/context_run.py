@@ -20,8 +20,8 @@ from kernelforge.report.formatting import (
     times,
 )
 from kernelforge.report.html import paths
-from kernelforge.report.html.charts import Chart, charts_of
 from kernelforge.report.html.paths import Links
+from kernelforge.report.html.rendering import Chart, charts_of
 from kernelforge.report.html.tables import Link, html_table, raw_number
 from kernelforge.report.tables.base import Table
 from kernelforge.report.tables.run import (

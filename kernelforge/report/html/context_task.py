@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from kernelforge.records import Attempt, Origin
 from kernelforge.report.figures import draw_attempt, draw_task
 from kernelforge.report.html import paths, tables
-from kernelforge.report.html.charts import charts_of
 from kernelforge.report.html.context_run import RunPages
 from kernelforge.report.html.paths import Links
+from kernelforge.report.html.rendering import charts_of
 from kernelforge.report.html.tables import HtmlTable, Link, html_table
 from kernelforge.report.tables.task import (
     baseline_table,

@@ -27,7 +27,7 @@ from kernelforge.records import Origin
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
 from kernelforge.server.http.errors import GRACE_S, documented, missing_score
-from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import body_of, ended
 

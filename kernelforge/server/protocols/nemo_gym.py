@@ -19,7 +19,7 @@ from kernelforge.client.models import Narrow
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import Named, UrlDefaults, body_of, extras, job_request, plain, score_all
 

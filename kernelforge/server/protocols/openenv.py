@@ -30,7 +30,7 @@ from kernelforge.errors import KernelForgeError
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.strict_json import api_router, has_too_many_values
+from kernelforge.server.http.limits import api_router, has_too_many_values
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import body_of, score_all
 from kernelforge.server.sessions.service import TURN_S, Sessions

@@ -16,7 +16,7 @@ from kernelforge.client.models import MAX_BATCH, MAX_COMPLETION_CHARS, Narrow
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import (
     LARGE_CHARS,

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field
 from kernelforge.client.models import MAX_COMPLETION_CHARS, Narrow
 from kernelforge.server.http.auth import Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.protocols.common import (
     Label,

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
+from kernelforge.evaluation.pool import WARM_TASKS
 from kernelforge.evaluation.stages.full_size_measured import check_measure
-from kernelforge.evaluation.warm_evaluators import WARM_TASKS
 from kernelforge.records import MeasureSettings
 from kernelforge.workers.base import Health
 from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limits

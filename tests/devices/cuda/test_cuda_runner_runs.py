@@ -15,7 +15,7 @@ from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.errors import plan_failure
-from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
+from kernelforge.devices.cuda.worker.launch_binding import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
 from tests.devices.cuda import plans
 from tests.devices.cuda.plans import ADD, ADD_PLAN, Array, Weights, buffer_contents, floats, randoms, resolve

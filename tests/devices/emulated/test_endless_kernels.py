@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelforge.sandbox.limits import Deadline
+from kernelforge.sandbox.policy import Deadline
 from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 BUDGETS: dict[str, Callable[[], dict[str, Any]]] = {

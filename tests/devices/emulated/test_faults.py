@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
-from kernelforge.sandbox.limits import Deadline
+from kernelforge.sandbox.policy import Deadline
 from tests.devices.emulated.harness import cuda
 
 

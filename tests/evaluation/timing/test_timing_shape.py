@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kernelforge.errors import TimingError
 from kernelforge.evaluation.timing import SamplePlan, plan_sets
-from kernelforge.evaluation.timing.sample_plan import FLUSHED_SETS, MAX_SETS
+from kernelforge.evaluation.timing.sampler import FLUSHED_SETS, MAX_SETS
 
 MB = 1 << 20
 L2 = 60 * MB

@@ -19,7 +19,7 @@ from websockets.exceptions import InvalidStatus
 from kernelforge.client.models import ProblemAnswer
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import RequireScope, Submitter, Tokens
-from kernelforge.server.http.strict_json import api_router
+from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
 from tests.server.http_serving import JOB, connected, served
 from tests.support.minimal_service import MinimalService

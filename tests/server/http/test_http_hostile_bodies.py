@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from kernelforge.client.models import MAX_CHOICES, BatchRequest, CandidateText, JobRequest
-from kernelforge.server.http.strict_json import MAX_VALUES, has_too_many_values
+from kernelforge.server.http.limits import MAX_VALUES, has_too_many_values
 from kernelforge.server.protocols.common import LARGE_CHARS, completion_text
 from kernelforge.server.protocols.nemo_gym import aggregate
 from tests.server.http_serving import connected

@@ -19,7 +19,7 @@ from kernelforge.devices.cuda.target import GpuTarget, figures_note, nearest_fig
 from kernelforge.devices.cuda.tools.tool_process import replay_command, request_folder, run_replay
 from kernelforge.errors import DeviceError, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import SPECS
-from kernelforge.profiling.merge import UNPROFILED, with_counts
+from kernelforge.profiling.counts import UNPROFILED, with_counts
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
 TIME = "kernelforge__time_by_events.sum"

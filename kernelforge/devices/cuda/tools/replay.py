@@ -29,8 +29,7 @@ from typing import Any, Literal
 from kernelforge.candidate.resolved import Launch, ResolvedPlan
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError, Pointer
 from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
-from kernelforge.devices.cuda.worker.launch_binding import BoundStep, StepBinder
-from kernelforge.devices.cuda.worker.launch_checks import KernelLimits, launch_error
+from kernelforge.devices.cuda.worker.launch_binding import BoundStep, KernelLimits, StepBinder, launch_error
 from kernelforge.devices.cuda.worker.main import open_driver, warm_up
 from kernelforge.devices.library_calls import cuda_tensor
 from kernelforge.sandbox import gpu_access, landlock, syscalls

@@ -12,7 +12,7 @@ from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError
 from kernelforge.devices.cuda.worker.errors import PlanFailed, plan_failure
 from kernelforge.devices.cuda.worker.graph_timed_plan import GraphTimedPlan
-from kernelforge.devices.cuda.worker.launch_checks import KernelLimits
+from kernelforge.devices.cuda.worker.launch_binding import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
 from kernelforge.devices.library_calls import cuda_tensor
 from kernelforge.errors import ChildDied

@@ -14,8 +14,7 @@ from kernelforge.candidate.resolved import ResolvedPlan, Step
 from kernelforge.devices.base import RunFailure, RunRequest, RunResult
 from kernelforge.devices.cuda.worker.driver import Driver, DriverError
 from kernelforge.devices.cuda.worker.errors import PlanFailed, describe_step, plan_failure
-from kernelforge.devices.cuda.worker.launch_binding import BoundStep, StepBinder, Wrap
-from kernelforge.devices.cuda.worker.launch_checks import KernelLimits, launch_error
+from kernelforge.devices.cuda.worker.launch_binding import BoundStep, KernelLimits, StepBinder, Wrap, launch_error
 from kernelforge.devices.cuda.worker.module_globals import ModuleGlobals
 from kernelforge.devices.cuda.worker.tensors import Tensors
 from kernelforge.sandbox.shared_memory import Blob

@@ -19,7 +19,7 @@ from kernelforge.devices.emulated.execute import cta_scheduler
 from kernelforge.devices.emulated.execute.memory import Memory, vary
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.emulated.runtime.faults import shadow_bytes
-from kernelforge.sandbox.limits import Deadline
+from kernelforge.sandbox.policy import Deadline
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""

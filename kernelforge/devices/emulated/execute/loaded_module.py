@@ -27,7 +27,7 @@ from kernelforge.devices.emulated.ptx.kernel_entry import (
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, WriterKernel, writer_kernel
 from kernelforge.devices.emulated.report import LaunchReport, summarise
 from kernelforge.devices.emulated.runtime.cache import CacheModel
-from kernelforge.sandbox.limits import Deadline
+from kernelforge.sandbox.policy import Deadline
 
 
 class LoadedModule:

@@ -36,7 +36,7 @@ from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.wire import pack_scalar
 from kernelforge.hardware.occupancy import occupancy
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.sandbox.limits import Deadline
+from kernelforge.sandbox.policy import Deadline
 from kernelforge.sandbox.shared_memory import Blob
 
 MAX_REPORTED_FAULTS = 8

@@ -28,8 +28,8 @@ from kernelforge.client.models import (
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
+from kernelforge.server.http.limits import api_router, json_answer
 from kernelforge.server.http.long_poll import limiter_of, score_and_wait, service_of
-from kernelforge.server.http.strict_json import api_router, json_answer
 from kernelforge.server.jobs.service import JobService
 
 _SOURCE = """extern "C" __global__ void swish(const float* x, float* y, int n) {

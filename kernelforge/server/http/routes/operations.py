@@ -12,9 +12,9 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from kernelforge.client.models import Name, RunSettings, RunStatus, ServerStatus
 from kernelforge.server.http.auth import Admin, Anyone, Reader
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.metrics import CONTENT_TYPE_LATEST, Metrics
+from kernelforge.server.http.limits import api_router, json_answer
+from kernelforge.server.http.logs import CONTENT_TYPE_LATEST, Metrics
 from kernelforge.server.http.routes.jobs import examples
-from kernelforge.server.http.strict_json import api_router, json_answer
 from kernelforge.server.jobs.service import JobService
 
 _RUN = examples(half_share={"weight": 0.5, "min_policy_version": 11})

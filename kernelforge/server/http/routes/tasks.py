@@ -18,7 +18,7 @@ from kernelforge.rewards import POLICIES
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.strict_json import api_router, json_answer
+from kernelforge.server.http.limits import api_router, json_answer
 from kernelforge.server.jobs.requests import reference_hash
 from kernelforge.server.jobs.service import JobService
 
