@@ -84,6 +84,7 @@ def rule(canary_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", LIST)
 def test_a_case_gets_its_verdict(
     case: Case, bench: Bench, lane: Lane, canary_file: Path, caplog: pytest.LogCaptureFixture
@@ -109,6 +110,7 @@ def test_a_case_gets_its_verdict(
         assert CANARY not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in BITING])
 def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule: ClassRule, canary_file: Path) -> None:
     """Else the case would show nothing: something other than what it names refuses it."""

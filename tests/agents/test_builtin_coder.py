@@ -15,6 +15,8 @@ from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operat
 from tests.agents import agent_setup as workbench
 from tests.support.shipped_prompts import shipped
 
+pytestmark = pytest.mark.slow
+
 TASKS = [task.name for task in shipped("core")]
 SIZES = ("small", "hidden_odd", "hidden_quad", "hidden_tiny")
 ALL = Design(tuple(MOVES))

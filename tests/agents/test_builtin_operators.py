@@ -12,6 +12,8 @@ from kernelforge.evaluation.oracle.worker.reference import Reference
 from kernelforge.evaluation.oracle.worker.tracing import trace_source
 from tests.agents import agent_setup as workbench
 
+pytestmark = pytest.mark.slow
+
 TASK = """
 import torch
 import torch.nn as nn

@@ -18,6 +18,8 @@ from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks import load_suite
 from tests.support import kernelbench_files as files
 
+pytestmark = pytest.mark.slow
+
 HUNG = "level3/2_Hangs.py"
 ALL = (
     files.GOOD

@@ -32,6 +32,8 @@ from kernelforge.tasks import parse_task_file
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, SIZES, axpy_task
 from tests.support.shipped_prompts import shipped
 
+pytestmark = pytest.mark.slow
+
 
 def task_of(full: dict[str, int], *listed: dict[str, float]) -> Task:
     """A task with a small size and hidden ones, from their constants."""

@@ -12,6 +12,8 @@ from kernelforge.evaluation.generators.parser import caught_by, parse_generator
 from kernelforge.records import Candidate, Evaluation, InputGenerator, Task, Verdict
 from kernelforge.tasks import load_task
 
+pytestmark = pytest.mark.slow
+
 BLOCK_SUM = """
 __device__ float block_sum(float value) {
     __shared__ float parts[256];

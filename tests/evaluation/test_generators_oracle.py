@@ -23,6 +23,8 @@ from kernelforge.sandbox.policy import Limits
 from tests.evaluation.oracle_tasks import make_task
 from tests.support.shipped_prompts import shipped
 
+pytestmark = pytest.mark.slow
+
 CORE = shipped("core")
 INPUTS = [TensorSpec.contiguous((8, 8), DType.FLOAT32)]
 SIZES = ["small", "hidden_odd", "hidden_quad", "hidden_tiny"]

@@ -15,6 +15,8 @@ from kernelforge.evaluation.oracle.worker.tolerance import FLOOR, HALF_CAP, Expe
 from kernelforge.records import TaskPolicy
 from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
+pytestmark = pytest.mark.slow
+
 HALF = TaskPolicy(accumulator="float16")
 
 

@@ -17,6 +17,8 @@ from kernelforge.evaluation import Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages.tuning import LEAST_GAIN, tune, winner
 from kernelforge.records import Candidate, Size, Task, TuneTrial, Verdict
 
+pytestmark = pytest.mark.slow
+
 REFERENCE = """
 import torch
 import torch.nn as nn

@@ -26,6 +26,8 @@ from kernelforge.tasks import load_suite, size_source
 from tests.gpu_script.software_place import SoftwarePlace
 from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def report(tmp_path: Path) -> Report:
@@ -38,7 +40,6 @@ def saved(report: Report) -> dict[str, Any]:
     return data
 
 
-@pytest.mark.slow
 def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     place: SoftwarePlace, report: Report
 ) -> None:
@@ -69,7 +70,6 @@ def test_the_published_protocol_runs_and_judges(place: SoftwarePlace) -> None:
     assert evaluating._walls(late) == (0.0, 0.0)
 
 
-@pytest.mark.slow
 def test_a_kernel_is_evaluated_again_and_again(place: SoftwarePlace, report: Report) -> None:
     evaluating.repeat(place, report, SWISH, repeats=2)
     rows = saved(report)["rows"]
@@ -89,7 +89,6 @@ def test_a_part_that_is_out_of_time_says_how_far_it_came() -> None:
     assert report.notes == ["out of time after 5 s: 2 of 3 done"]
 
 
-@pytest.mark.slow
 def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, report: Report) -> None:
     """Nothing is measured here: the profile is what stands in, and the part says that it missed its target."""
     evaluating.profile(place, report, SWISH)
@@ -100,7 +99,6 @@ def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, rep
     assert report.facts["profiler"]
 
 
-@pytest.mark.slow
 def test_counters_of_both_devices_are_compared(place: SoftwarePlace, report: Report) -> None:
     task = load_suite(place.emulator_suite).task("softmax")
     emulating.emulator(place, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])

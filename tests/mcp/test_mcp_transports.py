@@ -21,6 +21,8 @@ from kernelforge.records import RunState, Verdict
 from kernelforge.store import DATABASE_NAME, Store
 from tests.mcp.mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suite
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "a-token-of-the-tests-own"
 COMMAND = ["-m", "kernelforge", "mcp"]
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}

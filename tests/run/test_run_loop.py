@@ -190,6 +190,7 @@ def test_a_task_that_cannot_be_judged_ends_with_its_reason(tmp_path: Path, sourc
         assert expected_text in store.finished_tasks(run.id)["constant"]
 
 
+@pytest.mark.slow
 def test_what_agents_are_shown_does_not_depend_on_a_stop_within_a_round(tmp_path: Path) -> None:
     """A draft that is made again after a stop sees what it saw when it was first asked for, not its siblings."""
     config = quick_config(suite=small_core(), tasks=("rmsnorm",), strategy="contrast", budget=Budget(rounds=5), jobs=1)

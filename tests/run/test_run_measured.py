@@ -52,6 +52,7 @@ from tests.devices.cuda.software import with_ptx
 from tests.run.run_helpers import Watcher, open_store, quick_config
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.usefixtures("own_leases", "warm_zygotes"),
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]

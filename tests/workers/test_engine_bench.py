@@ -13,6 +13,8 @@ from kernelforge.records import Verdict
 from kernelforge.workers.roles import CancellableCall, DeviceWorker
 from tests.workers.engine_orders import order, slow_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., DeviceWorker]) -> Iterator[DeviceWorker]:

@@ -38,6 +38,8 @@ from tests.workers.engine_orders import (
     until,
 )
 
+pytestmark = pytest.mark.slow
+
 RUN_LIMIT_S = 3.0
 CANARY = f"canary-{secrets.token_hex(16)}"
 

@@ -34,6 +34,8 @@ from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
 from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
 from tests.devices.cuda.software import with_ptx
 
+pytestmark = pytest.mark.slow
+
 DRIVER = "tests.profiling.ncu.light_driver:create"
 
 TWICE_PLAN = """

@@ -27,6 +27,8 @@ from kernelforge.records import MeasureSettings
 from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, build, randoms, request, resolve
 from tests.devices.cuda.software import with_ptx
 
+pytestmark = pytest.mark.slow
+
 DRIVER = "tests.profiling.ncu.light_driver:create"
 
 CAPTURES = Path(__file__).parent / "captures"
