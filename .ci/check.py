@@ -52,6 +52,8 @@ def main(arguments: list[str]) -> int:
         steps, arguments = {arguments[1]: STEPS[arguments[1]]}, arguments[2:]
     for name, command in steps.items():
         extra = arguments if name == "tests" else []
+        if name in ("types", "tests"):
+            os.environ["NUMBA_CACHE_DIR"] = emulator_cache()
         print(f"== {name}: {' '.join(command + extra)}", flush=True)
         start = time.monotonic()
         beside = start_beside_types(arguments) if name == "types" else None
@@ -64,6 +66,14 @@ def main(arguments: list[str]) -> int:
             print(f"== {name} failed with {code} after {time.monotonic() - start:.0f} s", file=sys.stderr)
             return code
     return 0
+
+
+def emulator_cache() -> str:
+    """Folder in which the jailed runner keeps the compiled emulator: pytest's own processes use it too, so that one
+    compilation of 15 s serves all."""
+    from kernelforge.sandbox.policy import role_policy
+
+    return role_policy("runner").environment["NUMBA_CACHE_DIR"]
 
 
 def start_beside_types(arguments: list[str]) -> subprocess.Popen[bytes]:
