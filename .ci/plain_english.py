@@ -75,7 +75,7 @@ KEPT = {
 """By file or folder: the beginnings of messages that are not reported there."""
 # Text of others, data, and this file's own word list.
 SKIPPED = re.compile(
-    r"static/vendor/|tests/(?:adversarial|planted|gpu_script|[\w/]*(?:golden|fixtures?|recorded|samples))/|plain_english\.py$"
+    r"static/vendor/|tests/planted/[\w-]+\.md$|tests/(?:adversarial/cases|adversarial/tasks|planted/tasks|[\w/]*(?:golden|fixtures?|recorded|samples))/|plain_english\.py$"
 )
 
 

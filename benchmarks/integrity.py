@@ -81,7 +81,7 @@ def kernelforge(canary_file: Path) -> Iterator[Evaluate]:
         classes = stack.enter_context(ModelNewEvaluators("cpu"))
 
         def evaluate(case: Case) -> Answer:
-            if case.lane == "plan":
+            if case.language == "plan":
                 evaluation = bench.evaluate(case, canary_file=canary_file).evaluation
             else:
                 evaluation = classes.evaluate(task_of(case.task), case.candidate(canary_file), seed=SEED).evaluation
@@ -105,7 +105,7 @@ def kernelbench_rule(canary_file: Path) -> Iterator[Evaluate]:
         classes = stack.enter_context(ClassRule(folder))
 
         def evaluate(case: Case) -> Answer:
-            file = "model_new.py" if case.lane == "modelnew" else "twin.py"
+            file = "model_new.py" if case.language == "modelnew" else "twin.py"
             if (case.folder / file).exists():
                 return Answer(None, None, case.no_bite) if case.no_bite else classes.judge(case, file)
             if case.task.startswith(TOO_LARGE):

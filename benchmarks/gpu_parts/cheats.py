@@ -67,7 +67,7 @@ def try_cheats(cheats: list[Case], machine: Machine) -> Iterator[Tried]:
         for cheat in cheats:
             task = suite.task(cheat.task)
             started = time.perf_counter()
-            if cheat.lane == "plan":
+            if cheat.language == "plan":
                 workshop = workshop or stack.enter_context(machine.workshop())
                 if task.name not in evaluators:
                     evaluators[task.name] = stack.enter_context(evaluator_of(workshop, task))
@@ -79,8 +79,8 @@ def try_cheats(cheats: list[Case], machine: Machine) -> Iterator[Tried]:
             seconds = time.perf_counter() - started
             time_us = None if evaluation.performance is None else evaluation.performance.time_us
             if is_twin(cheat) and time_us is not None:
-                twins[cheat.lane, cheat.task] = time_us
-            twin = twins.get((cheat.lane, cheat.task))
+                twins[cheat.language, cheat.task] = time_us
+            twin = twins.get((cheat.language, cheat.task))
             ratio = None if twin is None or time_us is None else time_us / twin
             yield Tried(cheat, evaluation, seconds, ratio)
 

@@ -19,7 +19,7 @@ A case is a folder of ``cases/``:
     words      these must be in the reason
     tells      these must be in nothing that the evaluation says
     defence    what stops it: names of ``defences.py``; ``language`` where the plan language has no way to say it;
-               ``jail`` for the lane of ModelNew, where nothing of the harness is in the candidate's process
+               ``jail`` for the lane of ModelNew, where no part of the harness is in the candidate's process
     no_bite    why it is not also run with the defence switched off
     source     who was seen doing it, or what makes one think of it
     devices    where it runs: emulated (the default), cpu (ModelNew), software (the GPU lane, with no GPU), gpu
@@ -69,7 +69,7 @@ class Case:
         return CASES / self.name
 
     @property
-    def lane(self) -> Literal["plan", "modelnew"]:
+    def language(self) -> Literal["plan", "modelnew"]:
         return "modelnew" if (self.folder / "model_new.py").exists() else "plan"
 
     def text(self, file: str) -> str:
@@ -77,12 +77,12 @@ class Case:
         return (self.folder / file).read_text(encoding="utf-8")
 
     def candidate(self, canary_file: Path | None = None) -> Candidate:
-        """What is evaluated, with the path of the canary's file where it asks for one."""
+        """The candidate to evaluate, with the path of the canary's file where it asks for one."""
 
         def planted(text: str) -> str:
             return text if canary_file is None else text.replace(CANARY_FILE, str(canary_file))
 
-        if self.lane == "modelnew":
+        if self.language == "modelnew":
             return modelnew_candidate(planted(self.text("model_new.py")))
         if (self.folder / "reply.md").exists():
             return parse_reply(planted(self.text("reply.md")))
@@ -115,8 +115,8 @@ def task_of(name: str) -> Task:
     return load_suite(suite or TASKS).task(task)
 
 
-def told(evaluation: Evaluation) -> str:
-    """All that a Coder, a Judge or a reader of records is told in words of an evaluation."""
+def visible_text(evaluation: Evaluation) -> str:
+    """All text of an evaluation that a Coder, a Judge or a reader of records sees."""
     texts = [evaluation.reason]
     texts += [check.message for check in evaluation.correctness.sizes] if evaluation.correctness else []
     texts += [str(diagnostic) for diagnostic in evaluation.build.diagnostics] if evaluation.build else []

@@ -38,8 +38,8 @@ eighth as large. ``large_mean`` is beyond the product's own."""
 ORACLE = frozenset({"tolerance"})
 """In the oracle's child: a tolerance from float64 and the task's own sums; off, KernelBench's 1e-2."""
 RUNNER = frozenset({"bounds", "module-variables", "prepared-weights", "races"})
-"""In the runner's child: accesses only within buffers; nobody writes module variables, or what setup prepared; races on
-shared memory."""
+"""In the runner's child: accesses only within buffers; no writes to module variables or to what setup prepared; no
+races on shared memory."""
 COMPILER = frozenset({"compiler-jail"})
 """Around the compiler's child; off, it reads what the user can, with a key in its environment."""
 IN_CHILDREN = ORACLE | RUNNER | COMPILER
@@ -112,7 +112,7 @@ def _poisons(evaluator: Evaluator) -> Iterator[None]:
 
 
 def _variation(evaluator: Evaluator) -> Patched:
-    """What hardware leaves open, and how far approximations are off, differs from draw to draw."""
+    """Behaviour that hardware leaves open, and errors of approximations, differ from draw to draw."""
     return patch.object(CandidateRuns, "variation", lambda *arguments: 0)
 
 
@@ -128,7 +128,7 @@ def _plan_outputs(evaluator: Evaluator) -> Patched:
 
 @contextmanager
 def _silence(evaluator: Evaluator) -> Iterator[None]:
-    """Of a hidden size nothing is told but the verdict."""
+    """Only the verdict is reported of a hidden size."""
     from kernelforge.evaluation.stages import candidate_runs, compile_stage
     from kernelforge.records import SizeCheck
 

@@ -106,7 +106,7 @@ def planted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def shrinker(planted: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[SizeChooser]:
-    """What finds sizes, started when the canary was in place."""
+    """A chooser of sizes, started when the canary was in place."""
     with SizeChooser(cache=tmp_path_factory.mktemp("sizes"), bounds=Bounds(tries=12)) as made:
         yield made
 
@@ -239,10 +239,10 @@ def test_a_kept_choice_that_is_none_is_not_believed(
         os.mkfifo(folder / name)
     else:
         (folder / name).write_text(content)
-    anew = SizeChoice(refused="found anew")
-    monkeypatch.setattr(SizeChooser, "_find", lambda self, task: (anew, False))
+    new_choice = SizeChoice(refused="a new search")
+    monkeypatch.setattr(SizeChooser, "_find", lambda self, task: (new_choice, False))
     shrinker = SizeChooser(cache=folder, bounds=Bounds(tries=12))
-    assert shrinker.choose(GOOD) == anew
+    assert shrinker.choose(GOOD) == new_choice
     (folder / name).unlink()
     (folder / name).write_text(SizeChoice(sizes=SIZES).model_dump_json())
     assert shrinker.choose(GOOD).sizes == SIZES

@@ -101,7 +101,7 @@ def test_only_a_plain_file_is_a_reply(tmp_path: Path, kind: str) -> None:
 
 
 def test_no_planted_link_is_written_through(tmp_path: Path) -> None:
-    """Whoever can write to the folder knows which names come next."""
+    """A process that can write to the folder knows which names come next."""
     precious, folder = tmp_path / "precious", tmp_path / "exchange"
     precious.write_text("mine")
     folder.mkdir()

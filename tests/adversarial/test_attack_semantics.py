@@ -1,5 +1,5 @@
-"""What a full size that is not compared is worth, and a profile that saw less than a check. Whole candidates are cases
-of the corpus."""
+"""Rewards without a compared full size, and profiles that saw less than a check. Whole candidates are cases of the
+corpus."""
 
 from __future__ import annotations
 

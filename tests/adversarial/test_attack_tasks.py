@@ -70,7 +70,7 @@ ONES = REFERENCE.replace("return x * 2 + y", "return torch.softmax(x, dim=1).sum
 
 
 def test_a_task_with_a_constant_answer_pays_nothing(workshop: EvaluatorPool) -> None:
-    """Whoever brings the task file may be who wants the reward."""
+    """The author of a task file may want the reward."""
     kernel = "__global__ void ones(float* out, int n) { int i = threadIdx.x; if (i < n) out[i] = 1.0f; }"
     plan = (
         "def forward(x, y):\n    out = empty(x.shape[0], dtype=x.dtype)\n"

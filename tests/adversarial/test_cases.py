@@ -16,7 +16,7 @@ from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.sandbox import Zygote
-from tests.adversarial.corpus import CANARY, Case, read_cases, task_of, told
+from tests.adversarial.corpus import CANARY, Case, read_cases, task_of, visible_text
 from tests.adversarial.defences import IN_CHILDREN, IN_PARENT, SEED, STRUCTURAL, Bench
 
 ALL = read_cases()
@@ -52,7 +52,7 @@ def bench(canary_file: Path, builds: Path, kept_zygotes: Callable[..., Zygote]) 
     made.close()
 
 
-class Lane:
+class ClassEvaluators:
     """Warm evaluators of classes, by task."""
 
     def __init__(self, bench: ModelNewEvaluators) -> None:
@@ -70,9 +70,11 @@ class Lane:
 
 
 @pytest.fixture(scope="module")
-def lane(canary_file: Path, warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[Lane]:
+def class_evaluators(
+    canary_file: Path, warmly: Callable[[], AbstractContextManager[None]]
+) -> Iterator[ClassEvaluators]:
     with warmly():
-        made = Lane(ModelNewEvaluators("cpu"))
+        made = ClassEvaluators(ModelNewEvaluators("cpu"))
     yield made
     made.close()
 
@@ -87,25 +89,25 @@ def rule(canary_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LIST)
 def test_a_case_gets_its_verdict(
-    case: Case, bench: Bench, lane: Lane, canary_file: Path, caplog: pytest.LogCaptureFixture
+    case: Case, bench: Bench, class_evaluators: ClassEvaluators, canary_file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
     profile = None
-    if case.lane == "plan":
+    if case.language == "plan":
         evaluation, profile = bench.evaluate(case, canary_file=canary_file)
     else:
-        evaluation = lane.evaluate(case, canary_file)
-    said = told(evaluation)
+        evaluation = class_evaluators.evaluate(case, canary_file)
+    text_shown = visible_text(evaluation)
     assert evaluation.verdict.value in case.verdicts, evaluation.reason
     if case.kind == "honest":
         assert evaluation.verdict is Verdict.OK, evaluation.reason
-        assert not evaluation.uncompared, said
-        assert case.lane == "modelnew" or reward(DEFAULT_POLICY, evaluation).value
+        assert not evaluation.uncompared, text_shown
+        assert case.language == "modelnew" or reward(DEFAULT_POLICY, evaluation).value
     else:
         assert not reward(DEFAULT_POLICY, evaluation).value
         assert profile is None or evaluation.verdict is Verdict.OK
     assert not [word for word in case.words if word not in evaluation.reason], evaluation.reason
-    assert not [word for word in case.tells if word in said], said
+    assert not [word for word in case.tells if word in text_shown], text_shown
     for text in (evaluation.model_dump_json(), caplog.text, "" if profile is None else profile.model_dump_json()):
         assert CANARY not in text
 
@@ -115,11 +117,11 @@ def test_a_case_gets_its_verdict(
 def test_a_cheat_passes_where_its_defence_is_off(case: Case, bench: Bench, rule: ClassRule, canary_file: Path) -> None:
     """Else the case would show nothing: something other than what it names refuses it."""
     if STRUCTURAL & set(case.defence):
-        answer = rule.judge(case, "model_new.py" if case.lane == "modelnew" else "twin.py")
+        answer = rule.judge(case, "model_new.py" if case.language == "modelnew" else "twin.py")
         passes, reason = answer.paid, answer.why
     else:
         evaluation = bench.evaluate(case, case.defence, canary_file=canary_file, profile=False).evaluation
-        passes, reason = evaluation.verdict is Verdict.OK, told(evaluation)
+        passes, reason = evaluation.verdict is Verdict.OK, visible_text(evaluation)
     if case.tells:
         assert all(word in reason for word in case.tells), reason
     else:
@@ -139,7 +141,7 @@ def test_the_next_candidate_is_unhurt(bench: Bench) -> None:
 
 
 def test_no_build_holds_the_canary(bench: Bench, builds: Path, canary_file: Path) -> None:
-    """Whatever of the cases ran in this process."""
+    """Also after those cases that read files and the environment."""
     for name in ("includes-a-secret-file", "includes-the-environment"):
         bench.evaluate(next(case for case in EMULATED if case.name == name), canary_file=canary_file)
     jailed = [path for path in builds.rglob("*") if path.is_file() and "unjailed" not in path.parts]

@@ -1,4 +1,4 @@
-"""The corpus as a benchmark: KernelForge, KernelBench's rule and a command of somebody else's over some cases."""
+"""The corpus as a benchmark: KernelForge, KernelBench's rule and the command of another evaluator over some cases."""
 
 from __future__ import annotations
 

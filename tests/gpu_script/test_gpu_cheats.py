@@ -12,27 +12,27 @@ from benchmarks.gpu_parts.machine import Machine
 from benchmarks.gpu_parts.report import Report
 from kernelforge.devices import check_device
 from kernelforge.errors import DeviceError
-from tests.gpu_script.software_place import SoftwarePlace
+from tests.gpu_script.software_machine import SoftwareMachine
 
 ALL = read_cheats()
-HERE = [one for one in ALL if "software" in one.devices]
+HERE = [cheat for cheat in ALL if "software" in cheat.devices]
 
 
 @pytest.fixture(scope="module")
 def tried(
-    place: SoftwarePlace, warmly: Callable[[], AbstractContextManager[None]], own_leases: None
+    machine: SoftwareMachine, warmly: Callable[[], AbstractContextManager[None]], own_leases: None
 ) -> dict[str, Tried]:
     with warmly():
-        return {one.cheat.name: one for one in try_cheats(HERE, place)}
+        return {outcome.cheat.name: outcome for outcome in try_cheats(HERE, machine)}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cheat", HERE, ids=lambda cheat: cheat.name)
 def test_a_cheat_ends_as_it_should(cheat: Case, tried: dict[str, Tried]) -> None:
     """The software clock counts instructions: its times tell work that was left out, though none is believed."""
-    one = tried[cheat.name]
-    assert one.evaluation.verdict.value in cheat.verdicts, one.evaluation.reason
-    assert one.ratio is None or one.ratio >= HONEST
+    outcome = tried[cheat.name]
+    assert outcome.evaluation.verdict.value in cheat.verdicts, outcome.evaluation.reason
+    assert outcome.ratio is None or outcome.ratio >= HONEST
 
 
 @pytest.mark.slow
@@ -48,28 +48,30 @@ def test_a_twin_stands_before_what_is_held_against_it() -> None:
     seen: set[tuple[str, str]] = set()
     for cheat in ALL:
         if is_twin(cheat):
-            seen.add((cheat.lane, cheat.task))
-        assert (cheat.lane, cheat.task) in seen, cheat.name
+            seen.add((cheat.language, cheat.task))
+        assert (cheat.language, cheat.task) in seen, cheat.name
 
 
 @pytest.mark.slow
 def test_a_faster_cheat_is_reported_unless_its_time_is_not_believed(tried: dict[str, Tried]) -> None:
-    one = tried["gpu-l2-prefetch"]
-    performance = one.evaluation.performance
+    outcome = tried["gpu-l2-prefetch"]
+    performance = outcome.evaluation.performance
     assert performance is not None
-    believed = one.evaluation.model_copy(update={"performance": performance.model_copy(update={"quarantined": None})})
+    believed = outcome.evaluation.model_copy(
+        update={"performance": performance.model_copy(update={"quarantined": None})}
+    )
     doubted = performance.model_copy(update={
         "quarantined": "too fast", "speedup": None, "speedup_lower": None, "speedup_eager": None,
     })  # fmt: skip
-    assert not Tried(one.cheat, believed, 1.0, ratio=0.5).as_expected
-    assert Tried(one.cheat, believed, 1.0, ratio=1.0).as_expected
-    quarantined = one.evaluation.model_copy(update={"performance": doubted})
-    assert Tried(one.cheat, quarantined, 1.0, ratio=0.5).as_expected
+    assert not Tried(outcome.cheat, believed, 1.0, ratio=0.5).as_expected
+    assert Tried(outcome.cheat, believed, 1.0, ratio=1.0).as_expected
+    quarantined = outcome.evaluation.model_copy(update={"performance": doubted})
+    assert Tried(outcome.cheat, quarantined, 1.0, ratio=0.5).as_expected
 
 
-def test_the_part_says_what_each_cheat_came_to(place: SoftwarePlace) -> None:
+def test_the_part_says_what_each_cheat_came_to(machine: SoftwareMachine) -> None:
     report = Report("cheats")
-    cheats(place, report, [one for one in HERE if one.name in ("gpu-globaltimer", "gpu-clock64")])
+    cheats(machine, report, [cheat for cheat in HERE if cheat.name in ("gpu-globaltimer", "gpu-clock64")])
     assert [(row["got"], row["held"]) for row in report.rows] == [("POLICY", True), ("POLICY", True)]
     assert report.figures[0].value == "2 of 2"
 
@@ -80,11 +82,13 @@ def on_gpu() -> dict[str, Tried]:
         check_device("cuda:0")
     except DeviceError as error:
         pytest.skip(str(error))
-    return {one.cheat.name: one for one in try_cheats(ALL, Machine())}
+    return {outcome.cheat.name: outcome for outcome in try_cheats(ALL, Machine())}
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("cheat", ALL, ids=lambda cheat: cheat.name)
 def test_a_cheat_ends_as_it_should_on_a_gpu(cheat: Case, on_gpu: dict[str, Tried]) -> None:
-    one = on_gpu[cheat.name]
-    assert one.as_expected, f"{one.evaluation.verdict} {one.evaluation.reason}, {one.ratio} of its twin's time"
+    outcome = on_gpu[cheat.name]
+    assert outcome.as_expected, (
+        f"{outcome.evaluation.verdict} {outcome.evaluation.reason}, {outcome.ratio} of its twin's time"
+    )

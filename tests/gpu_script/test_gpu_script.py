@@ -23,7 +23,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.records import Metric, Origin, Profile
 from kernelforge.run.config import configure, new_run
 from kernelforge.tasks import load_suite, size_source
-from tests.gpu_script.software_place import SoftwarePlace
+from tests.gpu_script.software_machine import SoftwareMachine
 from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation
 
 pytestmark = pytest.mark.slow
@@ -41,9 +41,9 @@ def saved(report: Report) -> dict[str, Any]:
 
 
 def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
-    place: SoftwarePlace, report: Report
+    machine: SoftwareMachine, report: Report
 ) -> None:
-    evaluating.evaluate(place, report, [SWISH], warm_evaluations=1)
+    evaluating.evaluate(machine, report, [SWISH], warm_evaluations=1)
     (row,) = saved(report)["rows"]
     assert row["verdict"] == "OK", row["reason"]
     assert row["cold_s"] > 0
@@ -55,8 +55,8 @@ def test_evaluations_are_timed_cold_and_warm_beside_the_published_protocol(
     assert figure.name == "warm evaluation, slowest"
 
 
-def test_the_published_protocol_runs_and_judges(place: SoftwarePlace) -> None:
-    reference = size_source(load_suite(place.suite).task("swish"), "full")
+def test_the_published_protocol_runs_and_judges(machine: SoftwareMachine) -> None:
+    reference = size_source(load_suite(machine.suite).task("swish"), "full")
     answer = evaluating.kernelbench(PLAIN, reference, "cpu", wait_s=240)
     assert answer["correct"] is True
     assert answer["trials"] == 100
@@ -70,8 +70,8 @@ def test_the_published_protocol_runs_and_judges(place: SoftwarePlace) -> None:
     assert evaluating._walls(late) == (0.0, 0.0)
 
 
-def test_a_kernel_is_evaluated_again_and_again(place: SoftwarePlace, report: Report) -> None:
-    evaluating.repeat(place, report, SWISH, repeats=2)
+def test_a_kernel_is_evaluated_again_and_again(machine: SoftwareMachine, report: Report) -> None:
+    evaluating.repeat(machine, report, SWISH, repeats=2)
     rows = saved(report)["rows"]
     assert [row["verdict"] for row in rows] == ["OK", "OK"], rows
     assert all("eager" in row["speedups"] for row in rows)
@@ -89,9 +89,9 @@ def test_a_part_that_is_out_of_time_says_how_far_it_came() -> None:
     assert report.notes == ["out of time after 5 s: 2 of 3 done"]
 
 
-def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, report: Report) -> None:
+def test_profiles_are_taken_with_both_sets_of_counters(machine: SoftwareMachine, report: Report) -> None:
     """Nothing is measured here: the profile is what stands in, and the part says that it missed its target."""
-    evaluating.profile(place, report, SWISH)
+    evaluating.profile(machine, report, SWISH)
     rows = saved(report)["rows"]
     assert [(row["counters"], row["verdict"]) for row in rows] == [("default", "OK"), ("full", "OK")], rows
     assert all(row["metrics"] > 5 and row["notes"] for row in rows)
@@ -99,9 +99,9 @@ def test_profiles_are_taken_with_both_sets_of_counters(place: SoftwarePlace, rep
     assert report.facts["profiler"]
 
 
-def test_counters_of_both_devices_are_compared(place: SoftwarePlace, report: Report) -> None:
-    task = load_suite(place.emulator_suite).task("softmax")
-    emulating.emulator(place, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])
+def test_counters_of_both_devices_are_compared(machine: SoftwareMachine, report: Report) -> None:
+    task = load_suite(machine.emulator_suite).task("softmax")
+    emulating.emulator(machine, report, [Kernel("mine", task, parse_reply(SOFTMAX.reply))])
     (row,) = saved(report)["rows"]
     assert (row["gpu"], row["emulated"], row["equal"]) == ("OK", "OK", True), row
     assert row["counters"]["load_sectors"]["emulated"] > 0
@@ -136,8 +136,8 @@ def test_there_are_twenty_kernels_to_compare_without_any_run(tmp_path: Path) -> 
     assert emulating.best_kernels(tmp_path, "core") == []
 
 
-def test_modelnew_classes_are_judged_in_their_lane(place: SoftwarePlace, report: Report) -> None:
-    evaluating.modelnew(place, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
+def test_modelnew_classes_are_judged_in_their_lane(machine: SoftwareMachine, report: Report) -> None:
+    evaluating.modelnew(machine, report, {"plain torch": PLAIN, "wrong": PLAIN.replace("x * ", "2 * x * ")})
     rows = saved(report)["rows"]
     assert [row["verdict"] for row in rows] == ["OK", "WRONG"]
     assert report.figures[0].value == "1 of 2"
@@ -151,9 +151,9 @@ def test_samples_say_the_same_in_both_lanes(sample: evaluating.Sample) -> None:
     assert sample.load_inline.count("data_ptr<float>()") == 2 + len(sample.weights)
 
 
-def test_a_run_of_the_built_in_agents_becomes_a_board(place: SoftwarePlace, report: Report) -> None:
+def test_a_run_of_the_built_in_agents_becomes_a_board(machine: SoftwareMachine, report: Report) -> None:
     """On the emulated device: the run itself needs no GPU."""
-    emulated = Machine(device="emulated:h100", torch_device="cpu", suite=place.suite, threads=1)
+    emulated = Machine(device="emulated:h100", torch_device="cpu", suite=machine.suite, threads=1)
     core.core(emulated, report, tasks=["swish"], rounds=2)
     (row,) = saved(report)["rows"]
     assert (row["task"], row["verdict"]) == ("swish", "OK")
@@ -163,8 +163,8 @@ def test_a_run_of_the_built_in_agents_becomes_a_board(place: SoftwarePlace, repo
     assert board["fingerprints"][0]["device"] == "emulated:h100"
     assert board["boards"][0]["entries"][0]["tasks_ok"] == 1
     assert board["suite"] == "tiny"
-    assert str(place.suite) not in json.dumps({**board, "boards": []})
-    kernels = emulating.best_kernels(report.folder / "core", place.emulator_suite)
+    assert str(machine.suite) not in json.dumps({**board, "boards": []})
+    kernels = emulating.best_kernels(report.folder / "core", machine.emulator_suite)
     assert [kernel.task.name for kernel in kernels] == ["swish"]
 
 
@@ -180,8 +180,8 @@ def test_measured_times_become_shares_of_a_copy(report: Report) -> None:
     named = {figure.name: figure for figure in report.figures}
     assert named["fast_1, against the fastest baseline"].value == "100%"
     assert named["geometric mean, against eager, correct"].value == "3.000"
-    one = core.RunRecords(run, (attempt,)).summaries[0]
-    moved = one.model_copy(update={"compulsory_bytes": 50e6})
+    task_summary = core.RunRecords(run, (attempt,)).summaries[0]
+    moved = task_summary.model_copy(update={"compulsory_bytes": 50e6})
     assert core.bandwidth_share(moved, 1000.0) == pytest.approx(0.5)
 
 
@@ -191,16 +191,16 @@ def test_a_copy_is_timed_in_a_process_of_its_own() -> None:
         measure_copy("nowhere:0")
 
 
-def test_a_part_that_fails_leaves_its_error_and_its_rows(place: SoftwarePlace, tmp_path: Path) -> None:
-    def breaks(place: Machine, report: Report) -> None:
+def test_a_part_that_fails_leaves_its_error_and_its_rows(machine: SoftwareMachine, tmp_path: Path) -> None:
+    def breaks(machine: Machine, report: Report) -> None:
         report.row(done="one")
         raise ValueError("the second went wrong")
 
-    report = gpu.run_part("part", gpu.Part(breaks, 1), place, tmp_path, 1.0)
-    again = read_report(tmp_path / "part.json")
+    report = gpu.run_part("part", gpu.Part(breaks, 1), machine, tmp_path, 1.0)
+    stored = read_report(tmp_path / "part.json")
     assert report.failed
-    assert again.error == "ValueError: the second went wrong"
-    assert again.rows == [{"done": "one"}]
+    assert stored.error == "ValueError: the second went wrong"
+    assert stored.rows == [{"done": "one"}]
     assert "breaks" in (tmp_path / "part.traceback").read_text()
 
 
@@ -218,7 +218,7 @@ def test_the_table_has_every_figure(tmp_path: Path) -> None:
     assert "hidden" not in text
     gpu.write_summary([good, bad], tmp_path)
     summary = json.loads((tmp_path / "summary.json").read_text())
-    assert [(one["part"], one["state"]) for one in summary] == [("good", "done"), ("bad", "failed")]
+    assert [(part["part"], part["state"]) for part in summary] == [("good", "done"), ("bad", "failed")]
 
 
 class Awaiting(Report):

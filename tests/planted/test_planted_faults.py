@@ -1,4 +1,4 @@
-"""The built-in Judge names bottlenecks that somebody planted who had not read it."""
+"""The built-in Judge names bottlenecks planted by a person who had not read it."""
 
 from __future__ import annotations
 
@@ -27,10 +27,16 @@ def test_a_symptom_is_no_name(bottleneck: str | None, headline: str, named: bool
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
-@pytest.mark.timeout(900)  # a minute alone, several beside other tests
+@pytest.mark.timeout(900)  # a minute alone, several with other tests
 def test_at_least_eighteen_of_twenty_planted_bottlenecks_are_named() -> None:
-    found = list(judge_all())
-    assert len(found) == len(kernels()) == 20
-    assert {one.file for one in found if one.verdict is not Verdict.OK} == set(), "a planted kernel must be correct"
-    missed = [f"{one.file}: {one.finding.headline if one.finding else one.verdict}" for one in found if not one.named]
-    assert len(found) - len(missed) >= WANTED, missed
+    judged = list(judge_all())
+    assert len(judged) == len(kernels()) == 20
+    assert {kernel.file for kernel in judged if kernel.verdict is not Verdict.OK} == set(), (
+        "a planted kernel must be correct"
+    )
+    missed = [
+        f"{kernel.file}: {kernel.finding.headline if kernel.finding else kernel.verdict}"
+        for kernel in judged
+        if not kernel.named
+    ]
+    assert len(judged) - len(missed) >= WANTED, missed

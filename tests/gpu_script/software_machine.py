@@ -27,7 +27,7 @@ from tests.devices.cuda.software import with_ptx
 
 CORE_SIZES = {"swish": "ROWS = 16, COLS = 256", "softmax": "ROWS = 16, COLS = 256", "transpose": "ROWS = 32, COLS = 64"}
 CHEAT_SIZES = {"axpy": "ROWS = 16, COLS = 96", "cosines": "ROWS = 16, COLS = 96, STEPS = 16"}
-"""Sixteen cosines for each element are enough to be told from one product by the clock."""
+"""Sixteen cosines for each element are enough for the clock to tell them from one product."""
 
 
 class TimedDevice(CudaDevice):
@@ -67,7 +67,7 @@ class SoftwareWorkshop(EvaluatorPool):
 
 
 @dataclass(frozen=True)
-class SoftwarePlace(Machine):
+class SoftwareMachine(Machine):
     """See the module."""
 
     cache: Path = Path()
@@ -81,9 +81,9 @@ class SoftwarePlace(Machine):
         return ModelNewEvaluators("cpu")
 
 
-def make_place(folder: Path, helper: Callable[..., Zygote]) -> SoftwarePlace:
+def make_place(folder: Path, helper: Callable[..., Zygote]) -> SoftwareMachine:
     """A place whose suites are copies of the real ones at tiny full sizes."""
-    return SoftwarePlace(
+    return SoftwareMachine(
         torch_device="cpu",
         emulated="emulated:h100",
         suite=_tiny(ROOT / "tasks" / "core", folder / "big", CORE_SIZES),
