@@ -15,8 +15,6 @@ from kernelforge.evaluation.oracle.worker.tolerance import FLOOR, HALF_CAP, Expe
 from kernelforge.records import TaskPolicy
 from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
-pytestmark = pytest.mark.slow
-
 HALF = TaskPolicy(accumulator="float16")
 
 
@@ -135,6 +133,7 @@ ROUNDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_float16_accumulator_excuses_no_rounded_operands(seed: int) -> None:
     reckoner = ReferenceRunner(LONG)
