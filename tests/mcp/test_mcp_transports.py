@@ -21,8 +21,6 @@ from kernelforge.records import RunState, Verdict
 from kernelforge.store import DATABASE_NAME, Store
 from tests.mcp.mcp_talk import CODER, ME, PLAN, RIGHT, WRONG, caller, write_suite
 
-pytestmark = pytest.mark.slow
-
 TOKEN = "a-token-of-the-tests-own"
 COMMAND = ["-m", "kernelforge", "mcp"]
 HELLO = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
@@ -30,6 +28,7 @@ WAIT_S = 240.0
 """For what must happen; nothing is timed by it."""
 
 
+@pytest.mark.slow
 def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Path) -> None:
     suite, results = write_suite(tmp_path / "tiny"), tmp_path / "results"
     server = StdioServerParameters(
@@ -63,6 +62,7 @@ def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Pa
         assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
 
 
+@pytest.mark.slow
 def test_sigterm_ends_a_server_that_waits_for_its_client(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, *COMMAND, "--suite", "core", "--results", str(tmp_path)],
