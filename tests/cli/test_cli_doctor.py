@@ -21,6 +21,7 @@ def test_doctor_reports_every_part(cli, monkeypatch):
     done = cli("doctor", "--json")
     data = done.json()
     names = [check["name"] for check in data["checks"]]
+    assert [check for check in data["checks"] if check["status"] == "problem"] == []
     assert names == [
         "python", "install", "torch", "nvrtc", "emulator", "jail", "gpu", "device", "path emulated:h100", "keys",
         "results", "cache",

@@ -79,10 +79,10 @@ def _guarded(check: Callable[[], Check | list[Check]]) -> list[Check]:
     try:
         result = check()
         return result if isinstance(result, list) else [result]
-    except (KernelForgeError, ImportError, OSError) as error:
+    except Exception as error:  # also those that only a broken installation raises
         name = getattr(check, "__name__", "check").removeprefix("check_")
         advice = f"reinstall KernelForge: {install_hint(reinstall=True)}"
-        return [Check(name, "problem", f"{error}", advice)]
+        return [Check(name, "problem", f"{type(error).__name__}: {error}", advice)]
 
 
 def _print(checks: list[Check], healthy: bool) -> None:

@@ -71,6 +71,7 @@ AT_ONCE = 4
 
 _PAGE = "docs/gpus.md explains the setup"
 _EMULATED = "--device emulated runs without a GPU"
+_REPORT = "see 'jail' above; if that is ok, report this, with `kernelforge doctor --json`"
 
 
 class _Lacking(Exception):
@@ -175,7 +176,7 @@ class _Path:
         from kernelforge.compile import installed_toolchain
 
         first = [
-            ("runner", self.runner, False, f"see 'gpu' and 'jail' above; {_PAGE}; {_EMULATED}" if measures else ""),
+            ("runner", self.runner, False, f"see 'gpu', 'jail' above; {_PAGE}; {_EMULATED}" if measures else _REPORT),
             ("oracle", self.oracle, False, self._torch_advice(measures)),
             ("build", self.build, False, f"reinstall the compiler: {installed_toolchain().install} --force-reinstall"),
             ("check", self.check, False, "the kernel is right, so report this, with `kernelforge doctor --json`"),
