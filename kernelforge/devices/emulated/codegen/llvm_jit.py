@@ -159,4 +159,12 @@ def load_runtime() -> None:
             llvm.add_symbol(name, native.address(name))
 
 
+@functools.cache
+def load_function(name: str, text: str) -> None:
+    """Compile a module of one function, once, and register the function's symbol."""
+    native = Native(text)
+    _libraries.append(native)
+    llvm.add_symbol(name, native.address(name))
+
+
 KernelFunction = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)

@@ -14,7 +14,9 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit import HANDLERS
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
+from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
+from kernelforge.devices.emulated.codegen.matrix_ir import product_function
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx.cfg import Block, ControlFlowGraph, analyse, is_barrier, weak_topological_order
@@ -117,6 +119,8 @@ ret i32 %code
         lines.append("%mask_now = alloca i32")
         lines += [f"%area{k} = getelementptr i8, ptr %areas, i64 {k * lay.SCRATCH_AREA}" for k in range(_AREAS)]
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
+        if self.e.products:
+            lines.insert(2, f"%matrix = alloca [{FRAGMENT_BYTES} x i8], align 64")
         lines += [
             f"%mask_p = getelementptr i8, ptr %state, i64 {lay.W_MASK}",
             "%mask0 = load i32, ptr %mask_p",
@@ -362,6 +366,8 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     flow = analyse(kernel, shape.block)
     writer = _ModuleWriter(flow, shape)
     text = writer.write()
+    for product in writer.e.products:
+        llvm_jit.load_function(product.name, product_function(product))
     level = 1 if text.count("\n") > MANY_LINES else level_for(flow, warps)
     try:
         native = Native(text, level)

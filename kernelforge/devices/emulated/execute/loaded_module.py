@@ -25,6 +25,7 @@ from kernelforge.devices.emulated.ptx.kernel_entry import (
     uses_global_atomics,
 )
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, WriterKernel, writer_kernel
+from kernelforge.devices.emulated.ptx.wmma import lower_wmma
 from kernelforge.devices.emulated.report import LaunchReport, summarise
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.sandbox.policy import Deadline
@@ -101,6 +102,7 @@ class LoadedModule:
         function = self._module.functions[name]
         try:
             kernel = flatten(self._module, name)
+            lower_wmma(kernel)
         except UnsupportedInstruction as error:
             # Reported when the kernel is used: another entry of the module may be fine.
             self._failures[name] = error

@@ -26,7 +26,7 @@ from kernelforge.devices.emulated.ptx.parser import (
 
 _NO_DESTINATION = {
     "st", "red", "bra", "brx", "ret", "exit", "membar", "fence", "trap", "brkpt", "nanosleep", "prefetch",
-    "prefetchu", "cp", "pmevent", "griddepcontrol", "discard", "applypriority", "setmaxnreg",
+    "prefetchu", "cp", "pmevent", "griddepcontrol", "discard", "applypriority", "setmaxnreg", "stmatrix",
 }  # fmt: skip
 _SPIN_SOURCES = {"volatile", "relaxed", "acquire", "mmio"}
 
@@ -62,8 +62,6 @@ def has_destination(instruction: Instruction) -> bool:
     """True when the first operand is written."""
     if instruction.opcode in ("bar", "barrier"):
         return "red" in instruction.modifiers
-    if instruction.opcode in ("wmma",):
-        return "store" not in instruction.modifiers
     return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)
 
 
@@ -366,7 +364,7 @@ class _Uniformity:
 
     def varies(self, i: Instruction) -> bool:
         """True when the instruction gives lanes different values even from equal register sources."""
-        if i.opcode in ("atom", "shfl", "mma", "ldmatrix", "elect", "wmma", "movmatrix"):
+        if i.opcode in ("atom", "shfl", "mma", "ldmatrix", "elect", "movmatrix"):
             return True
         if i.opcode in ("addc", "subc", "madc") or "cc" in i.modifiers:
             return True  # the carry flag is not tracked as a register

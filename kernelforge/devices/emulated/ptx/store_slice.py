@@ -29,7 +29,7 @@ from kernelforge.devices.emulated.ptx.parser import (
 
 _ID, _ID16 = "%block_number", "%block_number16"
 _STORES = ("st", "red", "atom")
-_DEPEND_ON_OTHERS = frozenset({"atom", "mma", "wmma", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"})
+_DEPEND_ON_OTHERS = frozenset({"atom", "mma", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"})
 """Instructions whose results a slice cannot compute: they depend on other threads."""
 
 
@@ -177,8 +177,7 @@ class _Slicer:
             for position, i in enumerate(code):
                 if i.opcode in _STORES and state_space(i) in (lay.GLOBAL, lay.GENERIC):
                     roots.append((index, position))
-                whole_tile = i.opcode == "wmma" and "store" in i.modifiers
-                if whole_tile or i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
+                if i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
                     raise NotSliceable(f"{i.name} may write global memory")
         stores = [self._code[index][position] for index, position in roots]
         granule = min([4, *(_width(i) for i in stores)])
@@ -267,7 +266,7 @@ class _Slicer:
             i = self._code[index][position]
             plain = i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC)
             copied = i.opcode == "cp" and "async" in i.modifiers and len(i.operands) > 1
-            if plain or copied or (i.opcode == "wmma" and "load" in i.modifiers):
+            if plain or copied:
                 for name in registers_of(i.operands[1]):
                     work += self._definitions.before(name, index, position)
         seen: set[tuple[int, int]] = set()

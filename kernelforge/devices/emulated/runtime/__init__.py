@@ -14,14 +14,14 @@ from kernelforge.devices.emulated.runtime.warp import (
     group_reduce,
     ldmatrix,
     match,
-    mma,
     pick,
     shuffle,
+    stmatrix,
 )
 
 EXPORTS = {
-    "kf_mma": mma,
     "kf_ldmatrix": ldmatrix,
+    "kf_stmatrix": stmatrix,
     "kf_slow_load": slow_load,
     "kf_slow_store": slow_store,
     "kf_atomic": atomic,

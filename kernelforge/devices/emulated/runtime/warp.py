@@ -7,18 +7,16 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     bits_to_f32,
     exported,
     f32_to_bits,
-    load_f32,
     load_i32,
     load_i64,
     load_u32,
     native,
     popcount,
-    store_f32,
     store_u32,
     trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import HOST, STRIDE
-from kernelforge.devices.emulated.runtime.access import read_element, resolve
+from kernelforge.devices.emulated.runtime.access import read_element, resolve, write_element
 from kernelforge.devices.emulated.runtime.faults import record_fault
 
 
@@ -62,35 +60,6 @@ def f32_to_half(bits: int, brain: bool) -> int:
 
 
 @exported("void(int64, int64, int64, int64, int64, int64, int64)")
-def mma(ctx: int, a: int, b: int, c: int, out: int, depth: int, brain: int) -> None:
-    """``mma.m16n8k{depth}``: registers as rows of 32 lanes (PTX ISA, fragments of mma.m16n8k8 and m16n8k16)."""
-    left_matrix = load_i64(ctx + lay.CTX_SCRATCH)  # 16 x depth f32
-    right_matrix = left_matrix + 2 * lay.SCRATCH_AREA  # depth x 8 f32
-    for lane_id in range(lay.LANES):
-        group = lane_id >> 2
-        pair = 2 * (lane_id & 3)
-        for k in range(depth // 4):
-            bits = load_u32(a + 128 * k + 4 * lane_id)
-            at = left_matrix + 4 * ((group + 8 * (k & 1)) * depth + pair + 8 * (k >> 1))
-            store_f32(at, half_to_f32(bits & 0xFFFF, brain != 0))
-            store_f32(at + 4, half_to_f32(bits >> 16, brain != 0))
-        for k in range(depth // 8):
-            bits = load_u32(b + 128 * k + 4 * lane_id)
-            at = right_matrix + 4 * ((pair + 8 * k) * 8 + group)
-            store_f32(at, half_to_f32(bits & 0xFFFF, brain != 0))
-            store_f32(at + 32, half_to_f32(bits >> 16, brain != 0))
-    for lane_id in range(lay.LANES):
-        for k in range(4):
-            row = (lane_id >> 2) + 8 * (k >> 1)
-            column = 2 * (lane_id & 3) + (k & 1)
-            total = float(load_f32(c + 128 * k + 4 * lane_id))
-            for m in range(depth):
-                factor = float(load_f32(left_matrix + 4 * (row * depth + m)))
-                total += factor * float(load_f32(right_matrix + 4 * (m * 8 + column)))
-            store_f32(out + 128 * k + 4 * lane_id, total)
-
-
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
 def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int, transposed: int) -> None:
     """``ldmatrix``: lane 8m + r points at row r of matrix m; every lane gets two elements of each matrix."""
     good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
@@ -109,6 +78,26 @@ def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int,
                     step = load_i64(scratch + STRIDE + 8 * source)
                     value |= read_element(where, step, 2 * column, 2) << 16 * half
             store_u32(out + 128 * k + 4 * lane_id, value)
+
+
+@exported("void(int64, int64, int64, int64, int64, int64, int64)")
+def stmatrix(ctx: int, op: int, addresses: int, mask: int, values: int, count: int, transposed: int) -> None:
+    """``stmatrix``: lane 8m + r points at row r of matrix m; every lane has two elements of each matrix."""
+    good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    for k in range(count):
+        for lane_id in range(lay.LANES):
+            value = load_u32(values + 128 * k + 4 * lane_id)
+            for half in range(2):
+                row = lane_id >> 2
+                column = 2 * (lane_id & 3) + half
+                if transposed:
+                    row, column = column, row
+                target = 8 * k + row
+                if good >> target & 1:
+                    where = load_i64(scratch + HOST + 8 * target)
+                    step = load_i64(scratch + STRIDE + 8 * target)
+                    write_element(where, step, 2 * column, 2, value >> 16 * half & 0xFFFF)
 
 
 @exported("int64(int64, int64, int64, int64)")

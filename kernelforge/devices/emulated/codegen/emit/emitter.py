@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
+from kernelforge.devices.emulated.codegen.matrix_ir import Product
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import (
@@ -88,6 +89,8 @@ class Emitter(IRBuilder):
         self.types = flow.kernel.registers
         self.sites: list[MemorySite] = []
         self.points: list[Instruction] = []
+        self.products: set[Product] = set()
+        """Matrix products that the kernel computes."""
         self.copies = False
         """The kernel has asynchronous copies."""
         self.slots: dict[str, int] = {}
