@@ -48,7 +48,7 @@ class EmulatedDevice:
 
     kind: Literal["cuda", "emulated"] = "emulated"
     capabilities = Capabilities(
-        measures_time=False, checks_accesses=True, counts_ptx=True, clusters=False, cooperative=False
+        measures_time=False, checks_accesses=True, counts_ptx=True, clusters=False, cooperative=True
     )
 
     def __init__(
@@ -89,7 +89,7 @@ class EmulatedDevice:
             "warps per multiprocessor": f"{spec.warps_per_sm} of {spec.warp_size} threads",
             "blocks per multiprocessor": str(spec.blocks_per_sm),
             "threads per block": f"{spec.threads_per_block} at most",
-            "not supported here": "thread block clusters, cooperative launches, tensor maps, library calls",
+            "not supported here": "thread block clusters, tensor maps, library calls",
         }
 
     def identity(self) -> Mapping[str, str]:

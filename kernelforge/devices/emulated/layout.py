@@ -74,7 +74,16 @@ CTX_UNDEFINED: Final = 316  # value of a register whose content is undefined, i3
 CTX_SHARED_WINDOW: Final = 320
 CTX_LOCAL_WINDOW: Final = 328
 CTX_PARAM_WINDOW: Final = 336
-CTX_BYTES: Final = 384
+CTX_WORKSPACE: Final = 384  # device address of the memory that the blocks of a cooperative launch meet in, or 0
+CTX_POLL_COST: Final = 392  # back edges that one of a polling loop counts as, i32
+CTX_PROGRESS: Final = 400  # 1: since it was cleared, a warp did more than to poll memory
+CTX_CLUSTER_CTAID: Final = 408  # three i32
+CTX_CLUSTER_NCTAID: Final = 420  # three i32
+CTX_CLUSTERID: Final = 432  # three i32
+CTX_NCLUSTERID: Final = 444  # three i32
+CTX_CLUSTER_CTARANK: Final = 456  # i32
+CTX_CLUSTER_NCTARANK: Final = 460  # i32
+CTX_BYTES: Final = 512
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
@@ -101,6 +110,7 @@ NO_BLOCK: Final = 0x7FFF_FFFF
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
 RETURN_YIELD: Final = 2
+RETURN_POLL: Final = 3  # yields in a loop that only reads memory
 
 # Asynchronous copies of a warp that have not arrived: a header, then a ring of entries. Each entry is one instruction.
 COPIES_FIRST: Final = 0  # oldest entry, i32
@@ -184,6 +194,7 @@ FAULT_ASSERT: Final = 9
 FAULT_DIVERGENT_SYNC: Final = 10
 FAULT_WARP_RACE: Final = 11
 FAULT_DIVISION: Final = 12
+FAULT_GRID_DEADLOCK: Final = 13
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -198,6 +209,7 @@ FAULT_NAMES: Final = (
     "divergent_sync",
     "warp_race",
     "division_by_zero",
+    "grid_deadlock",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -56,6 +56,8 @@ class LaunchFault:
             "no __syncthreads() between them",
             "warp_race": f"race: {access} at offset {self.address:#x} conflicts with an access of another lane of its "
             "warp, no __syncwarp() between them",
+            "grid_deadlock": "the blocks of a cooperative launch wait for one another and none can continue: a block "
+            "ended, or a thread waits elsewhere, without the grid.sync() that the others reached",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",

@@ -157,7 +157,7 @@ def test_arguments_that_do_not_fit_the_kernel_are_a_crash(launch: str, message: 
         ({"dynamic_shared_bytes": 232449}, "crash", "232449 bytes of shared memory per block, 232448 are there"),
         ({"expression": "other"}, "crash", "the build has no kernel 'other'"),
         ({"cluster": (2, 1, 1)}, "unsupported", "thread block clusters"),
-        ({"cooperative": True}, "unsupported", "a cooperative launch"),
+        ({"cooperative": True, "grid": (1057, 1, 1)}, "crash", "1057 blocks, 1056 fit (8 on each of 132 SMs)"),
     ],
 )
 def test_a_launch_that_the_device_refuses_says_why(changes: dict[str, Any], kind: str, message: str) -> None:
@@ -168,6 +168,23 @@ def test_a_launch_that_the_device_refuses_says_why(changes: dict[str, Any], kind
     assert ran.faults[0].kind == kind
     assert message in ran.faults[0].message
     assert "plan line 5" in ran.faults[0].message
+
+
+def test_grid_sync_without_a_cooperative_launch_names_the_option() -> None:
+    source = """
+    #include <cooperative_groups.h>
+    extern "C" __global__ void meet(const float* x, float* out) {
+      cooperative_groups::this_grid().sync();
+      out[threadIdx.x] = x[threadIdx.x];
+    }
+    """
+    plan = "def forward(x):\n    out = empty_like(x)\n    meet[1, 32](x, out)\n    return out\n"
+    ran = run(source, plan, randoms(32))
+    assert ran.faults[0].kind == "crash"
+    assert "trap instruction executed" in ran.faults[0].message
+    assert "without cooperative=True, which grid.sync() needs" in ran.faults[0].message
+    ran = run(source, plan.replace("(x, out)", "(x, out, cooperative=True)"), randoms(32))
+    assert ran.faults == ()
 
 
 def test_too_many_registers_for_a_block_is_a_crash() -> None:

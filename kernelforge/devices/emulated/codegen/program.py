@@ -267,28 +267,29 @@ ret i32 %code
     def dispatch(self, block: Block) -> None:
         """Run the lowest block where lanes wait, after a branch that split the warp."""
         if min(block.successors) <= block.index:
-            self.spend(len(self.flow.blocks))
+            self.spend(len(self.flow.blocks), polls=block.index in self.flow.polls)
         self.e.emit("br label %dispatch")
 
-    def spend(self, resume: int) -> None:
+    def spend(self, resume: int, *, polls: bool = False) -> None:
         """Subtract one back edge from the budget; when it is used up, yield and continue at ``resume`` later.
 
         Every cycle of the control flow has an edge to the same or a lower block, so no loop escapes.
         """
         e = self.e
-        remaining = e.op(f"add i32 {e.op('load i32, ptr %budget_p')}, -1")
+        cost = e.load("i32", "%ctx", lay.CTX_POLL_COST) if polls else "1"
+        remaining = e.op(f"sub i32 {e.op('load i32, ptr %budget_p')}, {cost}")
         e.store("i32", remaining, "%budget_p")
         go, stop = e.label("budget"), e.label("yield")
         e.emit(f"br i1 {e.op(f'icmp sgt i32 {remaining}, 0')}, label %{go}, label %{stop}\n{stop}:")
         e.store("i32", str(resume), "%state")
         e.store("i32", e.mask, "%mask_p")
-        e.emit(f"ret i32 {lay.RETURN_YIELD}\n{go}:")
+        e.emit(f"ret i32 {lay.RETURN_POLL if polls else lay.RETURN_YIELD}\n{go}:")
 
     def goto(self, block: Block, target: int) -> None:
         """Continue at ``target`` with the block's mask, unless lanes wait at or before it or the budget is used up."""
         e = self.e
         if target <= block.index:
-            self.spend(target)
+            self.spend(target, polls=block.index in self.flow.polls and target in self.flow.polls)
         if not self.diverges or block.index not in self.flow.split:
             e.emit(f"br label %b{target}")
             return

@@ -52,9 +52,17 @@ ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
 ARG_COPIES_STRIDE = 22  # per warp
 ARG_HEADER_BYTES = 23  # per warp, the part that is zero when a CTA starts
 ARG_UNDEFINED = 24  # byte of registers that were never written
-ARG_COUNT = 32
+ARG_COOPERATIVE = 25  # 1: every CTA of the grid is resident, and a wait that nothing can end is a fault
+ARG_CLUSTER = 26  # three: CTAs of a cluster per axis; those of one cluster are listed one after another
+ARG_SITES = 29  # memory records
+ARG_SHADOW = 30
+ARG_SHADOW_STRIDE = 31  # per resident CTA
+ARG_MET = 32
+ARG_COUNT = 40
 
 SLOT_BYTES = 32
+IDLE_SWEEPS = 64
+"""Turns of all CTAs with nothing but polls of unchanged memory, after which no lane of any warp can continue."""
 
 END_COMPLETE = 0
 END_TIMEOUT = 1
@@ -99,7 +107,7 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     store_i64(entry, cta)
     store_i64(entry + 8, warps)
     # Epochs are of one CTA, so that the record of races needs no clearing.
-    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH) + 1)
+    store_i64(entry + 16, load_i64(entry + 16) + 1)
     store_i64(entry + 24, 0)
 
 
@@ -114,9 +122,19 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     store_u32(ctx + lay.CTX_CTAID, cta % x)
     store_u32(ctx + lay.CTX_CTAID + 4, cta // x % y)
     store_u32(ctx + lay.CTX_CTAID + 8, cta // x // y)
-    store_i64(ctx + lay.CTX_SHARED, _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE))
+    shared = _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE)
+    store_i64(ctx + lay.CTX_SHARED, shared)
     store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + 16))
     store_i64(ctx + lay.CTX_CLOCK, load_i64(entry + 24))
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RESIDENT == 0:
+        return
+    store_i64(ctx + lay.CTX_SHADOW, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
+    store_i64(ctx + lay.CTX_MET, _arg(args, ARG_MET) + slot * _arg(args, ARG_WARPS) * lay.MET_BYTES)
+    # Patterns of shared accesses hold the host address of the CTA that ran before.
+    for site in range(_arg(args, ARG_SITES)):
+        op = load_i64(ctx + lay.CTX_OPS) + site * lay.OP_RECORD
+        if load_i32(op + lay.OP_SPACE) == lay.SHARED:
+            store_i64(op + lay.OP_DELTA, shared)
 
 
 @native
@@ -179,15 +197,20 @@ def must_end(ctx: int, count: bool) -> int:
 @native
 def end_launch(ctx: int, args: int, state: int, code: int) -> int:
     """Record the reason for a launch's early end, at the position of the warp ``state``; returns ``code``."""
-    if code != END_TIMEOUT:
-        return code
+    if code == END_TIMEOUT:
+        record_position(ctx, args, state, lay.FAULT_TIMEOUT)
+    return code
+
+
+@native
+def record_position(ctx: int, args: int, state: int, kind: int) -> None:
+    """Record a fault at the position of the warp ``state``."""
     block = load_i32(state + lay.W_RESUME)
     if block >= _arg(args, ARG_BLOCKS):
         block = load_i32(state + lay.W_WAITING)
     mask = load_u32(state + lay.W_MASK)
     lane_id = trailing_zeros(mask) if mask != 0 else 0
-    record_fault(ctx, lay.FAULT_TIMEOUT, -1000000 - block, lane_id, 0, 0, lay.GENERIC)
-    return code
+    record_fault(ctx, kind, -1000000 - block, lane_id, 0, 0, lay.GENERIC)
 
 
 @native
@@ -295,7 +318,9 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 store_u32(state + lay.W_BARRIER_ARRIVE, 0)
             else:
                 store_u32(status + 4 * warp, AT_BARRIER)
-        else:
+        if code != lay.RETURN_POLL:
+            store_i64(ctx + lay.CTX_PROGRESS, 1)
+        if code == lay.RETURN_YIELD or code == lay.RETURN_POLL:
             yields = load_i64(ctx + lay.CTX_YIELDS) + 1
             store_i64(ctx + lay.CTX_YIELDS, yields)
             if spins:
@@ -319,6 +344,22 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     return END_COMPLETE
 
 
+@native
+def report_polling(ctx: int, args: int) -> None:
+    """Record that the resident CTAs wait for memory that none of them will write, at the first warp that polls."""
+    for slot in range(_arg(args, ARG_RESIDENT)):
+        if load_i64(_arg(args, ARG_SLOTS) + slot * SLOT_BYTES) < 0:
+            continue
+        enter_cta(ctx, args, slot)
+        status = _arg(args, ARG_STATUS) + 4 * slot * _arg(args, ARG_WARPS)
+        for warp in range(_arg(args, ARG_WARPS)):
+            if load_i32(status + 4 * warp) == READY:
+                state = _arg(args, ARG_STATE) + (slot * _arg(args, ARG_WARPS) + warp) * _arg(args, ARG_STATE_BYTES)
+                store_u32(ctx + lay.CTX_WARP, warp)
+                record_position(ctx, args, state, lay.FAULT_GRID_DEADLOCK)
+                return
+
+
 @exported("int64(int64, int64)")
 def run_ctas(ctx: int, args: int) -> int:
     """Run a range of CTAs to their end; returns END_COMPLETE or END_TIMEOUT."""
@@ -328,10 +369,12 @@ def run_ctas(ctx: int, args: int) -> int:
     listed = _arg(args, ARG_LIST)
     slots = _arg(args, ARG_SLOTS)
     turns = 0
+    idle = 0
     for slot in range(resident):
         store_i64(slots + slot * SLOT_BYTES, -1)
     running = 0
     while True:
+        store_i64(ctx + lay.CTX_PROGRESS, 0)
         for slot in range(resident):
             if load_i64(slots + slot * SLOT_BYTES) < 0 and following < end:
                 cta = following
@@ -364,3 +407,7 @@ def run_ctas(ctx: int, args: int) -> int:
             if load_i64(entry + 8) == 0:
                 store_i64(entry, -1)
                 running -= 1
+        idle = 0 if load_i64(ctx + lay.CTX_PROGRESS) else idle + 1
+        if idle > IDLE_SWEEPS and _arg(args, ARG_COOPERATIVE):
+            report_polling(ctx, args)
+            return END_COMPLETE

@@ -23,6 +23,8 @@ from kernelforge.sandbox.policy import Deadline
 
 RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
+RESIDENT_BYTES = 1 << 30
+"""Memory for their registers, local and shared memory."""
 
 
 @dataclass
@@ -48,6 +50,10 @@ class Launch:
     poison: int
     variation: int
     """Selects one of the behaviours that hardware may have."""
+    cooperative: bool = False
+    """All blocks of the grid are resident at once, and may wait for one another."""
+    workspace: int = 0
+    """Device address of the memory in which the blocks of a cooperative launch meet; 0 where none do."""
     stop: npt.NDArray[np.int64] = field(init=False)
     """One word: not 0 ends every thread at its next back edge."""
     table: npt.NDArray[np.int64] = field(init=False)
@@ -99,7 +105,12 @@ class Launch:
             return 1
         per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
         per_cta = self.warps * per_warp + self.shared_stride
-        return max(1, min(count, RESIDENT_CTAS, (1 << 30) // max(per_cta, 1)))
+        most = max(1, RESIDENT_BYTES // max(per_cta, 1))
+        if self.cooperative:
+            if count > most:
+                raise EmulatorError(f"a cooperative launch of {count} blocks; this device holds {most} of them at once")
+            return count
+        return min(count, RESIDENT_CTAS, most)
 
 
 def cta_ids(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
@@ -178,7 +189,7 @@ class _Buffers:
         self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
         self.copies = _Area(warps * launch.copies_stride)
-        self.shadow = _Area(launch.shadow_bytes or 16)
+        self.shadow = _Area(resident * launch.shadow_bytes or 16)
         self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
         self.slots = np.zeros(4 * resident, dtype=np.int64)
@@ -290,6 +301,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_BLOCKS: len(program.flow.blocks),
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
         lay.CTX_POISON: launch.poison,
+        lay.CTX_WORKSPACE: launch.workspace,
         **windows(launch.variation),
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
@@ -298,7 +310,9 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     unsigned = buffers.context.view(np.uint32)
     unsigned[lay.CTX_VARIATION // 4] = launch.variation
     unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
-    buffers.context.view(np.int32)[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
+    signed = buffers.context.view(np.int32)
+    signed[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
+    signed[lay.CTX_POLL_COST // 4] = cta_scheduler.SPIN_BACK_EDGES_PER_TURN if launch.cooperative else 1
     return longs
 
 
@@ -329,6 +343,11 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_COPIES_STRIDE: launch.copies_stride,
         cta_scheduler.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
         cta_scheduler.ARG_SLOTS: int(buffers.slots.ctypes.data),
+        cta_scheduler.ARG_COOPERATIVE: int(launch.cooperative),
+        cta_scheduler.ARG_SITES: len(program.sites),
+        cta_scheduler.ARG_SHADOW: buffers.shadow.address,
+        cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,
+        cta_scheduler.ARG_MET: buffers.met.address,
         cta_scheduler.ARG_L1_TAGS: int(cache.l1_tags.ctypes.data) if cache is not None else 0,
         cta_scheduler.ARG_L1_BYTES: int(cache.l1_tags.nbytes) if cache is not None else 0,
     }

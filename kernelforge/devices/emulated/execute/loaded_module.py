@@ -21,6 +21,7 @@ from kernelforge.devices.emulated.ptx.kernel_entry import (
     KernelEntry,
     Param,
     check_launch,
+    reads_special,
     shared_layout,
     uses_global_atomics,
 )
@@ -29,6 +30,9 @@ from kernelforge.devices.emulated.ptx.wmma import lower_wmma
 from kernelforge.devices.emulated.report import LaunchReport, summarise
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.sandbox.policy import Deadline
+
+_WORKSPACE = "the workspace of grid.sync()"
+_WORKSPACE_BYTES = 64
 
 
 class LoadedModule:
@@ -61,6 +65,8 @@ class LoadedModule:
         for name, function in self._module.functions.items():
             if function.is_entry and function.defined:
                 self.entries[name] = self._entry(name)
+        if any(entry.meets for entry in self.entries.values()):
+            self._addresses[_WORKSPACE] = memory.allocate(_WORKSPACE_BYTES, _WORKSPACE)
 
     def _place_variables(self) -> None:
         variables = [v for v in self._module.variables.values() if v.space in ("global", "const")]
@@ -118,6 +124,7 @@ class LoadedModule:
             kernel.frame_bytes,
             uses_global_atomics(kernel),
             int(np.prod(bounds)) if bounds else None,
+            reads_special(kernel, "%envreg1"),
         )
 
     def writers(self, entry: str) -> WriterKernel:
@@ -183,6 +190,7 @@ class LoadedModule:
         racecheck: bool = False,
         poison: int = 0xFF,
         variation: int = 0,
+        cooperative: bool = False,
     ) -> LaunchReport:
         """Run a kernel to its end and report counters and faults.
 
@@ -199,6 +207,7 @@ class LoadedModule:
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
             variation: From 0 to 2**32 - 1: selects one of the behaviours that hardware may have, 0 the middle one.
+            cooperative: All blocks of the grid may wait for one another (``grid.sync()``).
 
         Raises:
             KeyError: No such kernel.
@@ -209,6 +218,9 @@ class LoadedModule:
         kernel_entry = self.entries[entry]
         program = self.program(entry, block, grid[0] * grid[1] * grid[2] if ctas is None else len(ctas))
         compile_seconds = consume_jit_seconds(program)
+        workspace = self._addresses.get(_WORKSPACE, 0) if cooperative else 0
+        if workspace:
+            self.memory.fill(workspace, _WORKSPACE_BYTES, bytes(1))
         launch = Launch(
             program=program,
             grid=grid,
@@ -224,6 +236,8 @@ class LoadedModule:
             racecheck=racecheck,
             poison=poison,
             variation=variation,
+            cooperative=cooperative,
+            workspace=workspace,
         )
         in_order = kernel_entry.uses_global_atomics or program.flow.spins or cache is not None
         start = time.perf_counter()

@@ -110,6 +110,13 @@ class LoadedBuild:
                 f"too many registers: {kernel.registers_per_thread} for each of {threads} threads, "
                 f"{self.spec.registers_per_block} are there per block: {where}",
             )
+        blocks, at_once = math.prod(step.grid), fit.blocks_per_sm * self.spec.sm_count
+        if step.cooperative and blocks > at_once:
+            return RunFailure(
+                "crash",
+                f"the grid of a cooperative launch is larger than what the GPU holds at once: {blocks} blocks, "
+                f"{at_once} fit ({fit.blocks_per_sm} on each of {self.spec.sm_count} SMs): {where}",
+            )
         return None
 
 
@@ -312,6 +319,7 @@ class Execution:
                 racecheck=racecheck,
                 poison=self.request.poison,
                 variation=self.request.variation,
+                cooperative=step.cooperative,
             )
         except UnsupportedInstruction as error:
             raise LaunchFailed(RunFailure("unsupported", str(error), error.ptx_line)) from error
@@ -324,7 +332,10 @@ class Execution:
         )
         faults = [fault for fault in report.faults if strict or fault.kind == "timeout"]
         if faults:
-            raise LaunchFailed(*_run_failures(faults, f"{step.expression!r} is launched in {self._where(step)}"))
+            launched = f"{step.expression!r} is launched in {self._where(step)}"
+            if self.build.entry(step.expression).meets and not step.cooperative:
+                launched += " without cooperative=True, which grid.sync() needs"
+            raise LaunchFailed(*_run_failures(faults, launched))
         return report
 
     def _parameters(self, step: Launch) -> bytes:
@@ -372,8 +383,6 @@ def _unsupported_feature(step: Launch | Library) -> str | None:
     if isinstance(step, Library):
         return f"this device calls no torch operators, write a kernel: library({step.operator!r})"
     launched = f"{step.expression!r}, launched"
-    if step.cooperative:
-        return f"this device does not emulate a cooperative launch: {launched}"
     if step.cluster is not None:
         return f"this device does not emulate thread block clusters: {launched}"
     for position, arg in enumerate(step.args, 1):

@@ -96,6 +96,9 @@ class ControlFlowGraph:
     definitions: dict[str, list[Instruction]]
     spins: bool
     """A loop's exit depends on memory that another thread may write: lanes and CTAs must take turns."""
+    polls: set[int]
+    """Blocks of loops that only read memory, and keep nothing from one turn to the next, until another thread writes
+    it."""
 
 
 def build_blocks(kernel: FlatKernel) -> list[Block]:
@@ -239,8 +242,9 @@ def _reorder(blocks: list[Block], order: list[int]) -> list[Block]:
     return result
 
 
-def _spins(blocks: list[Block], loops: list[set[int]]) -> bool:
-    """True when some loop leaves on a value that an atomic or a re-read of memory produced inside it."""
+def _spins(blocks: list[Block], loops: list[set[int]]) -> list[set[int]]:
+    """The loops that leave on a value that an atomic or a re-read of memory produced inside them."""
+    spinning: list[set[int]] = []
     for loop in loops:
         instructions = [i for b in loop for i in blocks[b].instructions]
         fenced = any(i.opcode in ("membar", "fence", "nanosleep", "bar") for b in loop for i in blocks[b].all())
@@ -263,8 +267,40 @@ def _spins(blocks: list[Block], loops: list[set[int]]) -> bool:
             term = blocks[b].terminator
             leaves = any(s not in loop for s in blocks[b].successors)
             if leaves and term is not None and term.predicate is not None and term.predicate.name in tainted:
-                return True
-    return False
+                spinning.append(loop)
+                break
+    return spinning
+
+
+_POLLING = frozenset({
+    "ld", "setp", "set", "selp", "and", "or", "xor", "not", "shl", "shr", "add", "sub", "mov", "cvt", "cvta", "bra",
+    "fence", "membar", "nanosleep",
+})  # fmt: skip
+
+
+def _polling_blocks(blocks: list[Block], loops: list[set[int]], live_in: list[int], ids: dict[str, int]) -> set[int]:
+    """The blocks of those ``loops`` that change nothing: neither memory, nor a register that their next turn reads."""
+    polling: set[int] = set()
+    _, all_loops = weak_topological_order(blocks)
+    for loop in loops:
+        if any(inner < loop for inner in all_loops):
+            continue
+        instructions = [i for b in loop for i in blocks[b].all()]
+        written = 0
+        for i in instructions:
+            if has_destination(i):
+                for r in registers_of(i.operands[0]):
+                    written |= 1 << ids[r]
+        entered = 0
+        for b in range(len(blocks)):
+            for s in blocks[b].successors:
+                if s in loop and b not in loop:
+                    entered |= live_in[s]
+        clocks = any(s.startswith(("%clock", "%globaltimer")) for i in instructions for op in i.operands
+                     for s in _specials(op))  # fmt: skip
+        if not clocks and not written & entered and all(i.opcode in _POLLING for i in instructions):
+            polling |= loop
+    return polling
 
 
 def _liveness(blocks: list[Block], ids: dict[str, int]) -> tuple[list[int], list[int]]:
@@ -500,15 +536,18 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     """
     blocks = build_blocks(kernel)
     order, loops = weak_topological_order(blocks)
-    spins = _spins(blocks, loops)
+    spinning = _spins(blocks, loops)
+    spins = bool(spinning)
     blocks = _reorder(blocks, order)
+    position = {old: new for new, old in enumerate(order)}
+    spinning = [{position[b] for b in loop} for loop in spinning]
     ids = {name: k for k, name in enumerate(kernel.registers)}
     live_in, live_out = _liveness(blocks, ids)
     uniformity = _Uniformity(kernel, blocks, block_shape, live_in, ids, spins)
     uniformity.run()
     return ControlFlowGraph(
         kernel, blocks, ids, live_in, live_out, uniformity.varying, uniformity.split, uniformity.divergent,
-        uniformity.definitions, spins,
+        uniformity.definitions, spins, _polling_blocks(blocks, spinning, live_in, ids),
     )  # fmt: skip
 
 

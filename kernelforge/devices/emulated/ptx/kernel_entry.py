@@ -39,6 +39,8 @@ class KernelEntry:
     uses_global_atomics: bool
     max_threads: int | None
     """From ``__launch_bounds__``."""
+    meets: bool = False
+    """It asks for the memory in which all blocks of a cooperative launch meet."""
 
     @property
     def param_bytes(self) -> int:
@@ -54,6 +56,11 @@ def uses_global_atomics(kernel: FlatKernel) -> bool:
         if not any(m.startswith("shared") for m in item.modifiers):
             return True
     return False
+
+
+def reads_special(kernel: FlatKernel, name: str) -> bool:
+    """Whether a kernel reads a special register."""
+    return any(isinstance(item, Instruction) and parser.Special(name) in item.operands for item in kernel.body)
 
 
 def shared_layout(kernel: FlatKernel) -> tuple[dict[str, int], int]:

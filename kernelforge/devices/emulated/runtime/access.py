@@ -211,7 +211,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         ideal += (popcount(in_local) * size + 31) >> 5
     # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
     same_space = in_local == 0 and (in_shared | in_param == 0 or (declared != lay.GENERIC and in_global == 0))
-    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0 or (in_shared != 0 and mode & lay.MODE_RESIDENT != 0)
+    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0
     regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
     if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
         return good

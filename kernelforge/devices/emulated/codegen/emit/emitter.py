@@ -73,9 +73,16 @@ _LANEMASKS = {
 }
 _CONSTANTS = {
     "%smid": 0, "%nsmid": 1, "%gridid": 0, "%nwarpid": 64, "%warpsize": 32, "%envreg0": 0,
-    "%clusterid.x": 0, "%cluster_ctarank": 0, "%cluster_nctarank": 1, "%cluster_ctaid.x": 0, "%cluster_ctaid.y": 0,
-    "%cluster_ctaid.z": 0, "%cluster_nctaid.x": 1, "%cluster_nctaid.y": 1, "%cluster_nctaid.z": 1,
 }  # fmt: skip
+_OF_CONTEXT = {
+    "%ctaid": lay.CTX_CTAID, "%nctaid": lay.CTX_NCTAID, "%clusterid": lay.CTX_CLUSTERID,
+    "%nclusterid": lay.CTX_NCLUSTERID, "%cluster_ctaid": lay.CTX_CLUSTER_CTAID,
+    "%cluster_nctaid": lay.CTX_CLUSTER_NCTAID, "%cluster_ctarank": lay.CTX_CLUSTER_CTARANK,
+    "%cluster_nctarank": lay.CTX_CLUSTER_NCTARANK,
+    # The address of a cooperative launch's workspace, as the header of cooperative groups reads it.
+    "%envreg1": lay.CTX_WORKSPACE + 4, "%envreg2": lay.CTX_WORKSPACE,
+}  # fmt: skip
+"""Offsets in the context of special registers of 32 bits; of the first axis, where there are three."""
 _IOTA = lane_vector(list(range(32)))
 
 
@@ -298,15 +305,13 @@ class Emitter(IRBuilder):
         axis = "xyzw".find(name[-1]) if name[-2:-1] == "." else -1
         stem = name[:-2] if axis >= 0 else name
         if axis == 3:
-            return Value("0" if stem in ("%tid", "%ctaid") else "1", False)
+            return Value("0" if stem in ("%tid", "%ctaid", "%clusterid", "%cluster_ctaid") else "1", False)
         if stem == "%tid":
             return self._thread_index(axis)
         if stem == "%ntid":
             return Value(str(self.shape.block[axis]), False)
-        if stem in ("%ctaid", "%clusterid"):
-            return Value(self.load("i32", "%ctx", lay.CTX_CTAID + 4 * axis), False)
-        if stem in ("%nctaid", "%nclusterid"):
-            return Value(self.load("i32", "%ctx", lay.CTX_NCTAID + 4 * axis), False)
+        if stem in _OF_CONTEXT:
+            return Value(self.load("i32", "%ctx", _OF_CONTEXT[stem] + 4 * max(axis, 0)), False)
         if name == "%laneid":
             return Value(_IOTA, True)
         if name == "%warpid":
