@@ -47,9 +47,6 @@ class EmulatedDevice:
     """
 
     kind: Literal["cuda", "emulated"] = "emulated"
-    capabilities = Capabilities(
-        measures_time=False, checks_accesses=True, counts_ptx=True, clusters=False, cooperative=True
-    )
 
     def __init__(
         self,
@@ -60,6 +57,13 @@ class EmulatedDevice:
         allow_unconfined: bool = False,
     ) -> None:
         self.spec = spec
+        self.capabilities = Capabilities(
+            measures_time=False,
+            checks_accesses=True,
+            counts_ptx=True,
+            cooperative=True,
+            clusters=spec.compute_capability >= (9, 0),
+        )
         self.name = f"emulated:{spec.key}"
         self.arch = spec.arch
         self.threads = threads
@@ -71,7 +75,12 @@ class EmulatedDevice:
 
     def describe(self) -> Mapping[str, str]:
         """Facts for a Coder, of the GPU that is emulated."""
-        spec = self.spec
+        spec, capabilities = self.spec, self.capabilities
+        features = {
+            "thread block clusters": capabilities.clusters,
+            "tensor maps": capabilities.tensor_maps,
+            "library calls": capabilities.library,
+        }
         return {
             "device": f"{spec.title}, emulated on the CPU from its PTX ({self.name})",
             "architecture": spec.arch,
@@ -89,7 +98,7 @@ class EmulatedDevice:
             "warps per multiprocessor": f"{spec.warps_per_sm} of {spec.warp_size} threads",
             "blocks per multiprocessor": str(spec.blocks_per_sm),
             "threads per block": f"{spec.threads_per_block} at most",
-            "not supported here": "thread block clusters, tensor maps, library calls",
+            "not supported here": ", ".join(name for name, there in features.items() if not there),
         }
 
     def identity(self) -> Mapping[str, str]:

@@ -23,7 +23,10 @@ LOCAL: Final = 2
 CONST: Final = 3
 PARAM: Final = 4
 GENERIC: Final = 5
-SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic")
+SHARED_CLUSTER: Final = 6  # shared memory of any CTA of the cluster
+SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic", "shared::cluster")
+PEER_SHIFT: Final = 24
+"""A shared address has the rank of its CTA in the cluster, plus one, above these bits; 0 there is the own CTA."""
 
 LOAD: Final = 0
 STORE: Final = 1
@@ -83,6 +86,11 @@ CTX_CLUSTERID: Final = 432  # three i32
 CTX_NCLUSTERID: Final = 444  # three i32
 CTX_CLUSTER_CTARANK: Final = 456  # i32
 CTX_CLUSTER_NCTARANK: Final = 460  # i32
+CTX_PEERS: Final = 464  # slots of the cluster's CTAs
+CTX_PEER_SHARED: Final = 472  # host address of the shared memory of the cluster's first CTA
+CTX_PEER_STRIDE: Final = 480  # distance to that of the next CTA
+CTX_CLUSTER_ARRIVED: Final = 488  # 1: since it was cleared, a thread arrived at the cluster's barrier
+CTX_EXPLICIT_CLUSTER: Final = 496  # i32, 1: the launch or the kernel asks for clusters
 CTX_BYTES: Final = 512
 
 MODE_RACECHECK: Final = 1
@@ -94,7 +102,7 @@ W_RESUME: Final = 0  # block to run next, or the number of blocks: pick a waitin
 W_MASK: Final = 4
 W_LIVE: Final = 8
 W_WAITING: Final = 12  # lowest block with waiting lanes, or NO_BLOCK
-W_HELD: Final = 16  # number of barrier blocks that hold lanes
+W_HELD: Final = 16  # barriers that hold lanes: 1 a CTA's, 2 the cluster's
 W_BARRIER_ID: Final = 20
 W_BARRIER_THREADS: Final = 24
 W_BARRIER_SITE: Final = 28
@@ -104,13 +112,31 @@ W_BARRIER_ARRIVE: Final = 40
 W_BARRIER_RED_THREADS: Final = 44
 W_TOGETHER: Final = 48  # moment of the last synchronisation of the whole warp, i64
 W_MET: Final = 56  # moment of the last one of any of its lanes, i64
-W_HEADER: Final = 64
+W_CLUSTER_ARRIVED: Final = 64  # lanes that arrived at the cluster's barrier in the present phase
+W_CLUSTER_PASSED: Final = 68  # lanes whose phase is complete and that have not waited for it yet
+W_HEADER: Final = 128
+CLUSTER_BARRIER: Final = 16
+"""In place of a barrier's number: the barrier of the cluster."""
 NO_BLOCK: Final = 0x7FFF_FFFF
 
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
 RETURN_YIELD: Final = 2
 RETURN_POLL: Final = 3  # yields in a loop that only reads memory
+
+# Slot of a resident CTA.
+SLOT_CTA: Final = 0  # linear id, or -1
+SLOT_LIVE: Final = 8  # warps that have not ended
+SLOT_EPOCH: Final = 16
+SLOT_CLOCK: Final = 24
+SLOT_PHASE: Final = 32  # phases of the cluster's barrier that are complete
+SLOT_TOUCHED: Final = 40  # phase in which another CTA accessed this one's shared memory last, plus one
+SLOT_TOUCH_SITE: Final = 48  # that access: i32
+SLOT_TOUCH_LANE: Final = 52  # i32
+SLOT_TOUCH_WARP: Final = 56  # i32
+SLOT_TOUCH_CTA: Final = 64
+SLOT_TOUCH_ADDRESS: Final = 72
+SLOT_BYTES: Final = 96
 
 # Asynchronous copies of a warp that have not arrived: a header, then a ring of entries. Each entry is one instruction.
 COPIES_FIRST: Final = 0  # oldest entry, i32
@@ -155,7 +181,11 @@ OP_SKETCH: Final = 128  # atomics, which have no pattern: 1024 bits, one set for
 SKETCH_BYTES: Final = 128
 OP_HITS: Final = 256  # 32 x u32
 OP_COUNTS: Final = 384  # 32 x u16 transactions per alignment
-OP_RECORD: Final = 448
+OP_PEER_REQUESTS: Final = 448  # accesses to shared memory of other CTAs
+OP_PEER_SECTORS: Final = 456
+OP_PEER_THREADS: Final = 464
+OP_PEER_IDEAL: Final = 472
+OP_RECORD: Final = 512
 
 KIND_SCATTERED: Final = 0
 KIND_CONTIGUOUS: Final = 1
@@ -195,6 +225,9 @@ FAULT_DIVERGENT_SYNC: Final = 10
 FAULT_WARP_RACE: Final = 11
 FAULT_DIVISION: Final = 12
 FAULT_GRID_DEADLOCK: Final = 13
+FAULT_CLUSTER_DEADLOCK: Final = 14
+FAULT_CLUSTER_BARRIER: Final = 15
+FAULT_PEER_ENDED: Final = 16
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -210,6 +243,9 @@ FAULT_NAMES: Final = (
     "warp_race",
     "division_by_zero",
     "grid_deadlock",
+    "cluster_deadlock",
+    "cluster_barrier_misuse",
+    "peer_ended",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

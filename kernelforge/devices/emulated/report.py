@@ -58,6 +58,11 @@ class LaunchFault:
             "warp, no __syncwarp() between them",
             "grid_deadlock": "the blocks of a cooperative launch wait for one another and none can continue: a block "
             "ended, or a thread waits elsewhere, without the grid.sync() that the others reached",
+            "cluster_deadlock": "barrier.cluster.wait that not all threads of the cluster arrive for",
+            "cluster_barrier_misuse": "barrier.cluster.arrive and barrier.cluster.wait do not alternate: a thread "
+            "arrives twice, or waits without an arrival",
+            "peer_ended": f"{access} at {self.address:#x}, in shared memory of another block of the cluster, which may "
+            "have ended by then: no barrier of the cluster is between the access and that block's end",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",
@@ -76,7 +81,8 @@ class MemoryOp:
     source_file: str
     opcode: str
     space: str
-    """``global``, ``shared``, ``local`` or ``const``; a generic access counts as global."""
+    """``global``, ``shared``, ``local``, ``const``, or ``dshared`` for shared memory of another block of the cluster; a
+    generic access counts as global, or as dshared."""
     access: Literal["load", "store", "atomic"]
     bytes_per_thread: int
     requests: int = 0
@@ -84,7 +90,7 @@ class MemoryOp:
     threads: int = 0
     """Lanes served."""
     transactions: int = 0
-    """32-byte sectors for global, local and const; wavefronts for shared."""
+    """32-byte sectors for global, local, const and dshared; wavefronts for shared."""
     ideal_transactions: int = 0
     """What the same distinct bytes need when perfectly coalesced, or free of bank conflicts."""
     sketch: int = 0
@@ -168,26 +174,30 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
 
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
-    for row, (site, counts) in enumerate(zip(program.sites, totals.tolist(), strict=False)):
+    peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
+    for row, site in enumerate(program.sites):
         if site.hidden:
             continue
-        i, (requests, transactions, threads, ideal) = site.instruction, counts
-        report.memory.append(
-            MemoryOp(
-                i.ptx_line,
-                i.location.line,
-                i.location.file,
-                i.name,
-                _reported_space(site.space),
-                lay.ACCESS_NAMES[site.access],
-                site.width,
-                requests,
-                threads,
-                transactions,
-                ideal,
-                _sketch(runs, row) if site.access == lay.ATOMIC else 0,
+        for space, counts in ((_reported_space(site.space), totals[row]), ("dshared", peers[row])):
+            if space == "dshared" and not counts.any():
+                continue
+            i, (requests, transactions, threads, ideal) = site.instruction, counts.tolist()
+            report.memory.append(
+                MemoryOp(
+                    i.ptx_line,
+                    i.location.line,
+                    i.location.file,
+                    i.name,
+                    space,
+                    lay.ACCESS_NAMES[site.access],
+                    site.width,
+                    requests,
+                    threads,
+                    transactions,
+                    ideal,
+                    _sketch(runs, row) if site.access == lay.ATOMIC else 0,
+                )
             )
-        )
 
 
 def _sketch(runs: Sequence[Run], row: int) -> int:
@@ -196,6 +206,14 @@ def _sketch(runs: Sequence[Run], row: int) -> int:
     for run in runs:
         bits |= int.from_bytes(run.records[row, lay.OP_SKETCH : lay.OP_SKETCH + lay.SKETCH_BYTES].tobytes(), "little")
     return bits
+
+
+def _peer_totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+    """(requests, transactions, threads, ideal) of every record in shared memory of other blocks of the cluster."""
+    longs = records.view(np.int64)
+    fields = (lay.OP_PEER_REQUESTS, lay.OP_PEER_SECTORS, lay.OP_PEER_THREADS, lay.OP_PEER_IDEAL)
+    totals: npt.NDArray[np.int64] = np.stack([longs[:, at // 8] for at in fields], axis=1)
+    return totals
 
 
 def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -223,7 +241,8 @@ def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
 
 
 def _reported_space(space: int) -> str:
-    return "global" if space == lay.GENERIC else lay.SPACE_NAMES[space]
+    names = {lay.GENERIC: "global", lay.SHARED_CLUSTER: "shared"}
+    return names.get(space, lay.SPACE_NAMES[space])
 
 
 def _add_faults(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
@@ -255,7 +274,12 @@ def _fault(
             nearest = memory.nearest(address)
         elif number == lay.SHARED:
             nearest = f"the block has {program.shape.static_shared_bytes} bytes of static shared memory"
+            if 0 < address >> lay.PEER_SHIFT <= lay.LANES:
+                nearest = "only ld.shared::cluster and generic accesses reach another block of the cluster"
             nearest = nearest if kind == lay.FAULT_OUT_OF_BOUNDS else ""
+        elif number == lay.SHARED_CLUSTER and kind == lay.FAULT_OUT_OF_BOUNDS:
+            rank, offset = (address >> lay.PEER_SHIFT) - 1, address & ((1 << lay.PEER_SHIFT) - 1)
+            nearest = f"offset {offset} in the block of rank {rank} of the cluster"
         elif number == lay.LOCAL and kind == lay.FAULT_OUT_OF_BOUNDS:
             nearest = f"the thread's frame has {program.flow.kernel.frame_bytes} bytes"
     elif site <= -1_000_000:

@@ -156,7 +156,8 @@ def test_arguments_that_do_not_fit_the_kernel_are_a_crash(launch: str, message: 
         ({"grid": (1, 65536, 1)}, "crash", "outside 1 to (2147483647, 65535, 65535)"),
         ({"dynamic_shared_bytes": 232449}, "crash", "232449 bytes of shared memory per block, 232448 are there"),
         ({"expression": "other"}, "crash", "the build has no kernel 'other'"),
-        ({"cluster": (2, 1, 1)}, "unsupported", "thread block clusters"),
+        ({"cluster": (2, 1, 1)}, "crash", "grid (1, 1, 1) is not a multiple of cluster (2, 1, 1)"),
+        ({"cluster": (16, 1, 1), "grid": (16, 1, 1)}, "crash", "16 blocks; the limit is 8"),
         ({"cooperative": True, "grid": (1057, 1, 1)}, "crash", "1057 blocks, 1056 fit (8 on each of 132 SMs)"),
     ],
 )

@@ -19,7 +19,14 @@ from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
-from kernelforge.devices.emulated.ptx.cfg import Block, ControlFlowGraph, analyse, is_barrier, weak_topological_order
+from kernelforge.devices.emulated.ptx.cfg import (
+    Block,
+    ControlFlowGraph,
+    analyse,
+    is_barrier,
+    is_cluster_wait,
+    weak_topological_order,
+)
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.ptx.parser import Instruction
 
@@ -183,6 +190,8 @@ ret i32 %code
             self.table(block, term)
         elif is_barrier(term):
             self.barrier(block, term)
+        elif is_cluster_wait(term):
+            self.cluster_wait(block, term)
         else:
             raise unsupported(term)
 
@@ -315,11 +324,24 @@ ret i32 %code
             for offset, value in ((lay.W_BARRIER_VALUE, yes), (lay.W_BARRIER_RED_THREADS, here)):
                 e.store("i32", e.op(f"add i32 {e.load('i32', '%state', offset)}, {value}"), "%state", offset)
         self.save(block)
+        e.store("i32", str(threads), "%state", lay.W_BARRIER_THREADS)
+        e.store("i32", "1" if "arrive" in term.modifiers else "0", "%state", lay.W_BARRIER_ARRIVE)
+        self.stop(block, term, name, 1)
+
+    def cluster_wait(self, block: Block, term: Instruction) -> None:
+        """Stop until every thread of the cluster has arrived at its barrier."""
+        if not {"arrive", "relaxed", "release", "noinc"}.isdisjoint(term.modifiers) or term.operands:
+            raise unsupported(term)
+        self.save(block)
+        self.e.store("i32", "0", "%state", lay.W_BARRIER_ARRIVE)
+        self.stop(block, term, lay.CLUSTER_BARRIER, 2)
+
+    def stop(self, block: Block, term: Instruction, name: int, kind: int) -> None:
+        """Return to the scheduler at a barrier, when the other lanes of the warp wait at one too."""
+        e = self.e
         after = block.successors[0]
         e.store("i32", str(name), "%state", lay.W_BARRIER_ID)
-        e.store("i32", str(threads), "%state", lay.W_BARRIER_THREADS)
         e.store("i32", str(e.point(term)), "%state", lay.W_BARRIER_SITE)
-        e.store("i32", "1" if "arrive" in term.modifiers else "0", "%state", lay.W_BARRIER_ARRIVE)
         if self.diverges:
             nothing_waits = e.op(f"icmp eq i32 {e.op('load i32, ptr %waiting_p')}, {lay.NO_BLOCK}")
             free = e.op(f"icmp eq i32 {e.op('load i32, ptr %held_p')}, 0")
@@ -327,7 +349,7 @@ ret i32 %code
             e.emit(f"br i1 {e.op(f'and i1 {nothing_waits}, {free}')}, label %{together}, label %{apart}\n{apart}:")
             at = e.held + 4 * after
             e.store("i32", e.op(f"or i32 {e.load('i32', '%state', at)}, {e.mask}"), "%state", at)
-            e.store("i32", "1", "%held_p")
+            e.store("i32", e.op(f"or i32 {e.op('load i32, ptr %held_p')}, {kind}"), "%held_p")
             e.emit(f"br label %dispatch\n{together}:")
         e.store("i32", str(after), "%state")
         e.store("i32", e.mask, "%mask_p")

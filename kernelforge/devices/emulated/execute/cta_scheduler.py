@@ -45,7 +45,7 @@ ARG_RESIDENT = 14  # CTAs that run side by side
 ARG_SPINS = 15
 ARG_POISON = 16
 ARG_STATUS = 17  # i32 per resident warp
-ARG_SLOTS = 18  # per resident CTA: linear id, live warps, epoch, clock
+ARG_SLOTS = 18  # per resident CTA
 ARG_L1_TAGS = 19
 ARG_L1_BYTES = 20
 ARG_COPIES = 21  # asynchronous copies that have not arrived, or 0
@@ -58,9 +58,9 @@ ARG_SITES = 29  # memory records
 ARG_SHADOW = 30
 ARG_SHADOW_STRIDE = 31  # per resident CTA
 ARG_MET = 32
+ARG_PHASES_ONLY = 33  # 1: CTAs of a cluster have no means to wait for one another but its barrier
 ARG_COUNT = 40
 
-SLOT_BYTES = 32
 IDLE_SWEEPS = 64
 """Turns of all CTAs with nothing but polls of unchanged memory, after which no lane of any warp can continue."""
 
@@ -71,6 +71,34 @@ END_TIMEOUT = 1
 @native
 def _arg(args: int, index: int) -> int:
     return load_i64(args + 8 * index)
+
+
+@native
+def cluster_size(args: int) -> int:
+    """CTAs of a cluster."""
+    return _arg(args, ARG_CLUSTER) * _arg(args, ARG_CLUSTER + 1) * _arg(args, ARG_CLUSTER + 2)
+
+
+@native
+def cta_at(ctx: int, args: int, position: int) -> int:
+    """Linear id of the CTA at a position of the launch: its list, or all clusters in order and each CTA by its rank."""
+    listed = _arg(args, ARG_LIST)
+    if listed:
+        return load_i64(listed + 8 * position)
+    size = cluster_size(args)
+    if size == 1:
+        return position
+    x = _arg(args, ARG_CLUSTER)
+    y = _arg(args, ARG_CLUSTER + 1)
+    z = _arg(args, ARG_CLUSTER + 2)
+    wide = load_u32(ctx + lay.CTX_NCLUSTERID)
+    high = load_u32(ctx + lay.CTX_NCLUSTERID + 4)
+    cluster = position // size
+    rank = position % size
+    at_x = cluster % wide * x + rank % x
+    at_y = cluster // wide % high * y + rank // x % y
+    at_z = cluster // wide // high * z + rank // (x * y)
+    return (at_z * high * y + at_y) * wide * x + at_x
 
 
 @native
@@ -103,18 +131,20 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         copies = _arg(args, ARG_COPIES)
         if copies:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
-    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
-    store_i64(entry, cta)
-    store_i64(entry + 8, warps)
+    entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
+    store_i64(entry + lay.SLOT_CTA, cta)
+    store_i64(entry + lay.SLOT_LIVE, warps)
     # Epochs are of one CTA, so that the record of races needs no clearing.
-    store_i64(entry + 16, load_i64(entry + 16) + 1)
-    store_i64(entry + 24, 0)
+    store_i64(entry + lay.SLOT_EPOCH, load_i64(entry + lay.SLOT_EPOCH) + 1)
+    store_i64(entry + lay.SLOT_CLOCK, 0)
+    store_i64(entry + lay.SLOT_PHASE, 0)
+    store_i64(entry + lay.SLOT_TOUCHED, 0)
 
 
 @native
 def enter_cta(ctx: int, args: int, slot: int) -> None:
     """Point the context at a resident CTA."""
-    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     cta = load_i64(entry)
     x = load_u32(ctx + lay.CTX_NCTAID)
     y = load_u32(ctx + lay.CTX_NCTAID + 4)
@@ -124,10 +154,19 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     store_u32(ctx + lay.CTX_CTAID + 8, cta // x // y)
     shared = _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE)
     store_i64(ctx + lay.CTX_SHARED, shared)
-    store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + 16))
-    store_i64(ctx + lay.CTX_CLOCK, load_i64(entry + 24))
+    store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + lay.SLOT_EPOCH))
+    store_i64(ctx + lay.CTX_CLOCK, load_i64(entry + lay.SLOT_CLOCK))
+    for axis in range(3):
+        size = _arg(args, ARG_CLUSTER + axis)
+        at = load_u32(ctx + lay.CTX_CTAID + 4 * axis)
+        store_u32(ctx + lay.CTX_CLUSTERID + 4 * axis, at // size)
+        store_u32(ctx + lay.CTX_CLUSTER_CTAID + 4 * axis, at % size)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RESIDENT == 0:
         return
+    rank = slot % cluster_size(args)
+    store_u32(ctx + lay.CTX_CLUSTER_CTARANK, rank)
+    store_i64(ctx + lay.CTX_PEERS, entry - rank * lay.SLOT_BYTES)
+    store_i64(ctx + lay.CTX_PEER_SHARED, shared - rank * _arg(args, ARG_SHARED_STRIDE))
     store_i64(ctx + lay.CTX_SHADOW, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     store_i64(ctx + lay.CTX_MET, _arg(args, ARG_MET) + slot * _arg(args, ARG_WARPS) * lay.MET_BYTES)
     # Patterns of shared accesses hold the host address of the CTA that ran before.
@@ -140,9 +179,9 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
 @native
 def leave_cta(ctx: int, args: int, slot: int) -> None:
     """Save the state with which the CTA continues later."""
-    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
-    store_i64(entry + 16, load_i64(ctx + lay.CTX_EPOCH))
-    store_i64(entry + 24, load_i64(ctx + lay.CTX_CLOCK))
+    entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
+    store_i64(entry + lay.SLOT_EPOCH, load_i64(ctx + lay.CTX_EPOCH))
+    store_i64(entry + lay.SLOT_CLOCK, load_i64(ctx + lay.CTX_CLOCK))
 
 
 @native
@@ -236,13 +275,15 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
     status = _arg(args, ARG_STATUS) + 4 * slot * warps
     size = _arg(args, ARG_STATE_BYTES)
     first_state = _arg(args, ARG_STATE) + slot * warps * size
-    live = load_i64(_arg(args, ARG_SLOTS) + slot * SLOT_BYTES + 8)
+    live = load_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES + lay.SLOT_LIVE)
     released = False
     for leader in range(warps):
         if load_i32(status + 4 * leader) != AT_BARRIER:
             continue
         state = first_state + leader * size
         name = load_i32(state + lay.W_BARRIER_ID)
+        if name == lay.CLUSTER_BARRIER:
+            continue
         threads = load_i32(state + lay.W_BARRIER_THREADS)
         needed = live if threads == 0 else (threads + lay.LANES - 1) // lay.LANES
         arrived = 0
@@ -290,7 +331,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     warps = _arg(args, ARG_WARPS)
     size = _arg(args, ARG_STATE_BYTES)
     status = _arg(args, ARG_STATUS) + 4 * slot * warps
-    entry = _arg(args, ARG_SLOTS) + slot * SLOT_BYTES
+    entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     spins = _arg(args, ARG_SPINS)
     function = _arg(args, ARG_FUNCTION)
     stride = _arg(args, ARG_LOCAL_STRIDE)
@@ -309,7 +350,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
         code = call_warp(function, state, ctx)
         if code == lay.RETURN_DONE:
             store_u32(status + 4 * warp, DONE)
-            store_i64(entry + 8, load_i64(entry + 8) - 1)
+            store_i64(entry + lay.SLOT_LIVE, load_i64(entry + lay.SLOT_LIVE) - 1)
         elif code == lay.RETURN_BARRIER:
             if load_i32(state + lay.W_BARRIER_ARRIVE):
                 name = load_i32(state + lay.W_BARRIER_ID)
@@ -318,6 +359,8 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 store_u32(state + lay.W_BARRIER_ARRIVE, 0)
             else:
                 store_u32(status + 4 * warp, AT_BARRIER)
+                if load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:
+                    pass_cluster_barrier(ctx, args, slot, warp)
         if code != lay.RETURN_POLL:
             store_i64(ctx + lay.CTX_PROGRESS, 1)
         if code == lay.RETURN_YIELD or code == lay.RETURN_POLL:
@@ -330,25 +373,121 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 return end_launch(ctx, args, state, code)
     if release_barriers(ctx, args, slot):
         return END_COMPLETE
-    if not progress and load_i64(entry + 8) > 0:
+    if not progress and load_i64(entry + lay.SLOT_LIVE) > 0:
         for warp in range(warps):
-            if load_i32(status + 4 * warp) == AT_BARRIER:
-                state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
-                store_u32(ctx + lay.CTX_WARP, warp)
-                mask = load_u32(state + lay.W_LIVE)
-                lane_id = trailing_zeros(mask) if mask != 0 else 0
-                site = load_i32(state + lay.W_BARRIER_SITE)
-                record_fault(ctx, lay.FAULT_DEADLOCK, -1 - site, lane_id, 0, 0, lay.GENERIC)
-                break
-        store_i64(entry + 8, 0)
+            state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
+            if load_i32(status + 4 * warp) == AT_BARRIER and (
+                load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER
+            ):
+                return END_COMPLETE  # other CTAs of the cluster may end the wait
+        report_stuck(ctx, args, slot, lay.FAULT_DEADLOCK)
     return END_COMPLETE
+
+
+@native
+def report_stuck(ctx: int, args: int, slot: int, kind: int) -> None:
+    """Record a fault at the first warp of a CTA that waits at a barrier, and end the CTA."""
+    warps = _arg(args, ARG_WARPS)
+    for warp in range(warps):
+        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) == AT_BARRIER:
+            state = _arg(args, ARG_STATE) + (slot * warps + warp) * _arg(args, ARG_STATE_BYTES)
+            store_u32(ctx + lay.CTX_WARP, warp)
+            mask = load_u32(state + lay.W_LIVE)
+            lane_id = trailing_zeros(mask) if mask != 0 else 0
+            site = load_i32(state + lay.W_BARRIER_SITE)
+            record_fault(ctx, kind, -1 - site, lane_id, 0, 0, lay.GENERIC)
+            break
+    store_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES + lay.SLOT_LIVE, 0)
+
+
+@native
+def pass_cluster_barrier(ctx: int, args: int, slot: int, warp: int) -> None:
+    """Let a warp that waits at the cluster's barrier continue if the phase that its lanes arrived for is complete."""
+    state = _arg(args, ARG_STATE) + (slot * _arg(args, ARG_WARPS) + warp) * _arg(args, ARG_STATE_BYTES)
+    live = load_u32(state + lay.W_LIVE)
+    passed = load_u32(state + lay.W_CLUSTER_PASSED)
+    absent = live & ~(passed | load_u32(state + lay.W_CLUSTER_ARRIVED))
+    if absent != 0:
+        store_u32(ctx + lay.CTX_WARP, warp)
+        site = load_i32(state + lay.W_BARRIER_SITE)
+        record_fault(ctx, lay.FAULT_CLUSTER_BARRIER, -1 - site, trailing_zeros(absent), 0, 0, lay.GENERIC)
+    if live & ~passed == 0 or absent != 0:
+        store_u32(state + lay.W_CLUSTER_PASSED, 0)
+        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp), READY)
+
+
+@native
+def release_cluster(ctx: int, args: int, slot: int) -> None:
+    """Complete the phase of the barrier of a CTA's cluster if every thread of the cluster has arrived or ended."""
+    warps = _arg(args, ARG_WARPS)
+    slots = _arg(args, ARG_SLOTS)
+    first = slot - slot % cluster_size(args)
+    arrived = 0
+    for other in range(first, first + cluster_size(args)):
+        if load_i64(slots + other * lay.SLOT_BYTES) < 0:
+            continue
+        for warp in range(other * warps, (other + 1) * warps):
+            if load_i32(_arg(args, ARG_STATUS) + 4 * warp) == DONE:
+                continue
+            state = _arg(args, ARG_STATE) + warp * _arg(args, ARG_STATE_BYTES)
+            here = load_u32(state + lay.W_CLUSTER_ARRIVED)
+            arrived |= here
+            if load_u32(state + lay.W_LIVE) & ~here != 0:
+                return
+    if arrived == 0:
+        return
+    for other in range(first, first + cluster_size(args)):
+        entry = slots + other * lay.SLOT_BYTES
+        if load_i64(entry) < 0:
+            continue
+        store_i64(entry + lay.SLOT_PHASE, load_i64(entry + lay.SLOT_PHASE) + 1)
+        store_i64(entry + lay.SLOT_EPOCH, load_i64(entry + lay.SLOT_EPOCH) + 1)
+        store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
+        for warp in range(warps):
+            if load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == DONE:
+                continue
+            state = _arg(args, ARG_STATE) + (other * warps + warp) * _arg(args, ARG_STATE_BYTES)
+            passed = load_u32(state + lay.W_CLUSTER_PASSED) | load_u32(state + lay.W_CLUSTER_ARRIVED)
+            store_u32(state + lay.W_CLUSTER_PASSED, passed)
+            store_u32(state + lay.W_CLUSTER_ARRIVED, 0)
+            waits = load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == AT_BARRIER
+            if waits and load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:
+                pass_cluster_barrier(ctx, args, other, warp)
+
+
+@native
+def end_cta(ctx: int, args: int, slot: int) -> None:
+    """Free a CTA's slot. Another CTA's access to its shared memory in the present phase may come after its end."""
+    entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
+    touched = load_i64(entry + lay.SLOT_TOUCHED)
+    if touched and touched == load_i64(entry + lay.SLOT_PHASE) + 1 and _arg(args, ARG_PHASES_ONLY):
+        store_i64(ctx + lay.CTX_CTA, load_i64(entry + lay.SLOT_TOUCH_CTA))
+        store_u32(ctx + lay.CTX_WARP, load_i32(entry + lay.SLOT_TOUCH_WARP))
+        site = load_i32(entry + lay.SLOT_TOUCH_SITE)
+        lane_id = load_i32(entry + lay.SLOT_TOUCH_LANE)
+        address = load_i64(entry + lay.SLOT_TOUCH_ADDRESS)
+        size = load_i32(load_i64(ctx + lay.CTX_OPS) + site * lay.OP_RECORD + lay.OP_BYTES)
+        record_fault(ctx, lay.FAULT_PEER_ENDED, site, lane_id, address, size, lay.SHARED_CLUSTER)
+    store_i64(entry + lay.SLOT_CTA, -1)
+    # Threads that have ended hold no other thread back.
+    store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 1)
+
+
+@native
+def blocked(args: int, slot: int) -> bool:
+    """Whether no warp of a CTA can run."""
+    warps = _arg(args, ARG_WARPS)
+    ready = 0
+    for warp in range(slot * warps, (slot + 1) * warps):
+        ready += load_i32(_arg(args, ARG_STATUS) + 4 * warp) == READY
+    return ready == 0
 
 
 @native
 def report_polling(ctx: int, args: int) -> None:
     """Record that the resident CTAs wait for memory that none of them will write, at the first warp that polls."""
     for slot in range(_arg(args, ARG_RESIDENT)):
-        if load_i64(_arg(args, ARG_SLOTS) + slot * SLOT_BYTES) < 0:
+        if load_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES) < 0:
             continue
         enter_cta(ctx, args, slot)
         status = _arg(args, ARG_STATUS) + 4 * slot * _arg(args, ARG_WARPS)
@@ -366,21 +505,26 @@ def run_ctas(ctx: int, args: int) -> int:
     resident = _arg(args, ARG_RESIDENT)
     following = _arg(args, ARG_FIRST)
     end = _arg(args, ARG_END)
-    listed = _arg(args, ARG_LIST)
     slots = _arg(args, ARG_SLOTS)
+    size = cluster_size(args)
+    spins = _arg(args, ARG_SPINS)
     turns = 0
     idle = 0
     for slot in range(resident):
-        store_i64(slots + slot * SLOT_BYTES, -1)
+        store_i64(slots + slot * lay.SLOT_BYTES, -1)
     running = 0
     while True:
         store_i64(ctx + lay.CTX_PROGRESS, 0)
-        for slot in range(resident):
-            if load_i64(slots + slot * SLOT_BYTES) < 0 and following < end:
-                cta = following
-                if listed:
-                    cta = load_i64(listed + 8 * following)
-                start_cta(ctx, args, slot, cta)
+        yields = load_i64(ctx + lay.CTX_YIELDS)
+        reported = 0
+        for first in range(0, resident, size):
+            free = following < end
+            for slot in range(first, first + size):
+                free = free and load_i64(slots + slot * lay.SLOT_BYTES) < 0
+            if not free:
+                continue
+            for slot in range(first, first + size):
+                start_cta(ctx, args, slot, cta_at(ctx, args, following))
                 for name in range(16):
                     clear_arrivals(args, slot, name)
                 following += 1
@@ -388,7 +532,7 @@ def run_ctas(ctx: int, args: int) -> int:
         if running == 0:
             return END_COMPLETE
         for slot in range(resident):
-            entry = slots + slot * SLOT_BYTES
+            entry = slots + slot * lay.SLOT_BYTES
             if load_i64(entry) < 0:
                 continue
             enter_cta(ctx, args, slot)
@@ -401,12 +545,24 @@ def run_ctas(ctx: int, args: int) -> int:
                 code = must_end(ctx, turns % TURNS_PER_COUNT == 0)
                 if code != END_COMPLETE:
                     return end_launch(ctx, args, unfinished_warp(ctx, args, slot), code)
-                if load_i64(entry + 8) == 0 or resident > 1:
+                if load_i64(entry + lay.SLOT_LIVE) == 0 or (resident > 1 and spins) or blocked(args, slot):
                     break
             leave_cta(ctx, args, slot)
-            if load_i64(entry + 8) == 0:
-                store_i64(entry, -1)
+            if load_i64(entry + lay.SLOT_LIVE) == 0:
+                end_cta(ctx, args, slot)
                 running -= 1
+            if load_i64(ctx + lay.CTX_CLUSTER_ARRIVED):
+                store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 0)
+                release_cluster(ctx, args, slot)
+        if running and load_i64(ctx + lay.CTX_PROGRESS) == 0 and load_i64(ctx + lay.CTX_YIELDS) == yields:
+            for slot in range(resident):
+                if load_i64(slots + slot * lay.SLOT_BYTES) >= 0:
+                    enter_cta(ctx, args, slot)
+                    if reported == 0:
+                        report_stuck(ctx, args, slot, lay.FAULT_CLUSTER_DEADLOCK)
+                    reported += 1
+                    store_i64(slots + slot * lay.SLOT_BYTES, -1)
+            running = 0
         idle = 0 if load_i64(ctx + lay.CTX_PROGRESS) else idle + 1
         if idle > IDLE_SWEEPS and _arg(args, ARG_COOPERATIVE):
             report_polling(ctx, args)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,9 @@ class Launch:
     poison: int
     variation: int
     """Selects one of the behaviours that hardware may have."""
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """CTAs of a cluster per axis; ``ctas`` lists those of one cluster one after another, by rank."""
+    explicit_cluster: bool = False
     cooperative: bool = False
     """All blocks of the grid are resident at once, and may wait for one another."""
     workspace: int = 0
@@ -100,9 +104,10 @@ class Launch:
         return shadow_bytes(self.shared) if self.racecheck else 0
 
     def resident(self, count: int) -> int:
-        """Number of ``count`` CTAs that run side by side."""
+        """Number of ``count`` CTAs that run side by side: complete clusters."""
+        size = math.prod(self.cluster)
         if not self.program.flow.spins or self.racecheck:
-            return 1
+            return size
         per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
         per_cta = self.warps * per_warp + self.shared_stride
         most = max(1, RESIDENT_BYTES // max(per_cta, 1))
@@ -110,14 +115,16 @@ class Launch:
             if count > most:
                 raise EmulatorError(f"a cooperative launch of {count} blocks; this device holds {most} of them at once")
             return count
-        return min(count, RESIDENT_CTAS, most)
+        return max(min(count, RESIDENT_CTAS, most) // size, 1) * size
 
 
-def cta_ids(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArray[np.int64] | None:
-    """The linear ids as an array.
+def cta_ids(
+    ctas: Sequence[int] | None, grid: tuple[int, int, int], cluster: tuple[int, int, int] = (1, 1, 1)
+) -> npt.NDArray[np.int64] | None:
+    """The linear ids as an array, those of one cluster one after another by rank.
 
     Raises:
-        EmulatorError: An id is not of the grid.
+        EmulatorError: An id is not of the grid, or a cluster is not complete.
     """
     if ctas is None:
         return None
@@ -125,14 +132,44 @@ def cta_ids(ctas: Sequence[int] | None, grid: tuple[int, int, int]) -> npt.NDArr
     ids = np.asarray(ctas, dtype=np.int64)
     if ids.size and (ids.min() < 0 or ids.max() >= total):
         raise EmulatorError(f"CTA ids must be from 0 to {total - 1}")
+    if math.prod(cluster) == 1:
+        return ids
+    clusters = np.unique(cluster_of(ids, grid, cluster))
+    complete = cluster_ctas(clusters, grid, cluster)
+    if not np.array_equal(np.sort(ids), np.sort(complete)):
+        raise EmulatorError(f"CTA ids must be those of complete clusters {cluster}")
+    return complete
+
+
+def cluster_of(
+    ctas: npt.NDArray[np.int64], grid: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> npt.NDArray[np.int64]:
+    """Linear ids of the clusters that CTAs belong to."""
+    x, y, z = ctas % grid[0], ctas // grid[0] % grid[1], ctas // grid[0] // grid[1]
+    wide, high = grid[0] // cluster[0], grid[1] // cluster[1]
+    return (z // cluster[2] * high + y // cluster[1]) * wide + x // cluster[0]
+
+
+def cluster_ctas(
+    clusters: npt.ArrayLike, grid: tuple[int, int, int], cluster: tuple[int, int, int]
+) -> npt.NDArray[np.int64]:
+    """Linear ids of the CTAs of some clusters, cluster by cluster, each by rank."""
+    numbers = np.asarray(clusters, dtype=np.int64)[:, None]
+    ranks = np.arange(math.prod(cluster), dtype=np.int64)
+    wide, high = grid[0] // cluster[0], grid[1] // cluster[1]
+    x = numbers % wide * cluster[0] + ranks % cluster[0]
+    y = numbers // wide % high * cluster[1] + ranks // cluster[0] % cluster[1]
+    z = numbers // wide // high * cluster[2] + ranks // cluster[0] // cluster[1]
+    ids: npt.NDArray[np.int64] = ((z * grid[1] + y) * grid[0] + x).reshape(-1)
     return ids
 
 
 def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run]:
     """Run the CTAs on at most ``threads`` operating-system threads."""
-    count = launch.count
-    workers = max(1, min(threads, count))
-    runs = [Run(launch, count * k // workers, count * (k + 1) // workers) for k in range(workers)]
+    size = math.prod(launch.cluster)
+    clusters = launch.count // size
+    workers = max(1, min(threads, clusters))
+    runs = [Run(launch, clusters * k // workers * size, clusters * (k + 1) // workers * size) for k in range(workers)]
     done = threading.Event()
     if deadline is not None:
         threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True).start()
@@ -192,7 +229,7 @@ class _Buffers:
         self.shadow = _Area(resident * launch.shadow_bytes or 16)
         self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
-        self.slots = np.zeros(4 * resident, dtype=np.int64)
+        self.slots = np.zeros(lay.SLOT_BYTES // 8 * resident, dtype=np.int64)
         self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
 
 
@@ -302,6 +339,9 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
         lay.CTX_POISON: launch.poison,
         lay.CTX_WORKSPACE: launch.workspace,
+        lay.CTX_PEERS: int(buffers.slots.ctypes.data),
+        lay.CTX_PEER_SHARED: buffers.shared.address,
+        lay.CTX_PEER_STRIDE: launch.shared_stride,
         **windows(launch.variation),
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
@@ -312,6 +352,11 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
     signed = buffers.context.view(np.int32)
     signed[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
+    for axis in range(3):
+        signed[lay.CTX_CLUSTER_NCTAID // 4 + axis] = launch.cluster[axis]
+        signed[lay.CTX_NCLUSTERID // 4 + axis] = grid[axis] // launch.cluster[axis]
+    signed[lay.CTX_CLUSTER_NCTARANK // 4] = math.prod(launch.cluster)
+    signed[lay.CTX_EXPLICIT_CLUSTER // 4] = int(launch.explicit_cluster)
     signed[lay.CTX_POLL_COST // 4] = cta_scheduler.SPIN_BACK_EDGES_PER_TURN if launch.cooperative else 1
     return longs
 
@@ -344,6 +389,8 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
         cta_scheduler.ARG_SLOTS: int(buffers.slots.ctypes.data),
         cta_scheduler.ARG_COOPERATIVE: int(launch.cooperative),
+        **{cta_scheduler.ARG_CLUSTER + axis: launch.cluster[axis] for axis in range(3)},
+        cta_scheduler.ARG_PHASES_ONLY: int(program.flow.phases_only),
         cta_scheduler.ARG_SITES: len(program.sites),
         cta_scheduler.ARG_SHADOW: buffers.shadow.address,
         cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,

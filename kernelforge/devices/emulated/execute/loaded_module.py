@@ -20,7 +20,9 @@ from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten
 from kernelforge.devices.emulated.ptx.kernel_entry import (
     KernelEntry,
     Param,
+    check_cluster,
     check_launch,
+    cluster_shape,
     reads_special,
     shared_layout,
     uses_global_atomics,
@@ -125,6 +127,7 @@ class LoadedModule:
             uses_global_atomics(kernel),
             int(np.prod(bounds)) if bounds else None,
             reads_special(kernel, "%envreg1"),
+            cluster_shape(function.directives.get("reqnctapercluster")),
         )
 
     def writers(self, entry: str) -> WriterKernel:
@@ -191,6 +194,7 @@ class LoadedModule:
         poison: int = 0xFF,
         variation: int = 0,
         cooperative: bool = False,
+        cluster: tuple[int, int, int] | None = None,
     ) -> LaunchReport:
         """Run a kernel to its end and report counters and faults.
 
@@ -208,16 +212,18 @@ class LoadedModule:
             poison: Byte that fills shared and local memory when a CTA starts.
             variation: From 0 to 2**32 - 1: selects one of the behaviours that hardware may have, 0 the middle one.
             cooperative: All blocks of the grid may wait for one another (``grid.sync()``).
+            cluster: CTAs of a cluster per axis; by default those of ``__cluster_dims__``, or no clusters.
 
         Raises:
             KeyError: No such kernel.
             UnsupportedInstruction: The kernel uses something the emulator does not implement.
-            EmulatorError: The launch is impossible on the device: too many threads, too much shared memory, a
-                parameter buffer of the wrong size.
+            EmulatorError: The launch is impossible on the device: too many threads, too much shared memory, a cluster
+                that does not divide the grid, a parameter buffer of the wrong size.
         """
         kernel_entry = self.entries[entry]
         program = self.program(entry, block, grid[0] * grid[1] * grid[2] if ctas is None else len(ctas))
         compile_seconds = consume_jit_seconds(program)
+        size = check_cluster(kernel_entry, grid, cluster)
         workspace = self._addresses.get(_WORKSPACE, 0) if cooperative else 0
         if workspace:
             self.memory.fill(workspace, _WORKSPACE_BYTES, bytes(1))
@@ -228,7 +234,7 @@ class LoadedModule:
             shared=check_launch(kernel_entry, self._kernels[entry], grid, block, dynamic_shared_bytes, params),
             dynamic_shared=dynamic_shared_bytes,
             params=params,
-            ctas=cta_ids(ctas, grid),
+            ctas=cta_ids(ctas, grid, size),
             memory=self.memory,
             symbols=np.array([self._addresses[name] for name in self._symbols] or [0], dtype=np.int64),
             max_instructions=max_warp_instructions or 0,
@@ -236,6 +242,8 @@ class LoadedModule:
             racecheck=racecheck,
             poison=poison,
             variation=variation,
+            cluster=size,
+            explicit_cluster=(cluster or kernel_entry.cluster) is not None,
             cooperative=cooperative,
             workspace=workspace,
         )

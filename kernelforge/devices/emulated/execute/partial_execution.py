@@ -284,7 +284,12 @@ class PartialRun:
                 needed[units if buffer in demand.complete else owners.at(buffer, demand.of(buffer))] = True
             return np.flatnonzero(needed[1:])
 
-        blocks = among(owners)
+        def complete(blocks: Indices) -> Indices:
+            """With the other blocks of their clusters."""
+            units = self._execution.units_of(step, blocks)
+            return np.sort(np.asarray(self._execution.blocks(step, units.tolist()), np.int64))
+
+        blocks = complete(among(owners))
         if not owners.atomic or not blocks.size:
             return blocks
         all_blocks = np.arange(math.prod(step.grid))
@@ -295,7 +300,7 @@ class PartialRun:
             more = among(self._owners(step, self._writable(step), others.tolist()))
             if not more.size:
                 return blocks
-            blocks = np.sort(np.append(blocks, more))
+            blocks = np.union1d(blocks, complete(more))
         raise NotPartial(f"more than {MOST_OWNERS} blocks add to one element of the result of {step.expression!r}")
 
     def _mark(self, step: Launch, demand: _Demand, owners: _Owners, blocks: Indices) -> None:
@@ -363,14 +368,17 @@ class PartialRun:
         cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
         foreign = foreign or {}
         extents = [extent for extent in execution.extents() if extent.buffer in earlier | foreign.keys()]
-        for block in blocks.tolist():
+        ran = 0
+        for unit in execution.units_of(step, blocks).tolist():
+            together = execution.blocks(step, [unit])
+            ran += len(together)
             if execution.thread_instructions - before > RUN_INSTRUCTIONS:
                 raise NotPartial("the blocks behind the chosen elements of the output take too long")
             if not extents:
-                execution.run_blocks(step, [block], strict=False)
+                execution.run_blocks(step, together, strict=False)
                 continue
             cache.reset()
-            execution.run_blocks(step, [block], cache=cache, strict=False)
+            execution.run_blocks(step, together, cache=cache, strict=False)
             cached, dirty = cache.sectors()
             # Of a sector that was read and then written only the number is known: as many as that may be any of them.
             all_clean = cache.counts.dram_read_sectors <= cached.size - dirty.size
@@ -384,9 +392,9 @@ class PartialRun:
                     demand.add(extent.buffer, words)
                 if extent.buffer in foreign:
                     owner = _units_of(foreign[extent.buffer], words, granule)
-                    if bool(((owner != 0) & (owner != block + 1)).any()):
+                    if not np.isin(owner, [0, *(block + 1 for block in together)]).all():
                         raise NotPartial(f"blocks of {step.expression!r} read what other blocks of it write")
-        return (execution.thread_instructions - before) / max(blocks.size, 1)
+        return (execution.thread_instructions - before) / max(ran, 1)
 
     # Values
 

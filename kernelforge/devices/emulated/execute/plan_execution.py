@@ -26,11 +26,12 @@ from kernelforge.candidate.resolved import (
 )
 from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
+from kernelforge.devices.emulated.execute.launch import cluster_ctas, cluster_of
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import Extent
-from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry
+from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry, check_cluster
 from kernelforge.devices.emulated.report import LaunchFault, LaunchReport
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.wire import pack_scalar
@@ -42,6 +43,8 @@ from kernelforge.sandbox.shared_memory import Blob
 MAX_REPORTED_FAULTS = 8
 RACECHECK_BLOCKS = 64
 """Blocks of a launch that are checked for races on shared memory: a race does not depend on the block."""
+FIRST_WITH_CLUSTERS = (9, 0)
+"""Compute capability from which on GPUs have thread block clusters."""
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _KINDS: Mapping[str, str] = {"timeout": "timeout", "trap": "crash", "assert": "crash"}
@@ -110,6 +113,10 @@ class LoadedBuild:
                 f"too many registers: {kernel.registers_per_thread} for each of {threads} threads, "
                 f"{self.spec.registers_per_block} are there per block: {where}",
             )
+        try:
+            check_cluster(entry, step.grid, step.cluster)
+        except EmulatorError as error:
+            return RunFailure("crash", f"{error}: {where}")
         blocks, at_once = math.prod(step.grid), fit.blocks_per_sm * self.spec.sm_count
         if step.cooperative and blocks > at_once:
             return RunFailure(
@@ -128,7 +135,7 @@ class Execution:
     """
 
     def __init__(self, build: LoadedBuild, request: RunRequest) -> None:
-        unsupported = unsupported_step(request.plan)
+        unsupported = unsupported_step(request.plan, build.spec)
         if unsupported is not None:
             raise LaunchFailed(unsupported)
         self.build = build
@@ -202,21 +209,21 @@ class Execution:
     def _launch_within(self, step: Launch, budget: Budget) -> bool:
         """Run a grid, completely if the budget allows; return whether it ran completely."""
         self.check(step)
-        blocks = math.prod(step.grid)
+        units = self.units(step)
         spent = self.thread_instructions
-        chunks: Sequence[Chunk] = (Chunk(0, blocks),)
-        if blocks == 1 or self.waits(step):
+        chunks: Sequence[Chunk] = (Chunk(0, units),)
+        if units == 1 or self.waits(step):
             self.run_blocks(step, None)
         else:
-            # The cost of one block predicts that of the grid; no block may run twice.
-            probe = self._random.randrange(blocks)
-            per_block = max(self.run_blocks(step, (probe,)).thread_instructions, 1)
-            if budget.exceeded_by(per_block * blocks):
-                chunks = choose_chunks(blocks, budget.affordable_blocks(per_block), self._random)
+            # The cost of one block, or cluster, predicts that of the grid; none may run twice.
+            probe = self._random.randrange(units)
+            per_unit = max(self.run_blocks(step, self.blocks(step, (probe,))).thread_instructions, 1)
+            if budget.exceeded_by(per_unit * units):
+                chunks = choose_chunks(units, budget.affordable_blocks(per_unit), self._random)
             for chunk in chunks:
                 for part in (range(chunk.start, min(chunk.end, probe)), range(max(chunk.start, probe + 1), chunk.end)):
                     if part:
-                        self.run_blocks(step, part)
+                        self.run_blocks(step, self.blocks(step, part))
         budget.spend(self.thread_instructions - spent)
         return len(chunks) == 1
 
@@ -266,8 +273,27 @@ class Execution:
         if not races or blocks <= RACECHECK_BLOCKS:
             self.run_blocks(step, None, racecheck=races)
         else:
-            self.run_blocks(step, range(RACECHECK_BLOCKS), racecheck=True)
-            self.run_blocks(step, range(RACECHECK_BLOCKS, blocks), racecheck=False)
+            units = self.units(step)
+            checked = RACECHECK_BLOCKS * units // blocks
+            self.run_blocks(step, self.blocks(step, range(checked)), racecheck=True)
+            self.run_blocks(step, self.blocks(step, range(checked, units)), racecheck=False)
+
+    def cluster(self, step: Launch) -> tuple[int, int, int]:
+        """Blocks of a cluster per axis."""
+        return step.cluster or self.build.entry(step.expression).cluster or (1, 1, 1)
+
+    def units(self, step: Launch) -> int:
+        """Parts of a grid that can run by themselves: its clusters, or its blocks."""
+        return math.prod(step.grid) // math.prod(self.cluster(step))
+
+    def blocks(self, step: Launch, units: Sequence[int]) -> Sequence[int]:
+        """Linear ids of the blocks of some of the grid's parts."""
+        cluster = self.cluster(step)
+        return units if cluster == (1, 1, 1) else cluster_ctas(units, step.grid, cluster).tolist()
+
+    def units_of(self, step: Launch, blocks: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The grid's parts that some blocks belong to, ascending."""
+        return np.unique(cluster_of(blocks, step.grid, self.cluster(step)))
 
     def waits(self, step: Launch, ctas: int = 0) -> bool:
         """Whether blocks of the kernel may wait for one another. Compiles it, for a launch of ``ctas`` blocks."""
@@ -320,6 +346,7 @@ class Execution:
                 poison=self.request.poison,
                 variation=self.request.variation,
                 cooperative=step.cooperative,
+                cluster=step.cluster,
             )
         except UnsupportedInstruction as error:
             raise LaunchFailed(RunFailure("unsupported", str(error), error.ptx_line)) from error
@@ -369,22 +396,22 @@ class Execution:
         return f"plan line {step.line}" + (", in setup" if self._in_setup else "")
 
 
-def unsupported_step(plan: ResolvedPlan) -> RunFailure | None:
-    """The first use of a feature that no emulated device has; found before anything runs."""
+def unsupported_step(plan: ResolvedPlan, spec: DeviceSpec) -> RunFailure | None:
+    """The first use of a feature that the emulated device does not have; found before anything runs."""
     for steps, where in ((plan.setup, ", in setup"), (plan.steps, "")):
         for step in steps:
-            reason = None if isinstance(step, Fill) else _unsupported_feature(step)
+            reason = None if isinstance(step, Fill) else _unsupported_feature(step, spec)
             if reason is not None:
                 return RunFailure("unsupported", f"{reason} in plan line {step.line}{where}")
     return None
 
 
-def _unsupported_feature(step: Launch | Library) -> str | None:
+def _unsupported_feature(step: Launch | Library, spec: DeviceSpec) -> str | None:
     if isinstance(step, Library):
         return f"this device calls no torch operators, write a kernel: library({step.operator!r})"
     launched = f"{step.expression!r}, launched"
-    if step.cluster is not None:
-        return f"this device does not emulate thread block clusters: {launched}"
+    if step.cluster is not None and spec.compute_capability < FIRST_WITH_CLUSTERS:
+        return f"a {spec.title} has no thread block clusters: {launched}"
     for position, arg in enumerate(step.args, 1):
         if isinstance(arg, TensorMapArg):
             return (

@@ -111,7 +111,7 @@ class Collector:
             self._budget.spend(0)
             return
         occupied = self._occupancy(group)
-        blocks = math.prod(step.grid)
+        blocks, units = math.prod(step.grid), self._execution.units(step)
         per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
         self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
         if self._residency is not None:
@@ -119,23 +119,25 @@ class Collector:
         before = self._cache.counts
         reports: list[LaunchReport] = []
         rest: Sequence[int] | None = None
-        if blocks > 1 and not self._execution.waits(step):
-            # The cost of one block predicts that of the grid.
-            probe = self._random.randrange(blocks)
+        if units > 1 and not self._execution.waits(step):
+            # The cost of one block, or cluster, predicts that of the grid.
+            probe = self._random.randrange(units)
             reports.append(self._run(step, (probe,)))
-            per_block = max(reports[0].thread_instructions, 1)
-            chunks = choose_chunks(blocks, self._budget.affordable_blocks(per_block), self._random)
-            if self._budget.exceeded_by(per_block * blocks) and len(chunks) > 1:
+            per_unit = max(reports[0].thread_instructions, 1)
+            chunks = choose_chunks(units, self._budget.affordable_blocks(per_unit), self._random)
+            if self._budget.exceeded_by(per_unit * units) and len(chunks) > 1:
                 probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
-                samples.append(self._sample(step, chunks, max(occupied.blocks_per_sm, 1) * self._spec.sm_count))
-                self._add_sample(step, group, samples[-1], sum(chunk.blocks for chunk in chunks), probed)
+                wave = max(max(occupied.blocks_per_sm, 1) * self._spec.sm_count * units // blocks, 1)
+                samples.append(self._sample(step, chunks, wave))
+                ran = sum(chunk.blocks for chunk in chunks) * (blocks // units)
+                self._add_sample(step, group, samples[-1], ran, probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
-            rest = [block for block in range(blocks) if block != probe]
+            rest = [unit for unit in range(units) if unit != probe]
         reports.append(self._run(step, rest))
         self._add_complete(group, reports, self._cache.counts.plus(before, -1))
 
@@ -153,7 +155,9 @@ class Collector:
             kernel.dram_write_bytes += dirty * kernel.l2_write_sectors / written if written else 0.0
         return PlanCounts(kernels, self._memsets, self._memset_bytes)
 
-    def _run(self, step: Launch, ctas: Sequence[int] | None) -> LaunchReport:
+    def _run(self, step: Launch, units: Sequence[int] | None) -> LaunchReport:
+        """Run some blocks of a launch, or clusters where it has them; None for all."""
+        ctas = None if units is None else self._execution.blocks(step, units)
         # After a sampled launch blocks may read what left-out blocks would have written: no fault is theirs.
         strict = self._strict and self._residency is None
         return self._execution.run_blocks(step, ctas, cache=self._cache, strict=strict)
@@ -187,7 +191,7 @@ class Collector:
         _add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
 
     def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
-        """Run chunks of a grid, each from an empty L2."""
+        """Run chunks of a grid's blocks or clusters, ``wave_blocks`` of them at once, each from an empty L2."""
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
@@ -200,7 +204,7 @@ class Collector:
                 complete = self._cache.footprint()
             moved = moved.plus(self._cache.counts)
             footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, complete))
-        blocks = math.prod(step.grid)
+        blocks = self._execution.units(step)
         traffic = extrapolate(
             footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
         )

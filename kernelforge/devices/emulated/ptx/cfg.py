@@ -36,6 +36,11 @@ def is_barrier(instruction: Instruction) -> bool:
     return instruction.opcode in ("bar", "barrier") and not {"warp", "cluster"} & set(instruction.modifiers)
 
 
+def is_cluster_wait(instruction: Instruction) -> bool:
+    """True for ``barrier.cluster.wait``."""
+    return instruction.opcode == "barrier" and {"cluster", "wait"} <= set(instruction.modifiers)
+
+
 def registers_of(operand: Operand) -> Iterator[str]:
     """Yield the registers that an operand names."""
     if isinstance(operand, Reg | NotReg):
@@ -96,6 +101,8 @@ class ControlFlowGraph:
     definitions: dict[str, list[Instruction]]
     spins: bool
     """A loop's exit depends on memory that another thread may write: lanes and CTAs must take turns."""
+    phases_only: bool
+    """CTAs of a cluster have no means to wait for one another but the cluster's barrier."""
     polls: set[int]
     """Blocks of loops that only read memory, and keep nothing from one turn to the next, until another thread writes
     it."""
@@ -106,7 +113,7 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
     body: list[Instruction | Label] = []
     serial = 0
     for item in kernel.body:
-        special = isinstance(item, Instruction) and (is_barrier(item) or item.opcode == "trap")
+        special = isinstance(item, Instruction) and (is_barrier(item) or is_cluster_wait(item) or item.opcode == "trap")
         if isinstance(item, Instruction) and special and item.predicate is not None:
             serial += 1
             label = Label(f"@around{serial}")
@@ -130,7 +137,7 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
         if current.terminator:
             current = Block(len(blocks))
             blocks.append(current)
-        if item.opcode in ("bra", "brx", "ret", "exit", "trap") or is_barrier(item):
+        if item.opcode in ("bra", "brx", "ret", "exit", "trap") or is_barrier(item) or is_cluster_wait(item):
             current.terminator = item
         else:
             current.instructions.append(item)
@@ -270,6 +277,15 @@ def _spins(blocks: list[Block], loops: list[set[int]]) -> list[set[int]]:
                 spinning.append(loop)
                 break
     return spinning
+
+
+def _phases_only(blocks: list[Block], spins: bool) -> bool:
+    """True without loops that wait for memory, barriers in memory (``mbarrier``) and copies that arrive at one."""
+    return not spins and not any(
+        i.opcode == "mbarrier" or (i.opcode in ("st", "red", "cp") and {"async", "bulk"} & set(i.modifiers)
+                                   and any(m.startswith("mbarrier") for m in i.modifiers))
+        for block in blocks for i in block.all()
+    )  # fmt: skip
 
 
 _POLLING = frozenset({
@@ -547,7 +563,7 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     uniformity.run()
     return ControlFlowGraph(
         kernel, blocks, ids, live_in, live_out, uniformity.varying, uniformity.split, uniformity.divergent,
-        uniformity.definitions, spins, _polling_blocks(blocks, spinning, live_in, ids),
+        uniformity.definitions, spins, _phases_only(blocks, spins), _polling_blocks(blocks, spinning, live_in, ids),
     )  # fmt: skip
 
 

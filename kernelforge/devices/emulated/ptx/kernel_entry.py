@@ -12,6 +12,8 @@ from kernelforge.devices.emulated.ptx.parser import Instruction
 MAX_THREADS_PER_BLOCK = 1024
 MAX_SHARED_BYTES = 232_448
 """227 KiB, what one CTA may use on Hopper with the opt-in."""
+MAX_CLUSTER = 8
+"""CTAs of a cluster that every GPU with clusters runs (CUDA C++ Programming Guide, *Thread Block Clusters*)."""
 MAX_LOCAL_BYTES = 512 * 1024
 
 
@@ -41,6 +43,8 @@ class KernelEntry:
     """From ``__launch_bounds__``."""
     meets: bool = False
     """It asks for the memory in which all blocks of a cooperative launch meet."""
+    cluster: tuple[int, int, int] | None = None
+    """From ``__cluster_dims__``."""
 
     @property
     def param_bytes(self) -> int:
@@ -99,6 +103,33 @@ def _symbols(operand: object) -> list[str]:
     if isinstance(operand, parser.Vec):
         return [name for item in operand.items for name in _symbols(item)]
     return []
+
+
+def cluster_shape(extents: tuple[int, ...] | None) -> tuple[int, int, int] | None:
+    """The extents that ``.reqnctapercluster`` gives, as three."""
+    if not extents:
+        return None
+    x, y, z = (*extents, 1, 1)[:3]
+    return x, y, z
+
+
+def check_cluster(
+    entry: KernelEntry, grid: tuple[int, int, int], cluster: tuple[int, int, int] | None
+) -> tuple[int, int, int]:
+    """The CTAs of a cluster per axis in a launch that asks for ``cluster``.
+
+    Raises:
+        EmulatorError: It differs from ``__cluster_dims__``, is too large, or does not divide the grid.
+    """
+    if cluster is not None and entry.cluster is not None and cluster != entry.cluster:
+        raise EmulatorError(f"cluster {cluster} differs from the kernel's __cluster_dims__ {entry.cluster}")
+    shape = cluster or entry.cluster or (1, 1, 1)
+    blocks = shape[0] * shape[1] * shape[2]
+    if min(shape) < 1 or blocks > MAX_CLUSTER:
+        raise EmulatorError(f"a cluster {shape} of {blocks} blocks; the limit is {MAX_CLUSTER}")
+    if any(extent % part for extent, part in zip(grid, shape, strict=True)):
+        raise EmulatorError(f"grid {grid} is not a multiple of cluster {shape}")
+    return shape
 
 
 def check_launch(

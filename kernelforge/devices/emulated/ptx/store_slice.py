@@ -175,7 +175,8 @@ class _Slicer:
         roots: list[tuple[int, int]] = []
         for index, code in enumerate(self._code):
             for position, i in enumerate(code):
-                if i.opcode in _STORES and state_space(i) in (lay.GLOBAL, lay.GENERIC):
+                space = state_space(i) if i.opcode in _STORES else None
+                if space == lay.GLOBAL or (space == lay.GENERIC and not self._in_peers(index, position)):
                     roots.append((index, position))
                 if i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
                     raise NotSliceable(f"{i.name} may write global memory")
@@ -206,6 +207,25 @@ class _Slicer:
             sliced, granule, atomic, self._loads_through(self._needed), self._loads_through(everything), self._answers()
         )
 
+    def _in_peers(self, index: int, position: int) -> bool:
+        """Whether an address is one in the shared memory of another block of the cluster: it comes from ``mapa``."""
+        i = self._code[index][position]
+        address = i.operands[1] if i.opcode in ("ld", "ldu") else _address(i)
+        work = [at for name in registers_of(address) for at in self._definitions.before(name, index, position)]
+        seen: set[tuple[int, int]] = set()
+        while work:
+            at = work.pop()
+            definition = self._code[at[0]][at[1]]
+            if definition.opcode == "mapa":
+                return True
+            if at in seen or definition.opcode in ("ld", "ldu", "atom"):
+                continue
+            seen.add(at)
+            for operand in definition.operands[1:]:
+                for name in registers_of(operand):
+                    work += self._definitions.before(name, *at)
+        return False
+
     def _need_registers(self, names: Iterator[str], index: int, position: int) -> None:
         for name in names:
             self._work += self._definitions.before(name, index, position)
@@ -232,7 +252,11 @@ class _Slicer:
         slot = self._slot(i.operands[1]) if space is not None else None
         if slot is not None:
             self._work += self._slots.get(slot, [])
-        elif i.opcode in _DEPEND_ON_OTHERS or space in (lay.SHARED, lay.LOCAL):
+        elif (
+            i.opcode in _DEPEND_ON_OTHERS
+            or space in (lay.SHARED, lay.LOCAL)
+            or (space == lay.GENERIC and self._in_peers(index, position))
+        ):
             raise NotSliceable(f"an address depends on the result of {i.name}")
         operands = i.operands[1:] if has_destination(i) else i.operands
         for operand in operands:
@@ -255,8 +279,9 @@ class _Slicer:
             i.opcode == "atom"
             and state_space(i) in (lay.GLOBAL, lay.GENERIC)
             and not used.isdisjoint(registers_of(i.operands[0]))
-            for code in self._code
-            for i in code
+            and not (state_space(i) == lay.GENERIC and self._in_peers(index, position))
+            for index, code in enumerate(self._code)
+            for position, i in enumerate(code)
         )
 
     def _loads_through(self, instructions: set[tuple[int, int]]) -> frozenset[int]:

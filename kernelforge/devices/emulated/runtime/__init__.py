@@ -8,7 +8,7 @@ from __future__ import annotations
 from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
-from kernelforge.devices.emulated.runtime.faults import fault_here, record_fault, sync_lanes
+from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
 from kernelforge.devices.emulated.runtime.warp import (
     GROUP_OPERATIONS,
     group_reduce,
@@ -31,6 +31,7 @@ EXPORTS = {
     "kf_fault": fault_here,
     "kf_shuffle": shuffle,
     "kf_sync_lanes": sync_lanes,
+    "kf_cluster_arrive": cluster_arrive,
     "kf_match": match,
     "kf_group_reduce": group_reduce,
     "kf_pick": pick,

@@ -88,6 +88,38 @@ def find_allocation(ctx: int, address: int, size: int) -> int:
 
 
 @native
+def resolve_peer(ctx: int, site: int, lane_id: int, address: int, size: int) -> int:
+    """Host address of an access to the shared memory of another CTA of the cluster; 0 where it is a fault."""
+    rank = (address >> lay.PEER_SHIFT) - 1
+    offset = address & ((1 << lay.PEER_SHIFT) - 1)
+    if rank >= load_i32(ctx + lay.CTX_CLUSTER_NCTARANK) or offset > load_i64(ctx + lay.CTX_SHARED_BYTES) - size:
+        record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, address, size, lay.SHARED_CLUSTER)
+        return 0
+    peer = load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES
+    if load_i64(peer + lay.SLOT_CTA) < 0 or load_i64(peer + lay.SLOT_LIVE) == 0:
+        record_fault(ctx, lay.FAULT_PEER_ENDED, site, lane_id, address, size, lay.SHARED_CLUSTER)
+        return 0
+    store_i64(peer + lay.SLOT_TOUCHED, load_i64(peer + lay.SLOT_PHASE) + 1)
+    store_u32(peer + lay.SLOT_TOUCH_SITE, site)
+    store_u32(peer + lay.SLOT_TOUCH_LANE, lane_id)
+    store_u32(peer + lay.SLOT_TOUCH_WARP, load_i32(ctx + lay.CTX_WARP))
+    store_i64(peer + lay.SLOT_TOUCH_CTA, load_i64(ctx + lay.CTX_CTA))
+    store_i64(peer + lay.SLOT_TOUCH_ADDRESS, address)
+    return load_i64(ctx + lay.CTX_PEER_SHARED) + rank * load_i64(ctx + lay.CTX_PEER_STRIDE) + offset
+
+
+@native
+def count_peers(ctx: int, op: int, addresses: int, mask: int, size: int) -> None:
+    """Count one request to the shared memory of other CTAs, in sectors as global memory."""
+    sectors = distinct_units(ctx, addresses, mask, size, 5)
+    ideal = (distinct_addresses(addresses, mask) * size + 31) >> 5
+    store_i64(op + lay.OP_PEER_REQUESTS, load_i64(op + lay.OP_PEER_REQUESTS) + 1)
+    store_i64(op + lay.OP_PEER_SECTORS, load_i64(op + lay.OP_PEER_SECTORS) + sectors)
+    store_i64(op + lay.OP_PEER_THREADS, load_i64(op + lay.OP_PEER_THREADS) + popcount(mask))
+    store_i64(op + lay.OP_PEER_IDEAL, load_i64(op + lay.OP_PEER_IDEAL) + ideal)
+
+
+@native
 def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: int) -> int:
     """Check and count one request; return the lanes that may access memory.
 
@@ -116,6 +148,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     in_shared = 0
     in_local = 0
     in_param = 0
+    in_peers = 0
     single = True
     base = -1
     limit = -1
@@ -140,9 +173,24 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
             elif address >= param_window and address < param_window + lay.WINDOW_BYTES:
                 space = lay.PARAM
                 address -= param_window
+        if space == lay.SHARED_CLUSTER or (declared == lay.GENERIC and space == lay.SHARED):
+            space = lay.SHARED
+            if address >> lay.PEER_SHIFT == load_i32(ctx + lay.CTX_CLUSTER_CTARANK) + 1:
+                address &= (1 << lay.PEER_SHIFT) - 1
+            elif address >> lay.PEER_SHIFT > 0:
+                space = lay.SHARED_CLUSTER
         store_i64(effective + 8 * lane_id, address)
         if address & (align - 1) != 0:
             record_fault(ctx, lay.FAULT_MISALIGNED, site, lane_id, address, size, space)
+            continue
+        if space == lay.SHARED_CLUSTER:
+            peer = resolve_peer(ctx, site, lane_id, address, size)
+            if peer != 0:
+                in_peers |= bit
+                good |= bit
+                single = False
+                store_i64(host + 8 * lane_id, peer)
+                store_i64(stride + 8 * lane_id, 4)
             continue
         lane_base = 0
         lane_limit = 0
@@ -206,18 +254,24 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         ideal += ideal_shared(effective, in_shared, size)
         if mode & lay.MODE_RACECHECK:
             check_race(ctx, op, site, effective, in_shared, size, access, values, width)
+    if in_peers != 0:
+        count_peers(ctx, op, effective, in_peers, size)
+        if good == in_peers:
+            return good
     if in_local != 0:
         cost += local_sectors(ctx, effective, in_local, size)
         ideal += (popcount(in_local) * size + 31) >> 5
     # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
-    same_space = in_local == 0 and (in_shared | in_param == 0 or (declared != lay.GENERIC and in_global == 0))
+    same_space = in_local == 0 and (
+        in_shared | in_param == 0 or (declared != lay.GENERIC and declared != lay.SHARED_CLUSTER and in_global == 0)
+    )
     watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0
     regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
     if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
         return good
     store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)
     store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + cost)
-    store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + popcount(good))
+    store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + popcount(good & ~in_peers))
     store_i64(op + lay.OP_IDEAL_TOTAL, load_i64(op + lay.OP_IDEAL_TOTAL) + ideal)
     return good
 

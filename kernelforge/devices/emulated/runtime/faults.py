@@ -293,6 +293,17 @@ def meet(ctx: int, state: int, members: int) -> None:
 
 
 @exported("void(int64, int64, int64, int64)")
+def cluster_arrive(ctx: int, state: int, site: int, mask: int) -> None:
+    """``barrier.cluster.arrive`` by the lanes of ``mask``; it is a fault of lanes that arrive twice without a wait."""
+    arrived = load_u32(state + lay.W_CLUSTER_ARRIVED)
+    twice = (arrived | load_u32(state + lay.W_CLUSTER_PASSED)) & mask
+    if twice != 0:
+        record_fault(ctx, lay.FAULT_CLUSTER_BARRIER, -1 - site, trailing_zeros(twice), 0, 0, lay.GENERIC)
+    store_u32(state + lay.W_CLUSTER_ARRIVED, arrived | mask)
+    store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 1)
+
+
+@exported("void(int64, int64, int64, int64)")
 def sync_lanes(ctx: int, state: int, masks: int, mask: int) -> None:
     """Synchronise the lanes of ``mask``, each with the lanes of its own word at ``masks``."""
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK == 0:

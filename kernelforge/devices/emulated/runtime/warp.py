@@ -229,7 +229,8 @@ def pick(ctx: int, state: int, blocks: int, held_offset: int) -> int:
             block_after += 1
         store_u32(state + lay.W_WAITING, block_after if block_after < blocks else lay.NO_BLOCK)
         return block
-    if load_i32(state + lay.W_HELD) == 0:
+    barriers = load_i32(state + lay.W_HELD)
+    if barriers == 0:
         return -1
     store_u32(state + lay.W_HELD, 0)
     lowest = lay.NO_BLOCK
@@ -243,7 +244,7 @@ def pick(ctx: int, state: int, blocks: int, held_offset: int) -> int:
             store_u32(state + held_offset + 4 * k, 0)
     store_u32(state + lay.W_WAITING, lowest)
     store_u32(state + lay.W_RESUME, blocks)
-    if distinct > 1:
+    if distinct > 1 and barriers != 2:
         site = load_i32(state + lay.W_BARRIER_SITE)
         mask = load_u32(waiting + 4 * lowest)
         record_fault(ctx, lay.FAULT_DIVERGENT_BARRIER, -1 - site, trailing_zeros(mask), 0, 0, lay.GENERIC)

@@ -219,6 +219,15 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
     space = _space(i)
     if space == "const":
         raise unsupported(i)
+    if space == "shared":
+        limit = Value(str(1 << lay.PEER_SHIFT), False)
+        if "shared::cluster" in i.modifiers:
+            blocks = e.resize(e.special(i, "%cluster_nctarank"), 32, 64)
+            limit = Value(e.op(f"shl i64 {e.op(f'add i64 {blocks.text}, 1')}, {lay.PEER_SHIFT}"), False)
+        offset = e.op(f"sub {kind} {value.text}, {_window(e, space, value.vec)}")
+        inside = e.op(f"icmp ult {kind} {offset}, {e.spread(limit, 64) if value.vec else limit.text}")
+        e.write(i, i.operands[0], e.flag(inside, value.vec), 1)
+        return
     if space in _WINDOWS:
         base, size = _window(e, space, value.vec), lay.WINDOW_BYTES
     else:
@@ -228,4 +237,55 @@ def _isspacep(e: Emitter, i: Instruction) -> None:
     e.write(i, i.operands[0], e.flag(inside, value.vec), 1)
 
 
-HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cvt": _cvt, "cvta": _cvta, "isspacep": _isspacep}
+def _shared_offset(e: Emitter, i: Instruction) -> tuple[Value, bool]:
+    """The address operand of ``mapa`` or ``getctarank`` as an i64 in the cluster's shared memory; whether generic."""
+    if i.type not in ("u32", "u64") or set(i.modifiers) - {"shared::cluster", i.type}:
+        raise unsupported(i)
+    value = e.resize(e.source(i, i.operands[1], TYPE_BITS[i.type]), TYPE_BITS[i.type], 64)
+    if "shared::cluster" in i.modifiers:
+        return value, False
+    if i.type != "u64":
+        raise unsupported(i, "a generic address has 64 bits")
+    window = _window(e, "shared", value.vec)
+    return Value(e.op(f"sub {int_type(64, value.vec)} {value.text}, {window}"), value.vec), True
+
+
+def _mapa(e: Emitter, i: Instruction) -> None:
+    """``mapa``: the address of the same offset in the shared memory of another CTA of the cluster."""
+    value, generic = _shared_offset(e, i)
+    rank = e.source(i, i.operands[2], 32)
+    vec = value.vec or rank.vec
+    kind, narrow = int_type(64, vec), int_type(32, vec)
+    offset = e.spread(value, 64) if vec else value.text
+    number = e.spread(rank, 32) if vec else rank.text
+    # Ranks beyond every cluster keep an address that no CTA has.
+    number = e.intrinsic("umin", narrow, number, constant(254, 32, vec))
+    high = e.resize(Value(e.op(f"add {narrow} {number}, {constant(1, 32, vec)}"), vec), 32, 64).text
+    high = e.op(f"shl {kind} {high}, {constant(lay.PEER_SHIFT, 64, vec)}")
+    mapped = e.op(f"or {kind} {high}, {e.op(f'and {kind} {offset}, {constant((1 << lay.PEER_SHIFT) - 1, 64, vec)}')}")
+    if generic:
+        inside = e.op(f"icmp ult {kind} {offset}, {constant(lay.WINDOW_BYTES, 64, vec)}")
+        mapped = e.op(f"add {kind} {e.select(inside, kind, mapped, offset)}, {_window(e, 'shared', vec)}")
+    e.write(i, i.operands[0], e.resize(Value(mapped, vec), 64, TYPE_BITS[i.type]), TYPE_BITS[i.type])
+
+
+def _getctarank(e: Emitter, i: Instruction) -> None:
+    """``getctarank``: the rank in the cluster of the CTA whose shared memory has an address."""
+    value, _ = _shared_offset(e, i)
+    vec, kind = value.vec, int_type(32, value.vec)
+    high = e.op(f"lshr {int_type(64, vec)} {value.text}, {constant(lay.PEER_SHIFT, 64, vec)}")
+    high = e.resize(Value(high, vec), 64, 32).text
+    own = e.special(i, "%cluster_ctarank")
+    own_block = e.op(f"icmp eq {kind} {high}, {constant(0, 32, vec)}")
+    other = e.op(f"sub {kind} {high}, {constant(1, 32, vec)}")
+    rank = e.select(own_block, kind, e.spread(own, 32) if vec else own.text, other)
+    e.write(i, i.operands[0], Value(rank, vec), 32)
+
+
+HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
+    "cvt": _cvt,
+    "cvta": _cvta,
+    "isspacep": _isspacep,
+    "mapa": _mapa,
+    "getctarank": _getctarank,
+}

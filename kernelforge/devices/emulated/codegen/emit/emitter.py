@@ -195,6 +195,8 @@ class Emitter(IRBuilder):
         """Value of a predicate operand, which may be negated or a constant."""
         if isinstance(operand, Imm):
             return Value("true" if operand.value else "false", False)
+        if operand == Special("%is_explicit_cluster"):
+            return Value(self.op(f"trunc i32 {self.load('i32', '%ctx', lay.CTX_EXPLICIT_CLUSTER)} to i1"), False)
         assert isinstance(operand, Reg | NotReg)
         value = self.read(operand.name)
         return self.invert(value) if isinstance(operand, NotReg) else value

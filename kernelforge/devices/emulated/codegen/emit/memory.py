@@ -79,7 +79,10 @@ def _shape(i: Instruction) -> tuple[int, int]:
 
 def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bool) -> MemorySite:
     offset = target.offset if vectored else 0
-    return MemorySite(i, target.space, width, access, offset, target.narrow and vectored, target.hidden)
+    space = target.space
+    if space == lay.SHARED and "shared::cluster" in i.modifiers:
+        space = lay.SHARED_CLUSTER
+    return MemorySite(i, space, width, access, offset, target.narrow and vectored, target.hidden)
 
 
 def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:

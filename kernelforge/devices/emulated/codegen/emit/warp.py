@@ -173,6 +173,15 @@ def _warp_barrier(e: Emitter, i: Instruction) -> None:
     e.check_members(i, i.operands[0] if i.operands else Imm(0xFFFFFFFF))
 
 
+def _cluster_arrive(e: Emitter, i: Instruction) -> None:
+    """``barrier.cluster.arrive``; the wait ends a basic block."""
+    if not {"cluster", "arrive"} <= set(i.modifiers) or i.operands:
+        raise unsupported(i)
+    mask = e.op(f"zext i32 {e.active(i)} to i64")
+    point = ("i64", str(e.point(i)))
+    e.call("kf_cluster_arrive", "void", ("ptr", "%ctx"), ("ptr", "%state"), point, ("i64", mask))
+
+
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "shfl": _shuffle,
     "vote": _vote,
@@ -181,4 +190,5 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "match": _match,
     "elect": _elect,
     "bar": _warp_barrier,
+    "barrier": _cluster_arrive,
 }
