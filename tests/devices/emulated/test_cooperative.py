@@ -69,6 +69,14 @@ extern "C" __global__ void patient(unsigned* flag, unsigned* out) {
 }
 """
 
+DEPENDENT = """
+extern "C" __global__ void dependent(const float* x, float* out) {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  out[threadIdx.x] = 2 * x[threadIdx.x];
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+"""
+
 
 @pytest.fixture(scope="module")
 def device() -> harness.Device:
@@ -151,3 +159,9 @@ def test_more_blocks_than_the_device_can_hold_are_refused(
     monkeypatch.setattr(launch, "RESIDENT_BYTES", 1 << 13)
     with pytest.raises(EmulatorError, match="cooperative launch of 64 blocks"):
         device.run(64, 32, np.zeros(64, np.float32), kernel="leaves", cooperative=True)
+
+
+def test_programmatic_dependent_launch_waits_for_nothing() -> None:
+    x, out = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+    harness.cuda(DEPENDENT).run(1, 32, x, out)
+    np.testing.assert_array_equal(out, 2 * x)

@@ -160,8 +160,6 @@ extern "C" __global__ void pick(const float* x, const float* packed, float* out,
 
 LACKS = [
     ("library('add', x, x, out=out)", "this device calls no torch operators, write a kernel: library('add') in plan"),
-    ("add[2, 32](x, x, out, i32(9), cluster=2)", "does not emulate thread block clusters: 'add', launched in plan"),
-    ("add[2, 32](x, x, out, i32(9), cooperative=True)", "does not emulate a cooperative launch: 'add', launched in"),
     (
         "add[2, 32](x, tensor_map(x, box=32), out, i32(9))",
         "does not emulate tensor maps, pass the tensor and load its tiles in the kernel: argument 2 of 'add', launched",
