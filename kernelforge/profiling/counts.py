@@ -65,6 +65,8 @@ class KernelCounts:
     mix: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Per operation (``fma.f32``, ``ld.global``): warp instructions, thread instructions."""
     memory: list[MemoryCounts] = field(default_factory=list)
+    cluster: tuple[int, int, int] = (1, 1, 1)
+    """Blocks of a cluster per axis."""
 
     @property
     def threads_per_block(self) -> int:
@@ -155,6 +157,7 @@ def _kernel(raw: Any) -> KernelCounts:
         "expression": _text(raw["expression"]),
         "grid": _triple(raw["grid"]),
         "block": _triple(raw["block"]),
+        "cluster": _triple(raw["cluster"]),
         "mix": {_text(name): (_number(warps), _number(threads)) for name, (warps, threads) in raw["mix"].items()},
         "memory": [_memory(op) for op in raw["memory"]],
     }

@@ -184,6 +184,11 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
         _counted("ptx__thread_inst_executed.sum", add("thread_instructions"), "inst"),
         _counted("ptx__warp_inst_executed.sum", add("warp_instructions"), "inst"),
     ]
+    for access, short in (("load", "ld"), ("store", "st")):
+        if requests := memory("requests", "dshared", access):
+            sectors = memory("transactions", "dshared", access)
+            metrics.append(_counted(f"l1tex__t_requests_pipe_lsu_mem_dshared_op_{short}.sum", requests, "request"))
+            metrics.append(_counted(f"l1tex__t_sectors_pipe_lsu_mem_dshared_op_{short}.sum", sectors, "sector"))
     local = memory("transactions", "local")
     if local:
         metrics.append(_counted("ptx__local_sectors.sum", local, "sector"))
@@ -251,7 +256,14 @@ def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]
         return Metric(name=name, value=float(value), unit=unit, origin=Origin.COMPILER)
 
     waves = blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count)
+    clusters = []
+    if math.prod(kernel.cluster) > 1:
+        clusters = [
+            _counted(f"launch__cluster_dim_{a}", n, "block") for a, n in zip("xyz", kernel.cluster, strict=True)
+        ]
+        clusters.append(_counted("launch__cluster_size", math.prod(kernel.cluster), "block"))
     return [
+        *clusters,
         _counted("launch__grid_size", blocks, "block"),
         _counted("launch__block_size", kernel.threads_per_block, "thread"),
         compiled("launch__registers_per_thread", used, "register/thread"),

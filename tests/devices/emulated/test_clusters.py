@@ -14,7 +14,9 @@ from kernelforge.devices.emulated.execute.plan_execution import Kernel
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import SPECS
-from kernelforge.records import DType
+from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.metrics import build_profile
+from kernelforge.records import DType, SizeFacts
 from tests.devices.emulated import harness
 from tests.devices.emulated.nvrtc import compile_ptx
 
@@ -409,3 +411,11 @@ def test_a_profile_samples_complete_clusters() -> None:
     assert sampled.blocks == complete.blocks == 400
     assert sampled.thread_instructions == complete.thread_instructions
     assert sampled.total("requests", "dshared") == complete.total("requests", "dshared") > 0
+    assert complete.cluster == (2, 1, 1)
+    facts = SizeFacts(size="small", inputs=(), outputs=(), weights=(), attrs={}, compulsory_bytes=1, flops=1)
+    counts = PlanCounts.from_wire(PlanCounts([complete]).to_wire())
+    profile, _ = build_profile(SPECS["h100"], "emulated:h100", counts, {"shared_tiles": 32}, facts)
+    metrics = {metric.name: metric.value for metric in profile.kernels[0].metrics}
+    assert metrics["launch__cluster_size"] == metrics["launch__cluster_dim_x"] == 2
+    assert metrics["launch__cluster_dim_y"] == 1
+    assert metrics["l1tex__t_requests_pipe_lsu_mem_dshared_op_ld.sum"] == complete.total("requests", "dshared")

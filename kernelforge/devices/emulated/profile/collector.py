@@ -163,9 +163,16 @@ class Collector:
         return self._execution.run_blocks(step, ctas, cache=self._cache, strict=strict)
 
     def _group(self, step: Launch) -> KernelCounts:
-        key = step.expression, step.grid, step.block, step.dynamic_shared_bytes
+        key = _shape(step)
         if key not in self._groups:
-            self._groups[key] = KernelCounts(*key, self._execution.build.entry(step.expression).static_shared_bytes)
+            self._groups[key] = KernelCounts(
+                step.expression,
+                step.grid,
+                step.block,
+                step.dynamic_shared_bytes,
+                self._execution.build.entry(step.expression).static_shared_bytes,
+                cluster=self._execution.cluster(step),
+            )
         return self._groups[key]
 
     def _occupancy(self, group: KernelCounts) -> Occupancy:
@@ -237,7 +244,7 @@ class Collector:
 
 def _shape(step: Launch) -> tuple[object, ...]:
     """The key of a launch's group."""
-    return step.expression, step.grid, step.block, step.dynamic_shared_bytes
+    return step.expression, step.grid, step.block, step.dynamic_shared_bytes, step.cluster
 
 
 def _own_line(op: MemoryOp) -> int:
