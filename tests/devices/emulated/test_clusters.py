@@ -412,7 +412,9 @@ def test_a_profile_samples_complete_clusters() -> None:
     assert sampled.thread_instructions == complete.thread_instructions
     assert sampled.total("requests", "dshared") == complete.total("requests", "dshared") > 0
     assert complete.cluster == (2, 1, 1)
-    facts = SizeFacts(size="small", inputs=(), outputs=(), weights=(), attrs={}, compulsory_bytes=1, flops=1)
+    facts = SizeFacts(
+        size="small", inputs=(), outputs=(), weights=(), attrs={}, compulsory_bytes=1, flops=1, eager_launches=1
+    )
     counts = PlanCounts.from_wire(PlanCounts([complete]).to_wire())
     profile, _ = build_profile(SPECS["h100"], "emulated:h100", counts, {"shared_tiles": 32}, facts)
     metrics = {metric.name: metric.value for metric in profile.kernels[0].metrics}
