@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 from platformdirs import user_cache_path
@@ -27,6 +26,7 @@ from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
+from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
 
 WARM_TASKS = 4
@@ -138,7 +138,7 @@ _PROBE_WAIT_S = 5.0
 """How long a probe waits for another process to give the GPU back."""
 
 
-class EvaluatorPool:
+class EvaluatorPool(Closing):
     """Devices, oracles, compiler and GPU locks of evaluations. Safe to share between threads; close it when done.
 
     Args:
@@ -376,14 +376,6 @@ class EvaluatorPool:
             for zygote in self._oracle_zygotes.values():
                 zygote.close()
             self._screens, self._oracle_zygotes = {}, {}
-
-    def __enter__(self) -> EvaluatorPool:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _open(self, device: str) -> list[Device]:
         how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self.allow_unconfined}

@@ -16,6 +16,7 @@ from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
+from kernelforge.utils.closing import Closing
 
 
 def unchanged(draw: DrawHandle, got: ModelNewOutput, facts: SizeFacts, mutates: Sequence[int]) -> str:
@@ -95,7 +96,7 @@ class ModelNewOutput:
     """What is in the input tensors now, by position."""
 
 
-class ModelNewChild:
+class ModelNewChild(Closing):
     """One candidate's process. Close it when done.
 
     Args:
@@ -170,12 +171,6 @@ class ModelNewChild:
         """End the process and all it started."""
         with contextlib.suppress(SandboxError):
             self._child.close()
-
-    def __enter__(self) -> ModelNewChild:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _read(self, frame: Frame) -> ModelNewOutput:
         with _read_as_hostile():

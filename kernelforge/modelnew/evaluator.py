@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import replace
 from importlib.metadata import version
-from types import TracebackType
 from typing import Final
 
 from kernelforge.devices import check_device, default_device
@@ -51,6 +50,7 @@ from kernelforge.records import (
 )
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.policy import Limits
+from kernelforge.utils.closing import Closing
 from kernelforge.version import __version__
 
 MODELNEW_VERSION: Final = f"{EVALUATOR_VERSION}+modelnew.1"
@@ -305,7 +305,7 @@ def modelnew_device(name: str | None, measure: MeasureSettings | None = None, *,
     return full
 
 
-class ModelNewEvaluators:
+class ModelNewEvaluators(Closing):
     """Evaluates ``ModelNew`` candidates on a GPU, or with torch on the CPU. Close it when done.
 
     Args:
@@ -390,14 +390,6 @@ class ModelNewEvaluators:
     def close(self) -> None:
         """End every helper process."""
         self._stack.close()
-
-    def __enter__(self) -> ModelNewEvaluators:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _hold_gpu(self, task: Task) -> AbstractContextManager[None]:
         return nullcontext() if self._pool is None else self._pool.hold_gpu(self._pool.device, task)

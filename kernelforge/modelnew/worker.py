@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from kernelforge.errors import ChildDied, TaskError
+from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import seeded
 from kernelforge.modelnew.candidate_host import CandidateHost, Refused, describe_exception
 from kernelforge.modelnew.values import decode, encode, raw
@@ -37,11 +37,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
     server = _Server()
-    while True:
-        try:
-            frame = channel.receive()
-        except ChildDied:
-            return
+    for frame in channel.requests():
         data, blobs = server.answer(frame)
         channel.send(data, blobs)
 
@@ -51,20 +47,9 @@ class _Server:
 
     def __init__(self) -> None:
         self._host = CandidateHost("cpu")
-        self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
-            "init": self._init,
-            "start": self._start,
-            "load": self._load,
-            "construct": self._construct,
-            "weights": self._weights,
-            "place": self._bind,
-            "run": self._run,
-            "window": self._window,
-            "outputs": self._outputs,
-        }
 
     def answer(self, frame: Frame) -> _Reply:
-        operation = self._operations[frame.data["op"]]
+        operation: Callable[[dict[str, Any], tuple[Blob, ...]], _Reply] = getattr(self, f"_op_{frame.data['op']}")
         host = self._host
         try:
             data, blobs = operation(frame.data, frame.blobs)
@@ -75,7 +60,7 @@ class _Server:
             return {"ok": False, "failure": describe_exception(error, host.filename, host.device.type == "cuda")}, ()
         return {"ok": True, **data}, blobs
 
-    def _init(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_init(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         """Arguments of the constructor as a task file gives them. Never in a child that a candidate is loaded in."""
         module = types.ModuleType("kernelforge_task")
         with seeded(0):
@@ -87,36 +72,36 @@ class _Server:
         out: list[memoryview] = []
         return {"init": encode(init, out, "get_init_inputs()")}, out
 
-    def _start(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_start(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
         self._host = CandidateHost(data["device"])
         return {}, ()
 
-    def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.load(data["source"])
         return {}, ()
 
-    def _construct(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_construct(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         notes = self._host.construct(decode(data["init"], blobs), data["weights"], int(data["copies"]))
         return {"notes": notes}, ()
 
-    def _weights(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_weights(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.give(data["set"], blobs)
         return {}, ()
 
-    def _bind(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_place(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.bind(data["sets"], blobs)
         return {}, ()
 
-    def _run(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_run(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.run()
-        return self._outputs({**data, "set": 0}, blobs)
+        return self._op_outputs({**data, "set": 0}, blobs)
 
-    def _window(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_window(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._host.window(int(data["calls"]))
         return {}, ()
 
-    def _outputs(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_outputs(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         specs, out = self._host.outputs(data["set"])
         positions, inputs = self._host.inputs(data["set"], data["elements"])
         return {"outputs": specs, "inputs": positions}, [*out, *inputs]

@@ -117,6 +117,12 @@ class Channel:
             for fd in files:
                 os.close(fd)
 
+    def requests(self) -> Iterator[Frame]:
+        """Every frame until the other side closes the channel: what a child answers."""
+        with contextlib.suppress(ChildDied):
+            while True:
+                yield self.receive()
+
     def _receive(self, files: list[int], deadline: float | None) -> Frame:
         """The next frame. ``files`` receives its descriptors, and keeps those without an owner."""
         magic, text_bytes, count, passed, total = _HEADER.unpack(self._read_header(files, deadline))

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from kernelforge.errors import ChildDied
 from kernelforge.sandbox import syscalls
 from kernelforge.sandbox.channel import Channel
 
@@ -203,13 +202,9 @@ def warm_up(options: dict[str, Any]) -> None:
 
 def serve(channel: Channel) -> None:
     """Answer ``{"door": name, "arguments": [...]}`` with the result of the attempt or its error."""
-    while True:
+    for frame in channel.requests():
         try:
-            request = channel.receive().data
-        except ChildDied:
-            return
-        try:
-            reply = {"opened": True, "gave": DOORS[request["door"]](*request["arguments"])}
+            reply = {"opened": True, "gave": DOORS[frame.data["door"]](*frame.data["arguments"])}
         except Exception as error:
             reply = {"opened": False, "gave": f"{type(error).__name__}: {error}"}
         channel.send(reply)

@@ -21,6 +21,7 @@ from kernelforge.hardware.specs import GIB, DeviceSpec
 from kernelforge.profiling.ncu.catalogue import MetricSet
 from kernelforge.records import Clocks
 from kernelforge.sandbox import Child, Limits, Zygote
+from kernelforge.utils.closing import Closing
 
 Runtime = Literal["cupy", "pycuda"]
 DRIVERS: Mapping[Runtime, str] = {
@@ -40,7 +41,7 @@ _LIMITS = Limits(
 )
 
 
-class CudaDevice:
+class CudaDevice(Closing):
     """A GPU of this machine.
 
     The first child reads its facts from the driver, when they are first needed.
@@ -203,12 +204,6 @@ class CudaDevice:
         """End the spare runners and the helper process, and every session's child with it."""
         self.runners.close()
         self._zygote.close()
-
-    def __enter__(self) -> CudaDevice:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _make_runner(self) -> Child:
         """A child with its context.

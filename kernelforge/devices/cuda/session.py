@@ -28,6 +28,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, DeviceError, SandboxErro
 from kernelforge.records import Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, Frame
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.utils.closing import Closing
 
 COPY_BYTES_PER_S = 200e6
 """Lowest rate at which tensors move between parent and GPU; deadlines allow for it."""
@@ -40,7 +41,7 @@ EVENT_RESOLUTION_US = 0.5
 """CUDA Runtime API, ``cudaEventElapsedTime``: around half a microsecond."""
 
 
-class CudaSession:
+class CudaSession(Closing):
     """See :class:`kernelforge.devices.base.Session`."""
 
     def __init__(self, target: GpuTarget, runners: RunnerPool, artifact: Artifact) -> None:
@@ -147,12 +148,6 @@ class CudaSession:
             if self._timed is not None:
                 self._timed.close()
             self._drop()
-
-    def __enter__(self) -> CudaSession:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
 
     def _ask(self, data: dict[str, Any], blobs: Sequence[Blob], request: RunRequest, idle_s: float = 0.0) -> Frame:
         """The child's reply.

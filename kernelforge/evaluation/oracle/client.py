@@ -8,7 +8,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 from typing import Any, Final, Protocol
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
@@ -20,6 +19,7 @@ from kernelforge.sandbox import Child
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.policy import Limits
 from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.utils.closing import Closing
 
 KNOWN_TASKS = 4096
 """Tasks whose facts are kept: some ten kilobytes each."""
@@ -171,7 +171,7 @@ class GeneratorFinding:
             raise ValueError("a finding is about no size, or says neither yes nor no")
 
 
-class Oracle:
+class Oracle(Closing):
     """One per task and worker. Not for use by two threads at once.
 
     Args:
@@ -493,14 +493,6 @@ class Oracle:
         """End the child; safe to call twice."""
         self._closed = True
         self._drop()
-
-    def __enter__(self) -> Oracle:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _checked_size(self, size: str) -> str:
         if size not in {known_size.name for known_size in self.task.sizes} | {self._further}:

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 
 from platformdirs import user_cache_path
 from pydantic import ValidationError
@@ -28,6 +27,7 @@ from kernelforge.tasks import module_constants
 from kernelforge.tasks.constants import Template, parse_python
 from kernelforge.tasks.files import read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask
+from kernelforge.utils.closing import Closing
 
 VERSION = 3
 """Of the choice itself: raised whenever the same task would get other sizes."""
@@ -87,7 +87,7 @@ class _Gate:
 
 
 @dataclass
-class SizeChooser:
+class SizeChooser(Closing):
     """Chooses sizes for tasks that come with one. Safe to use from several threads; close it when done.
 
     Args:
@@ -120,14 +120,6 @@ class SizeChooser:
         """End the helper process and its children; what another thread was at is not kept."""
         self._zygote.shut = True
         self._warm.close()
-
-    def __enter__(self) -> SizeChooser:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def _key(self, task: ExternalTask) -> str:
         policy = task.policy.model_dump(mode="json")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
-from types import TracebackType
 from typing import Any
 
 from kernelforge.errors import ChildTimeout, SandboxError
@@ -14,6 +13,7 @@ from kernelforge.evaluation.size_search.search import Bounds, Cost, TrialOutcome
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import Scalar
+from kernelforge.utils.closing import Closing
 
 _MODULE = "kernelforge.evaluation.size_search.worker"
 _CPU_S = 3600.0
@@ -25,7 +25,7 @@ def prober_zygote(*, allow_unconfined: bool = False) -> Zygote:
     return Zygote("oracle", allow_unconfined=allow_unconfined, policy=replace(role_policy("oracle"), module=_MODULE))
 
 
-class SizeSearchClient:
+class SizeSearchClient(Closing):
     """Tries one task file. Not for use by two threads at once."""
 
     def __init__(self, zygote: ChildZygote, source: str, bounds: Bounds) -> None:
@@ -85,14 +85,6 @@ class SizeSearchClient:
         if child is not None:
             with contextlib.suppress(SandboxError):
                 child.close()
-
-    def __enter__(self) -> SizeSearchClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _read(reply: Mapping[str, Any]) -> TrialOutcome:

@@ -8,9 +8,10 @@ memory for any extents; ``real``; or ``both``: for real only where the shapes sa
 from __future__ import annotations
 
 import contextlib
+import itertools
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import (
@@ -22,10 +23,10 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernelforge.errors import ChildDied, TaskError
+from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker import main
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, flatten_outputs
-from kernelforge.sandbox.channel import Channel, Frame
+from kernelforge.sandbox.channel import Channel
 from kernelforge.tasks.constants import Scalar
 
 _ABSTRACT_FAILURES = (
@@ -45,20 +46,17 @@ def warm_up(options: Mapping[str, Any]) -> None:
 
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel; as an oracle if the first is one of the oracle's."""
-    try:
-        first = channel.receive()
-    except ChildDied:
+    requests = channel.requests()
+    first = next(requests, None)
+    if first is None:
         return
     if first.data["op"] != "probe":
-        main.serve(cast(Channel, _Resumed(channel, first)))
+        main.answer(channel, itertools.chain([first], requests))
         return
     source = first.data["source"]
     channel.send({})
-    while True:
-        try:
-            request = channel.receive().data
-        except ChildDied:
-            return
+    for frame in requests:
+        request = frame.data
         try:
             reply = _try(
                 source,
@@ -70,19 +68,6 @@ def serve(channel: Channel) -> None:
         except TaskError as error:
             reply = {"error": str(error)}
         channel.send(reply)
-
-
-class _Resumed:
-    """A channel from which one frame was taken already."""
-
-    def __init__(self, channel: Channel, first: Frame) -> None:
-        self._channel = channel
-        self._first: Frame | None = first
-        self.send = channel.send
-
-    def receive(self) -> Frame:
-        first, self._first = self._first, None
-        return first or self._channel.receive()
 
 
 class _Work(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,7 +15,6 @@ from kernelforge.devices.cuda.worker.graph_timed_plan import GraphTimedPlan
 from kernelforge.devices.cuda.worker.launch_binding import KernelLimits
 from kernelforge.devices.cuda.worker.runner import Runner
 from kernelforge.devices.library_calls import cuda_tensor
-from kernelforge.errors import ChildDied
 from kernelforge.sandbox.channel import Channel, Frame
 from kernelforge.sandbox.shared_memory import Blob
 
@@ -45,14 +44,12 @@ def warm_up(options: dict[str, Any]) -> None:
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel, or until an error destroys the context."""
     session = _Session()
-    while not session.lost:
-        try:
-            frame = channel.receive()
-        except ChildDied:
-            return
+    for frame in channel.requests():
         data, blobs = session.answer(frame)
         del frame
         channel.send(data, blobs)
+        if session.lost:
+            return
 
 
 def open_driver(options: dict[str, Any]) -> Driver:

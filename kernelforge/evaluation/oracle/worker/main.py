@@ -7,7 +7,7 @@ a mistake in the task or the request. Anything else that goes wrong ends the chi
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,6 +25,7 @@ from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, Ref
 from kernelforge.evaluation.oracle.worker.slices import Slices, elements_of
 from kernelforge.evaluation.oracle.worker.timed_baseline import TimedBaseline
 from kernelforge.evaluation.oracle.worker.torch_device import (
+    HOST,
     driver_started,
     free_bytes,
     hide_gpu,
@@ -95,92 +96,54 @@ def _keep_freed_memory() -> None:
 
 def serve(channel: Channel) -> None:
     """Answer requests until the parent closes the channel."""
-    from kernelforge.errors import ChildDied
+    answer(channel, channel.requests())
 
+
+def answer(channel: Channel, requests: Iterable[Frame]) -> None:
+    """Answer these requests of the channel."""
     server = _OracleServer()
-    while True:
-        try:
-            frame = channel.receive()
-        except ChildDied:
-            return
+    for frame in requests:
         try:
             data, blobs = server.answer(frame)
         except (TaskError, UsageError) as error:
-            data = {"ok": False, "error": type(error).__name__, "message": str(error), "lost": server.lost}
+            data = {"ok": False, "error": type(error).__name__, "message": str(error), "lost": lost(server.device)}
             blobs = []
         channel.send(data, blobs)
 
 
 class _OracleServer:
-    """One task; draws by handle, armed baselines by name."""
+    """One task, which the first request loads; draws by handle, armed baselines by number."""
+
+    _task: ReferenceRunner
+    _baselines: Baselines
+    _parts: Slices
 
     def __init__(self) -> None:
-        self._reckoner: ReferenceRunner | None = None
-        self._baselines: Baselines | None = None
-        self._slices: Slices | None = None
+        self.device = HOST
         self._draws: dict[int, InputDraw] = {}
         self._armed: dict[int, TimedBaseline] = {}
-        self._operations: dict[str, Callable[[dict[str, Any], tuple[Blob, ...]], _Reply]] = {
-            "load": self._load,
-            "facts": self._facts,
-            "trace": self._trace,
-            "families": self._families,
-            "size": self._take_size,
-            "draw": self._draw,
-            "check": self._check,
-            "has_slices": self._has_slices,
-            "choose": self._choose,
-            "check_part": self._check_part,
-            "release": self._release,
-            "admit": self._admit,
-            "audit": self._audit,
-            "tests": self._tests,
-            "try": self._try,
-            "baselines": self._names,
-            "arm": self._arm,
-            "block": self._block,
-            "times": self._times,
-            "disarm": self._disarm,
-            "memory": self._memory,
-        }
 
     def answer(self, frame: Frame) -> _Reply:
+        operation: Callable[[dict[str, Any], tuple[Blob, ...]], _Reply] = getattr(self, f"_op_{frame.data['op']}")
         try:
-            data, blobs = self._operations[frame.data["op"]](frame.data, frame.blobs)
+            data, blobs = operation(frame.data, frame.blobs)
         except torch.OutOfMemoryError as error:
-            if self._reckoner is not None:
-                release_cached_memory(self._reckoner.device, all_of_it=True)
+            release_cached_memory(self.device, all_of_it=True)
             message = f"'{frame.data['op']}' needs more memory than the GPU has left for the reference"
             raise TaskError(f"{message}; make the size smaller, or free the GPU") from error
         return {"ok": True, **data}, blobs
 
-    @property
-    def lost(self) -> bool:
-        """Whether the reference spoilt this process's GPU context; the parent then starts another child."""
-        return self._reckoner is not None and lost(self._reckoner.device)
-
-    @property
-    def _task(self) -> ReferenceRunner:
-        if self._reckoner is None:
-            raise UsageError("no task is loaded")
-        return self._reckoner
-
-    @property
-    def _parts(self) -> Slices:
-        if self._slices is None:
-            raise UsageError("no task is loaded")
-        return self._slices
-
-    def _load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_load(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         torch.set_num_threads(int(data["threads"]))
-        self._reckoner = ReferenceRunner(Task.model_validate(data["task"]), open_device(data["device"]))
-        self._reckoner.know(data["scales"])
-        self._baselines = Baselines(self._reckoner)
-        self._slices = Slices(self._reckoner)
-        self._reckoner.reference("small")
+        self.device = open_device(data["device"])
+        self._task = ReferenceRunner(Task.model_validate(data["task"]), self.device)
+        self._task.know(data["scales"])
+        self._baselines = Baselines(self._task)
+        self._parts = Slices(self._task)
+        self._task.reference("small")
         return {}, []
 
-    def _facts(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_facts(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         sizes = []
         for size in data["sizes"]:
@@ -189,11 +152,11 @@ class _OracleServer:
             sizes.append(facts.model_dump(mode="json"))
         return {"sizes": sizes}, []
 
-    def _trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
 
-    def _take_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, size = self._task, Size.model_validate(data["size"])
         try:
             reckoner.take_size(size)
@@ -202,10 +165,10 @@ class _OracleServer:
             raise TaskError(f"the size {size.name!r} is none of the task's: {error}") from error
         return {"facts": facts.model_dump(mode="json")}, []
 
-    def _families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_families(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"scales": self._task.scales(data["size"])}, []
 
-    def _draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
         drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
@@ -225,7 +188,7 @@ class _OracleServer:
         aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
         return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
 
-    def _check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])
         if not len(blobs) == len(data["shapes"]) == len(data["dtypes"]):
             raise UsageError("check needs a shape and a dtype for each output")
@@ -235,14 +198,14 @@ class _OracleServer:
         ]
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
-    def _has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"has_slices": self._parts.slicing is not None}, []
 
-    def _choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         elements = self._parts.choose(data["size"], int(data["seed"]), data["count"])
         return {"elements": {str(output): indices for output, indices in elements.items()}}, []
 
-    def _check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_check_part(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])
         complete, count = bool(data["whole"]), len(data["shapes"])
         indices = [None] * count if complete else blobs[::2]
@@ -263,9 +226,9 @@ class _OracleServer:
             comparison = self._parts.compare(drawn, required, got)
         return {"comparison": comparison.model_dump(mode="json")}, []
 
-    def _release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_release(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._draws.pop(data["handle"], None)
-        release_cached_memory(self._task.device)
+        release_cached_memory(self.device)
         return {}, []
 
     def _drawn(self, handle: int) -> InputDraw:
@@ -273,22 +236,20 @@ class _OracleServer:
             raise UsageError(f"there is no draw {handle}: it was released, or its child died")
         return self._draws[handle]
 
-    def _names(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        assert self._baselines is not None
+    def _op_baselines(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"names": list(self._baselines.names(data["size"]))}, []
 
-    def _arm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        assert self._baselines is not None
+    def _op_arm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         draws = [self._drawn(handle) for handle in data["handles"]]
         armed = self._baselines.arm(data["name"], draws, int(data["flush_bytes"]), bool(data["flush_each"]))
         self._armed[data["side"]] = armed
         return {"captured": armed.captured, "note": armed.note}, []
 
-    def _block(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_block(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._side(data["side"]).run(data["samples"], data["work"], data["gaps_us"])
         return {}, []
 
-    def _times(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_times(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"times_us": self._side(data["side"]).times()}, []
 
     def _side(self, number: int) -> TimedBaseline:
@@ -296,26 +257,26 @@ class _OracleServer:
             raise UsageError("this baseline is not armed: it was closed, or its child died")
         return self._armed[number]
 
-    def _disarm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_disarm(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._armed.pop(data["side"], None)
-        release_cached_memory(self._task.device)
+        release_cached_memory(self.device)
         return {}, []
 
-    def _memory(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        return {"free_bytes": free_bytes(self._task.device)}, []
+    def _op_memory(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"free_bytes": free_bytes(self.device)}, []
 
-    def _admit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_admit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         return {"findings": admission_findings(self._task, data["sizes"])}, []
 
-    def _audit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_audit(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         audit = MutationAudit(self._task).audit(int(data["most"]), data["also"])
         return {"audit": audit.model_dump(mode="json")}, []
 
-    def _tests(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_tests(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         self._task.tests = {name: _recipe(recipe) for name, recipe in data["recipes"].items()}
         return {}, []
 
-    def _try(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+    def _op_try(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, name = self._task, data["name"]
         before = dict(reckoner.tests)
         reckoner.tests[name] = _recipe(data["recipe"])
