@@ -1,7 +1,7 @@
 """GPU specifications with their sources, and the lookup of a GPU that the driver names.
 
 The emulated devices model these GPUs. A figure that NVIDIA does not publish is an estimate, and its source says so;
-:mod:`~kernelforge.hardware.generations` explains the wording of sources.
+``gpus.toml`` explains the wording of sources.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from kernelforge.hardware.cards import CARDS, Card
-from kernelforge.hardware.generations import GENERATIONS, GUIDE, MULTIPROCESSORS, OCCUPANCY_HEADER, THROUGHPUT, Figure
+from pydantic import TypeAdapter
+
+from kernelforge.hardware.figures import FIGURES, GENERATIONS, MULTIPROCESSORS, Card
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -107,99 +108,58 @@ class DeviceSpec:
         return self.fp32_flops_per_s / (self.dram_bandwidth_gbps * 1e9)
 
 
-_L2_PORT = "estimate: one 64-byte return port per SM, as on Volta (Jia et al., 2018)"
-_L1_WIDTH = "CUDA C++ Programming Guide, Shared Memory: 32 banks of 4 bytes per cycle"
-_SAME_SOURCES = {
-    "fp32_lanes_per_sm": THROUGHPUT,
-    "special_lanes_per_sm": THROUGHPUT,
-    "schedulers_per_sm": OCCUPANCY_HEADER + ", sub-partitions",
-    "l2_to_sm_bytes_per_cycle": _L2_PORT,
-    "l1_bytes_per_cycle": _L1_WIDTH,
-    "unified_l1_bytes_per_sm": GUIDE,
-    "shared_carveouts_kib": GUIDE,
-    "shared_bytes_per_sm": GUIDE,
-    "shared_bytes_per_block": GUIDE,
-    "shared_bytes_static": GUIDE,
-    "shared_reserved_bytes_per_block": "CUDA runtime: the attribute cudaDevAttrReservedSharedMemoryPerBlock",
-    "shared_allocation_bytes": OCCUPANCY_HEADER,
-    "registers_per_sm": GUIDE,
-    "registers_per_block": GUIDE,
-    "registers_per_thread": GUIDE,
-    "register_allocation": OCCUPANCY_HEADER,
-    "warps_per_sm": GUIDE,
-    "blocks_per_sm": GUIDE,
-    "threads_per_block": GUIDE,
-    "warp_size": GUIDE,
-}
-_OF_THE_GENERATION = (
-    "fp64_lanes_per_sm", "int32_lanes_per_sm", "l1_latency_cycles", "shared_latency_cycles", "l2_latency_cycles",
-    "dram_latency_cycles",
-)  # fmt: skip
 _OF_THE_CARD = (
     "sm_count", "max_clock_mhz", "dram_bytes", "dram_bandwidth_gbps", "l2_bytes", "tf32_tensor_tflops",
     "fp16_tensor_tflops",
 )  # fmt: skip
+_READER = TypeAdapter(DeviceSpec)
 
 
 def _spec(card: Card) -> DeviceSpec:
     """All figures of a card, with those that its generation shares."""
     sm, shared = MULTIPROCESSORS[card.compute_capability], GENERATIONS[card.compute_capability]
-    sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
-    figures: dict[str, Figure] = {name: getattr(shared, name.removesuffix("_per_sm")) for name in _OF_THE_GENERATION}
-    integers: dict[str, Any] = {name: int(figure.value) for name, figure in figures.items()}
-    sources = (
-        _SAME_SOURCES
-        | {name: figure.source for name, figure in figures.items()}
-        | {
-            "launch_overhead_us": shared.launch_overhead_us.source,
-            "dram_sustained_gbps": (sustained or shared.dram_sustained_share).source,
-            "l2_bandwidth_gbps": (l2_bandwidth or shared.l2_bytes_per_cycle_per_sm).source,
-        }
-    )
+    figures = {**FIGURES.every_gpu, **shared.figures}
+    fp16_tflops = card.sm_count * card.max_clock_mhz * card.fp16_flops_per_cycle_per_sm * 1e-6
     attained_gbps = card.dram_bandwidth_gbps * shared.dram_sustained_share.value
     l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
-    return DeviceSpec(
-        key=card.key,
-        title=card.title,
-        names=card.names,
-        compute_capability=card.compute_capability,
-        arch=shared.arch,
-        sm_count=card.sm_count,
-        max_clock_mhz=card.max_clock_mhz,
-        fp32_lanes_per_sm=sm.fp32_lanes,
-        tf32_tensor_tflops=card.tf32_tensor_tflops,
-        fp16_tensor_tflops=card.fp16_tensor_tflops,
-        special_lanes_per_sm=16,
-        schedulers_per_sm=4,
-        dram_bytes=int(card.dram_gb * 10**9),
-        dram_bandwidth_gbps=card.dram_bandwidth_gbps,
-        dram_sustained_gbps=sustained.value if sustained else float(round(attained_gbps)),
-        l2_bytes=int(card.l2_mib * MIB),
-        l2_bandwidth_gbps=l2_bandwidth.value if l2_bandwidth else float(round(l2_gbps)),
-        l2_to_sm_bytes_per_cycle=64,
-        l1_bytes_per_cycle=128,
-        unified_l1_bytes_per_sm=sm.unified_l1_kib * KIB,
-        shared_carveouts_kib=sm.shared_carveouts_kib,
-        shared_bytes_per_sm=sm.shared_carveouts_kib[-1] * KIB,
-        shared_bytes_per_block=sm.shared_kib_per_block * KIB,
-        shared_bytes_static=48 * KIB,
-        shared_reserved_bytes_per_block=sm.shared_reserved_bytes_per_block,
-        shared_allocation_bytes=sm.shared_allocation_bytes,
-        registers_per_sm=64 * KIB,
-        registers_per_block=64 * KIB,
-        registers_per_thread=255,
-        register_allocation=256,
-        warps_per_sm=sm.warps,
-        blocks_per_sm=sm.blocks,
-        threads_per_block=1024,
-        warp_size=32,
-        launch_overhead_us=shared.launch_overhead_us.value,
-        **integers,
-        sources=MappingProxyType(sources | {name: card.sources.get(name, card.source) for name in _OF_THE_CARD}),
-    )
+    sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
+    spec: dict[str, Any] = {
+        **{name: figure.value for name, figure in figures.items()},
+        "key": card.key,
+        "title": card.title,
+        "names": card.names,
+        "compute_capability": card.compute_capability,
+        "arch": shared.arch,
+        "sm_count": card.sm_count,
+        "max_clock_mhz": card.max_clock_mhz,
+        "fp32_lanes_per_sm": sm.fp32_lanes,
+        "tf32_tensor_tflops": fp16_tflops / 2 if card.tf32_tensor_tflops is None else card.tf32_tensor_tflops,
+        "fp16_tensor_tflops": fp16_tflops if card.fp16_tensor_tflops is None else card.fp16_tensor_tflops,
+        "dram_bytes": int(card.dram_gb * 10**9),
+        "dram_bandwidth_gbps": card.dram_bandwidth_gbps,
+        "dram_sustained_gbps": sustained.value if sustained else float(round(attained_gbps)),
+        "l2_bytes": int(card.l2_mib * MIB),
+        "l2_bandwidth_gbps": l2_bandwidth.value if l2_bandwidth else float(round(l2_gbps)),
+        "unified_l1_bytes_per_sm": sm.unified_l1_kib * KIB,
+        "shared_carveouts_kib": sm.shared_carveouts_kib,
+        "shared_bytes_per_sm": sm.shared_carveouts_kib[-1] * KIB,
+        "shared_bytes_per_block": sm.shared_kib_per_block * KIB,
+        "shared_reserved_bytes_per_block": sm.shared_reserved_bytes_per_block,
+        "shared_allocation_bytes": sm.shared_allocation_bytes,
+        "warps_per_sm": sm.warps,
+        "blocks_per_sm": sm.blocks,
+        "sources": {
+            **FIGURES.multiprocessor_sources,
+            **{name: figure.source for name, figure in figures.items()},
+            **{name: card.sources.get(name, card.source) for name in _OF_THE_CARD},
+            "dram_sustained_gbps": (sustained or shared.dram_sustained_share).source,
+            "l2_bandwidth_gbps": (l2_bandwidth or shared.l2_bytes_per_cycle_per_sm).source,
+        },
+    }
+    return _READER.validate_python(spec)
 
 
-SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for card in CARDS})
+SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for card in FIGURES.card})
 """By key, the default first."""
 
 H100, H200, A100 = SPECS["h100"], SPECS["h200"], SPECS["a100"]

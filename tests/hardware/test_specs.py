@@ -4,7 +4,7 @@ from dataclasses import fields
 
 import pytest
 
-from kernelforge.hardware.generations import GENERATIONS
+from kernelforge.hardware.figures import GENERATIONS
 from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec, NearestSpec, find_spec, nearest_spec
 
 OF_A_CARD = (
