@@ -36,6 +36,8 @@ class Multiprocessor(Record):
     """Figures of a streaming multiprocessor (SM) that all GPUs of one compute capability share."""
 
     compute_capability: Capability
+    chip: str
+    """Nsight Compute's name of a chip of that compute capability."""
     fp32_lanes: int
     unified_l1_kib: int
     """L1 cache and shared memory together."""

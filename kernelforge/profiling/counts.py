@@ -12,9 +12,10 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from kernelforge.errors import SandboxError
-from kernelforge.records import KernelProfile, Metric, Origin, Profile
+from kernelforge.records import KernelProfile, MemoryHotSpot, Metric, Origin, Profile
 
 SECTOR_BYTES = 32
+HOT_SPOTS = 8
 
 
 @dataclass
@@ -233,6 +234,36 @@ def by_class(mix: Mapping[str, tuple[float, float]]) -> dict[str, float]:
     for operation, (warps, _) in mix.items():
         totals[instruction_class(operation)] += warps
     return totals
+
+
+def hot_spots(ops: Iterable[MemoryCounts]) -> tuple[MemoryHotSpot, ...]:
+    """The memory instructions with the most wasted transactions, then those with the most transactions.
+
+    Counters of one line, opcode, space and access are added up.
+    """
+    merged: dict[tuple[int, str, str, str], MemoryCounts] = {}
+    for op in ops:
+        key = (op.source_line, op.opcode, op.space, op.access)
+        total = merged.setdefault(key, MemoryCounts(op.ptx_line, *key, bytes_per_thread=op.bytes_per_thread))
+        total.requests += op.requests
+        total.transactions += op.transactions
+        total.ideal_transactions += op.ideal_transactions
+
+    def cost(op: MemoryCounts) -> tuple[float, float, int]:
+        return (op.ideal_transactions - op.transactions, -op.transactions, op.source_line)
+
+    return tuple(
+        MemoryHotSpot(
+            source_line=op.source_line,
+            opcode=op.opcode,
+            space=op.space,
+            access=op.access,
+            requests=round(op.requests),
+            transactions=round(op.transactions),
+            ideal_transactions=round(op.ideal_transactions),
+        )
+        for op in sorted(merged.values(), key=cost)[:HOT_SPOTS]
+    )
 
 
 PTX_COUNTER = "ptx__warp_inst_executed.sum"

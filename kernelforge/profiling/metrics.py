@@ -13,16 +13,15 @@ from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import (
     CLASSES,
     KernelCounts,
-    MemoryCounts,
     PlanCounts,
     by_class,
+    hot_spots,
     integer_divisions,
     matrix_instructions,
 )
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.records import (
     KernelProfile,
-    MemoryHotSpot,
     Metric,
     Origin,
     Performance,
@@ -31,7 +30,6 @@ from kernelforge.records import (
     SizeFacts,
 )
 
-HOT_SPOTS = 8
 MATRIX_INSTRUCTIONS = "ptx__inst_matrix.sum"
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
@@ -94,7 +92,7 @@ def _kernel_profiles(
             block=main.block,
             sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
             metrics=(*_sums(group), *_launch(spec, main, registers), *_limits(spec, group, registers)),
-            hot_spots=_hot_spots(group),
+            hot_spots=hot_spots(op for kernel in group for op in kernel.memory if op.requests),
         )
 
 
@@ -274,33 +272,3 @@ def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]
         compiled("sm__maximum_warps_per_active_cycle_pct", occupied.percent, "%"),
         compiled("launch__waves_per_multiprocessor", waves, "wave"),
     ]
-
-
-def _hot_spots(kernels: Sequence[KernelCounts]) -> tuple[MemoryHotSpot, ...]:
-    """The memory instructions with the most wasted transactions, then those with the most transactions."""
-    merged: dict[tuple[int, str, str, str], MemoryCounts] = {}
-    for kernel in kernels:
-        for op in kernel.memory:
-            if not op.requests:
-                continue
-            key = (op.source_line, op.opcode, op.space, op.access)
-            total = merged.setdefault(key, MemoryCounts(op.ptx_line, *key, bytes_per_thread=op.bytes_per_thread))
-            total.requests += op.requests
-            total.transactions += op.transactions
-            total.ideal_transactions += op.ideal_transactions
-
-    def cost(op: MemoryCounts) -> tuple[float, float, int]:
-        return (op.ideal_transactions - op.transactions, -op.transactions, op.source_line)
-
-    return tuple(
-        MemoryHotSpot(
-            source_line=op.source_line,
-            opcode=op.opcode,
-            space=op.space,
-            access=op.access,
-            requests=round(op.requests),
-            transactions=round(op.transactions),
-            ideal_transactions=round(op.ideal_transactions),
-        )
-        for op in sorted(merged.values(), key=cost)[:HOT_SPOTS]
-    )

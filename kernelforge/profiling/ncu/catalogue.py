@@ -1,45 +1,17 @@
-"""Metrics to collect, by Nsight Compute's names."""
+"""Metrics to collect, by Nsight Compute's names; ``metrics.toml`` lists the sets."""
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
+
+from pydantic import TypeAdapter
 
 MetricSet = Literal["default", "full"]
 TENSOR_INSTRUCTIONS = "sm__inst_executed_pipe_tensor.avg.pct_of_peak_sustained_active"
-
-CUDAFORGE = (
-    "sm__cycles_active.avg",
-    "sm__warps_active.avg.pct_of_peak_sustained_active",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__registers_per_thread",
-    "sm__inst_executed.sum",
-    "sm__inst_executed_pipe_fp32.avg.pct_of_peak_sustained_active",
-    TENSOR_INSTRUCTIONS,
-    "dram__bytes_read.sum",
-    "dram__bytes_write.sum",
-    "dram__throughput.avg.pct_of_peak_sustained_elapsed",
-    "dram__bytes.sum.per_second",
-    "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
-    "l1tex__t_sector_hit_rate.pct",
-    "l1tex__throughput.avg.pct_of_peak_sustained_active",
-    "lts__t_sector_hit_rate.pct",
-    "lts__throughput.avg.pct_of_peak_sustained_active",
-    "smsp__warp_issue_stalled_memory_dependency_per_warp_active.pct",
-    "smsp__warp_issue_stalled_short_scoreboard_per_warp_active.pct",
-    "smsp__warp_issue_stalled_long_scoreboard_per_warp_active.pct",
-    "smsp__warp_issue_stalled_barrier_per_warp_active.pct",
-    "smsp__warp_issue_stalled_branch_resolving_per_warp_active.pct",
-    "smsp__sass_average_branch_targets_threads_uniform.pct",
-)
-"""The 24 metrics of CudaForge (``run_ncu.py``).
-
-Nsight Compute 2024.1 lists two of them on no chip from GV100 to GH100: ``memory_dependency`` is a stall reason of
-older chips (now ``long_scoreboard`` and ``lg_throttle``), and there is no pipe ``fp32`` (now ``fma``).
-"""
 
 DURATION = "gpu__time_duration.sum"
 DRAM_BYTES = "dram__bytes.sum"
@@ -69,58 +41,19 @@ def flop_counters(precision: str) -> dict[str, int]:
     }
 
 
-ROOFLINE = (
-    DURATION,
-    DRAM_BYTES,
-    "sm__throughput.avg.pct_of_peak_sustained_elapsed",
-    "lts__throughput.avg.pct_of_peak_sustained_elapsed",
-    "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed",
-    FMA_PIPE,
-    TENSOR_PIPE,
-    ISSUE,
-    *(counter for precision in _PRECISIONS for counter in flop_counters(precision)),
+_SETS = TypeAdapter(dict[str, tuple[str, ...]]).validate_python(
+    tomllib.loads(Path(__file__).with_name("metrics.toml").read_text(encoding="utf-8"))
 )
-"""Metrics of a roofline: time, traffic, operations by precision, and utilisation of each unit."""
-
-DIAGNOSIS = (
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",
-    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum",
-    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio",
-    "l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio",
-    "l1tex__t_sectors_pipe_lsu_mem_local_op_ld.sum",
-    "l1tex__t_sectors_pipe_lsu_mem_local_op_st.sum",
-    SHARED_WAVEFRONTS,
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",
-    L1_SECTORS,
-    L2_SECTORS,
-    "smsp__inst_executed.sum",
-    "smsp__thread_inst_executed.sum",
-    "smsp__thread_inst_executed_per_inst_executed.ratio",
-    "smsp__sass_data_bytes_mem_global_op_ld.sum",
-    "smsp__sass_data_bytes_mem_global_op_st.sum",
-    "smsp__warp_issue_stalled_lg_throttle_per_warp_active.pct",
-    "smsp__warp_issue_stalled_mio_throttle_per_warp_active.pct",
-    "smsp__warp_issue_stalled_math_pipe_throttle_per_warp_active.pct",
-)
-"""Metrics of the built-in diagnosis, with the names of emulated profiles."""
-
-OF_SECTIONS = (
-    "launch__grid_size",
-    "launch__block_size",
-    "launch__registers_per_thread",
-    "launch__occupancy_limit_blocks",
-    "launch__occupancy_limit_registers",
-    "launch__occupancy_limit_shared_mem",
-    "launch__occupancy_limit_warps",
-    "launch__waves_per_multiprocessor",
-    "sm__maximum_warps_per_active_cycle_pct",
-)
-"""Metrics that Nsight Compute computes, so that no chip lists them; the sections below include them."""
-
-SECTIONS = ("LaunchStats", "Occupancy", "SourceCounters")
-"""Sections of the default set: launch figures, occupancy, and counters by instruction."""
+CUDAFORGE = _SETS["cudaforge"]
+"""The metrics of CudaForge."""
+ROOFLINE = (*_SETS["roofline"], *(counter for precision in _PRECISIONS for counter in flop_counters(precision)))
+"""Metrics of a roofline: time, traffic, utilisation of each unit, and operations by precision."""
+DIAGNOSIS = _SETS["diagnosis"]
+"""Metrics of the built-in diagnosis."""
+OF_SECTIONS = _SETS["of_sections"]
+"""Metrics that Nsight Compute computes; :data:`SECTIONS` include them."""
+SECTIONS = _SETS["sections"]
+"""Sections of the default set."""
 
 
 def default_metrics() -> tuple[str, ...]:

@@ -7,36 +7,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernelforge.errors import DeviceError
+from kernelforge.hardware.figures import MULTIPROCESSORS
 from kernelforge.profiling.ncu.catalogue import SECTIONS, MetricSet
-
-_CHIPS = {
-    (7, 0): "gv100",
-    (7, 5): "tu102",
-    (8, 0): "ga100",
-    (8, 6): "ga102",
-    (8, 7): "ga10b",
-    (8, 9): "ad102",
-    (9, 0): "gh100",
-    (10, 0): "gb100",
-    (10, 3): "gb110",
-    (12, 0): "gb202",
-    (12, 1): "gb20b",
-}
-"""A chip of each compute capability.
-
-The names are those of ``ncu --list-chips``: up to 9.0 of version 2024.1, from 10.0 on those that the library of
-NVIDIA's wheel ``ncu-report`` 2026.3.1 lists (``NVPW_GetSupportedChipNames``). B200, B300, the RTX 50 series and GB10
-have these chips by pci.ids.
-
-An ncu that does not know a name, because it is older than the chip or dropped it (recently ``gv100``), reports an
-error; then the GPUs of the machine are queried instead. """
 
 _NAME = re.compile(r"[A-Za-z]\w*(?:\.\w+)*__\w+\s", re.ASCII)
 
 
 def chip(compute_capability: tuple[int, int]) -> str | None:
-    """Name of a chip with that compute capability; None if unknown."""
-    return _CHIPS.get(compute_capability)
+    """Name of a chip with that compute capability; None if unknown.
+
+    An ncu that does not know the name, because it is older than the chip or dropped it (recently ``gv100``), reports an
+    error; then the GPUs of the machine are queried instead.
+    """
+    sm = MULTIPROCESSORS.get(compute_capability)
+    return None if sm is None else sm.chip
 
 
 def query_arguments(chip_name: str | None) -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kernelforge.profiling.counts import MemoryCounts, hot_spots
 from kernelforge.profiling.ncu import catalogue
 from kernelforge.profiling.ncu.catalogue import DURATION, L1_SECTORS, L2_SECTORS, MetricSet, flop_counters
 from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Triple, Value
-from kernelforge.records import KernelProfile, MemoryHotSpot, Metric, Origin, Profile, Roofline, SizeFacts
+from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
 _WEIGHTS = {
     "l1tex__t_sector_hit_rate.pct": L1_SECTORS,
@@ -115,7 +116,6 @@ def by_symbol(rows: Sequence[LaunchRow]) -> Mapping[str, list[LaunchRow]]:
     return groups
 
 
-HOT_SPOTS = 8
 BUSY_PERCENT = 60.0
 """A unit below this share of its peak is not the bound: a kernel under 60 % of every peak is bound by latency ("GPU
 Speed of Light" in Nsight Compute's Kernel Profiling Guide)."""
@@ -220,7 +220,7 @@ def _kernel(
         block=main.block,
         sampled=min(run / blocks, 1.0),
         metrics=tuple(_metrics(roll_up(weighted), weighted, counters)),
-        hot_spots=hot_spots(weighted, source_name),
+        hot_spots=hot_spots(memory_counts(weighted, source_name)),
     )
 
 
@@ -274,38 +274,25 @@ def _access_of(op: Instruction) -> tuple[str, str]:
     return ("shared" if shared else "global"), access
 
 
-def hot_spots(launches: Sequence[Weighted], source_name: str = "") -> tuple[MemoryHotSpot, ...]:
-    """The memory instructions with the most avoidable transactions, of all launches of a kernel together."""
-    merged: dict[tuple[int, str, str, str], list[float]] = {}
+def memory_counts(launches: Sequence[Weighted], source_name: str = "") -> Iterator[MemoryCounts]:
+    """Counters of the memory instructions that moved anything, for all launches that a profiled one represents."""
     for launch in launches:
         for op in launch.row.instructions:
             own = not source_name or op.file.rpartition("/")[2] == source_name
             space, access = _access_of(op)
-            counts = (op.wavefronts, op.ideal_wavefronts) if space == "shared" else (op.sectors, op.ideal_sectors)
-            if not counts[0]:
-                continue
-            totals = merged.setdefault((op.line if own else 0, _opcode(op), space, access), [0.0, 0.0, 0.0])
-            for at, value in enumerate((op.executed, *counts)):
-                totals[at] += value * launch.stands_for
-
-    def cost(item: tuple[tuple[int, str, str, str], list[float]]) -> tuple[float, float, int]:
-        (line, *_), (_, transactions, ideal) = item
-        return ideal - transactions, -transactions, line
-
-    return tuple(
-        MemoryHotSpot(
-            source_line=line,
-            opcode=opcode,
-            space=space,
-            access=access,
-            requests=round(requests),
-            transactions=round(transactions),
-            ideal_transactions=round(ideal),
-        )
-        for (line, opcode, space, access), (requests, transactions, ideal) in sorted(merged.items(), key=cost)[
-            :HOT_SPOTS
-        ]
-    )
+            moved, ideal = (op.wavefronts, op.ideal_wavefronts) if space == "shared" else (op.sectors, op.ideal_sectors)
+            if moved:
+                yield MemoryCounts(
+                    ptx_line=0,
+                    source_line=op.line if own else 0,
+                    opcode=_opcode(op),
+                    space=space,
+                    access=access,
+                    bytes_per_thread=0,
+                    requests=op.executed * launch.stands_for,
+                    transactions=moved * launch.stands_for,
+                    ideal_transactions=ideal * launch.stands_for,
+                )
 
 
 def _roofline(subject: Subject, plan: Mapping[str, Value], launches: Sequence[Weighted]) -> Roofline:

@@ -18,10 +18,13 @@ class View(Documented):
     def of(cls, *sources: object, **values: Any) -> Self:
         """A view of ``values``, and of equally named attributes of the sources for all other fields.
 
-        The first source that has the attribute counts. A field without any keeps its default.
+        The first source that has the attribute counts. A field without any keeps its default, and is None if it has
+        none, as where its source is None.
         """
         for name in cls.model_fields.keys() - values.keys():
             source = next((source for source in sources if hasattr(source, name)), None)
             if source is not None:
                 values[name] = getattr(source, name)
+            elif cls.model_fields[name].is_required():
+                values[name] = None
         return cls(**values)

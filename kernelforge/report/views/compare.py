@@ -3,7 +3,6 @@
 Correctness comes first: correct beats failed, regardless of times. Where both are correct, the measured times of the
 two best attempts are compared; on a device that models time, their DRAM bytes. Those are counted, so equal counts are a
 tie and any difference decides.
-every time: then equal is a tie and any difference is none.
 
 The two candidates were timed in different runs and not in turns, as a candidate and its baselines are, so a disturbance
 of only one of them (clocks, temperature, other load) does not cancel. The interval of their ratio is wider than that of
@@ -12,9 +11,6 @@ medians by MOVER, on the logarithmic scale (Zou & Donner, "Construction of confi
 general approach", Statistics in Medicine 2008): with log times a and b and their limits, ``a - b - sqrt((a - a_low)^2 +
 (b_high - b)^2)`` is the lower limit, the upper one its mirror image. The samples are not resampled: samples of one
 block are not independent, and the blocks are not journalled.
-about effect measures: a general approach", Statistics in Medicine 2008): with log times a and b and their limits,
-``a - b - sqrt((a - a_low)^2 + (b_high - b)^2)`` is the lower limit, the upper one its mirror image. The samples
-themselves are not drawn again: those of one block are not independent, and which belong together is not journalled.
 """
 
 from __future__ import annotations

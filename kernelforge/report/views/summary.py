@@ -164,27 +164,22 @@ def summarise(
     correctness = best.evaluation.correctness if best else None
     roofline = profile.roofline if profile else None
     floor = measured_floor_us(best, compulsory_bytes) if best else None
-    return TaskSummary(
+    return TaskSummary.of(
+        speed,
+        roofline,
+        correctness,
         run=run,
         task=task,
         verdict=latest.evaluation.verdict if latest else None,
         rounds=len(attempts),
         best=best.id if best else None,
         moves=steps_to(best, attempts) if best else (),
-        generality=correctness.generality if correctness else None,
         reward=latest.reward.value if latest else None,
-        dram_bytes=roofline.dram_bytes if roofline else None,
-        compulsory_bytes=roofline.compulsory_bytes if roofline else None,
         dram_ratio=dram_ratio(best) if best else None,
         sectors_per_request=sectors_per_request(profile) if profile else None,
         launches=launches_of(best) if best else None,
-        bound=speed.bound if speed else roofline.bound if roofline else None,
         time_us=speed.time_us if speed else None,
-        origin=speed.origin if speed else None,
-        speedup=speed.speedup if speed else None,
-        speedup_lower=speed.speedup_lower if speed else None,
         speedup_upper=speedup_upper(speed) if speed else None,
-        speedup_eager=speed.speedup_eager if speed else None,
         baselines=tuple(side.name for side in speed.timing.baselines) if speed and speed.timing else (),
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,

@@ -223,15 +223,13 @@ def task_sizes(task: Task | None, facts: TaskFacts | None) -> tuple[TaskSize, ..
 
 
 def _size(name: str, constants: dict[str, int | float | bool], facts: SizeFacts | None) -> TaskSize:
-    return TaskSize(
+    return TaskSize.of(
+        facts,
         size=name,
         constants=constants,
         inputs=tuple(map(spec_text, facts.inputs)) if facts else (),
         outputs=tuple(map(spec_text, facts.outputs)) if facts else (),
         weights=len(facts.weights) if facts else None,
-        compulsory_bytes=facts.compulsory_bytes if facts else None,
-        flops=facts.flops if facts else None,
-        eager_launches=facts.eager_launches if facts else None,
     )
 
 
@@ -260,8 +258,7 @@ def _baselines(attempts: Sequence[Attempt]) -> tuple[BaselineTime, ...]:
 
 def _test(generator: InputGenerator, attempts: tuple[Attempt, ...]) -> GeneratorView:
     caught = tuple(attempt.number for attempt in attempts if caught_by(attempt.evaluation) == generator.name)
-    names = ("name", "provider", "admitted", "reason", "plan")
-    return GeneratorView(**{name: getattr(generator, name) for name in names}, caught=caught)
+    return GeneratorView.of(generator, caught=caught)
 
 
 def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
@@ -286,17 +283,16 @@ def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None
     return LineageNode.of(
         attempt,
         attempt.evaluation,
+        speed,
+        roof,
         depth=depth,
         parent=parent.number if parent else None,
         move=finding.move if finding else None,
         step=step_name(attempt),
         changes=named_changes(attempt, parent),
         time_us=speed.time_us if speed else None,
-        origin=speed.origin if speed else None,
-        speedup=speed.speedup if speed else None,
         low=interval[0] if interval else None,
         high=interval[1] if interval else None,
-        dram_bytes=roof.dram_bytes if roof else None,
         dram_ratio=roof.dram_bytes / roof.compulsory_bytes if roof and roof.compulsory_bytes else None,
         delta=delta,
         delta_of=delta_of,
@@ -372,18 +368,8 @@ def _changes(
 
 def profile_metrics(profile: Profile) -> tuple[MetricChange, ...]:
     """The plan-wide metrics of one profile, without a parent."""
-    return tuple(
-        MetricChange(
-            name=metric.name,
-            unit=metric.unit,
-            origin=metric.origin.value,
-            before=None,
-            after=metric.value,
-            change=None,
-            named=False,
-        )
-        for metric in profile.metrics
-    )
+    metrics = _by_name(profile)
+    return _changes(metrics, (), metrics, {})
 
 
 def _by_name(profile: Profile | None) -> Mapping[str, Metric]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import DeviceError
+from kernelforge.profiling.counts import hot_spots
 from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Value, parse_table, rows_from_wire
 from kernelforge.profiling.ncu.profile import (
     PlannedLaunch,
@@ -15,7 +16,7 @@ from kernelforge.profiling.ncu.profile import (
     Weighted,
     bound,
     build_measured_profile,
-    hot_spots,
+    memory_counts,
     roll_up,
 )
 from kernelforge.records import DType, Origin, Profile, SizeFacts, TensorSpec
@@ -162,7 +163,7 @@ def test_hot_spots_are_the_candidates_lines_by_what_could_be_saved() -> None:
         spot("ATOMG.ADD R2, [R2.64]", 900, "/x/cub/block.cuh", sectors=20, ideal_sectors=20),
     )
     launch = LaunchRow("f", (1, 1, 1), (32, 1, 1), {"gpu__time_duration.sum": Value(1, NS)}, instructions)
-    spots = hot_spots([Weighted(launch, 2.0)], "candidate.cu")
+    spots = hot_spots(memory_counts([Weighted(launch, 2.0)], "candidate.cu"))
     assert [(s.source_line, s.opcode, s.space, s.access) for s in spots] == [
         (7, "STS", "shared", "store"),
         (5, "LDG.E.64", "global", "load"),
@@ -219,7 +220,7 @@ def test_a_report_reads_as_its_csv_does_with_every_instruction_at_its_address() 
     for name, value in captured.metrics.items():
         assert read.metrics[name].unit == value.unit, name
         assert read.metrics[name].value == pytest.approx(value.value, abs=0.006), name
-    spots = hot_spots([Weighted(read)])
+    spots = hot_spots(memory_counts([Weighted(read)]))
     # 32 threads of a warp read one bank: the sample is about that.
     assert [(spots[0].space, spots[0].access), spots[0].transactions // spots[0].ideal_transactions] == [
         ("shared", "load"), 32,
