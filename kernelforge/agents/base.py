@@ -10,6 +10,9 @@ from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
+BUILTIN = "builtin"
+"""The agents that need no model, no key and no network: they write and judge by rules."""
+
 
 @dataclass(frozen=True)
 class TaskContext:

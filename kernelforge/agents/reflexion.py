@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kernelforge.agents.base import TaskContext
+from kernelforge.agents.base import BUILTIN, TaskContext
 from kernelforge.agents.prompts import operator_families, reflexion_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError
@@ -86,7 +86,7 @@ class LLMReflexion:
 class BuiltinReflexion:
     """Writes down which of the Judge's proposals paid and which did not, with the numbers."""
 
-    name = "builtin"
+    name = BUILTIN
 
     def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
         family = operator_families(brief.graph)[0]

@@ -54,7 +54,7 @@ def mcp(
     from kernelforge.mcp import transport
     from kernelforge.mcp.service import Service
     from kernelforge.records import MeasureSettings
-    from kernelforge.run.config import cores
+    from kernelforge.run.runner import cores
     from kernelforge.tasks.suites import Catalogue
 
     token = transport.token_from_environment() if http is not None else None

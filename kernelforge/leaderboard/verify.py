@@ -46,7 +46,7 @@ from kernelforge.records import (
     content_hash,
 )
 from kernelforge.report.views.board import without_tests
-from kernelforge.run.submissions import EXTERNAL
+from kernelforge.run.runner import EXTERNAL
 from kernelforge.tasks.suites import Suite, list_suites, load_suite
 from kernelforge.version import __version__
 

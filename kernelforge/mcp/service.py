@@ -41,8 +41,7 @@ from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding,
 from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
-from kernelforge.run.budget import RunBudget
-from kernelforge.run.events import StopSignal
+from kernelforge.run.budget import RunBudget, StopSignal
 from kernelforge.run.submissions import Submission, SubmissionRun, external_config
 from kernelforge.run.task_loop import infrastructure_failure, make_task_context
 from kernelforge.store import Store

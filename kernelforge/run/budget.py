@@ -1,4 +1,4 @@
-"""Budgets of a run and of its tasks (evaluations, wall time, tokens, dollars), and an estimate before the run starts.
+"""Budgets of a run and of its tasks (evaluations, wall time, tokens, dollars), their estimate, and the stop signal.
 
 Budgets are looked at before each call of a model and before each evaluation. A call in flight is not cut off, so what
 is spent may pass a limit by less than one call for each call that was in flight.
@@ -25,8 +25,33 @@ from kernelforge.llm.providers import Providers
 from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.llm.spec import is_hosted
 from kernelforge.records import Attempt, Budget, Limits, Message, Operator, RunConfig, Usage
-from kernelforge.run.events import StopSignal, Totals
+from kernelforge.run.events import Totals
 from kernelforge.search import strategy_class
+
+
+class StopSignal:
+    """Asks a run to end: ``drain`` after the attempts in flight, ``abort`` at once.
+
+    Without a lock, so that a signal's handler may ask for it while the thread that it interrupts does so too.
+    """
+
+    def __init__(self) -> None:
+        self._draining = self._aborting = False
+
+    def drain(self) -> None:
+        self._draining = True
+
+    def abort(self) -> None:
+        self._draining = True
+        self._aborting = True
+
+    @property
+    def draining(self) -> bool:
+        return self._draining
+
+    @property
+    def aborting(self) -> bool:
+        return self._aborting
 
 
 class UsageAccount:

@@ -1,4 +1,4 @@
-"""Events of a run for observers, and the signal to stop it."""
+"""Events of a run for observers."""
 
 from __future__ import annotations
 
@@ -50,28 +50,3 @@ class Observer(Protocol):
     """Watches a run. Called from worker threads, one event at a time."""
 
     def on_event(self, event: Event) -> None: ...
-
-
-class StopSignal:
-    """Asks a run to end: ``drain`` after the attempts in flight, ``abort`` at once.
-
-    Without a lock, so that a signal's handler may ask for it while the thread that it interrupts does so too.
-    """
-
-    def __init__(self) -> None:
-        self._draining = self._aborting = False
-
-    def drain(self) -> None:
-        self._draining = True
-
-    def abort(self) -> None:
-        self._draining = True
-        self._aborting = True
-
-    @property
-    def draining(self) -> bool:
-        return self._draining
-
-    @property
-    def aborting(self) -> bool:
-        return self._aborting

@@ -11,12 +11,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 from pydantic import TypeAdapter
 
-from kernelforge.agents import BUILTIN, Coder, Judge, Tester, make_coder, make_judge, make_reflexion, make_tester
-from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
+from kernelforge.agents import BUILTIN, Coder, CoderRequest, Judge, JudgeRequest, TaskContext, Tester
+from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge, BuiltinTester
+from kernelforge.agents.llm_agents import LLMCoder, LLMJudge
+from kernelforge.agents.reflexion import BuiltinReflexion, LLMReflexion, Reflexion
+from kernelforge.agents.tester import LLMTester
 from kernelforge.errors import KernelForgeError
 from kernelforge.llm.base import Meter
 from kernelforge.llm.providers import Providers
@@ -226,10 +228,6 @@ def messages_of(draft: Draft) -> tuple[Message, ...]:
     return AgentReply.model_validate_json(draft.content).messages
 
 
-if TYPE_CHECKING:
-    from kernelforge.agents.reflexion import Reflexion
-
-
 @dataclass(frozen=True)
 class TaskAgents:
     """The agents of one task; their calls are charged to that task."""
@@ -251,3 +249,23 @@ class TaskAgents:
             tester=None if config.tester is None else make_tester(config.tester, providers, meter),
             reflexion=None if config.memory == "off" else make_reflexion(config.judge, providers, meter),
         )
+
+
+def make_coder(spec: str, providers: Providers, meter: Meter) -> Coder:
+    """A Coder by its specification, such as ``builtin`` or ``openai:MODEL``."""
+    return BuiltinCoder() if spec == BUILTIN else LLMCoder(spec, providers.answerer(spec, meter))
+
+
+def make_judge(spec: str, providers: Providers, meter: Meter) -> Judge:
+    """A Judge by its specification."""
+    return BuiltinJudge() if spec == BUILTIN else LLMJudge(spec, providers.answerer(spec, meter))
+
+
+def make_tester(spec: str, providers: Providers, meter: Meter) -> Tester:
+    """A Tester by its specification."""
+    return BuiltinTester() if spec == BUILTIN else LLMTester(spec, providers.answerer(spec, meter))
+
+
+def make_reflexion(spec: str, providers: Providers, meter: Meter) -> Reflexion:
+    """The writer of lessons by its specification."""
+    return BuiltinReflexion() if spec == BUILTIN else LLMReflexion(spec, providers.answerer(spec, meter))

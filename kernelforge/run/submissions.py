@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 
 from kernelforge.agents import BUILTIN
 from kernelforge.agents.acceptance import make_attempt
-from kernelforge.errors import UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import (
     Attempt,
@@ -24,7 +23,6 @@ from kernelforge.records import (
     Graph,
     Message,
     Operator,
-    Run,
     RunConfig,
     RunState,
     Task,
@@ -32,13 +30,9 @@ from kernelforge.records import (
     Verdict,
 )
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.run.config import new_run
+from kernelforge.run.runner import EXTERNAL, new_run
 from kernelforge.search.base import best_attempt
 from kernelforge.store import Store
-from kernelforge.utils.shell_hints import results_option, shell_command
-
-EXTERNAL = "external"
-"""What ``RunConfig.strategy`` says of such a run."""
 
 _MAX_NAME_CHARS = 40
 
@@ -82,19 +76,6 @@ def external_config(
         stop_after=None,
         allow_unconfined=allow_unconfined,
     )
-
-
-def refuse_external(run: Run, store: Store) -> None:
-    """
-    Raises:
-        UsageError: candidates of the run came from outside, so nothing here can go on with it.
-    """
-    if run.config.strategy == EXTERNAL:
-        see = shell_command("show", run.id, results=results_option(store.path.parent))
-        raise UsageError(
-            f"run {run.id} cannot be resumed: its candidates were submitted by {run.config.coder}; "
-            f"see it with `{see}`, and start a new session with `kernelforge mcp`"
-        )
 
 
 @dataclass(frozen=True)

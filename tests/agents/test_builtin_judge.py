@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from kernelforge.agents import JudgeRequest, check_agent, make_judge
+from kernelforge.agents import JudgeRequest
 from kernelforge.agents.builtin.advice import REMEDIES
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
@@ -16,6 +16,7 @@ from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
 from kernelforge.llm.providers import Providers
 from kernelforge.records import Attempt, Candidate, Diagnostic, Finding, LLMSettings, Profile, Usage, Verdict
+from kernelforge.run.proposals import make_judge
 from tests.agents import agent_setup as workbench
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 
@@ -139,7 +140,6 @@ def test_every_bottleneck_has_a_remedy_and_every_move_a_bottleneck() -> None:
 
 def test_the_judge_is_made_by_its_name() -> None:
     providers = Providers(LLMSettings())
-    check_agent("builtin", providers)
     assert isinstance(make_judge("builtin", providers, NoMeter()), BuiltinJudge)
 
 
@@ -192,4 +192,4 @@ def test_a_seed_that_fails_ends_the_task() -> None:
 @pytest.mark.parametrize("spec", ["", "gpt", "builtin:x", "exchange", "exchange:"])
 def test_an_unknown_provider_is_refused_with_what_there_is(spec: str) -> None:
     with pytest.raises(UsageError, match="exchange:FOLDER"):
-        check_agent(spec, Providers(LLMSettings()))
+        Providers(LLMSettings()).check(spec)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.agents import ProposedGenerator, make_tester, tester
+from kernelforge.agents import ProposedGenerator, tester
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
@@ -17,6 +17,7 @@ from kernelforge.hardware.specs import H100
 from kernelforge.llm.base import ASKS, Answer, Question
 from kernelforge.llm.providers import Providers
 from kernelforge.records import LLMSettings, Message, Usage
+from kernelforge.run.proposals import make_tester
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
 from tests.agents import agent_setup as workbench

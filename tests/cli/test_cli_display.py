@@ -28,7 +28,8 @@ from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietP
 from kernelforge.errors import UsageError
 from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress
-from kernelforge.run.events import Event, StopSignal, Totals
+from kernelforge.run.budget import StopSignal
+from kernelforge.run.events import Event, Totals
 from kernelforge.store import Store
 from tests.support.factories import not_compared
 from tests.support.recorded_run import HOSTILE, golden_attempts, make_run

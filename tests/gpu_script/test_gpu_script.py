@@ -21,7 +21,7 @@ from benchmarks.gpu_parts.report import Report, read_report
 from benchmarks.gpu_parts.samples import PLAIN, SAMPLES, SOFTMAX, SWISH
 from kernelforge.candidate import parse_reply
 from kernelforge.records import Metric, Origin, Profile
-from kernelforge.run.config import configure, new_run
+from kernelforge.run.runner import configure, new_run
 from kernelforge.tasks import load_suite, size_source
 from tests.gpu_script.software_machine import SoftwareMachine
 from tests.support.factories import TASK, make_attempt, make_candidate, measured, measured_evaluation

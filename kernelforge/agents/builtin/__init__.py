@@ -2,5 +2,6 @@
 
 from kernelforge.agents.builtin.coder import BuiltinCoder
 from kernelforge.agents.builtin.judge import BuiltinJudge
+from kernelforge.agents.builtin.tester import BuiltinTester
 
-__all__ = ["BuiltinCoder", "BuiltinJudge"]
+__all__ = ["BuiltinCoder", "BuiltinJudge", "BuiltinTester"]

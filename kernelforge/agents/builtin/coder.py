@@ -12,7 +12,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import NamedTuple
 
-from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
+from kernelforge.agents.base import BUILTIN, CoderReply, CoderRequest, TaskContext
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
@@ -22,13 +22,11 @@ from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
 from kernelforge.search.base import value
 
-NAME = "builtin"
-
 
 class BuiltinCoder:
     """Writes kernels without a model. Stateless: the sources of earlier attempts say which moves they have taken."""
 
-    name = NAME
+    name = BUILTIN
 
     def propose(self, request: CoderRequest) -> CoderReply:
         """A candidate for the request.

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kernelforge.agents.base import JudgeReply, JudgeRequest
+from kernelforge.agents.base import BUILTIN, JudgeReply, JudgeRequest
 from kernelforge.agents.builtin.advice import REMEDIES, advise
-from kernelforge.agents.builtin.coder import NAME, applicable_designs
+from kernelforge.agents.builtin.coder import applicable_designs
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
@@ -30,7 +30,7 @@ AT_FLOOR = 1.25
 class BuiltinJudge:
     """A Judge without a model."""
 
-    name = NAME
+    name = BUILTIN
 
     def find(self, request: JudgeRequest) -> Finding:
         """The one issue to fix, the ``rank``-th improvement, or a ``stop`` when nothing is left."""
@@ -122,7 +122,7 @@ def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:
 
 def _others_answer(history: Sequence[Attempt]) -> bool:
     """Whether a Coder other than the built-in one writes candidates for this task."""
-    return any(attempt.coder not in ("", NAME) for attempt in history)
+    return any(attempt.coder not in ("", BUILTIN) for attempt in history)
 
 
 def failed_moves(history: Sequence[Attempt]) -> set[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kernelforge.agents.base import ProposedGenerator, TaskContext, TesterReply
+from kernelforge.agents.base import BUILTIN, ProposedGenerator, TaskContext, TesterReply
 from kernelforge.agents.prompts import fenced, operator_families, tester_prompt
 from kernelforge.agents.tester import generator_page
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS
@@ -43,7 +43,7 @@ _BY_FAMILY: dict[str, tuple[str, ...]] = {
 class BuiltinTester:
     """Proposes by rules: no model, no key, no network."""
 
-    name = "builtin"
+    name = BUILTIN
 
     def propose(self, brief: TaskContext) -> TesterReply:
         """The fills of the task's operator families, the most telling family first."""

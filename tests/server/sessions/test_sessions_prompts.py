@@ -15,10 +15,9 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Operator, Reward, RunConfig, TaskFacts, Verdict
-from kernelforge.run.budget import RunBudget
-from kernelforge.run.config import new_run
-from kernelforge.run.events import StopSignal
+from kernelforge.run.budget import RunBudget, StopSignal
 from kernelforge.run.proposals import TaskAgents
+from kernelforge.run.runner import new_run
 from kernelforge.run.submissions import external_config
 from kernelforge.run.task_loop import TaskLoop, make_task_context
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
