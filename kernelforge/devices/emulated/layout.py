@@ -91,7 +91,12 @@ CTX_PEER_SHARED: Final = 472  # host address of the shared memory of the cluster
 CTX_PEER_STRIDE: Final = 480  # distance to that of the next CTA
 CTX_CLUSTER_ARRIVED: Final = 488  # 1: since it was cleared, a thread arrived at the cluster's barrier
 CTX_EXPLICIT_CLUSTER: Final = 496  # i32, 1: the launch or the kernel asks for clusters
-CTX_BYTES: Final = 512
+CTX_ASYNC: Final = 504  # record of the mbarriers and bulk copies of the cluster's first CTA
+CTX_ASYNC_STRIDE: Final = 512  # distance to that of the next CTA, or 0 where the kernel has none
+CTX_IMPATIENCE: Final = 520  # 0, or what waits at mbarriers do where nothing else continues: see cta_scheduler
+CTX_WAITS: Final = 528  # 1: since it was cleared, a warp stopped at an mbarrier
+CTX_COPIES_STRIDE: Final = 536  # distance between the asynchronous copies of two warps
+CTX_BYTES: Final = 640
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
@@ -114,6 +119,7 @@ W_TOGETHER: Final = 48  # moment of the last synchronisation of the whole warp, 
 W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_CLUSTER_ARRIVED: Final = 64  # lanes that arrived at the cluster's barrier in the present phase
 W_CLUSTER_PASSED: Final = 68  # lanes whose phase is complete and that have not waited for it yet
+W_WAIT_SITE: Final = 72  # memory record of the mbarrier that the warp waits at, plus one, or 0: i32
 W_HEADER: Final = 128
 CLUSTER_BARRIER: Final = 16
 """In place of a barrier's number: the barrier of the cluster."""
@@ -123,6 +129,7 @@ RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1
 RETURN_YIELD: Final = 2
 RETURN_POLL: Final = 3  # yields in a loop that only reads memory
+RETURN_WAIT: Final = 4  # the phase of an mbarrier is not complete
 
 # Slot of a resident CTA.
 SLOT_CTA: Final = 0  # linear id, or -1
@@ -152,6 +159,45 @@ COPY_TARGETS: Final = 192  # 32 x i64: host addresses
 COPY_DATA: Final = 448  # 32 x 16 bytes, read when the copy was issued
 COPY_ENTRY: Final = 960
 COPIES_BYTES: Final = COPIES_HEADER + COPIES_CAPACITY * COPY_ENTRY
+
+# An mbarrier: an i64 in shared memory. The layout is ours; hardware's is not documented.
+MBARRIER_PENDING: Final = 0  # arrivals that the phase still needs, 20 bits
+MBARRIER_EXPECTED: Final = 20  # arrivals that each phase needs, 20 bits
+MBARRIER_BYTES: Final = 40  # bytes that the phase still needs, plus MBARRIER_BIAS: 21 bits
+MBARRIER_PHASE: Final = 61  # parity of the phase
+MBARRIER_BIAS: Final = 1 << 20
+MBARRIER_MOST: Final = (1 << 20) - 1
+"""The largest count of arrivals, and of bytes in either direction (PTX ISA, *Contents of the mbarrier object*)."""
+MAX_SHARED_BYTES: Final = 232_448
+"""227 KiB, what one CTA may use on Hopper with the opt-in."""
+
+# Record of a CTA's mbarriers and of the bulk copies under way: those that complete at its mbarriers, and those that
+# its threads wait for by groups. Two rings of entries, each of one copy.
+ASYNC_ARRIVALS_FIRST: Final = 0  # oldest entry, i32
+ASYNC_ARRIVALS_END: Final = 4  # one after the newest, i32; a ring is entered modulo its capacity
+ASYNC_GROUPED_FIRST: Final = 8
+ASYNC_GROUPED_END: Final = 12
+ASYNC_GROUPS: Final = 64  # 1024 x i32: groups that each thread has committed
+ASYNC_BARRIERS: Final = ASYNC_GROUPS + 4 * 1024  # a bit for each 8 bytes of shared memory: there is an mbarrier
+ASYNC_CLEAR: Final = (ASYNC_BARRIERS + MAX_SHARED_BYTES // 64 + 63) // 64 * 64  # zero when a CTA starts
+ASYNC_CAPACITY: Final = 128
+TRANSFER_KIND: Final = 0  # i32, 0 for one that is complete
+TRANSFER_OPERATION: Final = 4  # of a reduction: as atomics are encoded, or -1 for a copy; i32
+TRANSFER_BARRIER: Final = 8  # host address of the mbarrier
+TRANSFER_TARGET: Final = 16  # host address
+TRANSFER_SOURCE: Final = 24  # host address
+TRANSFER_SIZE: Final = 32  # bytes
+TRANSFER_WARP: Final = 40  # i32
+TRANSFER_LANE: Final = 44  # i32
+TRANSFER_GROUP: Final = 48  # i32
+TRANSFER_SITE: Final = 52  # memory record for faults, i32
+TRANSFER_AT: Final = 56  # five i32: coordinates of a box
+TRANSFER_OFFSET: Final = 80  # of a box in its CTA's shared memory
+TRANSFER_MAP: Final = 88  # the tensor map, 128 bytes
+TRANSFER_ENTRY: Final = 256
+ASYNC_ARRIVALS: Final = ASYNC_CLEAR
+ASYNC_GROUPED: Final = ASYNC_ARRIVALS + ASYNC_CAPACITY * TRANSFER_ENTRY
+ASYNC_BYTES: Final = ASYNC_GROUPED + ASYNC_CAPACITY * TRANSFER_ENTRY
 
 # Memory-operation record: the last address pattern and what it costs.
 OP_LOW: Final = 0  # lowest allowed address of the reference lane
@@ -228,6 +274,11 @@ FAULT_GRID_DEADLOCK: Final = 13
 FAULT_CLUSTER_DEADLOCK: Final = 14
 FAULT_CLUSTER_BARRIER: Final = 15
 FAULT_PEER_ENDED: Final = 16
+FAULT_NO_MBARRIER: Final = 17
+FAULT_MBARRIER_COUNT: Final = 18
+FAULT_MBARRIER_BYTES: Final = 19
+FAULT_MBARRIER_BUSY: Final = 20
+FAULT_MBARRIER_DEADLOCK: Final = 21
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -246,6 +297,11 @@ FAULT_NAMES: Final = (
     "cluster_deadlock",
     "cluster_barrier_misuse",
     "peer_ended",
+    "no_mbarrier",
+    "mbarrier_count",
+    "mbarrier_bytes",
+    "mbarrier_busy",
+    "mbarrier_deadlock",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -63,6 +63,16 @@ class LaunchFault:
             "arrives twice, or waits without an arrival",
             "peer_ended": f"{access} at {self.address:#x}, in shared memory of another block of the cluster, which may "
             "have ended by then: no barrier of the cluster is between the access and that block's end",
+            "no_mbarrier": f"no mbarrier at offset {self.address:#x} of shared memory: no mbarrier.init came before, "
+            "or an mbarrier.inval did",
+            "mbarrier_count": f"the mbarrier at offset {self.address:#x} takes no such count: 1 to 1048575 at its "
+            "initialisation, then no more arrivals than its phase still needs",
+            "mbarrier_bytes": f"the mbarrier at offset {self.address:#x} takes no such transaction count: at most "
+            "1048575 bytes may be expected, or complete before they are expected",
+            "mbarrier_busy": f"mbarrier.inval at offset {self.address:#x} while copies are under way that complete at "
+            "it",
+            "mbarrier_deadlock": "wait for a phase of an mbarrier that nothing completes: no thread and no copy goes "
+            "on, too few arrive, or more bytes are expected than are copied",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",

@@ -307,13 +307,13 @@ def test_at_most_64_faults_are_kept_and_all_are_counted() -> None:
 def test_unsupported_instruction_is_refused_when_its_kernel_is_built() -> None:
     source = """extern "C" __global__ void good(int* y) { y[threadIdx.x] = 1; }
 extern "C" __global__ void bad(int* y) {
-  asm volatile("mbarrier.inval.shared.b64 [%0];" :: "r"(0));
+  asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(y));
   y[threadIdx.x] = 1;
 }"""
     device = cuda(source)
     y = np.zeros(32, np.int32)
     device.run(1, 32, y, kernel="good")
-    with pytest.raises(UnsupportedInstruction, match="mbarrier") as error:
+    with pytest.raises(UnsupportedInstruction, match="multimem") as error:
         device.run(1, 32, y, kernel="bad")
     assert error.value.source_line == 3
     assert error.value.ptx_line > 0

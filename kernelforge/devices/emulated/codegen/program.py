@@ -23,6 +23,7 @@ from kernelforge.devices.emulated.ptx.cfg import (
     Block,
     ControlFlowGraph,
     analyse,
+    begins_with_wait,
     is_barrier,
     is_cluster_wait,
     weak_topological_order,
@@ -58,6 +59,8 @@ class Program:
     block_costs: npt.NDArray[np.int64]
     copies: bool
     """It has asynchronous copies."""
+    asynchronous: bool
+    """It has mbarriers or bulk copies."""
     jit_seconds: float
     level: int
     """LLVM's level of optimisation."""
@@ -149,7 +152,11 @@ ret i32 %code
         e = self.e
         e.emit(f"b{block.index}:")
         e.begin_block(e.op("load i32, ptr %mask_now"))
-        self.count(block.index)
+        e.block = block.index
+        # A wait that is repeated counts once.
+        waits = begins_with_wait(block)
+        if not waits:
+            self.count(block.index)
         vote = self.pending_vote.get(block.index)
         if vote is not None:
             self.barrier_result(vote)
@@ -161,6 +168,8 @@ ret i32 %code
                 handler(e, i)
             except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
                 raise unsupported(i, f"unexpected operands ({error})") from error
+            if waits and i is block.instructions[0]:
+                self.count(block.index)
         self.terminate(block)
 
     def count(self, index: int) -> None:
@@ -410,6 +419,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         clear_bytes=e.state_bytes if undefined else e.header_bytes,
         block_costs=np.array([len(b.all()) for b in flow.blocks], dtype=np.int64),
         copies=e.copies,
+        asynchronous=e.asynchronous,
         jit_seconds=time.perf_counter() - start,
         level=level,
     )

@@ -59,10 +59,22 @@ ARG_SHADOW = 30
 ARG_SHADOW_STRIDE = 31  # per resident CTA
 ARG_MET = 32
 ARG_PHASES_ONLY = 33  # 1: CTAs of a cluster have no means to wait for one another but its barrier
+ARG_ROTATES = 34  # 1: lanes of one warp may have to take turns
+ARG_ASYNC = 35  # records of mbarriers and bulk copies
+ARG_ASYNC_STRIDE = 36  # per resident CTA, or 0 where the kernel has none
 ARG_COUNT = 40
 
 IDLE_SWEEPS = 64
 """Turns of all CTAs with nothing but polls of unchanged memory, after which no lane of any warp can continue."""
+
+PATIENT = 0
+ROTATING = 1
+EXPIRING = 2
+"""What waits at mbarriers do, as sweeps of all CTAs go by in which nothing continues: stop their warp; let its other
+lanes run first; end, as a ``try_wait`` may at any time, so that the thread sees that the phase is not complete."""
+SWEEPS_PER_IMPATIENCE = 64
+"""Such sweeps for each of the two: more than the groups of lanes of a warp. After both, the wait is a fault."""
+BACK_EDGES_OF_THE_IMPATIENT = 4
 
 END_COMPLETE = 0
 END_TIMEOUT = 1
@@ -131,6 +143,8 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         copies = _arg(args, ARG_COPIES)
         if copies:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
+    if _arg(args, ARG_ASYNC_STRIDE):
+        fill_bytes(_arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE), 0, lay.ASYNC_CLEAR)
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     store_i64(entry + lay.SLOT_CTA, cta)
     store_i64(entry + lay.SLOT_LIVE, warps)
@@ -167,6 +181,7 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     store_u32(ctx + lay.CTX_CLUSTER_CTARANK, rank)
     store_i64(ctx + lay.CTX_PEERS, entry - rank * lay.SLOT_BYTES)
     store_i64(ctx + lay.CTX_PEER_SHARED, shared - rank * _arg(args, ARG_SHARED_STRIDE))
+    store_i64(ctx + lay.CTX_ASYNC, _arg(args, ARG_ASYNC) + (slot - rank) * _arg(args, ARG_ASYNC_STRIDE))
     store_i64(ctx + lay.CTX_SHADOW, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     store_i64(ctx + lay.CTX_MET, _arg(args, ARG_MET) + slot * _arg(args, ARG_WARPS) * lay.MET_BYTES)
     # Patterns of shared accesses hold the host address of the CTA that ran before.
@@ -335,7 +350,10 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     spins = _arg(args, ARG_SPINS)
     function = _arg(args, ARG_FUNCTION)
     stride = _arg(args, ARG_LOCAL_STRIDE)
+    impatience = load_i64(ctx + lay.CTX_IMPATIENCE)
     budget = SPIN_BACK_EDGES_PER_TURN if spins else BACK_EDGES_PER_TURN
+    if impatience == EXPIRING:
+        budget = BACK_EDGES_OF_THE_IMPATIENT
     progress = False
     for warp in range(warps):
         if load_i32(status + 4 * warp) != READY:
@@ -361,17 +379,21 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 store_u32(status + 4 * warp, AT_BARRIER)
                 if load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:
                     pass_cluster_barrier(ctx, args, slot, warp)
-        if code != lay.RETURN_POLL:
+        if code == lay.RETURN_WAIT:
+            if impatience != PATIENT and _arg(args, ARG_ROTATES):
+                rotate_lanes(state, _arg(args, ARG_BLOCKS), 0)
+        elif code != lay.RETURN_POLL:
             store_i64(ctx + lay.CTX_PROGRESS, 1)
         if code == lay.RETURN_YIELD or code == lay.RETURN_POLL:
             yields = load_i64(ctx + lay.CTX_YIELDS) + 1
             store_i64(ctx + lay.CTX_YIELDS, yields)
-            if spins:
+            if spins or (impatience != PATIENT and _arg(args, ARG_ROTATES)):
                 rotate_lanes(state, _arg(args, ARG_BLOCKS), yields)
             code = must_end(ctx, True)
             if code != END_COMPLETE:
                 return end_launch(ctx, args, state, code)
     if release_barriers(ctx, args, slot):
+        store_i64(ctx + lay.CTX_PROGRESS, 1)
         return END_COMPLETE
     if not progress and load_i64(entry + lay.SLOT_LIVE) > 0:
         for warp in range(warps):
@@ -436,6 +458,7 @@ def release_cluster(ctx: int, args: int, slot: int) -> None:
                 return
     if arrived == 0:
         return
+    store_i64(ctx + lay.CTX_PROGRESS, 1)
     for other in range(first, first + cluster_size(args)):
         entry = slots + other * lay.SLOT_BYTES
         if load_i64(entry) < 0:
@@ -499,6 +522,33 @@ def report_polling(ctx: int, args: int) -> None:
                 return
 
 
+@native
+def report_waiting(ctx: int, args: int) -> None:
+    """Record that the resident CTAs wait for mbarriers that nothing completes, at the first warp that does."""
+    for slot in range(_arg(args, ARG_RESIDENT)):
+        if load_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES) < 0:
+            continue
+        enter_cta(ctx, args, slot)
+        for warp in range(_arg(args, ARG_WARPS)):
+            if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp)) != READY:
+                continue
+            state = _arg(args, ARG_STATE) + (slot * _arg(args, ARG_WARPS) + warp) * _arg(args, ARG_STATE_BYTES)
+            site = load_i32(state + lay.W_WAIT_SITE) - 1
+            if site >= 0:
+                store_u32(ctx + lay.CTX_WARP, warp)
+                mask = load_u32(state + lay.W_MASK)
+                lane_id = trailing_zeros(mask) if mask != 0 else 0
+                record_fault(ctx, lay.FAULT_MBARRIER_DEADLOCK, site, lane_id, 0, 8, lay.SHARED)
+                return
+
+
+@native
+def give_up(ctx: int, args: int) -> None:
+    """End the resident CTAs."""
+    for slot in range(_arg(args, ARG_RESIDENT)):
+        store_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES, -1)
+
+
 @exported("int64(int64, int64)")
 def run_ctas(ctx: int, args: int) -> int:
     """Run a range of CTAs to their end; returns END_COMPLETE or END_TIMEOUT."""
@@ -510,11 +560,14 @@ def run_ctas(ctx: int, args: int) -> int:
     spins = _arg(args, ARG_SPINS)
     turns = 0
     idle = 0
+    stalled = 0
+    store_i64(ctx + lay.CTX_IMPATIENCE, PATIENT)
     for slot in range(resident):
         store_i64(slots + slot * lay.SLOT_BYTES, -1)
     running = 0
     while True:
-        store_i64(ctx + lay.CTX_PROGRESS, 0)
+        swept = 0
+        store_i64(ctx + lay.CTX_WAITS, 0)
         yields = load_i64(ctx + lay.CTX_YIELDS)
         reported = 0
         for first in range(0, resident, size):
@@ -537,6 +590,7 @@ def run_ctas(ctx: int, args: int) -> int:
                 continue
             enter_cta(ctx, args, slot)
             while True:
+                store_i64(ctx + lay.CTX_PROGRESS, 0)
                 code = run_turn(ctx, args, slot)
                 if code != END_COMPLETE:
                     return code
@@ -545,7 +599,10 @@ def run_ctas(ctx: int, args: int) -> int:
                 code = must_end(ctx, turns % TURNS_PER_COUNT == 0)
                 if code != END_COMPLETE:
                     return end_launch(ctx, args, unfinished_warp(ctx, args, slot), code)
+                swept |= load_i64(ctx + lay.CTX_PROGRESS)
                 if load_i64(entry + lay.SLOT_LIVE) == 0 or (resident > 1 and spins) or blocked(args, slot):
+                    break
+                if load_i64(ctx + lay.CTX_PROGRESS) == 0:
                     break
             leave_cta(ctx, args, slot)
             if load_i64(entry + lay.SLOT_LIVE) == 0:
@@ -553,17 +610,36 @@ def run_ctas(ctx: int, args: int) -> int:
                 running -= 1
             if load_i64(ctx + lay.CTX_CLUSTER_ARRIVED):
                 store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 0)
+                store_i64(ctx + lay.CTX_PROGRESS, 0)
                 release_cluster(ctx, args, slot)
-        if running and load_i64(ctx + lay.CTX_PROGRESS) == 0 and load_i64(ctx + lay.CTX_YIELDS) == yields:
+                swept |= load_i64(ctx + lay.CTX_PROGRESS)
+        if swept:
+            stalled = 0
+            idle = 0
+            store_i64(ctx + lay.CTX_IMPATIENCE, PATIENT)
+        elif running == 0:
+            continue
+        elif stalled or load_i64(ctx + lay.CTX_WAITS):
+            stalled += 1
+            patience = ROTATING if stalled <= SWEEPS_PER_IMPATIENCE else EXPIRING
+            store_i64(ctx + lay.CTX_IMPATIENCE, patience)
+            if stalled > 2 * SWEEPS_PER_IMPATIENCE:
+                report_waiting(ctx, args)
+                give_up(ctx, args)
+                running = 0
+                stalled = 0
+                store_i64(ctx + lay.CTX_IMPATIENCE, PATIENT)
+        elif load_i64(ctx + lay.CTX_YIELDS) == yields:
             for slot in range(resident):
                 if load_i64(slots + slot * lay.SLOT_BYTES) >= 0:
                     enter_cta(ctx, args, slot)
                     if reported == 0:
                         report_stuck(ctx, args, slot, lay.FAULT_CLUSTER_DEADLOCK)
                     reported += 1
-                    store_i64(slots + slot * lay.SLOT_BYTES, -1)
+            give_up(ctx, args)
             running = 0
-        idle = 0 if load_i64(ctx + lay.CTX_PROGRESS) else idle + 1
+        else:
+            idle += 1
         if idle > IDLE_SWEEPS and _arg(args, ARG_COOPERATIVE):
             report_polling(ctx, args)
             return END_COMPLETE

@@ -99,6 +99,11 @@ class Launch:
         return lay.COPIES_BYTES if self.program.copies else 0
 
     @property
+    def async_stride(self) -> int:
+        """Size of one CTA's record of mbarriers and bulk copies."""
+        return lay.ASYNC_BYTES if self.program.asynchronous else 0
+
+    @property
     def shadow_bytes(self) -> int:
         """Size of the race checker's record of one CTA's shared memory."""
         return shadow_bytes(self.shared) if self.racecheck else 0
@@ -109,7 +114,7 @@ class Launch:
         if not self.program.flow.spins or self.racecheck:
             return size
         per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
-        per_cta = self.warps * per_warp + self.shared_stride
+        per_cta = self.warps * per_warp + self.shared_stride + self.async_stride
         most = max(1, RESIDENT_BYTES // max(per_cta, 1))
         if self.cooperative:
             if count > most:
@@ -226,6 +231,7 @@ class _Buffers:
         self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
         self.copies = _Area(warps * launch.copies_stride)
+        self.asynchronous = _Area(resident * launch.async_stride)
         self.shadow = _Area(resident * launch.shadow_bytes or 16)
         self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
@@ -342,6 +348,9 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_PEERS: int(buffers.slots.ctypes.data),
         lay.CTX_PEER_SHARED: buffers.shared.address,
         lay.CTX_PEER_STRIDE: launch.shared_stride,
+        lay.CTX_ASYNC: buffers.asynchronous.address,
+        lay.CTX_ASYNC_STRIDE: launch.async_stride,
+        lay.CTX_COPIES_STRIDE: launch.copies_stride,
         **windows(launch.variation),
     }
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
@@ -391,6 +400,9 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_COOPERATIVE: int(launch.cooperative),
         **{cta_scheduler.ARG_CLUSTER + axis: launch.cluster[axis] for axis in range(3)},
         cta_scheduler.ARG_PHASES_ONLY: int(program.flow.phases_only),
+        cta_scheduler.ARG_ROTATES: int(program.flow.rotates),
+        cta_scheduler.ARG_ASYNC: buffers.asynchronous.address,
+        cta_scheduler.ARG_ASYNC_STRIDE: launch.async_stride,
         cta_scheduler.ARG_SITES: len(program.sites),
         cta_scheduler.ARG_SHADOW: buffers.shadow.address,
         cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,

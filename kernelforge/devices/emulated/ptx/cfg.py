@@ -36,6 +36,16 @@ def is_barrier(instruction: Instruction) -> bool:
     return instruction.opcode in ("bar", "barrier") and not {"warp", "cluster"} & set(instruction.modifiers)
 
 
+def is_memory_wait(instruction: Instruction) -> bool:
+    """True for ``mbarrier.test_wait`` and ``mbarrier.try_wait``."""
+    return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
+
+
+def begins_with_wait(block: Block) -> bool:
+    """Whether a warp that waits at an mbarrier comes back to this block."""
+    return bool(block.instructions) and is_memory_wait(block.instructions[0])
+
+
 def is_cluster_wait(instruction: Instruction) -> bool:
     """True for ``barrier.cluster.wait``."""
     return instruction.opcode == "barrier" and {"cluster", "wait"} <= set(instruction.modifiers)
@@ -67,6 +77,8 @@ def has_destination(instruction: Instruction) -> bool:
     """True when the first operand is written."""
     if instruction.opcode in ("bar", "barrier"):
         return "red" in instruction.modifiers
+    if instruction.opcode == "mbarrier":
+        return instruction.modifiers[:1] not in (("init",), ("inval",), ("expect_tx",), ("complete_tx",))
     return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)
 
 
@@ -101,6 +113,8 @@ class ControlFlowGraph:
     definitions: dict[str, list[Instruction]]
     spins: bool
     """A loop's exit depends on memory that another thread may write: lanes and CTAs must take turns."""
+    rotates: bool
+    """Lanes of one warp may have to take turns."""
     phases_only: bool
     """CTAs of a cluster have no means to wait for one another but the cluster's barrier."""
     polls: set[int]
@@ -109,11 +123,13 @@ class ControlFlowGraph:
 
 
 def build_blocks(kernel: FlatKernel) -> list[Block]:
-    """Cut the body into blocks. Predicated barriers and traps become branches around them."""
+    """Cut the body into blocks. Predicated barriers, waits and traps become branches around them."""
     body: list[Instruction | Label] = []
     serial = 0
     for item in kernel.body:
-        special = isinstance(item, Instruction) and (is_barrier(item) or is_cluster_wait(item) or item.opcode == "trap")
+        special = isinstance(item, Instruction) and (
+            is_barrier(item) or is_cluster_wait(item) or is_memory_wait(item) or item.opcode == "trap"
+        )
         if isinstance(item, Instruction) and special and item.predicate is not None:
             serial += 1
             label = Label(f"@around{serial}")
@@ -134,9 +150,14 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
                 blocks.append(current)
             labels[item.name] = current.index
             continue
-        if current.terminator:
+        if current.terminator or (is_memory_wait(item) and current.instructions):
+            after_barrier = current.terminator is not None and is_barrier(current.terminator)
             current = Block(len(blocks))
             blocks.append(current)
+            if after_barrier and is_memory_wait(item):
+                # The first block after a barrier reads its result; the wait's block may be entered several times.
+                current = Block(len(blocks))
+                blocks.append(current)
         if item.opcode in ("bra", "brx", "ret", "exit", "trap") or is_barrier(item) or is_cluster_wait(item):
             current.terminator = item
         else:
@@ -260,23 +281,40 @@ def _spins(blocks: list[Block], loops: list[set[int]]) -> list[set[int]]:
             reads_memory = i.opcode == "ld" and not {"param", "const", "nc"} & set(i.modifiers)
             if i.opcode == "atom" or (reads_memory and (fenced or _SPIN_SOURCES & set(i.modifiers))):
                 tainted |= set(registers_of(i.operands[0]))
-        if not tainted:
-            continue
-        size = -1
-        while size != len(tainted):
-            size = len(tainted)
-            for i in instructions:
-                if has_destination(i):
-                    used = {r for op in i.operands[1:] for r in registers_of(op)}
-                    if used & tainted:
-                        tainted |= set(registers_of(i.operands[0]))
-        for b in loop:
-            term = blocks[b].terminator
-            leaves = any(s not in loop for s in blocks[b].successors)
-            if leaves and term is not None and term.predicate is not None and term.predicate.name in tainted:
-                spinning.append(loop)
-                break
+        if tainted and _leaves_on(blocks, loop, tainted):
+            spinning.append(loop)
     return spinning
+
+
+def _waiting_loops(blocks: list[Block], loops: list[set[int]]) -> list[set[int]]:
+    """The loops that leave when a wait at an mbarrier tells that a phase is complete."""
+    waiting: list[set[int]] = []
+    for loop in loops:
+        waits = [blocks[b].instructions[0] for b in loop if begins_with_wait(blocks[b])]
+        tainted = {r for i in waits for r in registers_of(i.operands[0])}
+        if tainted and _leaves_on(blocks, loop, tainted):
+            waiting.append(loop)
+    return waiting
+
+
+def _leaves_on(blocks: list[Block], loop: set[int], registers: set[str]) -> bool:
+    """Whether a branch out of a loop depends on some registers, or on what the loop computes of them."""
+    tainted = set(registers)
+    instructions = [i for b in loop for i in blocks[b].instructions]
+    size = -1
+    while size != len(tainted):
+        size = len(tainted)
+        for i in instructions:
+            if has_destination(i):
+                used = {r for op in i.operands[1:] for r in registers_of(op)}
+                if used & tainted:
+                    tainted |= set(registers_of(i.operands[0]))
+    for b in loop:
+        term = blocks[b].terminator
+        leaves = any(s not in loop for s in blocks[b].successors)
+        if leaves and term is not None and term.predicate is not None and term.predicate.name in tainted:
+            return True
+    return False
 
 
 def _phases_only(blocks: list[Block], spins: bool) -> bool:
@@ -314,7 +352,11 @@ def _polling_blocks(blocks: list[Block], loops: list[set[int]], live_in: list[in
                     entered |= live_in[s]
         clocks = any(s.startswith(("%clock", "%globaltimer")) for i in instructions for op in i.operands
                      for s in _specials(op))  # fmt: skip
-        if not clocks and not written & entered and all(i.opcode in _POLLING for i in instructions):
+        if (
+            not clocks
+            and not written & entered
+            and all(i.opcode in _POLLING or is_memory_wait(i) for i in instructions)
+        ):
             polling |= loop
     return polling
 
@@ -382,15 +424,22 @@ def post_dominators(blocks: list[Block]) -> list[int]:
     return result
 
 
+_OF_THE_MOMENT = frozenset({
+    "vote", "redux", "activemask", "match", "addc", "subc", "madc", "bar", "barrier", "mbarrier", "wgmma", "shfl",
+})  # fmt: skip
+"""Instructions whose results depend on which lanes run, or on other threads."""
+
+
 class _Uniformity:
     """Finds which registers may differ between lanes that run together."""
 
     def __init__(
         self, kernel: FlatKernel, blocks: list[Block], block_shape: tuple[int, int, int], live_in: list[int],
-        ids: dict[str, int], spins: bool,
+        ids: dict[str, int], rotates: bool,
     ) -> None:  # fmt: skip
         self.kernel, self.blocks, self.live_in, self.ids = kernel, blocks, live_in, ids
         x, y, _ = block_shape
+        self.block_x = x
         self.varying_specials = {"%laneid", "%lanemask_eq", "%lanemask_lt", "%lanemask_le", "%lanemask_gt",
                                  "%lanemask_ge", "%tid.x"}  # fmt: skip
         if x % 32:
@@ -410,13 +459,17 @@ class _Uniformity:
                         mask |= 1 << ids[r]
             self.masks.append(mask)
         self.names = {v: k for k, v in ids.items()}
-        self.spins = spins
+        self.rotates = rotates
         self.split: set[int] = set()
         self.divergent: set[int] = set()
 
     def varies(self, i: Instruction) -> bool:
         """True when the instruction gives lanes different values even from equal register sources."""
-        if i.opcode in ("atom", "shfl", "mma", "ldmatrix", "elect", "movmatrix"):
+        if i.opcode in ("atom", "mma", "ldmatrix", "elect", "movmatrix", "wgmma"):
+            return True
+        if i.opcode == "mbarrier" and i.modifiers[:1] in (("arrive",), ("arrive_drop",)):
+            return True
+        if i.opcode == "shfl" and not self.broadcasts(i):
             return True
         if i.opcode in ("addc", "subc", "madc") or "cc" in i.modifiers:
             return True  # the carry flag is not tracked as a register
@@ -434,6 +487,42 @@ class _Uniformity:
                 return True
         return any(s in self.varying_specials for op in i.operands[1:] for s in _specials(op))
 
+    def broadcasts(self, i: Instruction) -> bool:
+        """Whether a shuffle gives all lanes the value of one: ``shfl.sync.idx`` with constant operands."""
+        constants = (Imm(0x1F), Imm(0xFFFFFFFF), Imm(-1))
+        return (
+            i.predicate is None
+            and "idx" in i.modifiers
+            and isinstance(i.operands[0], Reg)
+            and isinstance(i.operands[2], Imm)
+            and i.operands[3] in constants[:1]
+            and i.operands[4] in constants[1:]
+        )
+
+    def aligned(self, i: Instruction) -> bool:
+        """Whether an instruction asks of ``%tid.x`` only what the lanes of a warp agree on: its warp."""
+        x = self.block_x
+        if x % 32 or i.opcode not in ("shr", "setp") or i.predicate is not None or len(i.operands) != 3:
+            return False
+        _, value, bound = i.operands
+        if not isinstance(bound, Imm) or not self.is_thread_index(value):
+            return False
+        if i.opcode == "shr":
+            return 5 <= bound.value < 32
+        last = {"lt": 0, "ge": 0, "lo": 0, "hs": 0, "gt": 31, "le": 31, "hi": 31, "ls": 31}
+        compare = i.modifiers[0]
+        return len(i.modifiers) == 2 and compare in last and bound.value >= 0 and bound.value % 32 == last[compare]
+
+    def is_thread_index(self, operand: Operand) -> bool:
+        for _ in range(8):
+            if operand == Special("%tid.x"):
+                return True
+            definitions = self.definitions.get(operand.name, []) if isinstance(operand, Reg) else []
+            if len(definitions) != 1 or definitions[0].opcode != "mov" or definitions[0].predicate is not None:
+                return False
+            operand = definitions[0].operands[1]
+        return False
+
     def invariant(self) -> set[str]:
         """Registers with one definition from parameters and launch constants: equal whenever they are computed."""
         result: set[str] = set()
@@ -448,7 +537,7 @@ class _Uniformity:
                     continue
                 if i.opcode in ("ld", "ldu") and "param" not in i.modifiers:
                     continue
-                if i.opcode in ("vote", "redux", "activemask", "match", "addc", "subc", "madc", "bar", "barrier"):
+                if i.opcode in _OF_THE_MOMENT:
                     continue
                 if any(s.startswith(("%clock", "%globaltimer")) for op in i.operands for s in _specials(op)):
                     continue
@@ -469,7 +558,7 @@ class _Uniformity:
         return seen
 
     def run(self) -> None:
-        if self.spins:
+        if self.rotates:
             fixed = self.invariant()
             self.varying = {r for r in self.definitions if r not in fixed}
         inherent = {r for r, d in self.definitions.items() if any(self.varies(i) for i in d)}
@@ -477,6 +566,8 @@ class _Uniformity:
         users: dict[str, set[str]] = {}
         for r, definitions in self.definitions.items():
             for i in definitions:
+                if (i.opcode == "shfl" and self.broadcasts(i)) or self.aligned(i):
+                    continue
                 for op in i.operands[1:]:
                     for s in registers_of(op):
                         users.setdefault(s, set()).add(r)
@@ -495,8 +586,24 @@ class _Uniformity:
                 break
             self.varying |= new
             pending = list(new)
-        if self.spins and self.divergent:
+        if self.rotates and self.divergent:
             self.split = set(range(len(self.blocks)))
+
+    def lanes_wait_for_lanes(self) -> bool:
+        """Whether lanes that wait at an mbarrier may need lanes of their warp that a branch sent elsewhere."""
+        post = post_dominators(self.blocks)
+        waits = arrivals = 0
+        for block in self.blocks:
+            waits |= begins_with_wait(block) << block.index
+            arrivals |= any(map(_arrives, block.instructions)) << block.index
+        for b in self.divergent:
+            starts = list(dict.fromkeys(self.blocks[b].successors))
+            for s in starts:
+                if self.reach(s, post[b]) & waits and any(
+                    self.reach(other, -1) & arrivals for other in starts if other != s
+                ):
+                    return True
+        return False
 
     def diverge(self, post: list[int]) -> set[str]:
         """Add the branches that became divergent; return registers that differ because of them."""
@@ -537,6 +644,13 @@ class _Uniformity:
         return result
 
 
+def _arrives(i: Instruction) -> bool:
+    """Whether an instruction may complete the phase of an mbarrier, now or later."""
+    if i.opcode == "mbarrier":
+        return i.modifiers[:1] in (("arrive",), ("arrive_drop",), ("complete_tx",))
+    return i.opcode in ("cp", "st", "red") and any(m.startswith("mbarrier") for m in i.modifiers)
+
+
 def _bits(mask: int) -> Iterator[int]:
     while mask:
         low = mask & -mask
@@ -554,6 +668,7 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     order, loops = weak_topological_order(blocks)
     spinning = _spins(blocks, loops)
     spins = bool(spinning)
+    spinning += _waiting_loops(blocks, loops)
     blocks = _reorder(blocks, order)
     position = {old: new for new, old in enumerate(order)}
     spinning = [{position[b] for b in loop} for loop in spinning]
@@ -561,9 +676,14 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     live_in, live_out = _liveness(blocks, ids)
     uniformity = _Uniformity(kernel, blocks, block_shape, live_in, ids, spins)
     uniformity.run()
+    rotates = spins or uniformity.lanes_wait_for_lanes()
+    if rotates and not spins:
+        uniformity = _Uniformity(kernel, blocks, block_shape, live_in, ids, True)
+        uniformity.run()
     return ControlFlowGraph(
         kernel, blocks, ids, live_in, live_out, uniformity.varying, uniformity.split, uniformity.divergent,
-        uniformity.definitions, spins, _phases_only(blocks, spins), _polling_blocks(blocks, spinning, live_in, ids),
+        uniformity.definitions, spins, rotates, _phases_only(blocks, spins),
+        _polling_blocks(blocks, spinning, live_in, ids),
     )  # fmt: skip
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kernelforge.devices.emulated.errors import EmulatorError
+from kernelforge.devices.emulated.layout import MAX_SHARED_BYTES
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.inline import FlatKernel
 from kernelforge.devices.emulated.ptx.parser import Instruction
 
 MAX_THREADS_PER_BLOCK = 1024
-MAX_SHARED_BYTES = 232_448
-"""227 KiB, what one CTA may use on Hopper with the opt-in."""
 MAX_CLUSTER = 8
 """CTAs of a cluster that every GPU with clusters runs (CUDA C++ Programming Guide, *Thread Block Clusters*)."""
 MAX_LOCAL_BYTES = 512 * 1024

@@ -9,6 +9,8 @@ from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
+from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
+from kernelforge.devices.emulated.runtime.transfers import copy_arrive, mbarrier_inval, mbarrier_wait
 from kernelforge.devices.emulated.runtime.warp import (
     GROUP_OPERATIONS,
     group_reduce,
@@ -28,6 +30,11 @@ EXPORTS = {
     "kf_copy_async": copy_async,
     "kf_copy_commit": copy_commit,
     "kf_copy_wait": copy_wait,
+    "kf_copy_arrive": copy_arrive,
+    "kf_mbarrier_init": mbarrier_init,
+    "kf_mbarrier_inval": mbarrier_inval,
+    "kf_mbarrier_change": mbarrier_change,
+    "kf_mbarrier_wait": mbarrier_wait,
     "kf_fault": fault_here,
     "kf_shuffle": shuffle,
     "kf_sync_lanes": sync_lanes,

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kernelforge.devices.emulated.codegen.emit import convert, floating, half, integer, matrix, memory, warp
+from kernelforge.devices.emulated.codegen.emit import (
+    convert,
+    copies,
+    floating,
+    half,
+    integer,
+    matrix,
+    mbarrier,
+    memory,
+    warp,
+)
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Instruction
@@ -32,6 +42,8 @@ HANDLERS: dict[str, Handler] = {
     **memory.HANDLERS,
     **warp.HANDLERS,
     **matrix.HANDLERS,
+    **mbarrier.HANDLERS,
+    **copies.HANDLERS,
 }
 for _opcode in half.HANDLERS.keys() | integer.HANDLERS.keys() & floating.HANDLERS.keys():
     HANDLERS[_opcode] = _by_type(_opcode)

@@ -100,6 +100,10 @@ class Emitter(IRBuilder):
         """Matrix products that the kernel computes."""
         self.copies = False
         """The kernel has asynchronous copies."""
+        self.asynchronous = False
+        """The kernel has mbarriers or bulk copies."""
+        self.block = 0
+        """Index of the basic block that is written."""
         self.slots: dict[str, int] = {}
         self.state_bytes = 0
         self.held = 0

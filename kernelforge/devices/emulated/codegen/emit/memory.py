@@ -1,4 +1,4 @@
-"""Loads, stores, atomics and asynchronous copies."""
+"""Loads, stores and atomics."""
 
 from __future__ import annotations
 
@@ -175,9 +175,9 @@ def _wide_lanes(e: Emitter, target: _Target) -> str:
     return e.resize(Value(text, True), 32, 64).text if target.narrow else text
 
 
-def memory_operand(e: Emitter, i: Instruction, operand: object) -> tuple[_Target, str]:
-    """A memory operand in the instruction's state space, and its base addresses as <32 x i64>."""
-    target = _Target(e, i, operand, state_space(i))
+def memory_operand(e: Emitter, i: Instruction, operand: object, space: int | None = None) -> tuple[_Target, str]:
+    """A memory operand, by default in the instruction's state space, and its base addresses as <32 x i64>."""
+    target = _Target(e, i, operand, state_space(i) if space is None else space)
     return target, _wide_lanes(e, target)
 
 
@@ -211,46 +211,6 @@ def _atomic(e: Emitter, i: Instruction) -> None:
         e.write(i, i.operands[0], e.get(3, bits), bits)
 
 
-def _copy(e: Emitter, i: Instruction) -> None:
-    """``cp.async``, its groups and its waits."""
-    m = i.modifiers
-    if m[:1] != ("async",):
-        raise unsupported(i)
-    if m[1:] in (("commit_group",), ("wait_group",), ("wait_all",)):
-        mask = e.op(f"zext i32 {e.active(i)} to i64")
-        if m[1] != "wait_group":
-            e.call("kf_copy_commit", "void", ("ptr", "%ctx"), ("i64", mask))
-        if m[1] != "commit_group":
-            pending = e.constant(i.operands[0]) if m[1] == "wait_group" else 0
-            if pending is None or pending < 0:
-                raise unsupported(i, "the number of groups must be a constant")
-            e.call("kf_copy_wait", "void", ("ptr", "%ctx"), ("i64", mask), ("i64", str(pending)))
-        return
-    if len(m) < 4 or m[1] not in ("ca", "cg") or not m[2].startswith("shared") or m[3] != "global":
-        raise unsupported(i)
-    size = e.constant(i.operands[2])
-    if size not in (4, 8, 16):
-        raise unsupported(i)
-    to, source = _Target(e, i, i.operands[0], lay.SHARED), _Target(e, i, i.operands[1], lay.GLOBAL)
-    e.copies = True
-    read = e.new_site(_site(i, source, size, lay.LOAD, vectored=True))
-    write = e.new_site(_site(i, to, size, lay.STORE, vectored=True))
-    e.put(0, _wide_lanes(e, to), 64)
-    e.put(1, _wide_lanes(e, source), 64)
-    amount = Value(str(size), False)
-    if len(i.operands) > 3:
-        operand = i.operands[3]
-        if isinstance(operand, Reg) and e.bits(operand.name) == 1:
-            raise unsupported(i, "ignore-src predicate")
-        amount = e.source(i, operand, 32)
-    e.put(2, e.spread(amount, 32), 32)
-    mask = e.op(f"zext i32 {e.active(i)} to i64")
-    e.call(
-        "kf_copy_async", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", write), ("ptr", "%area0"), ("ptr", "%area1"),
-        ("i64", mask), ("ptr", "%area2"),
-    )  # fmt: skip
-
-
 def _nothing(e: Emitter, i: Instruction) -> None:
     """Ordering and hints: warps run one at a time on coherent memory."""
 
@@ -261,7 +221,6 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "st": _store,
     "atom": _atomic,
     "red": _atomic,
-    "cp": _copy,
     "membar": _nothing,
     "fence": _nothing,
     "prefetch": _nothing,

@@ -1,0 +1,202 @@
+"""Transfers under way: what completes at an mbarrier, or by groups of bulk copies, and the waits that complete it.
+
+A transfer may complete at any time between its issue and the wait that covers it. Here it does so at that wait, and not
+before: a thread that does not wait reads poison, and one that changes the source too early changes what is copied.
+"""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    exported,
+    fill_bytes,
+    load_i32,
+    load_i64,
+    load_u32,
+    native,
+    store_i64,
+    store_u32,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.layout import HOST
+from kernelforge.devices.emulated.runtime.copies import arrive, drop_arrived, entry_of
+from kernelforge.devices.emulated.runtime.faults import record_fault
+from kernelforge.devices.emulated.runtime.mbarrier import (
+    ARRIVE,
+    barrier_lanes,
+    change_barrier,
+    check_barrier,
+    mark_barrier,
+    offset_of,
+    parity,
+    rank_of,
+    record_of,
+    site_of,
+)
+
+ARRIVAL = 1
+"""Kind of transfer: an arrival when the thread's earlier ``cp.async`` are complete."""
+
+
+@native
+def transfer_at(record: int, first: int, position: int) -> int:
+    """Address of an entry of one of a record's rings, which ``first`` selects."""
+    entries = lay.ASYNC_ARRIVALS if first == lay.ASYNC_ARRIVALS_FIRST else lay.ASYNC_GROUPED
+    return record + entries + position % lay.ASYNC_CAPACITY * lay.TRANSFER_ENTRY
+
+
+@native
+def drop_complete(record: int, first: int) -> None:
+    """Drop the oldest transfers of a ring that are complete."""
+    oldest = load_i32(record + first)
+    end = load_i32(record + first + 4)
+    while oldest < end and load_i32(transfer_at(record, first, oldest)) == 0:
+        oldest += 1
+    if oldest == end:
+        oldest = 0
+        end = 0
+    store_u32(record + first, oldest)
+    store_u32(record + first + 4, end)
+
+
+@native
+def new_transfer(ctx: int, record: int, first: int, kind: int, site: int, lane_id: int) -> int:
+    """Address of a new entry of a ring; a full ring completes its oldest one."""
+    if load_i32(record + first + 4) - load_i32(record + first) == lay.ASYNC_CAPACITY:
+        complete(ctx, transfer_at(record, first, load_i32(record + first)))
+        drop_complete(record, first)
+    end = load_i32(record + first + 4)
+    entry = transfer_at(record, first, end)
+    store_u32(record + first + 4, end + 1)
+    fill_bytes(entry, 0, lay.TRANSFER_ENTRY)
+    store_u32(entry + lay.TRANSFER_KIND, kind)
+    store_u32(entry + lay.TRANSFER_SITE, site)
+    store_u32(entry + lay.TRANSFER_WARP, load_i32(ctx + lay.CTX_WARP))
+    store_u32(entry + lay.TRANSFER_LANE, lane_id)
+    return entry
+
+
+@native
+def complete(ctx: int, entry: int) -> None:
+    """Do what a transfer does, and tell its mbarrier."""
+    kind = load_i32(entry + lay.TRANSFER_KIND)
+    store_u32(entry + lay.TRANSFER_KIND, 0)
+    if kind == ARRIVAL:
+        complete_copies(ctx, load_i32(entry + lay.TRANSFER_WARP), load_i32(entry + lay.TRANSFER_LANE))
+        site = load_i32(entry + lay.TRANSFER_SITE)
+        lane_id = load_i32(entry + lay.TRANSFER_LANE)
+        change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
+
+
+@native
+def complete_copies(ctx: int, warp: int, lane_id: int) -> None:
+    """Let all ``cp.async`` of one thread of the CTA arrive.
+
+    The race check leaves them out: they are ordered by the barrier whose phase they belong to.
+    """
+    copies = load_i64(ctx + lay.CTX_COPIES)
+    if copies == 0:
+        return
+    copies += (warp - load_i32(ctx + lay.CTX_WARP)) * load_i64(ctx + lay.CTX_COPIES_STRIDE)
+    mode = load_i64(ctx + lay.CTX_MODE)
+    store_i64(ctx + lay.CTX_MODE, mode & ~lay.MODE_RACECHECK)
+    for position in range(load_i32(copies + lay.COPIES_FIRST), load_i32(copies + lay.COPIES_END)):
+        entry = entry_of(copies, position)
+        due = load_u32(entry + lay.COPY_MASK) & (1 << lane_id)
+        if due != 0:
+            arrive(ctx, entry, due)
+    store_i64(ctx + lay.CTX_MODE, mode)
+    drop_arrived(copies)
+
+
+@native
+def complete_arrivals(ctx: int, host: int, phase: int) -> None:
+    """Complete the transfers that a barrier waits for, the oldest first, until its phase of one parity is complete."""
+    record = record_of(ctx, rank_of(ctx, host))
+    first = load_i32(record + lay.ASYNC_ARRIVALS_FIRST)
+    for position in range(first, load_i32(record + lay.ASYNC_ARRIVALS_END)):
+        if parity(load_i64(host)) != phase:
+            break
+        entry = transfer_at(record, lay.ASYNC_ARRIVALS_FIRST, position)
+        if load_i32(entry + lay.TRANSFER_KIND) != 0 and load_i64(entry + lay.TRANSFER_BARRIER) == host:
+            complete(ctx, entry)
+    drop_complete(record, lay.ASYNC_ARRIVALS_FIRST)
+
+
+@exported("int64(int64, int64, int64, int64, int64)")
+def mbarrier_wait(ctx: int, op: int, addresses: int, mask: int, phases: int) -> int:
+    """``mbarrier.test_wait`` and ``try_wait`` for the phases of some parities, i64 per lane.
+
+    Both stop the warp until the phases are complete: a thread may be as late as it likes. Returns -1 then, and
+    otherwise the lanes whose phase is complete. Where nothing else can continue, the wait ends without that.
+    """
+    good = barrier_lanes(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    state = load_i64(ctx + lay.CTX_STATE)
+    site = site_of(ctx, op)
+    passed = mask & ~good
+    while good != 0:
+        lane_id = trailing_zeros(good)
+        good &= good - 1
+        host = load_i64(scratch + HOST + 8 * lane_id)
+        if not check_barrier(ctx, site, lane_id, host):
+            passed |= 1 << lane_id
+            continue
+        phase = load_i64(phases + 8 * lane_id)
+        if parity(load_i64(host)) == phase:
+            complete_arrivals(ctx, host, phase)
+        if parity(load_i64(host)) != phase:
+            passed |= 1 << lane_id
+    if passed == mask:
+        store_u32(state + lay.W_WAIT_SITE, 0)
+        store_i64(ctx + lay.CTX_PROGRESS, 1)
+        return passed
+    store_u32(state + lay.W_WAIT_SITE, site + 1)
+    if load_i64(ctx + lay.CTX_IMPATIENCE) < 2:
+        store_i64(ctx + lay.CTX_WAITS, 1)
+        return -1
+    return passed
+
+
+@exported("void(int64, int64, int64, int64)")
+def mbarrier_inval(ctx: int, op: int, addresses: int, mask: int) -> None:
+    """``mbarrier.inval``: the memory holds no barrier any longer."""
+    good = barrier_lanes(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    site = site_of(ctx, op)
+    while good != 0:
+        lane_id = trailing_zeros(good)
+        good &= good - 1
+        host = load_i64(scratch + HOST + 8 * lane_id)
+        if not check_barrier(ctx, site, lane_id, host):
+            continue
+        record = record_of(ctx, rank_of(ctx, host))
+        for position in range(load_i32(record + lay.ASYNC_ARRIVALS_FIRST), load_i32(record + lay.ASYNC_ARRIVALS_END)):
+            entry = transfer_at(record, lay.ASYNC_ARRIVALS_FIRST, position)
+            if load_i32(entry + lay.TRANSFER_KIND) != 0 and load_i64(entry + lay.TRANSFER_BARRIER) == host:
+                record_fault(ctx, lay.FAULT_MBARRIER_BUSY, site, lane_id, offset_of(ctx, host), 8, lay.SHARED)
+                store_u32(entry + lay.TRANSFER_KIND, 0)
+        mark_barrier(ctx, host, False)
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def copy_arrive(ctx: int, op: int, addresses: int, mask: int, expected: int) -> None:
+    """``cp.async.mbarrier.arrive``: each thread arrives when its copies have; not ``expected``: one arrival more."""
+    good = barrier_lanes(ctx, op, addresses, mask)
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    site = site_of(ctx, op)
+    while good != 0:
+        lane_id = trailing_zeros(good)
+        good &= good - 1
+        host = load_i64(scratch + HOST + 8 * lane_id)
+        if not check_barrier(ctx, site, lane_id, host):
+            continue
+        if expected == 0:
+            word = load_i64(host)
+            if word & lay.MBARRIER_MOST == lay.MBARRIER_MOST:
+                record_fault(ctx, lay.FAULT_MBARRIER_COUNT, site, lane_id, offset_of(ctx, host), 8, lay.SHARED)
+                continue
+            store_i64(host, word + 1)
+        record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
+        entry = new_transfer(ctx, record, lay.ASYNC_ARRIVALS_FIRST, ARRIVAL, site, lane_id)
+        store_i64(entry + lay.TRANSFER_BARRIER, host)
