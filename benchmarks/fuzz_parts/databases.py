@@ -31,7 +31,7 @@ from kernelforge.run.proposals import AgentReply, messages_of
 from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Tokens
-from kernelforge.server.jobs.completion import completed_jobs
+from kernelforge.server.jobs.results import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow

@@ -128,7 +128,7 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
     Each job is scored alone: the completions of a group have no order.
     """
     from kernelforge.report.views.recomputed_rewards import rescored
-    from kernelforge.server.jobs.completion import completed_jobs
+    from kernelforge.server.jobs.results import completed_jobs
 
     completed = list(completed_jobs(results, None if run_id == "all" else run_id))
     _check_tasks({job.task for job in completed}, tasks)

@@ -145,12 +145,15 @@ class Components(_Answer):
     """Seconds of compiler, oracle and device that the original evaluation took."""
 
 
+FaultCode = Literal[
+    "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
+]
+
+
 class Fault(_Answer):
     """Reason for a missing score."""
 
-    code: Literal[
-        "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"
-    ]
+    code: FaultCode
     message: str
     retryable: bool = False
     """Whether the same job may succeed when it is submitted again."""

@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from kernelforge.client.models import Fault
 from kernelforge.errors import (
     ChildDied,
     ChildTimeout,
@@ -34,15 +35,6 @@ _LOG = logging.getLogger(__name__)
 
 class WorkerDied(KernelForgeError):
     """The worker process with the order ended. This says nothing about the candidate; another worker may try it."""
-
-
-class InfrastructureFailure(Record):
-    """Reason for which an order has no evaluation, other than the candidate."""
-
-    code: Literal["unsupported", "device", "oracle", "sandbox", "internal"]
-    message: str
-    retryable: bool
-    """Whether another try may succeed."""
 
 
 class EvaluationOrder(Record):
@@ -66,12 +58,12 @@ class Prepared(Record):
 
 
 class EvaluationReport(Record):
-    """Result of an order: an evaluation, or a failure. An evaluation with verdict ``INFRA`` becomes a failure."""
+    """Result of an order: an evaluation, or a fault. An evaluation with verdict ``INFRA`` becomes a fault."""
 
     order: str
     evaluation: Evaluation | None = None
     profile: Profile | None = None
-    trouble: InfrastructureFailure | None = None
+    trouble: Fault | None = None
     worker_seconds: float = 0.0
     """From the order's arrival at the worker to the report."""
 
@@ -181,37 +173,36 @@ class Engine(Protocol):
         ...
 
 
-def classify(error: Exception) -> InfrastructureFailure:
-    """The failure that an error stands for. An unexpected error is logged with its traceback."""
+def classify(error: Exception) -> Fault:
+    """The fault that an error stands for. An unexpected error is logged with its traceback."""
     message = str(error) or type(error).__name__
     match error:
         case UnsupportedError():
-            return InfrastructureFailure(code="unsupported", message=message, retryable=False)
+            return Fault(code="unsupported", message=message)
         case TaskError():
-            return InfrastructureFailure(code="oracle", message=message, retryable=False)
+            return Fault(code="oracle", message=message)
         case DeviceError():
-            return InfrastructureFailure(code="device", message=message, retryable=True)
+            return Fault(code="device", message=message, retryable=True)
         case ChildDied() | ChildTimeout() if "oracle child" in message:
-            return InfrastructureFailure(code="oracle", message=message, retryable=True)
+            return Fault(code="oracle", message=message, retryable=True)
         case SandboxError():
-            return InfrastructureFailure(code="sandbox", message=message, retryable=True)
+            return Fault(code="sandbox", message=message, retryable=True)
         case KernelForgeError():
-            return InfrastructureFailure(code="internal", message=message, retryable=False)
+            return Fault(code="internal", message=message)
     _LOG.error("an order failed with an unexpected error", exc_info=error)
     # A full disk or too many open files may be temporary; a bug is not.
     message = f"{type(error).__name__}: {message}"
-    return InfrastructureFailure(code="internal", message=message, retryable=isinstance(error, OSError))
+    return Fault(code="internal", message=message, retryable=isinstance(error, OSError))
 
 
 def make_report(order: str, evaluation: Evaluation, profile: Profile | None, seconds: float) -> EvaluationReport:
-    """The report of an evaluated order; verdict ``INFRA`` becomes a failure."""
+    """The report of an evaluated order; verdict ``INFRA`` becomes a fault."""
     if evaluation.verdict is not Verdict.INFRA:
         return EvaluationReport(order=order, evaluation=evaluation, profile=profile, worker_seconds=seconds)
-    # Impossible times are a failure of the device; all else is unsupported by it, now and later.
+    # Impossible times are a fault of the device; all else is unsupported by it, now and later.
     timing = evaluation.stage == "timing"
-    code: Literal["device", "unsupported"] = "device" if timing else "unsupported"
-    failure = InfrastructureFailure(code=code, message=evaluation.reason, retryable=timing)
-    return EvaluationReport(order=order, trouble=failure, worker_seconds=seconds)
+    fault = Fault(code="device" if timing else "unsupported", message=evaluation.reason, retryable=timing)
+    return EvaluationReport(order=order, trouble=fault, worker_seconds=seconds)
 
 
 _LENGTH = struct.Struct("<I")

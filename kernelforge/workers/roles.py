@@ -328,8 +328,8 @@ class DeviceWorker:
             except EvaluationCancelled:
                 raise
             except Exception as error:
-                failure = classify(error)
-                return EvaluationReport(order=order.id, trouble=failure, worker_seconds=time.perf_counter() - started)
+                seconds_used = time.perf_counter() - started
+                return EvaluationReport(order=order.id, trouble=classify(error), worker_seconds=seconds_used)
             if order.prepared:
                 made, before = evaluation.seconds, order.prepared
                 seconds = {part: made.get(part, 0.0) + before.get(part, 0.0) for part in {**made, **before}}

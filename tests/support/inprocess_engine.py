@@ -13,13 +13,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from kernelforge.client.models import JobRequest
+from kernelforge.client.models import Fault, JobRequest
 from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
     EvaluationOrder,
     EvaluationReport,
     Health,
-    InfrastructureFailure,
     Prepared,
     Slot,
     TaskContextData,
@@ -120,9 +119,7 @@ class InProcessEngine:
             if dies and self._tried[source] <= int(dies[1]):
                 raise WorkerDied("the worker ended with signal 9")
             if "TROUBLE" in source or ("ONCE" in source and self._tried[source] == 1):
-                trouble = InfrastructureFailure(
-                    code="device", message="the device is not well", retryable="ONCE" in source
-                )
+                trouble = Fault(code="device", message="the device is not well", retryable="ONCE" in source)
                 return EvaluationReport(order=order.id, trouble=trouble)
             verdict = Verdict.WRONG if "WRONG" in source else Verdict.OK
             profile = _profile(self._fingerprint.device) if order.profile and verdict is Verdict.OK else None

@@ -4,85 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Sequence
 from typing import NamedTuple
 
-from kernelforge.client.models import Job, JobStatus, RewardResult
-from kernelforge.errors import StoreError, UsageError
+from kernelforge.client.models import Fault, FaultCode, Job, JobStatus, RewardResult
+from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Verdict
-from kernelforge.server.base import DATABASE_NAME, utc_seconds
-from kernelforge.server.jobs.cache import Stored
-from kernelforge.server.jobs.job_store import SERVER, Batch, JobEnd, TaskEnd, TaskProgress
-from kernelforge.server.jobs.models import ActiveJob, EvaluationTask, Phase
-from kernelforge.server.jobs.results import FaultCode, failed
-from kernelforge.server.jobs.state import ServiceState
-from kernelforge.store.database import Database, as_text, readable
-from kernelforge.workers.base import EvaluationReport, InfrastructureFailure
-
-_PAGE = 500
-"""Jobs that are read at a time; a database may hold very many."""
-
-
-class EvaluatedJob(NamedTuple):
-    """A completed job with its evaluation, from which rewards can be recomputed."""
-
-    id: str
-    task: str
-    """``suite/name``."""
-    policy: str
-    reward: float | None
-    """As it was answered; None after an infrastructure failure."""
-    source: str | None
-    evaluation: Evaluation
-
-
-def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:
-    """Jobs that an evaluation answered, in the order of submission; only those of ``run_id`` if given.
-
-    Raises:
-        StoreError: ``server.db`` cannot be read.
-        UsageError: there is no database, or it holds no job of that run.
-    """
-    if not (folder / DATABASE_NAME).is_file():
-        raise UsageError(
-            f"no reward server has kept jobs in {folder}: start one with 'kernelforge serve', or name another folder "
-            "with --results"
-        )
-    database = Database(folder / DATABASE_NAME, SERVER, create=False, read_only=True)
-    try:
-        rows = database.tuples("SELECT DISTINCT run FROM jobs ORDER BY run")
-        with readable(database.path, "names of runs"):
-            runs = [as_text(run) for (run,) in rows]
-        if run_id is not None and run_id not in runs:
-            raise UsageError(f"{database.path} has no job of run '{run_id}'; it has: {', '.join(runs) or 'none'}")
-        after = -1
-        while True:
-            rows = database.tuples(
-                "SELECT jobs.seq, jobs.id, jobs.task, jobs.policy, jobs.result, works.source, works.evaluation "
-                "FROM jobs JOIN works ON works.id = jobs.work "
-                "WHERE jobs.seq > ? AND (? IS NULL OR jobs.run = ?) "
-                "AND json_extract(jobs.result, '$.verdict') IS NOT NULL AND works.evaluation IS NOT NULL "
-                "ORDER BY jobs.seq LIMIT ?",
-                (after, run_id, run_id, _PAGE),
-            )
-            for _, name, task, policy, result, source, evaluation in rows:
-                with readable(database.path, f"job {name}"):
-                    job = EvaluatedJob(
-                        as_text(name),
-                        as_text(task),
-                        as_text(policy),
-                        RewardResult.model_validate_json(result).reward,
-                        source,
-                        Evaluation.model_validate_json(evaluation),
-                    )
-                yield job
-            if len(rows) < _PAGE:
-                return
-            after = rows[-1][0]
-    finally:
-        database.close()
-
+from kernelforge.server.base import utc_seconds
+from kernelforge.server.jobs.job_store import Batch, JobEnd, TaskEnd, TaskProgress
+from kernelforge.server.jobs.results import Stored, failed
+from kernelforge.server.jobs.state import ActiveJob, EvaluationTask, Phase, ServiceState
+from kernelforge.workers.base import EvaluationReport
 
 _LOG = logging.getLogger(__name__)
 
@@ -124,9 +56,9 @@ class JobCompletion:
             end = job.ended(status, result, now)
             ended.append((job, end))
             batch.ended_jobs.append(
-                JobEnd(job.id, status.value, end.started_at, now, end.tries, None, result.model_dump_json())
+                JobEnd(job.id, status.value, end.started_at, now, end.tries, result.model_dump_json())
             )
-            batch.ended_of_runs.append((job.run, 1))
+            batch.ended_of_runs.append((job.accepted.run_id, 1))
             if forget_keys and job.key is not None:
                 job.forgotten = True
                 batch.forgotten_keys.append((job.caller, job.key, job.id))
@@ -137,7 +69,7 @@ class JobCompletion:
         for task in tasks.values():
             if not task.jobs:
                 if task.id in self._state.active.tasks and (task_end is None or task_end.id != task.id):
-                    batch.ended_tasks.append(TaskEnd(task.id, "dropped", now, None, None, None))
+                    batch.ended_tasks.append(TaskEnd(task.id, "dropped", now))
                 self._state.active.close(task)
         write = asyncio.create_task(self._write(batch, ended))
         for job, _ in ended:
@@ -195,9 +127,7 @@ class JobCompletion:
         if evaluation is not None and failure is None:
             failure = _mismatch(task, evaluation)
         if evaluation is None or failure is not None:
-            failure = failure or InfrastructureFailure(
-                code="internal", message="the engine reported nothing", retryable=False
-            )
+            failure = failure or Fault(code="internal", message="the engine reported nothing")
             self._state.counters["troubled"] += 1
             self._fail(task, failure, failure_code=failure.code)
             return
@@ -208,7 +138,7 @@ class JobCompletion:
         self._state.cache.put(task.key, stored)
         self._state.active.close(task)
         profile = None if report.profile is None else report.profile.model_dump_json()
-        end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile, None)
+        end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile)
         self.complete(
             [(job, JobStatus.FINISHED, stored.scored_by(job.policy).result) for job in list(task.jobs.values())], end
         )
@@ -216,13 +146,11 @@ class JobCompletion:
     def task_lost(self, task: EvaluationTask, message: str) -> None:
         """End a task that has cost too many workers."""
         self._state.counters["given_up"] += 1
-        self._fail(
-            task, InfrastructureFailure(code="internal", message=message, retryable=True), failure_code="worker_died"
-        )
+        self._fail(task, Fault(code="internal", message=message, retryable=True), failure_code="worker_died")
 
-    def _fail(self, task: EvaluationTask, failure: InfrastructureFailure, *, failure_code: FaultCode) -> None:
+    def _fail(self, task: EvaluationTask, failure: Fault, *, failure_code: FaultCode) -> None:
         self._state.active.close(task)
-        end = TaskEnd(task.id, "failed", utc_seconds(), None, None, failure.model_dump_json())
+        end = TaskEnd(task.id, "failed", utc_seconds(), trouble=failure.model_dump_json())
         ends: list[End] = []
         for job in task.jobs.values():
             result = failed(failure_code, failure.message, policy=job.policy, retryable=failure.retryable)
@@ -240,21 +168,21 @@ class JobCompletion:
                 await asyncio.sleep(_RETRY_S)
         for active, job in ended:
             state.active.remove(active)
-            state.active.run(active.run).ended += 1
+            state.active.run(job.run_id).ended += 1
             state.completed.put(job)
             state.watchers.ended(job)
         return [active for active, _ in ended]
 
 
-def _mismatch(task: EvaluationTask, evaluation: Evaluation) -> InfrastructureFailure | None:
-    """A failure if an evaluation is infrastructural or belongs to another task: it must not become a reward."""
+def _mismatch(task: EvaluationTask, evaluation: Evaluation) -> Fault | None:
+    """A fault if an evaluation is infrastructural or belongs to another task: it must not become a reward."""
     if evaluation.verdict is Verdict.INFRA:
-        return InfrastructureFailure(code="unsupported", message=evaluation.reason, retryable=False)
+        return Fault(code="unsupported", message=evaluation.reason)
     if evaluation.candidate != task.candidate_hash or evaluation.task != task.registered.digest:
         message = f"the engine answered for candidate {evaluation.candidate}; requested was {task.candidate_hash}"
-        return InfrastructureFailure(code="internal", message=message, retryable=True)
+        return Fault(code="internal", message=message, retryable=True)
     if evaluation.key != task.key:
         made = evaluation.fingerprint
         message = f"the evaluation ran on {made.device} ({made.gpu or made.arch}, {made.toolchain}), not as requested"
-        return InfrastructureFailure(code="internal", message=message, retryable=True)
+        return Fault(code="internal", message=message, retryable=True)
     return None

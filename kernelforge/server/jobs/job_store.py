@@ -1,29 +1,21 @@
-"""Jobs in the server's database: schema, writes in one thread, and recovery after a restart."""
+"""Jobs in the server's database: schema, and writes in one thread."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
-
-from kernelforge.client.models import JobStatus
 from kernelforge.errors import StoreError
-from kernelforge.records import Candidate, Fingerprint, evaluation_key
-from kernelforge.server.base import DATABASE_NAME, utc_seconds
-from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, EvaluationTask
-from kernelforge.server.jobs.requests import Registered, Registry
-from kernelforge.server.jobs.results import failed
-from kernelforge.store.database import Database, Schema, readable
+from kernelforge.server.base import DATABASE_NAME
+from kernelforge.store.database import Database, Schema
 
 _TABLES = """
 CREATE TABLE texts (
@@ -175,7 +167,6 @@ class JobEnd(NamedTuple):
     started_at: float | None
     finished_at: float
     tries: int
-    evaluated_at: float | None
     result: str
 
 
@@ -183,9 +174,9 @@ class TaskEnd(NamedTuple):
     id: int
     state: str
     finished_at: float
-    evaluation: str | None
-    profile: str | None
-    trouble: str | None
+    evaluation: str | None = None
+    profile: str | None = None
+    trouble: str | None = None
 
 
 class TaskProgress(NamedTuple):
@@ -357,9 +348,9 @@ class JobStore:
             )
         _many(
             execute,
-            "WITH ends(id, status, started_at, finished_at, tries, evaluated_at, result) AS (VALUES {rows}) "
+            "WITH ends(id, status, started_at, finished_at, tries, result) AS (VALUES {rows}) "
             "UPDATE jobs SET status = ends.status, started_at = ends.started_at, finished_at = ends.finished_at, "
-            "tries = ends.tries, evaluated_at = ends.evaluated_at, result = ends.result "
+            "tries = ends.tries, result = ends.result "
             "FROM ends WHERE jobs.id = ends.id AND jobs.status = 'queued'",
             gather("ended_jobs"),
         )
@@ -438,134 +429,3 @@ def _settle(outcomes: Sequence[tuple[asyncio.Future[None], Exception | None]]) -
             done.set_result(None)
         else:
             done.set_exception(error)
-
-
-class _TaskRow(NamedTuple):
-    id: int
-    task: str
-    task_digest: str
-    candidate: str
-    source: str
-    plan: str
-    choices: str
-    profiled: bool
-    tries: NonNegativeInt
-    deaths: NonNegativeInt
-    started_at: FiniteFloat | None
-
-
-class _JobRow(NamedTuple):
-    seq: int
-    id: str
-    caller: str
-    evaluation_task: int | None
-    task: str
-    run: str
-    policy: str
-    policy_version: int | None
-    priority: int
-    deadline_at: FiniteFloat | None
-    profile: bool
-    tag: str
-    submitted_at: FiniteFloat
-    key: str | None
-
-
-class _SettingsRow(NamedTuple):
-    run: str
-    weight: Annotated[FiniteFloat, Field(gt=0)]
-    min_policy_version: int | None
-    ended: NonNegativeInt
-
-
-_TASKS = (
-    "SELECT id, task, task_digest, candidate, source, plan, choices, profiled, tries, deaths, started_at "
-    "FROM works WHERE state = 'open' ORDER BY id"
-)
-_JOBS = (
-    "SELECT j.seq, j.id, j.caller, j.work, j.task, j.run, j.policy, j.policy_version, j.priority, j.deadline_at, "
-    "j.profile, j.tag, j.submitted_at, (SELECT key FROM keys WHERE keys.job = j.id) "
-    "FROM jobs j WHERE j.status = 'queued' ORDER BY j.seq"
-)
-_SETTINGS = "SELECT run, weight, min_policy_version, ended FROM runs"
-
-
-@dataclass
-class Restored:
-    """Next free numbers, and corrections of the database, after a restart."""
-
-    next_seq: int
-    next_task: int
-    batch: Batch = field(default_factory=Batch)
-
-
-def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, active: ActiveJobs) -> Restored:
-    """Load open tasks with their jobs, and the settings of runs, into an empty ``active``.
-
-    Evaluation keys are computed again: the device, its driver or the toolchain may have changed.
-
-    Raises:
-        StoreError: a row cannot be read; the database has not changed then.
-    """
-    for run in _rows(store, _SETTINGS, _SettingsRow, "the settings of run"):
-        state = active.run(run.run)
-        state.weight, state.min_policy_version, state.ended = run.weight, run.min_policy_version, run.ended
-    [(last_seq,)] = store.read("SELECT coalesce(max(seq), 0) FROM jobs")
-    [(last_task,)] = store.read("SELECT coalesce(max(id), 0) FROM works")
-    restored = Restored(last_seq + 1, last_task + 1)
-    tasks: dict[int, EvaluationTask] = {}
-    for row in _rows(store, _TASKS, _TaskRow, "open task"):
-        registered = registry.of_digest(row.task_digest)
-        if registered is None:
-            restored.batch.ended_tasks.append(TaskEnd(row.id, "failed", utc_seconds(), None, None, None))
-            continue
-        with readable(store.path, f"open task {row.id}"):
-            task = tasks[row.id] = _task(row, registered, fingerprint)
-        restored.batch.progress.append(
-            TaskProgress(task.id, task.key, task.profile, task.tries, task.deaths, task.started_at)
-        )
-    for waiting in _rows(store, _JOBS, _JobRow, "open job"):
-        if waiting.evaluation_task in tasks:
-            with readable(store.path, f"open job {waiting.id}"):
-                job = ActiveJob(**waiting._asdict() | {"evaluation_task": tasks[waiting.evaluation_task]})
-                job.snapshot()  # validates the values, whose types are right already
-            job.evaluation_task.profile = job.evaluation_task.profile or job.profile
-            active.add(job)
-        else:
-            restored.batch.ended_jobs.append(_not_offered(waiting))
-    for task in tasks.values():
-        if not task.jobs:
-            restored.batch.ended_tasks.append(TaskEnd(task.id, "dropped", utc_seconds(), None, None, None))
-    return restored
-
-
-Row = TypeVar("Row", bound=NamedTuple)
-
-
-def _rows(store: JobStore, sql: str, kind: type[Row], label: str) -> Iterator[Row]:
-    """Rows of a query with validated types, which SQLite does not enforce."""
-    adapter = TypeAdapter(kind)
-    for row in store.read(sql):
-        with readable(store.path, f"{label} {row[0]}"):
-            validated = adapter.validate_python(row)
-        yield validated
-
-
-def _task(row: _TaskRow, registered: Registered, fingerprint: Fingerprint) -> EvaluationTask:
-    return EvaluationTask(
-        id=row.id,
-        key=evaluation_key(row.candidate, row.task_digest, fingerprint),
-        registered=registered,
-        candidate=Candidate(source=row.source, plan=row.plan, choices=json.loads(row.choices)),
-        candidate_hash=row.candidate,
-        profile=row.profiled,
-        tries=row.tries,
-        deaths=row.deaths,
-        started_at=row.started_at,
-    )
-
-
-def _not_offered(row: _JobRow) -> JobEnd:
-    message = f"task {row.task} is no longer offered by this server; offer its suite and submit the job again"
-    result = failed("unsupported", message, policy=row.policy)
-    return JobEnd(row.id, JobStatus.FINISHED.value, None, utc_seconds(), 0, None, result.model_dump_json())

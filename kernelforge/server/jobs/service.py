@@ -7,27 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
 from kernelforge.agents.base import TaskContext
-from kernelforge.client.models import Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
+from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Task
 from kernelforge.server.base import Caller, Evaluated, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
-from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow, restore
-from kernelforge.server.jobs.models import ActiveJob, ActiveJobs, RunState
+from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
-from kernelforge.server.jobs.results import FaultCode, failed
+from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, failed
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.state import Deadlines, JobServiceSettings, JobWatchers, ServiceState
-from kernelforge.server.jobs.submission import Admission, Submission, not_stored, unknown_job
+from kernelforge.server.jobs.state import (
+    ActiveJob,
+    ActiveJobs,
+    Deadlines,
+    JobServiceSettings,
+    JobWatchers,
+    RunState,
+    ServiceState,
+    is_older,
+    restore,
+)
+from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.utils.file_locks import lock_path, run_lock
 from kernelforge.version import __version__
@@ -35,6 +43,8 @@ from kernelforge.workers.base import Engine, Health, WorkerDied
 
 _CACHED = 512
 _TRIES = 3
+_AT_A_TIME = 200
+"""Jobs that are ended in one step of the event loop."""
 
 
 class TaskContexts:
@@ -89,12 +99,6 @@ class TaskContexts:
         raise RequestRejected(
             503, "worker_died", f"{_TRIES} workers died of {task.suite}/{task.name}; see the log", retry_after_s=30.0
         )
-
-
-_LOG = logging.getLogger(__name__)
-
-_AT_A_TIME = 200
-"""Jobs that are ended in one step of the event loop."""
 
 
 class JobService:
@@ -158,16 +162,24 @@ class JobService:
     def _assemble(self, store: JobStore) -> Batch:
         """Make the parts of the service and restore its jobs. Returns corrections of the database."""
         settings, active = self.settings, self._active
-        state = self._state = ServiceState(settings, store, active, self._watchers, self.counters)
+        completed = CompletedJobs(store, settings.jobs_in_memory)
+        cache = EvaluationCache(store, settings.evaluations_in_memory)
+        state = self._state = ServiceState(settings, store, active, self._watchers, self.counters, completed, cache)
         self._completion = JobCompletion(state)
         self._scheduler = Scheduler(
             self._engine, self._completion, self.counters, worker_limit_s=settings.worker_limit_s
         )
         self._deadlines = Deadlines(self._expire, active.jobs.__contains__)
         restored = restore(store, self.registry, self._engine.fingerprint, active)
-        admission = Admission(state, self._engine, self._scheduler, restored, self._require_ready)
         self._submission = Submission(
-            state, self._parser, admission, self._scheduler, self._completion, self._deadlines
+            state,
+            self._parser,
+            self._engine,
+            self._scheduler,
+            self._completion,
+            self._deadlines,
+            restored,
+            self._require_ready,
         )
         self._retention = Retention(state)
         for run, run_state in active.runs.items():
@@ -434,7 +446,7 @@ class JobService:
         state = self._active.runs.get(run_id)
         jobs = [] if state is None else list(state.jobs.values())
         if older_than is not None:
-            jobs = [job for job in jobs if job.policy_version is not None and job.policy_version < older_than]
+            jobs = [job for job in jobs if is_older(job.accepted.policy_version, older_than)]
         return await self._cancel(jobs)
 
     async def _cancel(self, jobs: Sequence[ActiveJob]) -> list[str]:
@@ -491,8 +503,9 @@ class JobService:
         return self._run_status(run_id)
 
     async def _end_stale(self, state: RunState) -> None:
-        stale = [job for job in state.jobs.values() if state.stale(job.policy_version)]
-        message = f"the run requires policy_version {state.min_policy_version} or later"
+        oldest = state.min_policy_version
+        stale = [job for job in state.jobs.values() if is_older(job.accepted.policy_version, oldest)]
+        message = f"the run requires policy_version {oldest} or later"
         await self._end_all(stale, JobStatus.EXPIRED, "stale", message)
 
     def _run_status(self, name: str) -> RunStatus:

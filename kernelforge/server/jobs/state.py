@@ -1,23 +1,354 @@
-"""Shared parts of the job service: settings, state, watchers of jobs and deadlines."""
+"""State of the job service: active jobs with their evaluation tasks, recovery, watchers, deadlines and settings."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import heapq
+import json
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
-from kernelforge.client.models import Job
+from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
+
+from kernelforge.client.models import Job, JobStatus, RewardResult
+from kernelforge.records import Candidate, Fingerprint, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import utc_seconds
-from kernelforge.server.jobs.cache import CompletedJobs, EvaluationCache
-from kernelforge.server.jobs.job_store import JobStore
-from kernelforge.server.jobs.models import ActiveJobs
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, TaskEnd, TaskProgress
+from kernelforge.server.jobs.requests import Registered, Registry
+from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, failed
+from kernelforge.store.database import readable
+from kernelforge.workers.base import EvaluationOrder
 
 _LOG = logging.getLogger(__name__)
+
+
+class Charge(NamedTuple):
+    """Runs that were charged for a task, and how much each."""
+
+    runs: tuple[str, ...]
+    share: float
+
+
+Phase = Literal["queued", "preparing", "ready", "evaluating", "over"]
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ActiveJob:
+    """An accepted job that has not ended."""
+
+    accepted: Job
+    """As it was when it was accepted."""
+    seq: int
+    """Order of acceptance."""
+    caller: str
+    key: str | None
+    policy: str
+    deadline_at: float | None
+    profile: bool
+    evaluation_task: EvaluationTask
+    ending: bool = False
+    """True once its end is being committed. Set exactly once, by the caller that ends the job."""
+    end: asyncio.Task[list[ActiveJob]] | None = None
+    """Commits its end."""
+    holders: int = 0
+    """Open requests that wait for it; it is cancelled when the last of them is closed."""
+    kept: bool = False
+    """Whether a caller has its id to poll: then it is not cancelled when open requests are closed."""
+    forgotten: bool = False
+    """Whether its idempotency key was released."""
+
+    @property
+    def id(self) -> str:
+        return self.accepted.id
+
+    def snapshot(self) -> Job:
+        """The job as callers see it now."""
+        if self.evaluation_task.phase == "queued":
+            return self.accepted.model_copy(update={"tries": self.evaluation_task.tries})
+        return self._after_start(status=JobStatus.RUNNING)
+
+    def ended(self, status: JobStatus, result: RewardResult, now: float) -> Job:
+        """The job as callers see it after its end."""
+        return self._after_start(status=status, result=result, finished_at=now)
+
+    def _after_start(self, **changes: Any) -> Job:
+        """It started when a worker got its task; a job that joined later, when it joined."""
+        task = self.evaluation_task
+        started_at = None if task.started_at is None else max(task.started_at, self.accepted.submitted_at)
+        return self.accepted.model_copy(update={"started_at": started_at, "tries": task.tries, **changes})
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class EvaluationTask:
+    """One evaluation, shared by all jobs that wait for it."""
+
+    id: int
+    key: str
+    registered: Registered
+    candidate: Candidate
+    candidate_hash: str
+    profile: bool
+    jobs: dict[str, ActiveJob] = field(default_factory=dict)
+    phase: Phase = "queued"
+    tries: int = 0
+    """How often it was given to a worker."""
+    deaths: int = 0
+    """Workers that died while they had it."""
+    failures: int = 0
+    """Tries that ended in a retryable failure."""
+    started_at: float | None = None
+    seconds: float = 0.0
+    """Worker time used so far."""
+    prepared: dict[str, float] = field(default_factory=dict)
+    """Seconds spent on its preparation, by part."""
+    charge: Charge | None = None
+    """What its runs paid for it."""
+    call: asyncio.Task[None] | None = None
+    """The engine's call in progress."""
+    passed_over: int = 0
+    """How often a later task got a slot first, because its oracle was warm there."""
+
+    @property
+    def size(self) -> int:
+        """Characters of its candidate, an estimate of its memory."""
+        return len(self.candidate.source) + len(self.candidate.plan)
+
+    def order(self) -> EvaluationOrder:
+        return EvaluationOrder(
+            id=f"w{self.id}.{self.tries}",
+            task=self.registered.task,
+            candidate=self.candidate,
+            profile=self.profile,
+            prepared=self.prepared,
+        )
+
+    def positions(self) -> dict[str, tuple[int, int]]:
+        """Priority and age by run, for the fair queue."""
+        positions: dict[str, tuple[int, int]] = {}
+        for job in self.jobs.values():
+            run, priority = job.accepted.run_id, job.accepted.priority
+            old = positions.get(run)
+            if old is None or (-priority, job.seq) < (-old[0], old[1]):
+                positions[run] = (priority, job.seq)
+        return positions
+
+
+_MOST_RUNS = 10_000
+"""Runs in memory above which those without settings and jobs are forgotten."""
+
+
+@dataclass(slots=True)
+class RunState:
+    """A run: its settings, and its active jobs."""
+
+    weight: float = 1.0
+    min_policy_version: int | None = None
+    ended: int = 0
+    """Number of jobs that ended."""
+    jobs: dict[str, ActiveJob] = field(default_factory=dict)
+
+    @property
+    def forgettable(self) -> bool:
+        return not self.jobs and self.weight == 1.0 and self.min_policy_version is None
+
+
+def is_older(policy_version: int | None, oldest: int | None) -> bool:
+    """Whether a policy version is below the oldest one that is accepted."""
+    return policy_version is not None and oldest is not None and policy_version < oldest
+
+
+class ActiveJobs:
+    """Index of the active jobs and their evaluation tasks."""
+
+    def __init__(self) -> None:
+        self.jobs: dict[str, ActiveJob] = {}
+        self.tasks: dict[int, EvaluationTask] = {}
+        self.runs: dict[str, RunState] = {}
+        self.chars = 0
+        """Characters of the candidates of open tasks."""
+        self._by_key: dict[str, list[EvaluationTask]] = {}
+        self._forget_at = _MOST_RUNS
+
+    def run(self, name: str) -> RunState:
+        state = self.runs.get(name)
+        if state is None:
+            if len(self.runs) >= self._forget_at:
+                for idle in [run for run, state in self.runs.items() if state.forgettable][: _MOST_RUNS // 10]:
+                    del self.runs[idle]
+                # If none is idle, do not scan all runs again for every new one.
+                self._forget_at = max(len(self.runs) + _MOST_RUNS // 10, _MOST_RUNS)
+            state = self.runs[name] = RunState()
+        return state
+
+    def add(self, job: ActiveJob) -> None:
+        """Enter an accepted job, and its task if that is new."""
+        self.jobs[job.id] = job
+        self.run(job.accepted.run_id).jobs[job.id] = job
+        task = job.evaluation_task
+        task.jobs[job.id] = job
+        if task.id not in self.tasks:
+            self.tasks[task.id] = task
+            self.chars += task.size
+            self._by_key.setdefault(task.key, []).append(task)
+
+    def remove(self, job: ActiveJob) -> None:
+        """Remove a job that has ended."""
+        self.jobs.pop(job.id, None)
+        self.run(job.accepted.run_id).jobs.pop(job.id, None)
+
+    def close(self, task: EvaluationTask) -> None:
+        """Remove a task, so that no further job joins it."""
+        if self.tasks.pop(task.id, None) is None:
+            return
+        self.chars -= task.size
+        same_key = self._by_key[task.key]
+        same_key.remove(task)
+        if not same_key:
+            del self._by_key[task.key]
+
+    def joinable_task(self, key: str, *, profile: bool) -> EvaluationTask | None:
+        """A task that a job with this key may join. A task that is still queued can be given a profile."""
+        for task in self._by_key.get(key, ()):
+            if task.profile or not profile or (task.phase == "queued" and not task.tries):
+                return task
+        return None
+
+
+class _TaskRow(NamedTuple):
+    id: int
+    task: str
+    task_digest: str
+    candidate: str
+    source: str
+    plan: str
+    choices: str
+    profiled: bool
+    tries: NonNegativeInt
+    deaths: NonNegativeInt
+    started_at: FiniteFloat | None
+
+
+class _JobRow(NamedTuple):
+    seq: int
+    caller: str
+    evaluation_task: int | None
+    policy: str
+    deadline_at: FiniteFloat | None
+    profile: bool
+    key: str | None
+    id: str
+    task: str
+    run_id: str
+    policy_version: int | None
+    priority: int
+    tag: str
+    submitted_at: FiniteFloat
+
+
+class _SettingsRow(NamedTuple):
+    run: str
+    weight: Annotated[FiniteFloat, Field(gt=0)]
+    min_policy_version: int | None
+    ended: NonNegativeInt
+
+
+_TASKS = (
+    "SELECT id, task, task_digest, candidate, source, plan, choices, profiled, tries, deaths, started_at "
+    "FROM works WHERE state = 'open' ORDER BY id"
+)
+_JOBS = (
+    "SELECT seq, caller, work, policy, deadline_at, profile, (SELECT key FROM keys WHERE keys.job = jobs.id), "
+    "id, task, run, policy_version, priority, tag, submitted_at FROM jobs WHERE status = 'queued' ORDER BY seq"
+)
+_SETTINGS = "SELECT run, weight, min_policy_version, ended FROM runs"
+
+
+@dataclass
+class Restored:
+    """Next free numbers, and corrections of the database, after a restart."""
+
+    next_seq: int
+    next_task: int
+    batch: Batch = field(default_factory=Batch)
+
+
+def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, active: ActiveJobs) -> Restored:
+    """Load open tasks with their jobs, and the settings of runs, into an empty ``active``.
+
+    Evaluation keys are computed again: the device, its driver or the toolchain may have changed.
+
+    Raises:
+        StoreError: a row cannot be read; the database has not changed then.
+    """
+    for run in _rows(store, _SETTINGS, _SettingsRow, "the settings of run"):
+        state = active.run(run.run)
+        state.weight, state.min_policy_version, state.ended = run.weight, run.min_policy_version, run.ended
+    [(last_seq,)] = store.read("SELECT coalesce(max(seq), 0) FROM jobs")
+    [(last_task,)] = store.read("SELECT coalesce(max(id), 0) FROM works")
+    restored = Restored(last_seq + 1, last_task + 1)
+    tasks: dict[int, EvaluationTask] = {}
+    for row in _rows(store, _TASKS, _TaskRow, "open task"):
+        registered = registry.of_digest(row.task_digest)
+        if registered is None:
+            restored.batch.ended_tasks.append(TaskEnd(row.id, "failed", utc_seconds()))
+            continue
+        with readable(store.path, f"open task {row.id}"):
+            task = tasks[row.id] = _task(row, registered, fingerprint)
+        restored.batch.progress.append(
+            TaskProgress(task.id, task.key, task.profile, task.tries, task.deaths, task.started_at)
+        )
+    for waiting in _rows(store, _JOBS, _JobRow, "open job"):
+        if waiting.evaluation_task in tasks:
+            with readable(store.path, f"open job {waiting.id}"):
+                fields = waiting._asdict() | {"evaluation_task": tasks[waiting.evaluation_task]}
+                accepted = {name: fields.pop(name) for name in Job.model_fields if name in fields}
+                job = ActiveJob(Job(status=JobStatus.QUEUED, **accepted), **fields)
+            job.evaluation_task.profile = job.evaluation_task.profile or job.profile
+            active.add(job)
+        else:
+            restored.batch.ended_jobs.append(_not_offered(waiting))
+    for task in tasks.values():
+        if not task.jobs:
+            restored.batch.ended_tasks.append(TaskEnd(task.id, "dropped", utc_seconds()))
+    return restored
+
+
+Row = TypeVar("Row", bound=NamedTuple)
+
+
+def _rows(store: JobStore, sql: str, kind: type[Row], label: str) -> Iterator[Row]:
+    """Rows of a query with validated types, which SQLite does not enforce."""
+    adapter = TypeAdapter(kind)
+    for row in store.read(sql):
+        with readable(store.path, f"{label} {row[0]}"):
+            validated = adapter.validate_python(row)
+        yield validated
+
+
+def _task(row: _TaskRow, registered: Registered, fingerprint: Fingerprint) -> EvaluationTask:
+    return EvaluationTask(
+        id=row.id,
+        key=evaluation_key(row.candidate, row.task_digest, fingerprint),
+        registered=registered,
+        candidate=Candidate(source=row.source, plan=row.plan, choices=json.loads(row.choices)),
+        candidate_hash=row.candidate,
+        profile=row.profiled,
+        tries=row.tries,
+        deaths=row.deaths,
+        started_at=row.started_at,
+    )
+
+
+def _not_offered(row: _JobRow) -> JobEnd:
+    message = f"task {row.task} is no longer offered by this server; offer its suite and submit the job again"
+    result = failed("unsupported", message, policy=row.policy)
+    return JobEnd(row.id, JobStatus.FINISHED.value, None, utc_seconds(), 0, result.model_dump_json())
+
 
 _FIRST_COMPACTION = 1_000
 
@@ -145,25 +476,15 @@ class JobServiceSettings:
     """Parsed completions that are cached, by their hash."""
 
 
+@dataclass(frozen=True)
 class ServiceState:
-    """State that the parts of the job service share.
+    """State that the parts of the job service share."""
 
-    Args:
-        active: jobs that have not ended, and their evaluation tasks.
-    """
-
-    def __init__(
-        self,
-        settings: JobServiceSettings,
-        store: JobStore,
-        active: ActiveJobs,
-        watchers: JobWatchers,
-        counters: Counter[str],
-    ) -> None:
-        self.settings = settings
-        self.store = store
-        self.active = active
-        self.watchers = watchers
-        self.counters = counters
-        self.completed = CompletedJobs(store, settings.jobs_in_memory)
-        self.cache = EvaluationCache(store, settings.evaluations_in_memory)
+    settings: JobServiceSettings
+    store: JobStore
+    active: ActiveJobs
+    """Jobs that have not ended, and their evaluation tasks."""
+    watchers: JobWatchers
+    counters: Counter[str]
+    completed: CompletedJobs
+    cache: EvaluationCache

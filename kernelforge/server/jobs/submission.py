@@ -15,23 +15,30 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from typing import Any
 
 from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult
 from kernelforge.errors import StoreError
-from kernelforge.records import Candidate, Fingerprint
+from kernelforge.records import Candidate
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
-from kernelforge.server.jobs.cache import Stored, with_cache_age
 from kernelforge.server.jobs.completion import JobCompletion
-from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText, Restored
-from kernelforge.server.jobs.models import ActiveJob, EvaluationTask
+from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in
-from kernelforge.server.jobs.results import failed, without_candidate
+from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.state import Deadlines, ServiceState
+from kernelforge.server.jobs.state import ActiveJob, Deadlines, EvaluationTask, Restored, ServiceState, is_older
 from kernelforge.workers.base import Engine
 
+_LOG = logging.getLogger(__name__)
+
 _MAX_RETRY_AFTER_S = 60.0
+_MAX_STEP_S = 0.005
+"""Longest time that one batch occupies the event loop before other requests get their turn."""
 _ID_BYTES = 8
+
+Outcome = Job | ActiveJob | RequestRejected
 
 
 @dataclass(slots=True)
@@ -63,8 +70,8 @@ class Accepted:
         return [*self.active, *self.ended]
 
 
-class Admission:
-    """Decides whether requests are answered, joined, queued or refused.
+class Submission:
+    """Accepts requests: each becomes a committed job or a refusal.
 
     Args:
         restored: the first free numbers of jobs and evaluation tasks.
@@ -74,25 +81,129 @@ class Admission:
     def __init__(
         self,
         state: ServiceState,
+        parser: RequestParser,
         engine: Engine,
         scheduler: Scheduler,
+        completion: JobCompletion,
+        deadlines: Deadlines,
         restored: Restored,
         require_ready: Callable[[], None],
     ) -> None:
-        self.require_ready = require_ready
         self._state = state
+        self._parser = parser
         self._engine = engine
         self._scheduler = scheduler
-        self._ids = _Ids()
-        self._next_seq = restored.next_seq
-        self._next_task = restored.next_task
+        self._completion = completion
+        self._deadlines = deadlines
+        self._require_ready = require_ready
+        self._new_seq = partial(next, count(restored.next_seq))
+        self._new_task = partial(next, count(restored.next_task))
+        self._random = b""
+        self._pending_keys: dict[tuple[str, str], tuple[str, str]] = {}
+        """Idempotency keys being committed."""
+        self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
+        """Jobs being committed, with their commits."""
 
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """The engine's."""
-        return self._engine.fingerprint
+    def is_pending(self, job_id: str) -> bool:
+        """Whether a job is not committed yet; it is hidden from callers until then."""
+        return job_id in self._pending_jobs
 
-    def accept(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
+    async def submit(
+        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None
+    ) -> list[Job | RequestRejected]:
+        """The job of each request, or its refusal, once all are committed."""
+        outcomes: list[tuple[Outcome, asyncio.Future[None] | None]] = []
+        parsed: list[ParsedRequest | RequestRejected] = []
+        since = time.monotonic()
+        for index, request in enumerate(requests):
+            try:
+                parsed.append(await self._parse(request, caller, None if keys is None else keys[index]))
+            except RequestRejected as refusal:
+                parsed.append(refusal)
+            if index == len(requests) - 1 or time.monotonic() - since > _MAX_STEP_S:
+                outcomes += self._decide_all(parsed)
+                parsed = []
+                if index < len(requests) - 1:
+                    await asyncio.sleep(0)
+                since = time.monotonic()
+        return [await self._answer(outcome, commit) for outcome, commit in outcomes]
+
+    def _decide_all(
+        self, parsed: Sequence[ParsedRequest | RequestRejected]
+    ) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
+        """Decide and start the commit without yielding to the event loop, so that no task can change in between."""
+        accepted = Accepted()
+        outcomes: list[Outcome] = []
+        for item in parsed:
+            try:
+                outcomes.append(item if isinstance(item, RequestRejected) else self._decide(item, accepted))
+            except RequestRejected as refusal:
+                outcomes.append(refusal)
+            except StoreError as error:
+                outcomes.append(not_stored(error))
+            except BaseException:  # undo the jobs entered before a bug, which would have no rows
+                self._undo(accepted)
+                raise
+        if accepted.batch:
+            self._commit(accepted)
+        return [(outcome, self._commit_of(outcome)) for outcome in outcomes]
+
+    def _commit_of(self, outcome: Outcome) -> asyncio.Future[None] | None:
+        pending = None if isinstance(outcome, RequestRejected) else self._pending_jobs.get(outcome.id)
+        return None if pending is None else pending[0]
+
+    async def _parse(self, request: JobRequest, caller: Caller, key: str | None) -> ParsedRequest:
+        self._require_ready()
+        policy = self._parser.policy(request)
+        completion, candidate = await self._parser.parse(request, self._engine.fingerprint)
+        request_hash = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
+        parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
+        try:
+            if self._needs_candidate(parsed):
+                parsed.candidate = await self._parser.candidate(request)
+        except StoreError as error:
+            raise not_stored(error) from error
+        return parsed
+
+    def _decide(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
+        self._require_ready()
+        if parsed.key is not None:
+            owned_key = (parsed.caller.name, parsed.key)
+            earlier = (
+                into.keys.get(owned_key) or self._pending_keys.get(owned_key) or self._state.completed.keyed(*owned_key)
+            )
+            if earlier is not None and not self._is_forgotten(earlier[0]):
+                job_id, request_hash = earlier
+                if request_hash != parsed.request_hash:
+                    raise RequestRejected(
+                        409,
+                        "key_reused",
+                        f"idempotency key {parsed.key} came with another request before; use a new one",
+                    )
+                return self._active_or_ended(job_id, into)
+        return self._accept(parsed, into)
+
+    def _is_forgotten(self, job_id: str) -> bool:
+        active = self._state.active.jobs.get(job_id)
+        return active is not None and active.forgotten
+
+    def _active_or_ended(self, job_id: str, into: Accepted) -> Job | ActiveJob:
+        active = self._state.active.jobs.get(job_id)
+        if active is not None:
+            return active
+        for job in into.ended:
+            if job.id == job_id:
+                return job
+        pending = self._pending_jobs.get(job_id)
+        return pending[1] if pending is not None else self._completed(job_id)
+
+    def _completed(self, job_id: str) -> Job:
+        job = self._state.completed.get(job_id)
+        if job is None:
+            raise unknown_job(job_id)
+        return job
+
+    def _accept(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
         """The job of a request: answered from the cache, joined to an evaluation in progress, or queued.
 
         Raises:
@@ -100,7 +211,7 @@ class Admission:
         """
         now = utc_seconds()
         run = self._state.active.run(parsed.request.run_id)
-        if run.stale(parsed.request.policy_version):
+        if is_older(parsed.request.policy_version, run.min_policy_version):
             message = f"policy_version {parsed.request.policy_version} is below the run's {run.min_policy_version}"
             result = failed("stale", message, policy=parsed.policy)
             return self._ended(parsed, into, now, None, JobStatus.EXPIRED, result, result.model_dump_json())
@@ -124,7 +235,7 @@ class Admission:
         completion = parsed.completion
         assert completion.fault is not None
         evaluation = without_candidate(
-            completion.candidate, completion.registered.digest, self.fingerprint, completion.fault
+            completion.candidate, completion.registered.digest, self._engine.fingerprint, completion.fault
         )
         row = NewTask(
             id=self._new_task(),
@@ -155,7 +266,7 @@ class Admission:
         age = limit if request.max_age_s is None else min(request.max_age_s, limit)
         return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None
 
-    def needs_candidate(self, parsed: ParsedRequest) -> bool:
+    def _needs_candidate(self, parsed: ParsedRequest) -> bool:
         """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache."""
         completion = parsed.completion
         if parsed.candidate is not None or completion.fault is not None:
@@ -212,26 +323,20 @@ class Admission:
         else:
             self._state.counters["joined"] += 1
             task.profile = task.profile or request.profile
-        job = ActiveJob(
+        active = ActiveJob(
+            self._job(parsed, now),
             seq=self._new_seq(),
-            id=self._ids.new(now),
             caller=parsed.caller.name,
             key=parsed.key,
-            task=completion.registered.name,
-            run=request.run_id,
             policy=parsed.policy,
-            policy_version=request.policy_version,
-            priority=request.priority,
             deadline_at=None if request.deadline_s is None else now + request.deadline_s,
             profile=request.profile,
-            tag=request.tag,
-            submitted_at=now,
             evaluation_task=task,
         )
-        self._state.active.add(job)
-        into.active.append(job)
-        self._write(parsed, into, job.seq, job.id, now, task.id, job.deadline_at)
-        return job
+        self._state.active.add(active)
+        into.active.append(active)
+        self._write(parsed, into, active.seq, active.accepted, task.id, active.deadline_at)
+        return active
 
     def _ended(
         self,
@@ -245,9 +350,16 @@ class Admission:
         *,
         evaluated_at: float | None = None,
     ) -> Job:
+        job = self._job(parsed, now, status=status, finished_at=now, result=result)
+        into.ended.append(job)
+        into.batch.ended_of_runs.append((job.run_id, 1))
+        self._write(parsed, into, self._new_seq(), job, task_id, None, text, evaluated_at)
+        return job
+
+    def _job(self, parsed: ParsedRequest, now: float, status: JobStatus = JobStatus.QUEUED, **end: Any) -> Job:
         request = parsed.request
-        job = Job(
-            id=self._ids.new(now),
+        return Job(
+            id=self._new_id(now),
             status=status,
             task=parsed.completion.registered.name,
             run_id=request.run_id,
@@ -255,24 +367,24 @@ class Admission:
             priority=request.priority,
             tag=request.tag,
             submitted_at=now,
-            finished_at=now,
-            result=result,
+            **end,
         )
-        into.ended.append(job)
-        into.batch.ended_of_runs.append((request.run_id, 1))
-        self._write(parsed, into, self._new_seq(), job.id, now, task_id, None, status, text, evaluated_at)
-        return job
+
+    def _new_id(self, now: float) -> str:
+        """Job ids sort by time, to the millisecond, and cannot be guessed."""
+        if len(self._random) < _ID_BYTES:  # in bulk: each system call may switch threads
+            self._random = secrets.token_bytes(256 * _ID_BYTES)
+        drawn, self._random = self._random[:_ID_BYTES], self._random[_ID_BYTES:]
+        return f"{int(now * 1000):011x}-{drawn.hex()}"
 
     def _write(
         self,
         parsed: ParsedRequest,
         into: Accepted,
         seq: int,
-        job_id: str,
-        now: float,
+        job: Job,
         task_id: int | None,
         deadline_at: float | None,
-        status: JobStatus = JobStatus.QUEUED,
         text: str | None = None,
         evaluated_at: float | None = None,
     ) -> None:
@@ -281,183 +393,31 @@ class Admission:
             into.batch.texts.append(NewText(sha256, request.completion))
         row = NewJob(
             seq=seq,
-            id=job_id,
+            id=job.id,
             caller=parsed.caller.name,
             work=task_id,
-            task=parsed.completion.registered.name,
-            run=request.run_id,
+            task=job.task,
+            run=job.run_id,
             policy=parsed.policy,
-            policy_version=request.policy_version,
-            priority=request.priority,
+            policy_version=job.policy_version,
+            priority=job.priority,
             deadline_at=deadline_at,
             profile=request.profile,
-            tag=request.tag,
+            tag=job.tag,
             completion=sha256,
-            status=status.value,
-            submitted_at=now,
+            status=job.status.value,
+            submitted_at=job.submitted_at,
             started_at=None,
-            finished_at=None if text is None else now,
+            finished_at=job.finished_at,
             tries=0,
             evaluated_at=evaluated_at,
             result=text,
         )
         into.batch.jobs.append(row)
         if parsed.key is not None:
-            into.batch.keys.append(NewKey(parsed.caller.name, parsed.key, job_id, parsed.request_hash))
-            into.keys[parsed.caller.name, parsed.key] = (job_id, parsed.request_hash)
+            into.batch.keys.append(NewKey(parsed.caller.name, parsed.key, job.id, parsed.request_hash))
+            into.keys[parsed.caller.name, parsed.key] = (job.id, parsed.request_hash)
         self._state.counters["submitted"] += 1
-
-    def _new_seq(self) -> int:
-        self._next_seq += 1
-        return self._next_seq - 1
-
-    def _new_task(self) -> int:
-        self._next_task += 1
-        return self._next_task - 1
-
-
-class _Ids:
-    """Job ids: they sort by time, to the millisecond, and cannot be guessed."""
-
-    def __init__(self) -> None:
-        self._pool = b""
-
-    def new(self, now: float) -> str:
-        if len(self._pool) < _ID_BYTES:  # in bulk: each system call may switch threads
-            self._pool = secrets.token_bytes(256 * _ID_BYTES)
-        drawn, self._pool = self._pool[:_ID_BYTES], self._pool[_ID_BYTES:]
-        return f"{int(now * 1000):011x}-{drawn.hex()}"
-
-
-_LOG = logging.getLogger(__name__)
-
-Outcome = Job | ActiveJob | RequestRejected
-
-_MAX_STEP_S = 0.005
-"""Longest time that one batch occupies the event loop before other requests get their turn."""
-
-
-class Submission:
-    """Accepts requests: each becomes a committed job or a refusal."""
-
-    def __init__(
-        self,
-        state: ServiceState,
-        parser: RequestParser,
-        admission: Admission,
-        scheduler: Scheduler,
-        completion: JobCompletion,
-        deadlines: Deadlines,
-    ) -> None:
-        self._state = state
-        self._parser = parser
-        self._admission = admission
-        self._scheduler = scheduler
-        self._completion = completion
-        self._deadlines = deadlines
-        self._pending_keys: dict[tuple[str, str], tuple[str, str]] = {}
-        """Idempotency keys being committed."""
-        self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
-        """Jobs being committed, with their commits."""
-
-    def is_pending(self, job_id: str) -> bool:
-        """Whether a job is not committed yet; it is hidden from callers until then."""
-        return job_id in self._pending_jobs
-
-    async def submit(
-        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None
-    ) -> list[Job | RequestRejected]:
-        """The job of each request, or its refusal, once all are committed."""
-        outcomes: list[tuple[Outcome, asyncio.Future[None] | None]] = []
-        parsed: list[ParsedRequest | RequestRejected] = []
-        since = time.monotonic()
-        for index, request in enumerate(requests):
-            try:
-                parsed.append(await self._parse(request, caller, None if keys is None else keys[index]))
-            except RequestRejected as refusal:
-                parsed.append(refusal)
-            if index == len(requests) - 1 or time.monotonic() - since > _MAX_STEP_S:
-                outcomes += self._decide_all(parsed)
-                parsed = []
-                if index < len(requests) - 1:
-                    await asyncio.sleep(0)
-                since = time.monotonic()
-        return [await self._answer(outcome, commit) for outcome, commit in outcomes]
-
-    def _decide_all(
-        self, parsed: Sequence[ParsedRequest | RequestRejected]
-    ) -> list[tuple[Outcome, asyncio.Future[None] | None]]:
-        """Decide and start the commit without yielding to the event loop, so that no task can change in between."""
-        accepted = Accepted()
-        outcomes: list[Outcome] = []
-        for item in parsed:
-            try:
-                outcomes.append(item if isinstance(item, RequestRejected) else self._decide(item, accepted))
-            except RequestRejected as refusal:
-                outcomes.append(refusal)
-            except StoreError as error:
-                outcomes.append(not_stored(error))
-            except BaseException:  # undo the jobs entered before a bug, which would have no rows
-                self._undo(accepted)
-                raise
-        if accepted.batch:
-            self._commit(accepted)
-        return [(outcome, self._commit_of(outcome)) for outcome in outcomes]
-
-    def _commit_of(self, outcome: Outcome) -> asyncio.Future[None] | None:
-        pending = None if isinstance(outcome, RequestRejected) else self._pending_jobs.get(outcome.id)
-        return None if pending is None else pending[0]
-
-    async def _parse(self, request: JobRequest, caller: Caller, key: str | None) -> ParsedRequest:
-        self._admission.require_ready()
-        policy = self._parser.policy(request)
-        completion, candidate = await self._parser.parse(request, self._admission.fingerprint)
-        request_hash = "" if key is None else hashlib.sha256(request.model_dump_json().encode()).hexdigest()
-        parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
-        try:
-            if self._admission.needs_candidate(parsed):
-                parsed.candidate = await self._parser.candidate(request)
-        except StoreError as error:
-            raise not_stored(error) from error
-        return parsed
-
-    def _decide(self, parsed: ParsedRequest, into: Accepted) -> Job | ActiveJob:
-        self._admission.require_ready()
-        if parsed.key is not None:
-            owned_key = (parsed.caller.name, parsed.key)
-            earlier = (
-                into.keys.get(owned_key) or self._pending_keys.get(owned_key) or self._state.completed.keyed(*owned_key)
-            )
-            if earlier is not None and not self._is_forgotten(earlier[0]):
-                job_id, request_hash = earlier
-                if request_hash != parsed.request_hash:
-                    raise RequestRejected(
-                        409,
-                        "key_reused",
-                        f"idempotency key {parsed.key} came with another request before; use a new one",
-                    )
-                return self._active_or_ended(job_id, into)
-        return self._admission.accept(parsed, into)
-
-    def _is_forgotten(self, job_id: str) -> bool:
-        active = self._state.active.jobs.get(job_id)
-        return active is not None and active.forgotten
-
-    def _active_or_ended(self, job_id: str, into: Accepted) -> Job | ActiveJob:
-        active = self._state.active.jobs.get(job_id)
-        if active is not None:
-            return active
-        for job in into.ended:
-            if job.id == job_id:
-                return job
-        pending = self._pending_jobs.get(job_id)
-        return pending[1] if pending is not None else self._completed(job_id)
-
-    def _completed(self, job_id: str) -> Job:
-        job = self._state.completed.get(job_id)
-        if job is None:
-            raise unknown_job(job_id)
-        return job
 
     def _commit(self, accepted: Accepted) -> None:
         """Start to write the rows; the step is finished after the commit, even if no caller waits any more."""

@@ -14,7 +14,7 @@ from kernelforge.client.models import Job, JobRequest
 from kernelforge.errors import UsageError
 from kernelforge.rewards import POLICIES
 from kernelforge.server.base import Caller
-from kernelforge.server.jobs.completion import completed_jobs
+from kernelforge.server.jobs.results import completed_jobs
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.tasks.suites import Catalogue

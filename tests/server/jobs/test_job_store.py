@@ -57,7 +57,7 @@ def new_job(number: int, **changes: Any) -> NewJob:
 
 
 def end(number: int, status: str = "finished", result: str = "{}") -> JobEnd:
-    return JobEnd(f"job{number}", status, 1.5, 2.0, 1, None, result)
+    return JobEnd(f"job{number}", status, 1.5, 2.0, 1, result)
 
 
 def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
@@ -96,9 +96,9 @@ def test_a_job_ends_once(tmp_path: Path) -> None:
     async def main() -> None:
         journal = JobStore(tmp_path)
         await journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
-        await journal.commit(Batch(ended_jobs=[end(1)], ended_tasks=[TaskEnd(1, "done", 2.0, "{}", None, None)]))
+        await journal.commit(Batch(ended_jobs=[end(1)], ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
         await journal.commit(Batch(ended_jobs=[end(1, "cancelled", "[]")]))
-        await journal.commit(Batch(ended_tasks=[TaskEnd(1, "dropped", 3.0, None, None, None)]))
+        await journal.commit(Batch(ended_tasks=[TaskEnd(1, "dropped", 3.0)]))
         assert journal.read("SELECT status, result FROM jobs") == [("finished", "{}")]
         assert journal.read("SELECT state, evaluation FROM works") == [("done", "{}")]
         journal.close()
@@ -157,7 +157,7 @@ def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it
         keys = [NewKey("local", "k1", "job1", "r"), NewKey("local", "k2", "job2", "r")]
         await journal.commit(Batch(texts=texts, tasks=[new_task()], jobs=jobs, keys=keys))
         ends = [end(1), end(2), end(3)]
-        await journal.commit(Batch(ended_jobs=ends, ended_tasks=[TaskEnd(1, "done", 2.0, "{}", None, None)]))
+        await journal.commit(Batch(ended_jobs=ends, ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
         await journal.commit(Batch(pruned_jobs=[1, 3, 4], pruned_tasks=[1]))
         assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job2",), ("job4",)]
         assert journal.read("SELECT key FROM keys") == [("k2",)]

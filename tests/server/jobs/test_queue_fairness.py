@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.server.jobs.queue import FairQueue
+from kernelforge.server.jobs.scheduler import FairQueue
 
 WEIGHTS = st.lists(st.sampled_from([0.01, 0.5, 1.0, 2.0, 3.0, 100.0]), min_size=2, max_size=6)
 
@@ -19,9 +19,8 @@ def fill(queue: FairQueue[str], run: str, count: int, *, cost: float = 1.0) -> N
 
 
 def take(queue: FairQueue[str]) -> str:
-    taken = queue.pop()
-    assert taken is not None
-    return taken.item
+    item, _ = queue.pop()
+    return item
 
 
 @given(weights=WEIGHTS, turns=st.integers(1, 120))
@@ -67,12 +66,11 @@ def test_everything_that_is_queued_comes_out_once_and_in_order_within_its_run(
     taken: list[int] = []
 
     def pop() -> None:
-        entry = queue.pop()
-        assert entry is not None
-        run, priority = waiting.pop(entry.item)
+        item, _ = queue.pop()
+        run, priority = waiting.pop(item)
         better = [(-p, age) for age, (other, p) in waiting.items() if other == run]
-        assert all((-priority, entry.item) < rank for rank in better)
-        taken.append(entry.item)
+        assert all((-priority, item) < rank for rank in better)
+        taken.append(item)
 
     for age, (run, priority, then_pop) in enumerate(arrivals):
         queue.push(age, {run: (priority, age)})
@@ -117,9 +115,8 @@ def test_a_run_with_the_least_weight_gets_its_turn_beside_one_with_the_most(weig
         for _ in range(int(100 / weight) + 2):
             number += 1
             queue.push(number, {"large": (10, number)})
-            taken = queue.pop()
-            assert taken is not None
-            if taken.item < 0:
+            item, _ = queue.pop()
+            if item < 0:
                 seen = True
                 break
         assert seen
@@ -130,11 +127,10 @@ def test_a_work_of_several_runs_goes_with_the_first_and_is_paid_by_all() -> None
     fill(queue, "a", 4)
     fill(queue, "b", 4)
     queue.push("shared", {"a": (5, 0), "b": (5, 1)}, cost=2.0)
-    taken = queue.pop()
-    assert taken is not None
-    assert taken.item == "shared"
-    assert set(taken.charge.runs) == {"a", "b"}
-    assert taken.charge.share == 1.0
+    item, charge = queue.pop()
+    assert item == "shared"
+    assert set(charge.runs) == {"a", "b"}
+    assert charge.share == 1.0
     assert Counter(take(queue).split("/")[0] for _ in range(8)) == {"a": 4, "b": 4}
 
 
@@ -142,10 +138,9 @@ def test_a_work_that_cost_more_than_was_thought_is_paid_for_afterwards() -> None
     queue: FairQueue[str] = FairQueue()
     fill(queue, "a", 20)
     fill(queue, "b", 20)
-    taken = queue.pop()
-    assert taken is not None
-    run = taken.charge.runs[0]
-    charge = queue.settle(taken.charge, 6.0)
+    _, estimate = queue.pop()
+    run = estimate.runs[0]
+    charge = queue.settle(estimate, 6.0)
     other = "b" if run == "a" else "a"
     assert [take(queue).split("/")[0] for _ in range(6)] == [other] * 6
     queue.settle(charge, 1.0)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.server.jobs import models
-from kernelforge.server.jobs.models import ActiveJobs, RunState
+from kernelforge.server.jobs import state
+from kernelforge.server.jobs.state import ActiveJobs, RunState
 
 
 def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_comes(
@@ -20,8 +20,8 @@ def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_come
             looked += 1
             return self.weight == 1.0
 
-    monkeypatch.setattr(models, "_MOST_RUNS", 100)
-    monkeypatch.setattr(models, "RunState", Counted)
+    monkeypatch.setattr(state, "_MOST_RUNS", 100)
+    monkeypatch.setattr(state, "RunState", Counted)
     runs = ActiveJobs()
     for number in range(500):
         runs.run(f"busy{number}").weight = 2.0

@@ -376,14 +376,14 @@ def test_a_fault_in_the_middle_of_a_batch_leaves_no_job_behind_that_nobody_works
         batch = [request("first"), JobRequest(task="core/gelu", completion="no code"), request("second")]
         async with serving(tmp_path, engine) as service:
             with monkeypatch.context() as patch:
-                new = submission._Ids.new
+                new = submission.Submission._new_id
 
-                def breaks(ids: submission._Ids, now: float) -> str:
+                def breaks(submission: submission.Submission, now: float) -> str:
                     if service.status().queued:
                         raise RuntimeError("a fault of ours")
-                    return new(ids, now)
+                    return new(submission, now)
 
-                patch.setattr(submission._Ids, "new", breaks)
+                patch.setattr(submission.Submission, "_new_id", breaks)
                 with pytest.raises(RuntimeError, match="of ours"):
                     await service.submit(batch, CALLER, ["a", "b", "c"])
             assert service.status().queued == 0
