@@ -10,9 +10,8 @@ from starlette.responses import Response
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.http.auth import AuthMiddleware, Tokens
 from kernelforge.server.http.errors import answer_problems
-from kernelforge.server.http.limits import BodyLimit, Limits
+from kernelforge.server.http.limits import BodyLimit, ClientGone, Limits, LongPollLimiter
 from kernelforge.server.http.logs import Metrics, RequestLog
-from kernelforge.server.http.long_poll import ClientGone, LongPollLimiter
 from kernelforge.server.http.routes import jobs, operations, tasks
 from kernelforge.server.jobs.service import JobService
 from kernelforge.version import __version__

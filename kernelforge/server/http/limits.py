@@ -1,11 +1,12 @@
-"""Limits on HTTP requests: sizes of bodies and headers, idle connections, strict JSON of bounded depth."""
+"""Limits on HTTP requests: sizes of bodies and headers, idle connections, strict JSON, requests that wait for jobs."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
@@ -15,8 +16,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
+from kernelforge.client.models import Job
+from kernelforge.errors import KernelForgeError
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.errors import problem_response
+from kernelforge.server.jobs.service import JobService
 
 _HANDSHAKE = (b"sec-websocket-key", b"sec-websocket-version")
 _BODY = {b"content-length", b"transfer-encoding"}
@@ -271,3 +275,133 @@ def api_router(tag: str) -> APIRouter:
 def json_answer(answer: BaseModel, status: int = 200) -> Response:
     """Serialise an already validated model."""
     return Response(answer.model_dump_json(), status, media_type="application/json")
+
+
+WATCH_AFTER_S = 0.05
+"""Time after which a request is watched for a client that disconnects; for faster answers it costs too much."""
+_RETRY_AFTER_S = 1.0
+
+
+class ClientGone(KernelForgeError):
+    """The client disconnected before the answer."""
+
+
+class LongPollLimiter:
+    """The open requests that wait for jobs.
+
+    Args:
+        most: largest number at the same time.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._open: set[_LongPoll] = set()
+        self._closed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    @asynccontextmanager
+    async def waiting(self, request: Request, *, watched: bool = True) -> AsyncIterator[None]:
+        """A context in which a request waits.
+
+        Args:
+            watched: cancel the body of the context when the client disconnects; the request body must be complete.
+
+        Raises:
+            RequestRejected: 503, on entry: too many requests wait; at any time: the server closes.
+            ClientGone: on exit.
+        """
+        if self._closed.is_set():
+            raise _closing()
+        if len(self._open) >= self._most:
+            raise RequestRejected(
+                503, "too_many_held", f"{self._most} requests wait already", retry_after_s=_RETRY_AFTER_S
+            )
+        poll = _LongPoll(request, asyncio.current_task() if watched else None)
+        self._open.add(poll)
+        try:
+            yield
+        except asyncio.CancelledError as error:
+            if poll.reason is None:
+                raise
+            raise (ClientGone("the client went away") if poll.reason == "gone" else _closing()) from error
+        finally:
+            self._open.discard(poll)
+            poll.stop()
+
+    def close(self) -> None:
+        """End all waiting requests, and accept no more."""
+        self._closed.set()
+        for poll in tuple(self._open):
+            poll.end("closed")
+
+    async def until_closed(self, jobs: AsyncIterator[Job]) -> AsyncIterator[Job]:
+        """The same jobs, ending early when the server closes."""
+        closed = asyncio.ensure_future(self._closed.wait())
+        upcoming: asyncio.Future[Job] | None = None
+        try:
+            while True:
+                upcoming = asyncio.ensure_future(cast("asyncio.Future[Job]", anext(jobs)))
+                await asyncio.wait((upcoming, closed), return_when=asyncio.FIRST_COMPLETED)
+                if not upcoming.done():
+                    return
+                try:
+                    yield upcoming.result()
+                except StopAsyncIteration:
+                    return
+        finally:
+            closed.cancel()
+            if upcoming is not None and not upcoming.done():
+                upcoming.cancel()
+                with suppress(asyncio.CancelledError, StopAsyncIteration):
+                    await upcoming
+            if isinstance(jobs, AsyncGenerator):  # otherwise it runs until it is garbage-collected
+                await jobs.aclose()
+
+
+class _LongPoll:
+    """One waiting request; ``task`` is cancelled when its client disconnects. One without is ended by
+    :meth:`LongPollLimiter.until_closed`."""
+
+    def __init__(self, request: Request, task: asyncio.Task[object] | None) -> None:
+        self.reason: Literal["gone", "closed"] | None = None
+        self._request = request
+        self._task = task
+        self._watcher: asyncio.TimerHandle | asyncio.Task[None] | None = None
+        if task is not None:
+            self._watcher = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch)
+
+    def end(self, reason: Literal["gone", "closed"]) -> None:
+        if self._task is not None and self.reason is None:
+            self.reason = reason
+            self._task.cancel()
+
+    def stop(self) -> None:
+        """Watch the client no more, and take the cancellation back."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._task is not None and self.reason is not None:
+            self._task.uncancel()
+
+    def _watch(self) -> None:
+        self._watcher = asyncio.get_running_loop().create_task(self._until_gone())
+
+    async def _until_gone(self) -> None:
+        while (await self._request.receive())["type"] != "http.disconnect":
+            pass
+        self.end("gone")
+
+
+def _closing() -> RequestRejected:
+    return RequestRejected(503, "draining", "this server is shutting down", retry_after_s=_RETRY_AFTER_S)
+
+
+def limiter_of(request: Request) -> LongPollLimiter:
+    """The limiter of a request's application."""
+    return cast(LongPollLimiter, request.app.state.long_polls)
+
+
+def service_of(request: Request) -> JobService:
+    """The job service of a request's application."""
+    return cast(JobService, request.app.state.service)

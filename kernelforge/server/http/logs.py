@@ -25,7 +25,7 @@ from structlog.typing import Processor
 from kernelforge.client.models import Job
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.errors import problem_response
-from kernelforge.server.http.long_poll import LongPollLimiter
+from kernelforge.server.http.limits import LongPollLimiter
 from kernelforge.server.jobs.service import JobService
 
 LogFormat = Literal["json", "text"]

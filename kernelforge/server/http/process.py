@@ -17,9 +17,8 @@ from fastapi import FastAPI
 from uvicorn.loops.auto import auto_loop_factory
 
 from kernelforge.errors import UsageError
-from kernelforge.server.http.limits import Limits, bounded_protocol
+from kernelforge.server.http.limits import Limits, LongPollLimiter, bounded_protocol
 from kernelforge.server.http.logs import log
-from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.jobs.service import JobService
 
 CLOSE_S = 5

@@ -14,7 +14,7 @@ from pydantic_core import from_json
 from kernelforge.client.models import Components, Job, JobRequest, Name, Narrow, RewardResult
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.errors import missing_score
-from kernelforge.server.http.long_poll import limiter_of
+from kernelforge.server.http.limits import limiter_of
 from kernelforge.server.jobs.service import JobService
 
 KEEP_QUEUED_S = 60.0

@@ -10,8 +10,7 @@ from starlette.responses import Response
 from kernelforge.client.models import JobId, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.limits import api_router
-from kernelforge.server.http.long_poll import limiter_of
+from kernelforge.server.http.limits import api_router, limiter_of
 from kernelforge.server.sessions.service import Sessions
 
 SessionPath = Annotated[JobId, Path(description="A session's id.")]

@@ -7,9 +7,8 @@ from pathlib import Path
 
 from kernelforge.client.models import MAX_BATCH, MAX_WAIT_S
 from kernelforge.server.http.errors import CODES
-from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.limits import Limits, LongPollLimiter
 from kernelforge.server.http.logs import Metrics
-from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.process import DRAIN_S
 from kernelforge.server.http.routes.jobs import DEFAULT_SCORE_S, MAX_SCORE_S
 from kernelforge.server.jobs.state import JobServiceSettings

@@ -11,8 +11,7 @@ import httpx2
 import pytest
 
 from kernelforge.client.models import BatchAnswer, CancelAnswer, Job, JobStatus, ProblemAnswer, WaitAnswer
-from kernelforge.server.http.limits import Limits
-from kernelforge.server.http.long_poll import WATCH_AFTER_S
+from kernelforge.server.http.limits import WATCH_AFTER_S, Limits
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
 from tests.support.minimal_service import MinimalService
 

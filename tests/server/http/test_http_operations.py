@@ -19,9 +19,8 @@ from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import Tokens
-from kernelforge.server.http.limits import Limits
+from kernelforge.server.http.limits import Limits, LongPollLimiter
 from kernelforge.server.http.logs import LogFormat, Metrics, configure_logs
-from kernelforge.server.http.long_poll import LongPollLimiter
 from kernelforge.server.http.process import ServerExit, Stop, listen, serve
 from kernelforge.server.jobs.requests import reference_hash
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected

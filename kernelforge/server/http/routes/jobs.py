@@ -28,8 +28,7 @@ from kernelforge.client.models import (
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
-from kernelforge.server.http.limits import api_router, json_answer
-from kernelforge.server.http.long_poll import limiter_of, score_and_wait, service_of
+from kernelforge.server.http.limits import api_router, json_answer, limiter_of, service_of
 from kernelforge.server.jobs.service import JobService
 
 _SOURCE = """extern "C" __global__ void swish(const float* x, float* y, int n) {
@@ -137,7 +136,8 @@ def _submitting(api: APIRouter, service: JobService) -> None:
         key: Key = None,
     ) -> Response:
         """The job is cancelled when the connection closes."""
-        return json_answer(await score_and_wait(request, service, job, caller, timeout_s=timeout_s, key=key))
+        async with limiter_of(request).waiting(request):
+            return json_answer(await service.score(job, caller, timeout_s=timeout_s, key=key))
 
 
 def _following(api: APIRouter, service: JobService) -> None:
