@@ -12,11 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import socket
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, BinaryIO, Literal, Protocol
 
 from kernelforge.client.models import Fault
 from kernelforge.errors import (
@@ -140,7 +139,7 @@ class Engine(Protocol):
         ...
 
     async def changed(self) -> None:
-        """Return when a slot may have become free, or was added or removed, since the last call."""
+        """Return when a slot may have become free, or was added or removed, since the last call. For one caller."""
         ...
 
     async def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
@@ -222,13 +221,17 @@ def packed(data: dict[str, Any]) -> bytes:
     return _LENGTH.pack(len(text)) + text
 
 
-def receive(sock: socket.socket) -> dict[str, Any] | None:
-    """The next frame of a blocking socket; None if the other side has closed."""
-    head = _exactly(sock, _LENGTH.size)
-    if head is None:
+def receive(frames: BinaryIO) -> dict[str, Any] | None:
+    """The next frame of a blocking socket's file; None if the other side has closed."""
+    try:
+        head = frames.read(_LENGTH.size)
+        if len(head) < _LENGTH.size:
+            return None
+        length = _length(head)
+        text = frames.read(length)
+    except ConnectionError:
         return None
-    text = _exactly(sock, _length(head))
-    return None if text is None else _object(text)
+    return _object(text) if len(text) == length else None
 
 
 async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
@@ -237,19 +240,6 @@ async def read(reader: asyncio.StreamReader) -> dict[str, Any] | None:
         return _object(await reader.readexactly(_length(await reader.readexactly(_LENGTH.size))))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes | None:
-    pieces = bytearray()
-    while len(pieces) < count:
-        try:
-            piece = sock.recv(min(count - len(pieces), 1 << 20))
-        except ConnectionError:
-            return None
-        if not piece:
-            return None
-        pieces += piece
-    return bytes(pieces)
 
 
 def _length(head: bytes) -> int:

@@ -14,6 +14,7 @@ from kernelforge.evaluation.pool import WARM_TASKS
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
 from kernelforge.workers.base import (
+    Engine,
     EvaluationOrder,
     EvaluationReport,
     Health,
@@ -22,12 +23,11 @@ from kernelforge.workers.base import (
     TaskContextData,
     WorkerDied,
 )
-from kernelforge.workers.roles import Target
+from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.worker_main import WorkerSettings
 
 
-class WorkerPoolEngine:
+class WorkerPoolEngine(Engine):
     """Common part of all engines. Subclasses add and remove worker slots, also while the engine runs."""
 
     def __init__(self) -> None:
@@ -38,7 +38,6 @@ class WorkerPoolEngine:
 
     @property
     def fingerprint(self) -> Fingerprint:
-        """Device and toolchain of this engine's slots."""
         if self._target is None:
             raise KernelForgeError("the engine has not started; its devices are unknown")
         return self._target.fingerprint
@@ -61,16 +60,11 @@ class WorkerPoolEngine:
         return len(self._compile_slots)
 
     async def changed(self) -> None:
-        """Return when a slot may have become free, or was added or removed, since the last call. For one caller."""
         await self._change.wait()
         self._change.clear()
 
     async def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
-        """Resolve and compile in a compile worker. If none starts, the slot compiles during the evaluation.
-
-        Raises:
-            WorkerDied: try again.
-        """
+        """Resolve and compile in a compile worker. If none starts, the slot compiles during the evaluation."""
         compile_slot = await self._idle_compile_slot()
         if compile_slot is None:
             return Prepared(order=order.id)
@@ -80,11 +74,6 @@ class WorkerPoolEngine:
         return EvaluationReport.model_validate(reply["report"])
 
     async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
-        """Evaluate on an idle slot.
-
-        Raises:
-            WorkerDied: try again, on any slot.
-        """
         worker_slot = self._worker_slots.get(slot)
         if worker_slot is None:
             raise WorkerDied(f"slot {slot} no longer exists")
@@ -95,12 +84,6 @@ class WorkerPoolEngine:
         return report
 
     async def task_context(self, task: Task) -> TaskContextData:
-        """Facts of a task that agents may see; needs no slot.
-
-        Raises:
-            TaskError: its reference does not run, or it cannot be evaluated.
-            WorkerDied: try again.
-        """
         compile_slot = await self._idle_compile_slot()
         if compile_slot is None:
             why = next((compile_slot.why for compile_slot in self._compile_slots.values()), "there is none")
@@ -109,7 +92,6 @@ class WorkerPoolEngine:
         return TaskContextData.model_validate(reply["brief"])
 
     async def close(self) -> None:
-        """End every worker and its children."""
         await asyncio.gather(
             *(worker_slot.close() for worker_slot in [*self._worker_slots.values(), *self._compile_slots.values()])
         )
@@ -168,7 +150,7 @@ _CORES_PER_COMPILER = 4
 
 
 class LocalEngine(WorkerPoolEngine):
-    """See :class:`kernelforge.workers.base.Engine`.
+    """Workers of this machine.
 
     Args:
         device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot.
@@ -218,7 +200,7 @@ class LocalEngine(WorkerPoolEngine):
         self._common: dict[str, Any] = {
             "threads": threads or max(cores // slot_count, 1),
             "allow_unconfined": allow_unconfined,
-            "cache": None if cache is None else str(cache.resolve()),
+            "cache": None if cache is None else cache.resolve(),
             "run_limit_s": run_limit_s,
             "compile_limit_s": compile_limit_s,
         }
@@ -240,11 +222,6 @@ class LocalEngine(WorkerPoolEngine):
         self._compilers = [f"compiler#{n + 1}" for n in range(compilers or max(cores // _CORES_PER_COMPILER, 1))]
 
     async def start(self) -> None:
-        """Start the workers and return when a slot can be used.
-
-        Raises:
-            KernelForgeError: no worker starts: no jail, no such device.
-        """
         for worker_slot in self._worker_slots.values():
             worker_slot.open()
         try:

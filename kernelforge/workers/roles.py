@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
+from typing import Literal
 
 from kernelforge.compile import Compiler
 from kernelforge.errors import EvaluationCancelled
@@ -30,6 +30,7 @@ ORACLE_PATIENCE_S = 0.5
 """How long an interrupted call may wait for its oracle before the oracle is ended too, which is slow to replace."""
 
 _REPEAT_S = 0.05
+_LOG = logging.getLogger(__name__)
 
 
 class CancellableCall:
@@ -99,6 +100,32 @@ class Target(Record):
     """See :attr:`kernelforge.workers.base.TaskContextData.spec`."""
 
 
+class WorkerSettings(Record):
+    """Settings of a worker process."""
+
+    role: Literal["device", "cpu"]
+    """``device``: evaluates on one device. ``cpu``: prepares candidates and describes tasks without a device."""
+    device: str = ""
+    """Name of one device: ``emulated:h100`` or ``cuda:0``."""
+    threads: int = 1
+    """Threads of one emulated run, and of the oracle."""
+    measure: MeasureSettings | None = None
+    """Settings of timing on a GPU."""
+    allow_unconfined: bool = False
+    """Run children without a jail if none works."""
+    warm_tasks: int = WARM_TASKS
+    """Oracles that are kept; the least recently used one is closed first."""
+    warm_bytes: int = WARM_BYTES
+    """Memory of all kept oracles together between orders."""
+    cache: Path | None = None
+    """Folder of the build cache; None for the user's cache."""
+    run_limit_s: float | None = None
+    """Longest run of a candidate's plan, in wall seconds; None for the default."""
+    compile_limit_s: float | None = None
+    target: Target | None = None
+    """The device that a compile worker prepares for."""
+
+
 class CompileWorker:
     """Prepares candidates and describes tasks without a device. For one thread, except :meth:`interrupt`.
 
@@ -107,7 +134,7 @@ class CompileWorker:
         compiler: builds candidates.
         open_oracle: opens a task's oracle, which is closed once the facts are cached.
         tasks: cached facts of tasks.
-        call: shared with a :class:`DeviceWorker` that uses this object; None: a separate one.
+        zygote: forks the oracles; None if another object owns zygote and compiler.
     """
 
     def __init__(
@@ -115,37 +142,35 @@ class CompileWorker:
         target: Target,
         compiler: Compiler,
         open_oracle: Callable[[Task, OracleFacts], Oracle],
-        *,
-        tasks: KnownTasks | None = None,
-        call: CancellableCall | None = None,
+        tasks: KnownTasks,
+        zygote: Zygote | None = None,
     ) -> None:
         self.target = target
-        self.tasks = tasks or KnownTasks()
+        self.tasks = tasks
         self._compiler = compiler
         self._open_oracle = open_oracle
-        self._call = call or CancellableCall(self._end)
-        self._zygote: Zygote | None = None
+        self._call = CancellableCall(self._end)
+        self._zygote = zygote
 
     @classmethod
-    def alone(
-        cls,
-        target: Target,
-        *,
-        threads: int = 1,
-        allow_unconfined: bool = False,
-        cache: Path | None = None,
-        compile_limit_s: float | None = None,
-    ) -> CompileWorker:
+    def alone(cls, settings: WorkerSettings) -> CompileWorker:
         """A worker with its own compiler and oracles, warm from the start; :meth:`close` ends them.
 
         Raises:
             DeviceError: the compiler is not installed.
             SandboxError: no jail works here and ``allow_unconfined`` is false.
         """
-        zygote = Zygote("oracle", allow_unconfined=allow_unconfined)
-        compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
-        worker = cls(target, compiler, lambda task, cached: Oracle(zygote, task, threads=threads, cached=cached))
-        worker._zygote = zygote
+        assert settings.target is not None
+        unconfined, threads = settings.allow_unconfined, settings.threads
+        zygote = Zygote("oracle", allow_unconfined=unconfined)
+        compiler = make_compiler(settings.cache, allow_unconfined=unconfined, limit_s=settings.compile_limit_s)
+        worker = cls(
+            settings.target,
+            compiler,
+            lambda task, cached: Oracle(zygote, task, threads=threads, cached=cached),
+            KnownTasks(),
+            zygote,
+        )
         try:
             compiler.start()
             zygote.start()
@@ -153,6 +178,11 @@ class CompileWorker:
             worker.close()
             raise
         return worker
+
+    @property
+    def cached_tasks(self) -> frozenset[str]:
+        """Digests of the tasks whose oracles are warm."""
+        return frozenset()
 
     def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
         """Resolve and compile at every size, into the cache. Returns a report if that fails, the same that
@@ -211,7 +241,10 @@ class CompileWorker:
             )
 
     def interrupt(self) -> bool:
-        """End the call in progress within about a second, from another thread; False if there is none."""
+        """End the call in progress within about a second, from another thread; False if there is none.
+
+        The call then raises :class:`~kernelforge.errors.EvaluationCancelled`.
+        """
         return self._call.interrupt()
 
     def _end(self, oracles: bool) -> None:
@@ -225,88 +258,40 @@ class CompileWorker:
             self._compiler.close()
             self._zygote.close()
 
-    def __enter__(self) -> CompileWorker:
-        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-
-_LOG = logging.getLogger(__name__)
-
-
-class DeviceWorker:
-    """Evaluates candidates on one device. All of it is for one thread, except :meth:`interrupt` and :attr:`warm`.
-
-    Args:
-        device: name of one device: ``emulated:h100`` or ``cuda:0``.
-        threads: threads of one emulated run, and of the oracle.
-        measure: settings of timing on a GPU.
-        allow_unconfined: run children without a jail if none works.
-        warm_tasks: oracles that are kept; the least recently used one is closed first.
-        warm_bytes: memory of all kept oracles together between orders, in bytes.
-        cache: folder of the build cache; None for the user's cache.
-        run_limit_s: longest run of a candidate's plan, in wall seconds; None for the default.
-        compile_limit_s: longest compilation, in seconds; None for the default.
+class DeviceWorker(CompileWorker):
+    """Evaluates candidates on one device. All of it is for one thread, except :meth:`interrupt` and
+    :attr:`cached_tasks`.
 
     Raises:
         SandboxError: no jail works here and ``allow_unconfined`` is false.
         DeviceError: there is no such device, or it cannot be used.
     """
 
-    def __init__(
-        self,
-        device: str,
-        *,
-        threads: int = 1,
-        measure: MeasureSettings | None = None,
-        allow_unconfined: bool = False,
-        warm_tasks: int = WARM_TASKS,
-        warm_bytes: int = WARM_BYTES,
-        cache: Path | None = None,
-        run_limit_s: float | None = None,
-        compile_limit_s: float | None = None,
-    ) -> None:
-        self._pool = EvaluatorPool(
-            device,
-            threads=threads,
-            cache=cache,
-            measure=measure,
-            allow_unconfined=allow_unconfined,
+    def __init__(self, settings: WorkerSettings) -> None:
+        pool = self._pool = EvaluatorPool(
+            settings.device,
+            threads=settings.threads,
+            cache=settings.cache,
+            measure=settings.measure,
+            allow_unconfined=settings.allow_unconfined,
             tell=_LOG.warning,
-            run_limit_s=run_limit_s,
-            compile_limit_s=compile_limit_s,
-            warm_tasks=warm_tasks,
-            warm_bytes=warm_bytes,
+            run_limit_s=settings.run_limit_s,
+            compile_limit_s=settings.compile_limit_s,
+            warm_tasks=settings.warm_tasks,
+            warm_bytes=settings.warm_bytes,
         )
         try:
-            self._pool.start()
-            opened = self._pool.device
-            self.target = Target(
-                fingerprint=self._pool.fingerprint, description=dict(opened.describe()), spec=opened.spec.key
-            )
+            pool.start()
+            opened = pool.device
+            target = Target(fingerprint=pool.fingerprint, description=dict(opened.describe()), spec=opened.spec.key)
         except BaseException:
-            self._pool.close()
+            pool.close()
             raise
-        self._call = CancellableCall(lambda oracles: self._pool.interrupt(oracles=oracles))
-        self._preparer = CompileWorker(
-            self.target,
-            self._pool.compiler,
-            lambda task, cached: self._pool.oracle(task, cached=cached),
-            tasks=self._pool.known_tasks,
-            call=self._call,
-        )
-
-    @property
-    def fingerprint(self) -> Fingerprint:
-        """Device and toolchain."""
-        return self.target.fingerprint
+        super().__init__(target, pool.compiler, lambda task, cached: pool.oracle(task, cached=cached), pool.known_tasks)
 
     @property
     def cached_tasks(self) -> frozenset[str]:
-        """Digests of the tasks whose oracles are warm."""
         return self._pool.evaluators.digests
 
     def evaluate(self, order: EvaluationOrder) -> EvaluationReport:
@@ -336,29 +321,9 @@ class DeviceWorker:
                 evaluation = evaluation.model_copy(update={"seconds": seconds})
             return make_report(order.id, evaluation, profile, time.perf_counter() - started)
 
-    def prepare(self, order: EvaluationOrder) -> EvaluationReport | Prepared:
-        """See :meth:`CompileWorker.prepare`."""
-        return self._preparer.prepare(order)
-
-    def task_context(self, task: Task) -> TaskContextData:
-        """See :meth:`CompileWorker.task_context`."""
-        return self._preparer.task_context(task)
-
-    def interrupt(self) -> bool:
-        """End the call in progress within about a second, from another thread; False if there is none.
-
-        The call then raises :class:`~kernelforge.errors.EvaluationCancelled`.
-        """
-        return self._call.interrupt()
+    def _end(self, oracles: bool) -> None:
+        self._pool.interrupt(oracles=oracles)
 
     def close(self) -> None:
         """End every helper process."""
         self._pool.close()
-
-    def __enter__(self) -> DeviceWorker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

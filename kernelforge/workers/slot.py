@@ -10,16 +10,17 @@ import logging
 import os
 import socket
 import sys
+from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from kernelforge import errors
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox.policy import import_path
 from kernelforge.workers.base import Slot, WorkerDied, packed, read
-from kernelforge.workers.roles import Target
-from kernelforge.workers.worker_main import CLOSING_S, WorkerSettings
+from kernelforge.workers.roles import Target, WorkerSettings
+from kernelforge.workers.worker_main import CLOSING_S
 
 ENVIRONMENT = (
     "PATH", "HOME", "XDG_CACHE_HOME", "TMPDIR", "LANG", "LC_ALL",
@@ -30,28 +31,73 @@ ENVIRONMENT = (
 START_S = 300.0
 """Longest warm-up of a worker."""
 
+_LOG = logging.getLogger(__name__)
 _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelforge.workers.worker_main import main; main(int(sys.argv[1]))"
 )
 
 
-class Worker:
-    """One worker process, created by :meth:`start` and usable while :attr:`alive`."""
+class WorkerHandle(ABC):
+    """A worker process: :class:`Worker`, or a proxy of one on another node. It is usable while :attr:`alive`."""
 
-    def __init__(self, name: str, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
         self.target: Target | None = None
         """Device of its candidates; None until it is ready."""
         self.cached_tasks: frozenset[str] = frozenset()
         """Digests of the tasks whose oracles are warm."""
+        self._ids = itertools.count(1)
+        self._ended = asyncio.Event()
+
+    @property
+    @abstractmethod
+    def alive(self) -> bool: ...
+
+    async def ended(self) -> None:
+        """Return when the process has ended or is out of reach."""
+        await self._ended.wait()
+
+    @abstractmethod
+    def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
+        """Send a request. Returns its number and a future of its reply.
+
+        The future raises :class:`WorkerDied` if the process ends first, :class:`EvaluationCancelled` after
+        :meth:`interrupt`, or the worker's error.
+        """
+
+    @abstractmethod
+    def interrupt(self, number: int) -> None:
+        """End an abandoned request."""
+
+    @abstractmethod
+    def kill(self) -> None:
+        """Kill the process; its jailed children die with it."""
+
+    @abstractmethod
+    async def close(self) -> None:
+        """End the process; kill it if it does not end by itself."""
+
+    def _checked(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """A reply, unless it is an error, which is raised."""
+        self.cached_tasks = frozenset(reply["warm"])
+        if "interrupted" in reply:
+            raise EvaluationCancelled("the order was interrupted")
+        if "error" in reply:
+            raise error_from(reply["error"])
+        return reply
+
+
+class Worker(WorkerHandle):
+    """One worker process of this machine, created by :meth:`start`."""
+
+    def __init__(self, name: str, process: Process, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        super().__init__(name)
         self._process = process
         self._reader = reader
         self._writer = writer
-        self._ids = itertools.count(1)
         self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._tasks = [asyncio.create_task(self._log())]
-        self._ended = asyncio.Event()
         self._killed = False
 
     @classmethod
@@ -102,16 +148,7 @@ class Worker:
     def alive(self) -> bool:
         return not (self._killed or self._ended.is_set())
 
-    async def ended(self) -> None:
-        """Return when the process has ended or closed its socket."""
-        await self._ended.wait()
-
     def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Send a request. Returns its number and a future of its reply.
-
-        The future raises :class:`WorkerDied` if the process ends first, :class:`EvaluationCancelled` after
-        :meth:`interrupt`, or the worker's error.
-        """
         number = next(self._ids)
         future: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         if not self.alive:
@@ -122,18 +159,15 @@ class Worker:
         return number, future
 
     def interrupt(self, number: int) -> None:
-        """End an abandoned request."""
         if self.alive:
             self._writer.write(packed({"id": number, "op": "interrupt"}))
 
     def kill(self) -> None:
-        """Kill the process; its jailed children die with it."""
         self._killed = True
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
     async def close(self) -> None:
-        """End the process; kill it if it does not end by itself."""
         self._writer.close()
         try:
             async with asyncio.timeout(CLOSING_S + 1.0):
@@ -161,14 +195,11 @@ class Worker:
     async def _receive(self) -> None:
         try:
             while (reply := await read(self._reader)) is not None:
-                self.cached_tasks = frozenset(reply["warm"])
                 future = self._waiting.pop(reply["id"])
-                if "interrupted" in reply:
-                    future.set_exception(EvaluationCancelled("the order was interrupted"))
-                elif "error" in reply:
-                    future.set_exception(error_from(reply["error"]))
-                else:
-                    future.set_result(reply)
+                try:
+                    future.set_result(self._checked(reply))
+                except KernelForgeError as error:
+                    future.set_exception(error)
         finally:
             self.kill()
             self._ended.set()
@@ -207,25 +238,6 @@ QUARANTINE_AFTER = 3
 """Failed starts in a row after which a slot is quarantined. It is retried with growing pauses."""
 
 _BACKOFF_S, _LONGEST_BACKOFF_S = 1.0, 300.0
-_LOG = logging.getLogger(__name__)
-
-
-class WorkerHandle(Protocol):
-    """A worker process: :class:`kernelforge.workers.slot.Worker`, or a proxy of one on another node."""
-
-    @property
-    def target(self) -> Target | None: ...
-    @property
-    def cached_tasks(self) -> frozenset[str]: ...
-    @property
-    def pid(self) -> int: ...
-    @property
-    def alive(self) -> bool: ...
-    async def ended(self) -> None: ...
-    def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]: ...
-    def interrupt(self, number: int) -> None: ...
-    def kill(self) -> None: ...
-    async def close(self) -> None: ...
 
 
 class WorkerSlot:

@@ -6,6 +6,7 @@ at any time. It ends when the engine closes the socket or dies, and ends every p
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import queue
@@ -14,15 +15,13 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO
 
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
-from kernelforge.evaluation.pool import WARM_BYTES, WARM_TASKS
-from kernelforge.records import MeasureSettings, Record, Task
+from kernelforge.records import Task
 from kernelforge.sandbox import syscalls
 from kernelforge.workers.base import EvaluationOrder, Prepared, packed, receive
-from kernelforge.workers.roles import CompileWorker, DeviceWorker, Target
+from kernelforge.workers.roles import CompileWorker, DeviceWorker, WorkerSettings
 
 CLOSING_S = 5.0
 """Longest time to end helper processes in order once the engine is gone; then they are killed."""
@@ -31,29 +30,12 @@ _RETRY_S = 0.01
 _LOG = logging.getLogger(__name__)
 
 
-class WorkerSettings(Record):
-    """Settings of a worker process."""
-
-    role: Literal["device", "cpu"]
-    """``device``: evaluates on one device. ``cpu``: prepares candidates and describes tasks without a device."""
-    device: str = ""
-    threads: int = 1
-    measure: MeasureSettings | None = None
-    allow_unconfined: bool = False
-    warm_tasks: int = WARM_TASKS
-    warm_bytes: int = WARM_BYTES
-    cache: str | None = None
-    run_limit_s: float | None = None
-    compile_limit_s: float | None = None
-    target: Target | None = None
-    """The device that a compile worker prepares for."""
-
-
 class _Server:
     """Serves one engine. A thread reads frames, so that an interrupt is received while an order runs."""
 
-    def __init__(self, sock: socket.socket, worker: DeviceWorker | CompileWorker) -> None:
+    def __init__(self, sock: socket.socket, frames: BinaryIO, worker: CompileWorker) -> None:
         self._sock = sock
+        self._frames = frames
         self._worker = worker
         self._orders: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -70,14 +52,13 @@ class _Server:
             with self._lock:
                 self._current = None
                 self._interrupted.discard(order["id"])
-            cached_tasks = sorted(self._worker.cached_tasks) if isinstance(self._worker, DeviceWorker) else []
             try:
-                self._sock.sendall(packed({"id": order["id"], "warm": cached_tasks, **reply}))
+                self._sock.sendall(packed({"id": order["id"], "warm": sorted(self._worker.cached_tasks), **reply}))
             except OSError:
                 return
 
     def _read(self) -> None:
-        while (frame := receive(self._sock)) is not None:
+        while (frame := receive(self._frames)) is not None:
             if frame["op"] != "interrupt":
                 self._orders.put(frame)
                 continue
@@ -126,42 +107,19 @@ def main(fd: int) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(name)s: %(message)s")
     sock = socket.socket(fileno=fd)
     sock.set_inheritable(False)
-    first = receive(sock)
+    frames = sock.makefile("rb")
+    first = receive(frames)
     if first is None:
         return
     settings = WorkerSettings.model_validate(first)
     try:
-        worker = _open(settings)
+        worker = CompileWorker.alone(settings) if settings.role == "cpu" else DeviceWorker(settings)
     except KernelForgeError as error:
         sock.sendall(packed({"failed": {"kind": type(error).__name__, "message": str(error)}}))
         return
-    with worker:
+    with contextlib.closing(worker):
         sock.sendall(packed({"ready": worker.target.model_dump(mode="json")}))
-        _Server(sock, worker).serve()
-
-
-def _open(settings: WorkerSettings) -> DeviceWorker | CompileWorker:
-    cache = None if settings.cache is None else Path(settings.cache)
-    if settings.role == "cpu":
-        assert settings.target is not None
-        return CompileWorker.alone(
-            settings.target,
-            threads=settings.threads,
-            allow_unconfined=settings.allow_unconfined,
-            cache=cache,
-            compile_limit_s=settings.compile_limit_s,
-        )
-    return DeviceWorker(
-        settings.device,
-        threads=settings.threads,
-        measure=settings.measure,
-        allow_unconfined=settings.allow_unconfined,
-        warm_tasks=settings.warm_tasks,
-        warm_bytes=settings.warm_bytes,
-        cache=cache,
-        run_limit_s=settings.run_limit_s,
-        compile_limit_s=settings.compile_limit_s,
-    )
+        _Server(sock, frames, worker).serve()
 
 
 if __name__ == "__main__":

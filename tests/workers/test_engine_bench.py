@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.records import Verdict
-from kernelforge.workers.roles import CancellableCall, DeviceWorker
+from kernelforge.workers.roles import CancellableCall, DeviceWorker, WorkerSettings
 from tests.workers.engine_orders import order, slow_run
 
 pytestmark = pytest.mark.slow
@@ -19,7 +20,8 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory, open_warm: Callable[..., DeviceWorker]) -> Iterator[DeviceWorker]:
     builds = tmp_path_factory.mktemp("builds")
-    with open_warm(DeviceWorker, "emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds) as bench:
+    settings = WorkerSettings(role="device", device="emulated:h100", warm_tasks=2, warm_bytes=64 << 20, cache=builds)
+    with closing(open_warm(DeviceWorker, settings)) as bench:
         yield bench
 
 

@@ -19,8 +19,8 @@ from kernelforge.errors import DeviceError, KernelForgeError, UsageError
 from kernelforge.records import Verdict
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
 from kernelforge.workers.pool import LocalEngine
+from kernelforge.workers.roles import WorkerSettings
 from kernelforge.workers.slot import Worker, WorkerSlot
-from kernelforge.workers.worker_main import WorkerSettings
 from tests.workers.engine_orders import (
     BROKEN,
     FORBIDDEN,

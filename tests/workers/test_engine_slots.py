@@ -11,9 +11,8 @@ from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.ray import engine as ray_engine
 from kernelforge.workers.ray.cluster import Node
 from kernelforge.workers.ray.engine import RayEngine
-from kernelforge.workers.roles import Target
+from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.worker_main import WorkerSettings
 from tests.support.factories import make_fingerprint
 from tests.workers.engine_orders import until
 

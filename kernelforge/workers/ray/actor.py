@@ -16,8 +16,8 @@ from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox import syscalls
 from kernelforge.version import __version__
 from kernelforge.workers.base import WorkerDied
+from kernelforge.workers.roles import WorkerSettings
 from kernelforge.workers.slot import Worker
-from kernelforge.workers.worker_main import WorkerSettings
 
 
 class WorkerActor:

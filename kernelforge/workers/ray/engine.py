@@ -22,9 +22,8 @@ from kernelforge.workers.base import Health
 from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limits
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
-from kernelforge.workers.roles import Target
+from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.slot import WorkerSlot
-from kernelforge.workers.worker_main import WorkerSettings
 
 POLL_S = 1.0
 """Interval of checks for new and lost nodes."""
@@ -43,7 +42,7 @@ class Capacity(NamedTuple):
 
 
 class RayEngine(WorkerPoolEngine):
-    """See :class:`kernelforge.workers.base.Engine`. One per process, on a node of the cluster.
+    """Workers of a cluster's nodes. One per process, on a node of the cluster.
 
     Args:
         device: ``emulated:h100``; or ``cuda``, which is every GPU of every node.
@@ -89,7 +88,7 @@ class RayEngine(WorkerPoolEngine):
         self._common: dict[str, Any] = {
             "threads": threads,
             "allow_unconfined": allow_unconfined,
-            "cache": None if cache is None else str(cache.resolve()),
+            "cache": None if cache is None else cache.resolve(),
             "run_limit_s": run_limit_s,
             "compile_limit_s": compile_limit_s,
         }

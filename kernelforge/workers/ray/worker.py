@@ -4,42 +4,33 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import itertools
 import json
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-from kernelforge.errors import EvaluationCancelled, KernelForgeError
+from kernelforge.errors import KernelForgeError
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.ray.cluster import Cluster
-from kernelforge.workers.roles import Target
-from kernelforge.workers.slot import START_S, error_from
-from kernelforge.workers.worker_main import CLOSING_S, WorkerSettings
+from kernelforge.workers.roles import Target, WorkerSettings
+from kernelforge.workers.slot import START_S, WorkerHandle, error_from
+from kernelforge.workers.worker_main import CLOSING_S
 
 PLACED_S = START_S + 30.0
 """Longest time until an actor has its resources and its worker is warm, in a dedicated cluster."""
 
-_LOG = logging.getLogger(__name__)
 
-
-class RayWorker:
-    """One worker of a cluster, created by :meth:`start` and usable while :attr:`alive`."""
+class RayWorker(WorkerHandle):
+    """One worker of a cluster, created by :meth:`start`."""
 
     def __init__(self, name: str, cluster: Cluster, actor: Any) -> None:
-        self.name = name
+        super().__init__(name)
         self.pid = 0
         """Process id on its node."""
-        self.target: Target | None = None
         self.toolchain: Mapping[str, str] = {}
         """Versions on its node, by the names of a fingerprint."""
-        self.cached_tasks: frozenset[str] = frozenset()
         self._cluster = cluster
         self._actor = actor
-        self._ids = itertools.count(1)
-        self._ended = asyncio.Event()
         self._watch: asyncio.Task[None] | None = None
-        self._calls: set[asyncio.Future[Any]] = set()
 
     @classmethod
     async def start(
@@ -76,18 +67,11 @@ class RayWorker:
     def alive(self) -> bool:
         return not self._ended.is_set()
 
-    async def ended(self) -> None:
-        """Return when the worker, its actor or its node has ended."""
-        await self._ended.wait()
-
     def send(self, op: str, **content: Any) -> tuple[int, asyncio.Future[dict[str, Any]]]:
-        """Send a request. Returns its number and a future of its reply, with the errors of
-        :meth:`kernelforge.workers.slot.Worker.send`."""
         number = next(self._ids)
         return number, asyncio.create_task(self._reply(number, op, json.dumps(content)))
 
     def interrupt(self, number: int) -> None:
-        """End an abandoned request."""
         if self.alive:
             self._actor.interrupt.remote(number)
 
@@ -97,7 +81,6 @@ class RayWorker:
         self._ended.set()
 
     async def close(self) -> None:
-        """End the worker; kill it if it does not end by itself."""
         if self._watch is not None:
             self._watch.cancel()
         if self.alive:
@@ -113,12 +96,7 @@ class RayWorker:
         if "died" in reply:
             self.kill()
             raise WorkerDied(reply["died"])
-        self.cached_tasks = frozenset(reply["warm"])
-        if "interrupted" in reply:
-            raise EvaluationCancelled("the order was interrupted")
-        if "error" in reply:
-            raise error_from(reply["error"])
-        return reply
+        return self._checked(reply)
 
     async def _call(self, method: str, *arguments: Any) -> dict[str, Any]:
         """Call a method of the actor.
