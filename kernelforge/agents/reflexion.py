@@ -19,7 +19,7 @@ from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Attempt, Lesson, Message, Operator, Verdict
-from kernelforge.records.attempt import MAX_LESSON_CHARS
+from kernelforge.records.run import MAX_LESSON_CHARS
 
 LESSONS = 3
 """Lessons that one task may leave."""

@@ -20,7 +20,7 @@ from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_gener
 from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
-from kernelforge.records.candidate import GENERATOR_NAME, MAX_GENERATOR_BYTES
+from kernelforge.records.task import GENERATOR_NAME, MAX_GENERATOR_BYTES
 
 
 class _Strict(BaseModel):

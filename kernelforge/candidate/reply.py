@@ -15,7 +15,7 @@ from typing import Literal
 
 from kernelforge.candidate.plan import plan_as_chosen
 from kernelforge.errors import CandidateError
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
 
 MAX_REPLY_CHARS = 2 << 20
 _MAX_BLOCKS = 2_000

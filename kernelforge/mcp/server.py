@@ -24,7 +24,7 @@ from kernelforge.mcp.schemas import (
     TaskPage,
 )
 from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.run.submissions import external_coder
 from kernelforge.version import __version__
 

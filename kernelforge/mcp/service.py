@@ -38,7 +38,7 @@ from kernelforge.mcp.schemas import (
 )
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.run.budget import RunBudget, StopSignal

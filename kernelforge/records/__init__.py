@@ -1,37 +1,54 @@
 """Records: validated, frozen data objects, JSON both ways, passed between all other packages."""
 
-from kernelforge.records.attempt import (
-    AgentName,
-    Attempt,
-    Finding,
-    Lesson,
-    Message,
-    Operator,
-    Price,
-    Reward,
-    TuneTrial,
-    Usage,
-)
 from kernelforge.records.base import Record, content_hash, first_fault
-from kernelforge.records.candidate import Build, Candidate, Diagnostic, InputGenerator, KernelFacts
 from kernelforge.records.evaluation import (
     UNCOMPARED,
     Comparison,
     Correctness,
     Evaluation,
     Fingerprint,
+    KernelProfile,
+    MemoryHotSpot,
+    Metric,
+    Origin,
     Performance,
+    Profile,
+    Roofline,
     SizeCheck,
     Stage,
     Verdict,
     evaluation_key,
     outcome_words,
 )
-from kernelforge.records.profile import Graph, KernelProfile, MemoryHotSpot, Metric, Node, Origin, Profile, Roofline
-from kernelforge.records.run import Budget, Limits, LLMSettings, MeasureSettings, Run, RunConfig, RunState
+from kernelforge.records.run import (
+    AgentName,
+    Attempt,
+    Budget,
+    Finding,
+    Lesson,
+    Limits,
+    LLMSettings,
+    MeasureSettings,
+    Message,
+    Operator,
+    Price,
+    Reward,
+    Run,
+    RunConfig,
+    RunState,
+    TuneTrial,
+    Usage,
+)
 from kernelforge.records.task import (
     DRAWN_SIZE,
+    Build,
+    Candidate,
+    Diagnostic,
     DType,
+    Graph,
+    InputGenerator,
+    KernelFacts,
+    Node,
     Size,
     SizeFacts,
     Task,

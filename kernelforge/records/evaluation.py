@@ -1,4 +1,4 @@
-"""Evaluations: verdict, reason, correctness at each size, performance."""
+"""Evaluations: verdict, reason, correctness, performance; and profiles: metrics of each kernel of a plan."""
 
 from __future__ import annotations
 
@@ -6,12 +6,10 @@ import math
 from enum import StrEnum
 from typing import Final, Literal
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat, field_validator, model_validator
 
 from kernelforge.records.base import Record, content_hash
-from kernelforge.records.candidate import Build
-from kernelforge.records.profile import Origin
-from kernelforge.records.task import DRAWN_SIZE
+from kernelforge.records.task import DRAWN_SIZE, Build
 from kernelforge.records.timing import Timing
 
 
@@ -110,6 +108,19 @@ class Correctness(Record):
         """Share of the listed sizes that the plan did not refuse; the size drawn per evaluation does not count."""
         listed = [check for check in self.sizes if check.size != DRAWN_SIZE]
         return sum(check.status != "guarded" for check in listed) / max(len(listed), 1)
+
+
+class Origin(StrEnum):
+    """Origin of a number."""
+
+    MEASURED = "measured"
+    """Read from hardware counters or clocks."""
+    COUNTED = "counted"
+    """Counted exactly over the PTX that ran (or scaled from sampled blocks; then ``sampled`` is below 1)."""
+    COMPILER = "compiler"
+    """Reported by ptxas for the real architecture."""
+    MODELLED = "modelled"
+    """Computed from a model of the hardware, uncalibrated."""
 
 
 class Performance(Record):
@@ -274,3 +285,98 @@ def evaluation_key(candidate: str, task: str, fingerprint: Fingerprint) -> str:
     f = fingerprint
     device = f.device if f.gpu is None else f"{f.gpu}, driver {f.driver}"
     return content_hash("evaluation", candidate, task, f.evaluator, device, f.toolchain)
+
+
+class Metric(Record):
+    """One number, named as in Nsight Compute if it has the same meaning, or ``ptx__*`` if it counts PTX."""
+
+    name: str
+    value: float
+    unit: str
+    """``byte``, ``sector``, ``inst``, ``%``, ``us``, ``warp``, ``block``, ``register/thread``, ``request``, ``1``..."""
+    origin: Origin
+
+
+class MemoryHotSpot(Record):
+    """One memory instruction, with its cost and source line."""
+
+    source_line: int
+    opcode: str
+    space: str
+    access: str
+    requests: int
+    transactions: int
+    """32-byte sectors for global and local, wavefronts for shared memory."""
+    ideal_transactions: int
+
+
+class KernelProfile(Record):
+    """Metrics of all launches of one kernel in one run of the plan, summed where they are sums."""
+
+    kernel: str
+    launches: int = Field(ge=1)
+    grid: tuple[int, int, int]
+    block: tuple[int, int, int]
+    sampled: float = Field(gt=0, le=1)
+    """Share of executed blocks; sums are scaled up by its inverse."""
+    metrics: tuple[Metric, ...]
+    hot_spots: tuple[MemoryHotSpot, ...] = ()
+
+
+class Roofline(Record):
+    """Position of the complete plan on the device's roofline."""
+
+    flops: float
+    dram_bytes: float
+    compulsory_bytes: float
+    arithmetic_intensity: float
+    """Flop per DRAM byte."""
+    ridge: float
+    """Flop per byte where the device's compute roof begins to bind."""
+    bound: str
+    """``dram``, ``l2``, ``l1``, ``shared``, ``fp32``, ``tensor``, ``issue``, ``latency`` or ``launch``."""
+    time_us: float
+    """Time under that bound."""
+    time_origin: Origin
+
+    @field_validator("time_origin")
+    @classmethod
+    def _a_time(cls, value: Origin) -> Origin:
+        if value not in (Origin.MEASURED, Origin.MODELLED):
+            raise ValueError("a time is measured or modelled")
+        return value
+
+
+class Profile(Record):
+    """Counters of one candidate at one size on one device."""
+
+    size: str
+    device: str
+    kernels: tuple[KernelProfile, ...]
+    metrics: tuple[Metric, ...]
+    """Totals over the plan."""
+    roofline: Roofline
+    notes: tuple[str, ...] = ()
+    """Remarks for readers: metrics that the chip lacks, omitted launches, why counters are not measured."""
+
+    @model_validator(mode="after")
+    def _nothing_measured_when_emulated(self) -> Profile:
+        if self.device.partition(":")[0] != "emulated":
+            return self
+        if self.roofline.time_origin is Origin.MEASURED:
+            raise ValueError("an emulated device cannot carry a measured time")
+        for metric in (*self.metrics, *(kernel_metric for kernel in self.kernels for kernel_metric in kernel.metrics)):
+            if metric.origin is Origin.MEASURED:
+                raise ValueError(f"an emulated device cannot carry the measured metric {metric.name}")
+        return self
+
+    def metric(self, name: str) -> Metric | None:
+        """The plan-wide metric of that name, or None."""
+        for metric in self.metrics:
+            if metric.name == name:
+                return metric
+        return None
+
+    def value(self, name: str) -> float | None:
+        metric = self.metric(name)
+        return None if metric is None else metric.value

@@ -1,4 +1,4 @@
-"""Runs: one strategy over one suite with one budget."""
+"""Runs: one strategy over one suite with one budget; their attempts, with messages and usage; and lessons from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,20 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from kernelforge.records.attempt import Price
 from kernelforge.records.base import Record, content_hash
+from kernelforge.records.evaluation import Evaluation, Profile, Verdict
+from kernelforge.records.task import Candidate
+
+
+class Price(Record):
+    """Dollars per million tokens."""
+
+    input: float = Field(ge=0, allow_inf_nan=False)
+    output: float = Field(ge=0, allow_inf_nan=False)
+    cached: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Input read from the provider's prompt cache; None: as ``input``."""
+    cache_write: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Input written to the provider's prompt cache; None: as ``input``."""
 
 
 class Limits(Record):
@@ -132,3 +144,190 @@ class Run(Record):
     ended: str | None = None
     kernelforge: str
     """Version that started it."""
+
+
+MAX_LESSON_CHARS = 320
+
+
+class Lesson(Record):
+    """One short sentence of advice, with its source."""
+
+    family: str
+    """Operator family: ``matmul``, ``softmax``..."""
+    text: str = Field(min_length=1, max_length=MAX_LESSON_CHARS)
+    task: str
+    """The task that taught it."""
+    provider: str
+    """Who wrote it."""
+    gain: float | None = None
+    """Factor by which that task's time fell from its first correct attempt to its best; None if unknown."""
+    written: str
+    """UTC, ISO 8601."""
+
+
+class Usage(Record):
+    """Tokens, dollars and time of one call, as the provider counted them. None is unknown, never zero."""
+
+    model: str
+    """The model that answered, as the provider names it."""
+    input_tokens: int | None = Field(default=None, ge=0)
+    """All tokens of the prompt, cached ones included."""
+    cached_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``input_tokens`` that was read from the provider's prompt cache."""
+    cache_write_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``input_tokens`` that was written to the provider's prompt cache."""
+    output_tokens: int | None = Field(default=None, ge=0)
+    """All tokens of the reply, reasoning included."""
+    reasoning_tokens: int | None = Field(default=None, ge=0)
+    """Part of ``output_tokens`` that was reasoning."""
+    dollars: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """None: the price is unknown."""
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    """Wall time of the call that succeeded, waiting for limits and retries excluded."""
+    batch: bool = False
+    """Whether it went through the provider's batch interface, which sells at half price."""
+    retries: int = Field(default=0, ge=0)
+    """Calls that failed before this one succeeded."""
+
+    @property
+    def tokens(self) -> int | None:
+        """Input and output together, or None when either is unknown."""
+        if self.input_tokens is None or self.output_tokens is None:
+            return None
+        return self.input_tokens + self.output_tokens
+
+
+class Operator(StrEnum):
+    """Kind of request of a strategy to a Coder."""
+
+    SEED = "seed"
+    REPAIR = "repair"
+    OPTIMISE = "optimise"
+    CONTRAST = "contrast"
+    """Write a new kernel, from scored examples (``inspirations``)."""
+    FSR = "fsr"
+    """Write a new kernel, from the fastest correct one, or from a failed one with its errors, and the history."""
+    CROSSOVER = "crossover"
+    """Join the strengths of the parent and of one inspiration."""
+    TUNE = "tune"
+    """The parent with other values of its ``# tune:`` names; no agent is called."""
+
+
+class Finding(Record):
+    """The Judge's one finding. Optimise: bottleneck, method, plan. Repair: critical issue, why, minimal fix."""
+
+    kind: Literal["optimise", "repair", "stop"]
+    headline: str
+    """The bottleneck, the critical issue, or the reason to stop."""
+    why: str
+    """The metrics that justify it, or why the issue matters."""
+    action: str
+    """The method and modification plan, or the minimal fix."""
+    move: str | None = None
+    """Name of the built-in move, where the Judge is built in."""
+    metrics: tuple[str, ...] = ()
+    """Names of the metrics that the action should lower (or raise, with a leading ``+``)."""
+    bottleneck: str | None = None
+    """Bottleneck found by the built-in Judge, by its name in :mod:`kernelforge.agents.diagnosis.rules`."""
+
+
+AgentName = Literal["coder", "judge", "tester", "reflexion"]
+"""Agents of messages. ``reflexion`` writes lessons for later tasks."""
+
+
+class Message(Record):
+    """One prompt or reply, kept verbatim."""
+
+    agent: AgentName
+    role: Literal["prompt", "reply"]
+    provider: str
+    content: str
+    usage: Usage | None = None
+    """Cost of a reply; None for a free one."""
+
+    @model_validator(mode="after")
+    def _replies_cost(self) -> Message:
+        if self.usage is not None and self.role != "reply":
+            raise ValueError("only a reply carries a usage")
+        return self
+
+
+class TuneTrial(Record):
+    """One combination of a plan's ``# tune:`` values in successive halving."""
+
+    choices: dict[str, int]
+    rung: int = Field(ge=0)
+    """The last rung that it reached; higher rungs time more precisely."""
+    time_us: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """Its time at that rung, or None."""
+    problem: str = ""
+    """Why it has no time."""
+
+    @model_validator(mode="after")
+    def _timed_or_not(self) -> TuneTrial:
+        if (self.time_us is None) == (self.problem == ""):
+            raise ValueError("a trial has either a time or a problem")
+        return self
+
+
+class Reward(Record):
+    """A reward policy's number, with its components."""
+
+    policy: str
+    """Name and version: ``kernelforge/1``."""
+    value: float | None = Field(allow_inf_nan=False)
+    """None: no score (verdict ``INFRA``, or a run without a jail)."""
+    components: dict[str, float | None]
+
+
+class Attempt(Record):
+    """One proposal and its result."""
+
+    id: str
+    """``<run>/<task>/<number>``; the number is two digits or more."""
+    run: str
+    task: str
+    number: int = Field(ge=0)
+    operator: Operator
+    parent: str | None = None
+    inspirations: tuple[str, ...] = ()
+    """Ids of the other attempts that the Coder was shown as examples."""
+    coder: str = ""
+    """Specification of the Coder that wrote it; empty for ``tune``."""
+    technique: str = ""
+    """Optimisation technique that the Coder was asked to use, or empty."""
+    finding: Finding | None = None
+    messages: tuple[Message, ...] = ()
+    candidate: Candidate | None = None
+    """None if the reply held no candidate."""
+    evaluation: Evaluation
+    profile: Profile | None = None
+    trials: tuple[TuneTrial, ...] = ()
+    """Results of the plan's ``# tune:`` combinations, if they were searched."""
+    reward: Reward
+    accepted: bool
+    """Whether it became the task's best."""
+    note: str = ""
+    """Reason why it was or was not accepted."""
+    started: str
+    """UTC, ISO 8601."""
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Attempt:
+        verdict = self.evaluation.verdict
+        if self.candidate is not None and self.candidate.hash != self.evaluation.candidate:
+            raise ValueError("the evaluation is of another candidate")
+        if self.candidate is None and verdict is Verdict.OK:
+            raise ValueError("OK needs a candidate")
+        if verdict is not Verdict.OK and (self.accepted or self.profile is not None):
+            raise ValueError(f"an attempt with verdict {verdict} cannot be accepted or carry a profile")
+        if self.profile is not None and self.profile.device != self.evaluation.fingerprint.device:
+            raise ValueError("the profile is of another device")
+        if verdict is Verdict.INFRA and self.reward.value is not None:
+            raise ValueError("INFRA is never a score")
+        if (self.operator is Operator.SEED) != (self.parent is None):
+            raise ValueError("a seed has no parent, every other attempt has one")
+        if self.trials and verdict is not Verdict.OK:
+            raise ValueError("only a correct candidate is tuned")
+        return self

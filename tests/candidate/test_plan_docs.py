@@ -15,7 +15,7 @@ from kernelforge.candidate.plan_language.tensors import METHODS, PROPERTIES
 from kernelforge.candidate.plan_language.values import bytes_text
 from kernelforge.errors import CandidateError
 from kernelforge.records import DType, TensorSpec
-from kernelforge.records.candidate import MAX_PLAN_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "launch-plan.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

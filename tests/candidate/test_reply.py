@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kernelforge.candidate import format_reply, parse_plan, parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 
 SOURCE = "__global__ void k(float* out) { out[0] = 1.f; }"
 PLAN = "def forward(x):\n    out = empty_like(x)\n    k[1, 1](out)\n    return out"

@@ -17,7 +17,7 @@ from kernelforge.evaluation.generators.recipe import MAX_STEPS, MAX_WORK, OPERAT
 from kernelforge.evaluation.oracle.worker.inputs import draw_recipe, integer_profile
 from kernelforge.evaluation.oracle.worker.reference_runner import PROBE_LIMIT
 from kernelforge.records import DType, InputGenerator, TensorSpec
-from kernelforge.records.candidate import MAX_GENERATOR_BYTES
+from kernelforge.records.task import MAX_GENERATOR_BYTES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "input-generators.md").read_text()
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)

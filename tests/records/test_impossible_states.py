@@ -24,7 +24,7 @@ from kernelforge.records import (
     SizeCheck,
     Verdict,
 )
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from tests.support.factories import (
     make_attempt,
     make_build,

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 
 from kernelforge.candidate.plan_language.values import Fault
-from kernelforge.records.candidate import MAX_PLAN_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES
 
 MAX_LINE_CHARS = 2_000
 MAX_STATEMENT_TOKENS = 1_200

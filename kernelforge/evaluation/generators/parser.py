@@ -22,7 +22,7 @@ from kernelforge.errors import PlanError
 from kernelforge.evaluation.generators.functions import CONSTANTS, FUNCTIONS
 from kernelforge.evaluation.generators.recipe import MAX_AXES, MAX_STEPS, RANDOM, TEST_PREFIX, Recipe, Step
 from kernelforge.records import Evaluation, InputGenerator, TensorSpec, content_hash
-from kernelforge.records.candidate import MAX_GENERATOR_BYTES
+from kernelforge.records.task import MAX_GENERATOR_BYTES
 
 MAX_GENERATORS = 4
 """Generators of one task."""

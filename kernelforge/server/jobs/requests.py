@@ -17,7 +17,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.client.models import CandidateText, JobRequest
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.records import Candidate, Fingerprint, Task, content_hash, evaluation_key, first_fault
-from kernelforge.records.candidate import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.rewards import find_policy
 from kernelforge.server.base import LRUCache, RequestRejected
 from kernelforge.tasks.constants import plain_text
