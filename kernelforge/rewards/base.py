@@ -5,9 +5,10 @@ A modelled or implausible time has no speedup.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import ClassVar, Final
 
 from kernelforge.client.models import Components
 from kernelforge.records import Evaluation, Origin, Performance, Reward, SideTimes, Stage, Timing, Verdict
@@ -123,20 +124,24 @@ class Context:
     """Evaluations of the same task that came before it in its run or session, oldest first."""
 
 
-class RewardPolicy(Protocol):
+class RewardPolicy(ABC):
     """A pure function from a stored evaluation to a number. A change of the number is another version."""
 
-    name: str
+    name: ClassVar[str]
     """With its version: ``kernelforge/1``."""
-    title: str
+    title: ClassVar[str]
     """One line for people."""
-    source: str
+    source: ClassVar[str]
     """Paper or document with section, and what of it is not published and was decided here."""
-    bounds: tuple[float, float]
+    bounds: ClassVar[tuple[float, float]]
     """No reward lies outside."""
-    parts: tuple[str, ...]
+    parts: ClassVar[tuple[str, ...]]
     """Names of the components. Every reward of the policy has all of them; None is not known or does not apply."""
 
+    @abstractmethod
     def score(self, evaluation: Evaluation, context: Context) -> Reward:
         """``INFRA`` never comes here, nor what may not be rewarded."""
-        ...
+
+    def reward(self, value: float | None, **components: float | None) -> Reward:
+        """A reward of this policy; components that are left out are None."""
+        return Reward(policy=self.name, value=value, components=dict.fromkeys(self.parts) | components)

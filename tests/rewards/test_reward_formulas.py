@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import Context, reward, unscored
-from kernelforge.rewards.cuda_l import bucket_means, towards_one
+from kernelforge.rewards.policies import bucket_means, towards_one
 from tests.rewards.evaluations import GPU, side, timed
 from tests.support.factories import make_evaluation, make_timing, measured, modelled
 

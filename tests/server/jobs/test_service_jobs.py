@@ -352,7 +352,7 @@ def test_a_policy_that_fails_leaves_no_job_without_an_end(
     def broken(*_: object) -> None:
         raise ZeroDivisionError("in the policy")
 
-    monkeypatch.setattr("kernelforge.rewards.gated_speedup.KernelForge1.score", broken)
+    monkeypatch.setattr("kernelforge.rewards.policies.KernelForge1.score", broken)
 
     async def main() -> None:
         async with serving(tmp_path) as service:

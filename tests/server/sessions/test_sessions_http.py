@@ -15,7 +15,7 @@ import pytest
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import TaskError
 from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, TaskFacts, Verdict
-from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context
+from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context, RewardPolicy
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
 from kernelforge.server.jobs.service import JobService
@@ -317,21 +317,21 @@ def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_
     asyncio.run(main())
 
 
-class LooksBack:
+class LooksBack(RewardPolicy):
     """A formula that looks back and at the source; the third turn of a session has no score."""
 
     name = "looks-back/1"
     title = source = ""
     bounds = (-1000.0, 1000.0)
-    parts: tuple[str, ...] = ()
+    parts = ()
 
     def score(self, evaluation: Evaluation, context: Context) -> Reward:
         value = None if len(context.earlier) == 2 else len(context.earlier) + len(context.source or "") / 1000
-        return Reward(policy=self.name, value=value, components={})
+        return self.reward(value)
 
 
 def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelforge.rewards.policy.POLICIES", {**POLICIES, LooksBack.name: LooksBack()})
+    monkeypatch.setattr("kernelforge.rewards.policies.POLICIES", {**POLICIES, LooksBack.name: LooksBack()})
 
     async def main() -> None:
         async with serving(tmp_path) as server:
