@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from kernelforge.cli.support.output import JsonOption, console
+
+if TYPE_CHECKING:
+    from kernelforge.search import Strategy
 
 
 def strategies(json_: JsonOption = False) -> None:
     """List the strategies of 'run --strategy': source of the method, and options with their defaults."""
     from kernelforge.search import STRATEGIES
 
-    rows = [_describe(name) for name in STRATEGIES]
+    rows = [_describe(strategy) for strategy in STRATEGIES.values()]
     if json_:
         import json
 
@@ -30,19 +33,17 @@ def strategies(json_: JsonOption = False) -> None:
         out.print()
 
 
-def _describe(name: str) -> dict[str, Any]:
+def _describe(strategy: type[Strategy[Any]]) -> dict[str, Any]:
     import inspect
     import sys
 
     from kernelforge.records.base import field_docs
-    from kernelforge.search import strategy_class
 
-    strategy = strategy_class(name)
     docs = field_docs(strategy.Options)
     module = sys.modules[strategy.__module__]
     about = (inspect.getdoc(module) or "").split("\n")[0]
     return {
-        "name": name,
+        "name": strategy.name,
         "source": strategy.source,
         "about": about.partition(": ")[2] or about,
         "rounds": strategy.default_rounds(strategy.Options()),

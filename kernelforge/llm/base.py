@@ -110,7 +110,7 @@ Ended = Literal["complete", "length", "refused"]
 
 @dataclass(frozen=True)
 class ChatReply:
-    """A provider reply. ``usage.dollars`` is set later, by :class:`~kernelforge.llm.prices.Prices`."""
+    """A provider reply. ``usage.dollars`` is set later, by :func:`~kernelforge.llm.prices.dollars_of`."""
 
     text: str
     usage: Usage

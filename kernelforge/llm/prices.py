@@ -23,38 +23,36 @@ LISTED_PROVIDERS = ("openai", "anthropic")
 _PER = 1_000_000
 
 
-class Prices:
-    """Prices of models.
+def has_price(own: Mapping[str, Price], provider: str, model: str, *, elsewhere: bool = False) -> bool:
+    """Whether calls of a model can be priced: by its ``own`` price, or by the list.
 
     Args:
-        own: by ``provider:model``; each goes before the list.
+        own: prices by ``provider:model``; each goes before the list.
+        elsewhere: a server other than the provider's own answers.
     """
+    if f"{provider}:{model}" in own:
+        return True
+    sample_usage = Usage(model=model, input_tokens=1, output_tokens=1, seconds=0)
+    return not elsewhere and provider in LISTED_PROVIDERS and _listed(provider, model, sample_usage) is not None
 
-    def __init__(self, own: Mapping[str, Price] | None = None) -> None:
-        self._own = dict(own or {})
 
-    def has_price(self, provider: str, model: str, *, elsewhere: bool = False) -> bool:
-        """Whether calls of a model can be priced. ``elsewhere``: a server other than the provider's own answers."""
-        if f"{provider}:{model}" in self._own:
-            return True
-        sample_usage = Usage(model=model, input_tokens=1, output_tokens=1, seconds=0)
-        return not elsewhere and provider in LISTED_PROVIDERS and _listed(provider, model, sample_usage) is not None
-
-    def dollars(self, provider: str, model: str, usage: Usage, *, elsewhere: bool = False) -> float | None:
-        """Cost of a call in dollars; None where the price or the count of tokens is unknown."""
-        if usage.input_tokens is None or usage.output_tokens is None:
-            return None
-        own = self._own.get(f"{provider}:{model}")
-        if own is not None:
-            return _at(own, usage) * (BATCH_SHARE if usage.batch else 1.0)
-        if elsewhere or provider not in LISTED_PROVIDERS:
-            return None
-        # An alias is answered by a dated model, which has the price that was charged.
-        for name in (usage.model, model):
-            listed = _listed(provider, name, usage)
-            if listed is not None:
-                return listed
+def dollars_of(
+    own: Mapping[str, Price], provider: str, model: str, usage: Usage, *, elsewhere: bool = False
+) -> float | None:
+    """Cost of a call in dollars, as :func:`has_price`; None where the price or the count of tokens is unknown."""
+    if usage.input_tokens is None or usage.output_tokens is None:
         return None
+    price = own.get(f"{provider}:{model}")
+    if price is not None:
+        return _at(price, usage) * (BATCH_SHARE if usage.batch else 1.0)
+    if elsewhere or provider not in LISTED_PROVIDERS:
+        return None
+    # An alias is answered by a dated model, which has the price that was charged.
+    for name in (usage.model, model):
+        listed = _listed(provider, name, usage)
+        if listed is not None:
+            return listed
+    return None
 
 
 def _at(price: Price, usage: Usage) -> float:

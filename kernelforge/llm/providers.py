@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 from kernelforge.errors import UsageError
 from kernelforge.llm.base import Answerer, ChatModel, Meter
 from kernelforge.llm.file_exchange import FileExchangeModel
-from kernelforge.llm.prices import Prices
+from kernelforge.llm.prices import dollars_of, has_price
 from kernelforge.llm.rate_limits import CallLimits
 from kernelforge.llm.recording import Recording, Replay
 from kernelforge.llm.spec import KEY_NAMES, AgentSpec, Remote, check_url, find_key, find_url, is_hosted, parse_spec
@@ -64,7 +65,6 @@ class Providers:
         self.settings = settings
         self._stopped = stopped
         self._aborted = aborted
-        self._prices = Prices(settings.prices)
         self._lock = threading.Lock()
         self._hosted: dict[str, _Hosted] = {}
         self._limits: dict[tuple[str, str | None], CallLimits] = {}
@@ -102,7 +102,7 @@ class Providers:
         if not is_hosted(spec):
             return True
         model = parse_spec(spec)
-        return self._prices.has_price(model.provider, model.model, elsewhere=self._elsewhere(model))
+        return has_price(self.settings.prices, model.provider, model.model, elsewhere=self._elsewhere(model))
 
     def dollars(self, spec: str, usage: Usage) -> float | None:
         """Cost of a call in dollars; None when the price is unknown, zero where nothing is bought.
@@ -113,7 +113,7 @@ class Providers:
         if not is_hosted(spec):
             return 0.0
         model = parse_spec(spec)
-        return self._prices.dollars(model.provider, model.model, usage, elsewhere=self._elsewhere(model))
+        return dollars_of(self.settings.prices, model.provider, model.model, usage, elsewhere=self._elsewhere(model))
 
     def recall(self, task: str, messages: Iterable[Message]) -> None:
         """Tell what was said of a task before a run was resumed, so that a replay goes on behind it.
@@ -143,16 +143,13 @@ class Providers:
 
         hosted = self._host(spec)
 
-        def price(usage: Usage) -> float | None:
-            return self._prices.dollars(hosted.spec.provider, hosted.spec.model, usage, elsewhere=hosted.elsewhere)
-
         return Conversation(
             spec,
             hosted.model,
             meter,
             limits=hosted.limits,
             retries=self.settings.retries,
-            price=price,
+            price=partial(self.dollars, spec),
             stopped=self._stopped,
         )
 

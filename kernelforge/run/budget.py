@@ -26,7 +26,7 @@ from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.llm.spec import is_hosted
 from kernelforge.records import Attempt, Budget, Limits, Message, Operator, RunConfig, Usage
 from kernelforge.run.events import Totals
-from kernelforge.search import strategy_class
+from kernelforge.search import STRATEGIES
 
 
 class StopSignal:
@@ -275,7 +275,7 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
         estimate_tokens(coder_prompt(CoderRequest(context, Operator.SEED, None, None, ())).text) for context in contexts
     ]
     seen = list(earlier)
-    strategy = strategy_class(config.strategy)
+    strategy = STRATEGIES[config.strategy]
     rounds = config.budget.rounds or strategy.default_rounds(strategy.Options.model_validate(config.options))
     agents: list[AgentEstimate] = []
     coders = config.coders

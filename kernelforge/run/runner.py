@@ -27,7 +27,7 @@ from kernelforge.run.budget import RunBudget, StopSignal, TaskBudget
 from kernelforge.run.events import Event, Observer
 from kernelforge.run.proposals import AgentReply, TaskAgents
 from kernelforge.run.task_loop import TaskLoop, make_task_context
-from kernelforge.search import strategy_class, strategy_options
+from kernelforge.search import STRATEGIES
 from kernelforge.store import Store
 from kernelforge.tasks import Suite, load_suite
 from kernelforge.utils.shell_hints import results_option, shell_command
@@ -91,8 +91,8 @@ def configure(
         raise UsageError(f"--jobs {jobs}: at least one task must run at a time")
     if stop_after is not None and stop_after < 1:
         raise UsageError(f"--stop-after {stop_after}: give a task at least one round without a new best")
-    chosen_strategy = strategy_class(strategy)
-    settled = strategy_options(strategy, options or {})
+    chosen_strategy = STRATEGIES[strategy]
+    settled = chosen_strategy.settle(options or {})
     limits, settings = budget or Budget(), llm or LLMSettings()
     if limits.rounds is None:
         rounds = chosen_strategy.default_rounds(chosen_strategy.Options.model_validate(settled))

@@ -48,7 +48,7 @@ from kernelforge.records import (
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import ProposalExecutor, ReadyReply, TaskAgents, messages_of
-from kernelforge.search import Proposal, make_strategy
+from kernelforge.search import STRATEGIES, Proposal
 from kernelforge.store import Store
 
 
@@ -79,8 +79,7 @@ class TaskLoop:
         self._visible: dict[int, int] = {}
         """How many attempts were known when a step could first be named."""
         config = run.config
-        self.strategy = make_strategy(
-            config.strategy,
+        self.strategy = STRATEGIES[config.strategy].make(
             config.options,
             rounds=config.budget.rounds,
             stop_after=config.stop_after,

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
-from kernelforge.records import Attempt, Operator, Origin, Record, Verdict
+from pydantic import ValidationError
+
+from kernelforge.errors import UsageError
+from kernelforge.records import Attempt, Operator, Origin, Record, Verdict, first_fault
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,40 @@ class Strategy(ABC, Generic[OptionsT]):
         """Numbers of the attempts that were steps: all but tuned children."""
         self._best: int | None = None
         self._steps_at_best = 0
+
+    @classmethod
+    def make(
+        cls,
+        options: Mapping[str, Any] | None = None,
+        *,
+        rounds: int | None = None,
+        stop_after: int | None = None,
+        coders: int = 1,
+    ) -> Self:
+        """Build the strategy. ``rounds`` None: the published number; ``stop_after`` None: never.
+
+        Raises:
+            UsageError: as :meth:`settle`.
+        """
+        settled: Any = cls.Options.model_validate(cls.settle(options or {}))
+        return cls(settled, rounds=rounds, stop_after=stop_after, coders=coders)
+
+    @classmethod
+    def settle(cls, values: Mapping[str, Any]) -> dict[str, bool | int | float | str]:
+        """All options: those given, the others at their defaults.
+
+        Raises:
+            UsageError: an unknown option, or a value that the option cannot have.
+        """
+        options = cls.Options.model_fields
+        for option in values:
+            if option not in options:
+                what = f"its options are {', '.join(options)}" if options else "it has no options"
+                raise UsageError(f"strategy {cls.name!r} has no option {option!r}; {what}")
+        try:
+            return cls.Options.model_validate(dict(values), strict=False).model_dump()
+        except ValidationError as error:
+            raise UsageError(f"strategy {cls.name!r}, option {first_fault(error, show_input=True)}") from error
 
     @classmethod
     @abstractmethod
@@ -174,6 +211,13 @@ class Strategy(ABC, Generic[OptionsT]):
     def turn(self, step: int) -> int:
         """Number of the Coder whose turn a step is: one after the other."""
         return step % self.coders
+
+
+class StrategyTable(dict[str, type[Strategy[Any]]]):
+    """Strategies by name; a :class:`UsageError` says which there are instead of one that is not."""
+
+    def __missing__(self, name: str) -> type[Strategy[Any]]:
+        raise UsageError(f"there is no strategy {name!r}; choose one of: {', '.join(self)}")
 
 
 class GenerationalStrategy(Strategy[OptionsT]):

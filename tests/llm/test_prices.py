@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import UsageError
-from kernelforge.llm.prices import Prices, load_prices
+from kernelforge.llm.prices import dollars_of, has_price, load_prices
 from kernelforge.records import Price, Usage
 
 LISTED = "gpt-4o-mini-2024-07-18"
@@ -28,11 +28,11 @@ def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_listed_model_has_its_list_price() -> None:
-    assert Prices().dollars("openai", LISTED, usage()) == pytest.approx(0.15 + 0.06)
+    assert dollars_of({}, "openai", LISTED, usage()) == pytest.approx(0.15 + 0.06)
 
 
 def test_cached_tokens_are_cheaper() -> None:
-    assert Prices().dollars("openai", LISTED, usage(cached_tokens=400_000)) == pytest.approx(
+    assert dollars_of({}, "openai", LISTED, usage(cached_tokens=400_000)) == pytest.approx(
         0.6 * 0.15 + 0.4 * 0.075 + 0.06
     )
 
@@ -40,53 +40,53 @@ def test_cached_tokens_are_cheaper() -> None:
 def test_tokens_written_to_the_cache_have_a_price_of_their_own() -> None:
     """Claude 3 Haiku: $0.25 in, $1.25 out, $0.03 read from and $0.30 written to the cache."""
     spent = usage("claude-3-haiku-20240307", cached_tokens=200_000, cache_write_tokens=300_000)
-    dollars = Prices().dollars("anthropic", "claude-3-haiku-20240307", spent)
+    dollars = dollars_of({}, "anthropic", "claude-3-haiku-20240307", spent)
     assert dollars == pytest.approx(0.5 * 0.25 + 0.2 * 0.03 + 0.3 * 0.30 + 0.125)
 
 
 def test_the_model_that_answered_is_priced_else_the_one_that_was_asked() -> None:
-    prices = Prices()
-    assert prices.dollars("openai", "gpt-4o", usage(LISTED)) == pytest.approx(0.21)
-    assert prices.dollars("openai", LISTED, usage("something-internal")) == pytest.approx(0.21)
+    prices = dict[str, Price]()
+    assert dollars_of(prices, "openai", "gpt-4o", usage(LISTED)) == pytest.approx(0.21)
+    assert dollars_of(prices, "openai", LISTED, usage("something-internal")) == pytest.approx(0.21)
 
 
 def test_own_prices_go_first() -> None:
-    prices = Prices({f"openai:{LISTED}": Price(input=1.0, output=10.0)})
-    assert prices.dollars("openai", LISTED, usage(cached_tokens=400_000)) == pytest.approx(1.0 + 1.0)
-    prices = Prices({"openai:local": Price(input=1.0, output=10.0, cached=0.1, cache_write=2.0)})
+    prices = {f"openai:{LISTED}": Price(input=1.0, output=10.0)}
+    assert dollars_of(prices, "openai", LISTED, usage(cached_tokens=400_000)) == pytest.approx(1.0 + 1.0)
+    prices = {"openai:local": Price(input=1.0, output=10.0, cached=0.1, cache_write=2.0)}
     spent = usage("local", cached_tokens=500_000, cache_write_tokens=200_000)
-    assert prices.dollars("openai", "local", spent) == pytest.approx(0.3 + 0.05 + 0.4 + 1.0)
-    free = Prices({"openai:local": Price(input=0, output=0)})
-    assert free.dollars("openai", "local", usage("local"), elsewhere=True) == 0.0
+    assert dollars_of(prices, "openai", "local", spent) == pytest.approx(0.3 + 0.05 + 0.4 + 1.0)
+    free = {"openai:local": Price(input=0, output=0)}
+    assert dollars_of(free, "openai", "local", usage("local"), elsewhere=True) == 0.0
 
 
 @pytest.mark.parametrize("own", [{}, {f"openai:{LISTED}": Price(input=0.15, output=0.6)}])
 def test_a_batch_costs_half(own: dict[str, Price]) -> None:
-    assert Prices(own).dollars("openai", LISTED, usage(batch=True)) == pytest.approx(0.105)
+    assert dollars_of(own, "openai", LISTED, usage(batch=True)) == pytest.approx(0.105)
 
 
 @pytest.mark.parametrize("unknown", [{"input_tokens": None}, {"output_tokens": None}])
 def test_unknown_tokens_have_an_unknown_price(unknown: dict[str, None]) -> None:
     own = {"openai:local": Price(input=1.0, output=1.0)}
-    assert Prices().dollars("openai", LISTED, usage(**unknown)) is None
-    assert Prices(own).dollars("openai", "local", usage("local", **unknown)) is None
+    assert dollars_of({}, "openai", LISTED, usage(**unknown)) is None
+    assert dollars_of(own, "openai", "local", usage("local", **unknown)) is None
 
 
 def test_an_unknown_model_has_an_unknown_price() -> None:
-    prices = Prices()
-    assert prices.dollars("openai", "no-such-model", usage("no-such-model")) is None
-    assert not prices.has_price("openai", "no-such-model")
-    assert prices.has_price("openai", LISTED)
+    prices = dict[str, Price]()
+    assert dollars_of(prices, "openai", "no-such-model", usage("no-such-model")) is None
+    assert not has_price(prices, "openai", "no-such-model")
+    assert has_price(prices, "openai", LISTED)
 
 
 def test_the_list_does_not_hold_for_other_servers() -> None:
     """A server of one's own may call its model what it likes."""
-    prices = Prices()
-    assert prices.dollars("openai", LISTED, usage(), elsewhere=True) is None
-    assert not prices.has_price("openai", LISTED, elsewhere=True)
-    own = Prices({f"openai:{LISTED}": Price(input=1, output=1)})
-    assert own.has_price("openai", LISTED, elsewhere=True)
-    assert own.dollars("openai", LISTED, usage(), elsewhere=True) == pytest.approx(1.1)
+    prices = dict[str, Price]()
+    assert dollars_of(prices, "openai", LISTED, usage(), elsewhere=True) is None
+    assert not has_price(prices, "openai", LISTED, elsewhere=True)
+    own = {f"openai:{LISTED}": Price(input=1, output=1)}
+    assert has_price(own, "openai", LISTED, elsewhere=True)
+    assert dollars_of(own, "openai", LISTED, usage(), elsewhere=True) == pytest.approx(1.1)
 
 
 def test_prices_are_read_from_a_file(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Operator, Verdict
-from kernelforge.search import Proposal, strategy_options
+from kernelforge.search import Proposal
 from kernelforge.search.portfolio import MEMBERS, Portfolio, PortfolioOptions
 from tests.search.attempt_records import NO_CODE, WRONG, Outcome, Search, ok
 
@@ -142,4 +142,4 @@ def test_a_resumed_portfolio_stands_where_the_killed_one_stood() -> None:
 )
 def test_members_must_be_other_strategies_each_once(members: str, problem: str) -> None:
     with pytest.raises(UsageError, match=problem):
-        strategy_options("portfolio", {"members": members})
+        Portfolio.settle({"members": members})

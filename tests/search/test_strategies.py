@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelforge.errors import UsageError
 from kernelforge.records import Verdict
 from kernelforge.records.base import field_docs
-from kernelforge.search import STRATEGIES, Strategy, make_strategy, strategy_options
+from kernelforge.search import STRATEGIES, Strategy
 from tests.search.strategy_harness import STORY, Result, Story, Tuned, play, retell
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
@@ -40,7 +40,7 @@ def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
     data: st.DataObject,
 ) -> None:  # fmt: skip
     def make() -> Strategy:
-        return make_strategy(name, options, rounds=rounds, stop_after=stop_after, coders=coders)
+        return STRATEGIES[name].make(options, rounds=rounds, stop_after=stop_after, coders=coders)
 
     played = play(make(), story, rounds=rounds, coders=coders)
     assert 1 <= len(played.proposals) <= rounds
@@ -54,10 +54,10 @@ def test_it_ends_by_itself_in_its_published_number_of_rounds(
     name: str, options: dict[str, Any], verdict: Verdict
 ) -> None:
     """Even when everything works, or when nothing ever does."""
-    strategy = make_strategy(name, options)
+    strategy = STRATEGIES[name].make(options)
     rounds = STRATEGIES[name].default_rounds(STRATEGIES[name].Options(**options))
     play(strategy, Story((Result(verdict),)), rounds=rounds)
-    play(make_strategy(name, options), Story((Result(verdict, candidate=verdict is Verdict.OK),)), rounds=rounds)
+    play(STRATEGIES[name].make(options), Story((Result(verdict, candidate=verdict is Verdict.OK),)), rounds=rounds)
 
 
 @EACH
@@ -65,8 +65,8 @@ def test_tuned_children_are_not_steps(name: str, options: dict[str, Any]) -> Non
     """Worse children change nothing but the numbers of attempts."""
     plain = (Result(Verdict.OK, time_us=10.0), Result(Verdict.WRONG), Result(Verdict.OK, time_us=5.0))
     tuned = tuple(Result(item.verdict, time_us=item.time_us, tuned=(Tuned(300.0), Tuned(0.0))) for item in plain)
-    without = play(make_strategy(name, options, rounds=12), Story(plain), rounds=12)
-    having = play(make_strategy(name, options, rounds=12), Story(tuned), rounds=12)
+    without = play(STRATEGIES[name].make(options, rounds=12), Story(plain), rounds=12)
+    having = play(STRATEGIES[name].make(options, rounds=12), Story(tuned), rounds=12)
     assert len(having.attempts) > len(without.attempts)
     assert [item.operator for item in having.proposals] == [item.operator for item in without.proposals]
     assert [item.coder for item in having.proposals] == [item.coder for item in without.proposals]
@@ -83,21 +83,21 @@ def test_it_says_where_it_comes_from_and_what_each_option_is(name: str) -> None:
 
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_its_options_are_plain_values_that_survive_the_journal(name: str) -> None:
-    options = strategy_options(name, {})
-    assert strategy_options(name, json.loads(json.dumps(options))) == options
+    options = STRATEGIES[name].settle({})
+    assert STRATEGIES[name].settle(json.loads(json.dumps(options))) == options
     assert all(isinstance(value, bool | int | float | str) for value in options.values())
 
 
 def test_an_unknown_strategy_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match=r"there is no strategy 'guess'; choose one of: refine, "):
-        make_strategy("guess")
+        STRATEGIES["guess"].make()
 
 
 def test_an_unknown_option_is_refused_with_the_known_ones() -> None:
     with pytest.raises(UsageError, match="'refine' has no option 'depth'; its options are metrics, rollback, latency"):
-        make_strategy("refine", {"depth": 3})
+        STRATEGIES["refine"].make({"depth": 3})
 
 
 def test_a_value_that_an_option_cannot_have_is_refused() -> None:
     with pytest.raises(UsageError, match=r"strategy 'best-of-n', option samples: .*greater than or equal to 1"):
-        make_strategy("best-of-n", {"samples": 0})
+        STRATEGIES["best-of-n"].make({"samples": 0})

@@ -22,7 +22,7 @@ from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
-from kernelforge.search import Proposal, make_strategy
+from kernelforge.search import Proposal, Refine
 from kernelforge.server.base import utc_seconds
 
 CODER = "session"
@@ -50,7 +50,7 @@ def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int) -> 
     """The next turn after some attempts; ended after ``turns`` of them."""
     if len(attempts) >= turns:
         return NextTurn(asked=None)
-    strategy = make_strategy("refine", rounds=turns)
+    strategy = Refine.make(rounds=turns)
     for attempt in attempts:
         strategy.tell(attempt)
     proposal = strategy.ask(Random(0)) or Proposal(Operator.SEED)
