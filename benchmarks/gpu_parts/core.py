@@ -15,7 +15,7 @@ from benchmarks.gpu_parts.report import Report
 from kernelforge.records import Budget, Run
 from kernelforge.report import RunRecords, leaderboard
 from kernelforge.report.views.board import Leaderboard
-from kernelforge.report.views.summary import TaskSummary
+from kernelforge.report.views.run_records import TaskSummary
 from kernelforge.run import Event, StopSignal, configure, start_run
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_suite

@@ -16,7 +16,7 @@ from kernelforge.candidate import parse_reply
 from kernelforge.evaluation import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.records import Candidate, MeasureSettings, Origin, Profile, Task
-from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.run_records import best_of
 from kernelforge.store import DATABASE_NAME, Store
 from kernelforge.tasks import load_suite, load_task
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import (
+from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DocumentOption,
     Form,
@@ -15,9 +15,8 @@ from kernelforge.cli.support.output import (
     JsonOption,
     ResultsOption,
     chosen_form,
-    console,
     open_store,
-    print_json,
+    print_view,
     write_view,
 )
 from kernelforge.cli.support.references import distinct_runs, resolve, the_attempt
@@ -79,6 +78,7 @@ def diff(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Show the difference from attempt B, or from A's parent, to attempt A."""
+    from kernelforge.report.terminal import diff_lines
     from kernelforge.report.views.diff import diff_view
 
     if other is not None and against is not None:
@@ -91,13 +91,7 @@ def diff(
         if compared.candidate is None:
             see = shell_command("show", compared.id, options=["--messages"], results=results_option(results))
             raise UsageError(f"the reply of attempt {compared.id} held no candidate; see it with `{see}`")
-    view = diff_view(before, after, names)
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import diff_lines
-
-        console().print(diff_lines(view))
+    print_view(diff_view(before, after, names), diff_lines, as_json=as_json)
 
 
 def _attempt(store: Store, reference: str) -> Attempt:
@@ -108,7 +102,7 @@ def _attempt(store: Store, reference: str) -> Attempt:
 
 
 def _other(store: Store, attempt: Attempt, against: Against) -> Attempt:
-    from kernelforge.report.views.summary import best_of
+    from kernelforge.report.views.run_records import best_of
 
     if against is Against.BEST:
         best = best_of(store.attempts(attempt.run, attempt.task))

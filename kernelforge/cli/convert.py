@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, task_reference, write_text
+from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console, task_reference, write_text
 from kernelforge.utils.text_files import read_text
 
 if TYPE_CHECKING:

@@ -10,19 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.options import (
+    DeviceOption,
+    JsonOption,
     MeasureOption,
     ProtocolOption,
     RuntimeOption,
     SanitizerOption,
-    default_device,
-    measure_settings,
-)
-from kernelforge.cli.support.output import (
-    DeviceOption,
-    JsonOption,
     UnconfinedOption,
     console,
-    print_json,
+    default_device,
+    measure_settings,
+    print_view,
     task_reference,
 )
 from kernelforge.errors import UsageError
@@ -146,15 +144,10 @@ def _show(result: EvaluationResult, *, as_json: bool, telemetry: str | None = No
     Args:
         telemetry: the text; None prints no findings.
     """
+    from kernelforge.report.terminal import evaluation_lines
     from kernelforge.report.views.attempt import EvaluationView
 
-    view = EvaluationView.of(result)
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import evaluation_lines
-
-        console().print(evaluation_lines(view))
+    print_view(EvaluationView.of(result), evaluation_lines, as_json=as_json)
     if telemetry is not None:
         from kernelforge.modelnew.static_checks import static_findings
         from kernelforge.report.formatting import one_line

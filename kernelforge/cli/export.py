@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store, write_text
+from kernelforge.cli.support.options import DEFAULT_RESULTS, ResultsOption, open_store, write_text
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:

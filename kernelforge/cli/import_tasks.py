@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console
+from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:

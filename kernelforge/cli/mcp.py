@@ -8,14 +8,15 @@ from typing import Annotated
 
 import typer
 
-from kernelforge.cli.support.options import budget_of, default_device
-from kernelforge.cli.support.output import (
+from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DeviceOption,
     OfferedSuites,
     OfferedTasks,
     ResultsOption,
     UnconfinedOption,
+    budget_of,
+    default_device,
     open_store,
 )
 from kernelforge.errors import UsageError

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.options import default_device
-from kernelforge.cli.support.output import (
+from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DeviceOption,
     JsonOption,
     ResultsOption,
     UnconfinedOption,
     console,
+    default_device,
     open_store,
     print_json,
     task_reference,

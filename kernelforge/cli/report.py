@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import DEFAULT_RESULTS, ResultsOption, open_store
+from kernelforge.cli.support.options import DEFAULT_RESULTS, ResultsOption, open_store
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import RESULTS_VARIABLE, install_hint
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import (
+from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     JsonOption,
     ResultsOption,

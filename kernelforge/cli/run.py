@@ -14,23 +14,21 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.options import (
+    DEFAULT_RESULTS,
+    DeviceOption,
     MeasureOption,
     ProtocolOption,
+    ResultsOption,
     RuntimeOption,
     SanitizerOption,
+    UnconfinedOption,
     budget_of,
+    console,
     default_device,
     llm_settings,
     measure_settings,
-    strategy_settings,
-)
-from kernelforge.cli.support.output import (
-    DEFAULT_RESULTS,
-    DeviceOption,
-    ResultsOption,
-    UnconfinedOption,
-    console,
     open_store,
+    strategy_settings,
 )
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import results_option, shell_command
@@ -347,7 +345,7 @@ def print_summary(run: Run, store: Store, results: Path) -> None:
 
 
 def _next_commands(records: RunRecords) -> list[tuple[str, str]]:
-    from kernelforge.report.views.summary import best_of
+    from kernelforge.report.views.run_records import best_of
 
     run, command = records.run, partial(shell_command, results=records.results)
     commands = []

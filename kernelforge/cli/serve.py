@@ -14,16 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.options import MeasureOption, default_device, measure_settings
-from kernelforge.cli.support.output import (
+from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DeviceOption,
     JsonOption,
+    MeasureOption,
     OfferedSuites,
     OfferedTasks,
     ResultsOption,
     UnconfinedOption,
     console,
+    default_device,
+    measure_settings,
 )
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import install_hint

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console, open_store, print_json
+from kernelforge.cli.support.options import DEFAULT_RESULTS, JsonOption, ResultsOption, open_store, print_view
 from kernelforge.cli.support.references import Reference, resolve, the_attempt
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import results_option
@@ -58,31 +58,23 @@ def show(
 
 def _show_run(store: Store, run: Run, *, as_json: bool) -> None:
     from kernelforge.report import RunRecords, run_view
+    from kernelforge.report.terminal import run_lines
 
-    view = run_view(RunRecords.load(store, run, texts=False))
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import run_lines
-
-        console().print(run_lines(view))
+    print_view(run_view(RunRecords.load(store, run, texts=False)), run_lines, as_json=as_json)
 
 
 def _show_task(store: Store, run: Run, task: str, *, as_json: bool) -> None:
     from kernelforge.report import RunRecords, task_view
+    from kernelforge.report.terminal import task_lines
 
-    view = task_view(RunRecords.load(store, run, texts=False).full(store, task), task)
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import task_lines
-
-        console().print(task_lines(view))
+    records = RunRecords.load(store, run, texts=False).full(store, task)
+    print_view(task_view(records, task), task_lines, as_json=as_json)
 
 
 def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: bool, as_json: bool) -> None:
     from kernelforge.report import attempt_view
-    from kernelforge.report.views.summary import best_of
+    from kernelforge.report.terminal import attempt_lines
+    from kernelforge.report.views.run_records import best_of
 
     attempt = the_attempt(store, named)
     if candidate:
@@ -97,15 +89,11 @@ def _show_attempt(store: Store, named: Reference, *, messages: bool, candidate: 
         messages=messages or as_json,
         results=results_option(store.path.parent),
     )
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import attempt_lines
-
-        console().print(attempt_lines(view))
+    print_view(view, attempt_lines, as_json=as_json)
 
 
 def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -> None:
+    from kernelforge.report.terminal import search_lines
     from kernelforge.report.views.messages import SearchResults, search
 
     if named.number is not None:
@@ -117,12 +105,7 @@ def _show_found(store: Store, named: Reference, sought: str, *, as_json: bool) -
             attempts, task_messages = store.attempts(named.run.id, task), store.task_messages(named.run.id, task)
             lines += search(sought, task, attempts, task_messages)
     view = SearchResults(run=named.run.id, sought=sought, lines=tuple(lines))
-    if as_json:
-        print_json(view)
-    else:
-        from kernelforge.report.terminal import search_lines
-
-        console().print(search_lines(view))
+    print_view(view, search_lines, as_json=as_json)
 
 
 def _print_candidate(attempt: Attempt) -> None:

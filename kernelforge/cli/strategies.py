@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from kernelforge.cli.support.output import JsonOption, console
+from kernelforge.cli.support.options import JsonOption, console
 
 if TYPE_CHECKING:
     from kernelforge.search import Strategy

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kernelforge.cli.support.interrupt import leaving_on_sigterm
-from kernelforge.cli.support.output import JsonOption
+from kernelforge.cli.support.options import JsonOption
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:

@@ -11,14 +11,19 @@ import typer
 from kernelforge.cli.support.options import (
     AllOption,
     JobsOption,
+    JsonOption,
     OnlyOption,
     SuiteArgument,
     TimeoutOption,
+    UnconfinedOption,
+    console,
     oracle_zygote,
     print_broken,
+    print_json,
+    print_view,
     select_tasks,
+    task_reference,
 )
-from kernelforge.cli.support.output import JsonOption, UnconfinedOption, console, print_json, task_reference
 
 if TYPE_CHECKING:
     from kernelforge.evaluation.oracle.client import AdmissionResult
@@ -38,10 +43,7 @@ def list_tasks(suite: SuiteArgument = "core", as_json: JsonOption = False) -> No
 
     loaded = load_suite(suite)
     view = suite_view(loaded.name, loaded.title, loaded.description, loaded.digest, loaded.tasks)
-    if as_json:
-        print_json(view)
-    else:
-        console().print(suite_table(view).to_rich())
+    print_view(view, lambda view: suite_table(view).to_rich(), as_json=as_json)
 
 
 @app.command("suites")
@@ -52,10 +54,7 @@ def list_all_suites(as_json: JsonOption = False) -> None:
     from kernelforge.tasks import list_suites, load_suite
 
     view = suites_view(load_suite(name) for name in list_suites())
-    if as_json:
-        print_json(view)
-    else:
-        console().print(suites_table(view).to_rich())
+    print_view(view, lambda view: suites_table(view).to_rich(), as_json=as_json)
 
 
 @app.command("show")

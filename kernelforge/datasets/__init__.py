@@ -1,7 +1,12 @@
 """Published candidates, read from CUDA-L1's JSONL and KernelBench's run folders."""
 
-from kernelforge.datasets.base import Import, ImportedCandidate, UnreadableCandidate, as_task
-from kernelforge.datasets.cuda_l1 import read_cuda_l1
-from kernelforge.datasets.kernelbench import read_kernelbench
+from kernelforge.datasets.published import (
+    Import,
+    ImportedCandidate,
+    UnreadableCandidate,
+    as_task,
+    read_cuda_l1,
+    read_kernelbench,
+)
 
 __all__ = ["Import", "ImportedCandidate", "UnreadableCandidate", "as_task", "read_cuda_l1", "read_kernelbench"]

@@ -16,7 +16,7 @@ from kernelforge.leaderboard.make_entry import entry_result
 from kernelforge.leaderboard.verification import Verification, contradiction, parse_verification, verified
 from kernelforge.report.exports import entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.html import paths
-from kernelforge.report.html.context_run import boards_context
+from kernelforge.report.html.contexts import boards_context
 from kernelforge.report.html.site import Page, Site
 from kernelforge.report.views.board import Leaderboard, boards_of
 from kernelforge.utils.atomic_files import atomic_write

@@ -20,8 +20,7 @@ from kernelforge.report.views.board import (
     suite_name,
     token_and_dollar_totals,
 )
-from kernelforge.report.views.run_records import RunRecords
-from kernelforge.report.views.summary import TaskSummary, best_of, steps_to, summarise
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, best_of, steps_to, summarise
 from kernelforge.utils.shell_hints import shell_command
 
 _LINE = 200

@@ -8,8 +8,7 @@ from kernelforge.report.exports import export_lines, export_object
 from kernelforge.report.views.attempt import AttemptView, attempt_view
 from kernelforge.report.views.board import Leaderboard, leaderboard
 from kernelforge.report.views.run import RunView, run_view
-from kernelforge.report.views.run_records import RunRecords
-from kernelforge.report.views.summary import TaskSummary, summarise
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, summarise
 from kernelforge.report.views.task import TaskView, task_view
 
 __all__ = [

@@ -14,8 +14,8 @@ from kernelforge.report.tables.run import EntryRow, board_notes, board_tables, b
 from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.board import BoardKey, Entry, Leaderboard
 from kernelforge.report.views.compare import CompareView
+from kernelforge.report.views.run_records import TaskSummary
 from kernelforge.report.views.statistics import FAST_P
-from kernelforge.report.views.summary import TaskSummary
 
 EXPORT_VERSION = 1
 

@@ -23,8 +23,7 @@ import pytest
 from rich.console import Console
 
 from kernelforge.cli.run import Display, _chosen_display
-from kernelforge.cli.support.live_screen import screen
-from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietProgress, Watch, progress
+from kernelforge.cli.support.progress import JsonProgress, PlainProgress, QuietProgress, Watch, progress, screen
 from kernelforge.errors import UsageError
 from kernelforge.records import UNCOMPARED, Budget
 from kernelforge.report.views.progress import ProgressView, RunProgress

@@ -159,9 +159,9 @@ def test_the_docs_show_commands():
 
 
 def test_a_bug_is_one_line_that_says_how_to_report_it(cli, monkeypatch):
-    import kernelforge.cli.support.output
+    import kernelforge.cli.support.options
 
-    monkeypatch.setattr(kernelforge.cli.support.output, "console", lambda: 1 / 0)
+    monkeypatch.setattr(kernelforge.cli.support.options, "console", lambda: 1 / 0)
     monkeypatch.setattr("kernelforge.cli.tasks.console", lambda: 1 / 0)
     done = cli("tasks", "list")
     assert done.code == 70

@@ -4,8 +4,17 @@ from dataclasses import fields
 
 import pytest
 
-from kernelforge.hardware.figures import GENERATIONS
-from kernelforge.hardware.specs import A100, H100, H200, SPECS, DeviceSpec, NearestSpec, find_spec, nearest_spec
+from kernelforge.hardware.specs import (
+    A100,
+    GENERATIONS,
+    H100,
+    H200,
+    SPECS,
+    DeviceSpec,
+    NearestSpec,
+    find_spec,
+    nearest_spec,
+)
 
 OF_A_CARD = (
     "sm_count", "max_clock_mhz", "dram_bytes", "dram_bandwidth_gbps", "l2_bytes", "tf32_tensor_tflops",

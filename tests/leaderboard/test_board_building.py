@@ -14,10 +14,10 @@ from rich.console import Console
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.build import BOARD_FILES, board_texts, build, read_submitted, stale, write_texts
-from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_text
 from kernelforge.leaderboard.make_entry import entry_result
 from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
+from kernelforge.leaderboard.verify import static_checks
 from kernelforge.records import Verdict
 from kernelforge.report.terminal import leaderboard_lines
 from kernelforge.report.views.board import boards_of

@@ -12,17 +12,17 @@ import pytest
 
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.leaderboard.checks import static_checks
 from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_text, parse_entry
 from kernelforge.leaderboard.verify import (
-    _check,
     _far,
     _LocalResult,
     _problems,
+    _task_check,
     drawn,
     incomparable,
     measure_of,
     rerun,
+    static_checks,
     suite_of,
     verify,
 )
@@ -285,7 +285,7 @@ def test_a_full_size_that_is_compared_in_neither_is_said_to_be(reference: EntryF
     marked = row.best.evaluation.model_copy(update={"correctness": Correctness(sizes=sizes)})
     both = row.model_copy(update={"best": row.best.model_copy(update={"evaluation": marked})})
     here = EvaluationResult(marked, row.best.profile)
-    assert _check(both, _LocalResult(here, ()), 1.0).reason.endswith("the full size is compared in neither")
+    assert _task_check(both, _LocalResult(here, ()), 1.0).reason.endswith("the full size is compared in neither")
     (claimed,) = _problems(row.best, here)
     assert "sizes came to" in claimed
 

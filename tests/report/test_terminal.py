@@ -16,7 +16,7 @@ from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import Block, bar
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view, text_diff
-from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_timing, measured
 

@@ -35,7 +35,7 @@ from kernelforge.report.views.diff import diff_view
 from kernelforge.report.views.integrity import integrity_view
 from kernelforge.report.views.progress import journalled_progress
 from kernelforge.report.views.recomputed_rewards import RescoredView, rescored_attempts
-from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.run_records import best_of
 from kernelforge.store import DATABASE_NAME, Store
 from tests.report.golden.golden_runs import golden_records
 from tests.report.html.html_dom import Element, parse

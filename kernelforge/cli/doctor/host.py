@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import typer
 
 from kernelforge.cli.doctor.checks import Check, probe_python
-from kernelforge.cli.support.output import DEFAULT_RESULTS, JsonOption, ResultsOption, console
+from kernelforge.cli.support.options import DEFAULT_RESULTS, JsonOption, ResultsOption, console
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.utils.shell_hints import install_hint
 

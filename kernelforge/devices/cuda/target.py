@@ -9,8 +9,7 @@ from typing import Any, Literal
 from kernelforge.devices.base import Capabilities
 from kernelforge.devices.cuda.worker.driver import Feature, GpuFacts
 from kernelforge.errors import SandboxError
-from kernelforge.hardware.figures import MULTIPROCESSORS
-from kernelforge.hardware.specs import GIB, KIB, MIB, NearestSpec, nearest_spec
+from kernelforge.hardware.specs import GIB, KIB, MIB, MULTIPROCESSORS, NearestSpec, nearest_spec
 from kernelforge.profiling.ncu.catalogue import MetricSet
 
 ComputeMode = Literal["default", "exclusive process", "prohibited"]

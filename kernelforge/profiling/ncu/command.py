@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.figures import MULTIPROCESSORS
+from kernelforge.hardware.specs import MULTIPROCESSORS
 from kernelforge.profiling.ncu.catalogue import SECTIONS, MetricSet
 
 _NAME = re.compile(r"[A-Za-z]\w*(?:\.\w+)*__\w+\s", re.ASCII)

@@ -14,17 +14,18 @@ from markupsafe import Markup
 from kernelforge.records import Attempt, Origin
 from kernelforge.report.exports import leaderboard_csv
 from kernelforge.report.html import paths
-from kernelforge.report.html.context_run import (
+from kernelforge.report.html.contexts import (
     Full,
     RunPages,
+    attempt_context,
     boards_context,
     compare_context,
     integrity_context,
     run_context,
     runs_context,
+    task_context,
     tasks_table,
 )
-from kernelforge.report.html.context_task import attempt_context, task_context
 from kernelforge.report.html.paths import FolderLinks, Links, OneFileLinks
 from kernelforge.report.html.rendering import (
     CHART_SCRIPTS,

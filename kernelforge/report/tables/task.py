@@ -13,7 +13,7 @@ from kernelforge.report.views.attempt import Gate, SideRow, TrialRow
 from kernelforge.report.views.compare import CompareView
 from kernelforge.report.views.recomputed_rewards import RescoredView
 from kernelforge.report.views.roofline import RooflinePoint
-from kernelforge.report.views.summary import TaskSummary
+from kernelforge.report.views.run_records import TaskSummary
 from kernelforge.report.views.task import BaselineTime, GeneratorView, LineageNode, MetricChange, TaskSize
 
 TASK = Column("task", "task", wide=True)

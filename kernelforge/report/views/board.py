@@ -12,9 +12,8 @@ from kernelforge.records import Evaluation, Fingerprint, Message, Origin, RunCon
 from kernelforge.report.views import View, statistics
 from kernelforge.report.views.curves import FastPoint, headline, per_task
 from kernelforge.report.views.messages import total_cost
-from kernelforge.report.views.run_records import DisplayedState, RunRecords
+from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary, is_uncompiled
 from kernelforge.report.views.statistics import Estimate
-from kernelforge.report.views.summary import TaskSummary, is_uncompiled
 
 PRECISION = "float64 oracle, TF32 off, tolerance of the task's own error"
 """The policy of arithmetic and tolerance: the oracle's reference in float64 unless the task says otherwise (the suite's

@@ -23,9 +23,8 @@ from kernelforge.records import Attempt, Origin, Verdict
 from kernelforge.report.formatting import byte_count, times
 from kernelforge.report.views import View
 from kernelforge.report.views.board import board_key, key_differences
-from kernelforge.report.views.run_records import RunRecords
+from kernelforge.report.views.run_records import RunRecords, best_of
 from kernelforge.report.views.statistics import Estimate, geomean_correct
-from kernelforge.report.views.summary import best_of
 from kernelforge.report.views.task import plausible_time_us
 
 _ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}

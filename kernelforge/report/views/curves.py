@@ -13,7 +13,7 @@ from typing import Literal
 from kernelforge.records import Attempt, Message
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import paid, total_cost
-from kernelforge.report.views.run_records import RunRecords
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, dram_ratio
 from kernelforge.report.views.statistics import (
     Estimate,
     correct_share,
@@ -24,7 +24,6 @@ from kernelforge.report.views.statistics import (
     share_of_floor,
     win_rate,
 )
-from kernelforge.report.views.summary import TaskSummary, dram_ratio
 
 FASTEST = "fastest"
 """Name for the fastest of all baselines, task by task."""

@@ -10,8 +10,7 @@ from kernelforge.records import Attempt, Evaluation, Stage, Verdict, outcome_wor
 from kernelforge.report.formatting import one_line
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import paid
-from kernelforge.report.views.run_records import RunRecords
-from kernelforge.report.views.summary import TaskSummary, step_name
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, step_name
 
 Step = Literal["generated", "parsed", "built", "ran", "correct", "stable", "faster"]
 """``generated``: there is an attempt, from a Coder's reply or from other ``# tune:`` values.

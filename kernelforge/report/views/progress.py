@@ -13,7 +13,7 @@ from kernelforge.records import UNCOMPARED, Attempt, Origin, RunConfig, RunState
 from kernelforge.report.formatting import byte_count, clock, number, one_line, times
 from kernelforge.report.views import View
 from kernelforge.report.views.funnel import funnel
-from kernelforge.report.views.summary import step_name
+from kernelforge.report.views.run_records import step_name
 
 if TYPE_CHECKING:
     from kernelforge.report.views.run_records import RunRecords

@@ -24,8 +24,7 @@ from kernelforge.report.views.curves import (
 from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow, StageEnd, funnel, matrix, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
-from kernelforge.report.views.run_records import DisplayedState, RunRecords
-from kernelforge.report.views.summary import TaskSummary
+from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary
 from kernelforge.search import pass_at_k
 
 __all__ = [

@@ -26,9 +26,8 @@ from kernelforge.records import (
 from kernelforge.report.views import View
 from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import DevicePeaks, device_peaks, floor_us, spec_of_fingerprint
-from kernelforge.report.views.run_records import RunRecords
+from kernelforge.report.views.run_records import RunRecords, TaskSummary, step_name, summarise
 from kernelforge.report.views.suite import spec_text
-from kernelforge.report.views.summary import TaskSummary, step_name, summarise
 
 
 class MetricChange(View):

@@ -7,7 +7,7 @@ import pytest
 from kernelforge.devices.base import Capabilities
 from kernelforge.devices.cuda.target import description, figures_note
 from kernelforge.devices.cuda.worker.driver import GpuFacts
-from kernelforge.hardware.figures import MULTIPROCESSORS
+from kernelforge.hardware.specs import MULTIPROCESSORS
 from tests.devices.cuda.software import FACTS
 
 ALL = Capabilities(measures_time=True, checks_accesses=False, counts_ptx=False, clusters=True, cooperative=True)

@@ -26,8 +26,8 @@ from kernelforge.report.figures import (
     embedded_json,
     figures_of,
 )
-from kernelforge.report.figures.roofline import roofline
-from kernelforge.report.figures.speedups import EACH_END
+from kernelforge.report.figures.attempt import roofline
+from kernelforge.report.figures.run import EACH_END
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.roofline import device_peaks
 from kernelforge.report.views.run import RunView

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from kernelforge.report.html import Page, Site
-from kernelforge.report.html.context_run import headline
+from kernelforge.report.html.contexts import headline
 from kernelforge.report.html.rendering import assets
 from tests.report.golden.golden_runs import golden, golden_records
 from tests.report.html.html_dom import Element, parse, value

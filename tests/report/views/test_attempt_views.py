@@ -14,7 +14,7 @@ from kernelforge.records import Attempt, Correctness, Metric, Origin, SizeCheck,
 from kernelforge.report import attempt_view
 from kernelforge.report.views.attempt import AttemptView, gates_of
 from kernelforge.report.views.roofline import roofline_point
-from kernelforge.report.views.summary import best_of
+from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, make_task, measured_evaluation
 

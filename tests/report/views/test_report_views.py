@@ -16,7 +16,7 @@ from kernelforge.records import Budget, Limits, RunState, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
 from kernelforge.report.exports import leaderboard_csv, leaderboard_markdown
 from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_lines, task_lines
-from kernelforge.report.views.summary import summarise
+from kernelforge.report.views.run_records import summarise
 from kernelforge.store import DATABASE_NAME, Store
 from tests.support.recorded_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
 

@@ -13,8 +13,8 @@ import pytest
 from kernelforge.records import Attempt, Message, Origin, Usage, Verdict
 from kernelforge.report import RunRecords, RunView, leaderboard, run_view, task_view
 from kernelforge.report.views.funnel import STEPS, step_reached
+from kernelforge.report.views.run_records import measured_floor_us
 from kernelforge.report.views.statistics import FAST_P
-from kernelforge.report.views.summary import measured_floor_us
 from kernelforge.store import Store
 from tests.report.golden.golden_runs import golden, golden_store
 from tests.support.recorded_run import make_attempt, make_facts, make_run, make_task

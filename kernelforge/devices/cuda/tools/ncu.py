@@ -31,7 +31,7 @@ from kernelforge.devices.cuda.tools.tool_process import (
 )
 from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.figures import MULTIPROCESSORS
+from kernelforge.hardware.specs import MULTIPROCESSORS
 from kernelforge.profiling.ncu import command as query
 from kernelforge.profiling.ncu import parse
 from kernelforge.profiling.ncu.catalogue import Selection, default_metrics, select
