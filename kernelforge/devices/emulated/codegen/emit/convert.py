@@ -8,8 +8,15 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit import half
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, relu, saturate
-from kernelforge.devices.emulated.codegen.emit.integer import constant
-from kernelforge.devices.emulated.codegen.ir_builder import float_type, int_type
+from kernelforge.devices.emulated.codegen.emit.integer import clamp_integer, constant
+from kernelforge.devices.emulated.codegen.emit.small_floats import (
+    SCALES,
+    SMALL_FLOATS,
+    from_small_floats,
+    pack_integers,
+    to_small_floats,
+)
+from kernelforge.devices.emulated.codegen.ir_builder import bool_type, float_constant, float_type, int_type
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction
 
@@ -19,29 +26,13 @@ _TO_INTEGRAL = {"rni": "roundeven", "rzi": "trunc", "rmi": "floor", "rpi": "ceil
 _DIRECTED = ("rz", "rm", "rp")
 
 
-def _clamp_integer(e: Emitter, value: Value, bits: int, source: str, target: str) -> Value:
-    """Saturate an integer to the range of ``target``, staying ``bits`` wide (at least as wide as both)."""
-    size = TYPE_BITS[target]
-    signed_source, signed_target = source[0] == "s", target[0] == "s"
-    kind = int_type(bits, value.vec)
-    low, high = (-(1 << (size - 1)), (1 << (size - 1)) - 1) if signed_target else (0, (1 << size) - 1)
-    text = value.text
-    if signed_source:
-        text = e.intrinsic("smax", kind, text, constant(low, bits, value.vec))
-        if high < 1 << (bits - 1):
-            text = e.intrinsic("smin", kind, text, constant(high, bits, value.vec))
-    elif high < 1 << bits:
-        text = e.intrinsic("umin", kind, text, constant(high, bits, value.vec))
-    return Value(text, value.vec)
-
-
 def _integer_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> None:
     bits, size = TYPE_BITS[source], TYPE_BITS[target]
     value = e.source(i, i.operands[1], bits)
     if "sat" in i.modifiers:
         wide = max(bits, size)
         value = e.resize(value, bits, wide, source[0] == "s")
-        value = _clamp_integer(e, value, wide, source, target)
+        value = clamp_integer(e, value, wide, source, target[0], size)
         bits = wide
     value = e.resize(value, bits, size, source[0] == "s")
     e.write(i, i.operands[0], value, size, signed=target[0] == "s")
@@ -75,14 +66,19 @@ def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> N
     e.write(i, i.operands[0], Value(result, vec), size, signed=target[0] == "s")
 
 
+def _narrow(e: Emitter, i: Instruction, text: str, brain: bool) -> str:
+    """f32 lanes as halves, in the instruction's rounding mode; ``.satfinite`` keeps large values finite."""
+    mode = next((m for m in i.modifiers if m in _DIRECTED), None)
+    bits = half.narrow_directed(e, text, brain, mode) if mode else half.narrow(e, text, brain)
+    return half.finite(e, bits, brain) if "satfinite" in i.modifiers else bits
+
+
 def _store_float(e: Emitter, i: Instruction, text: str, vec: bool, bits: int, target: str) -> None:
     """Round an f32 or f64 to the target type and write it."""
     size = TYPE_BITS[target]
     kind = float_type(bits, vec)
     directed = next((m for m in i.modifiers if m in _DIRECTED), None)
     if size == 16:
-        if directed:
-            raise unsupported(i)
         if bits == 64:
             if not vec:
                 text, vec = e.splat(text, "double"), True
@@ -93,7 +89,7 @@ def _store_float(e: Emitter, i: Instruction, text: str, vec: bool, bits: int, ta
             text = relu(e, text)
         if "sat" in i.modifiers:
             text = saturate(e, text, "<32 x float>")
-        e.write(i, i.operands[0], Value(half.narrow(e, text, target == "bf16"), True), 16)
+        e.write(i, i.operands[0], Value(_narrow(e, i, text, target == "bf16"), True), 16)
         return
     if size < bits:
         if directed:
@@ -122,17 +118,50 @@ def _integer_to_float(e: Emitter, i: Instruction, target: str, source: str) -> N
     bits = TYPE_BITS[source]
     value = e.source(i, i.operands[1], bits)
     verb = "sitofp" if source[0] == "s" else "uitofp"
-    directed = any(m in _DIRECTED for m in i.modifiers)
+    directed = next((m for m in i.modifiers if m in _DIRECTED), None)
     if target in ("f64", "f32") and not directed:
         size = TYPE_BITS[target]
         text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(size, value.vec)}")
         _store_float(e, i, text, value.vec, size, target)
         return
-    if bits == 64 and (target != "f16" or directed):
-        raise unsupported(i, "64-bit integer to this type with this rounding")
-    # Every 32-bit integer is exact in f64, so one rounding remains. 64-bit ones overflow f16 long before they round.
-    text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(64, value.vec)}")
+    # Every 32-bit integer is exact in f64, so one rounding remains.
+    if bits < 64:
+        text = e.op(f"{verb} {int_type(bits, value.vec)} {value.text} to {float_type(64, value.vec)}")
+    elif target == "f64":
+        text = _halves_added(e, value, verb, directed or "")
+    else:
+        text = _round_integer_to_odd(e, value, source[0] == "s")
     _store_float(e, i, text, value.vec, 64, target)
+
+
+def _halves_added(e: Emitter, value: Value, verb: str, mode: str) -> str:
+    """A 64-bit integer as f64: both halves are exact, and their sum rounds once."""
+    kind, wide = int_type(64, value.vec), float_type(64, value.vec)
+    shift = "ashr" if verb == "sitofp" else "lshr"
+    high = e.op(f"{shift} {kind} {value.text}, {constant(32, 64, value.vec)}")
+    low = e.op(f"and {kind} {value.text}, {constant(0xFFFFFFFF, 64, value.vec)}")
+    upper = e.op(f"fmul {wide} {e.op(f'{verb} {kind} {high} to {wide}')}, {float_constant(2.0**32, wide)}")
+    lower = e.op(f"uitofp {kind} {low} to {wide}")
+    return library_call(e, f"kf_add_{mode}_f64", [upper, lower], value.vec, 64)
+
+
+def _round_integer_to_odd(e: Emitter, value: Value, signed: bool) -> str:
+    """A 64-bit integer as f64, so that rounding to fewer bits is as good as rounding once."""
+    vec, kind, wide = value.vec, int_type(64, value.vec), float_type(64, value.vec)
+    magnitude = e.call(f"llvm.abs.{'v32' if vec else ''}i64", kind, (kind, value.text), ("i1", "false"))
+    magnitude = magnitude if signed else value.text
+    rest = e.op(f"and {kind} {magnitude}, {constant(0x7FF, 64, vec)}")
+    sticky = e.op(f"icmp ne {kind} {rest}, {constant(0, 64, vec)}")
+    upper = e.op(f"lshr {kind} {magnitude}, {constant(11, 64, vec)}")
+    upper = e.op(f"or {kind} {upper}, {e.op(f'zext {bool_type(kind)} {sticky} to {kind}')}")
+    large = e.op(f"fmul {wide} {e.op(f'uitofp {kind} {upper} to {wide}')}, {float_constant(2.0**11, wide)}")
+    small = e.op(f"uitofp {kind} {magnitude} to {wide}")
+    fits = e.op(f"icmp ult {kind} {magnitude}, {constant(1 << 53, 64, vec)}")
+    result = e.select(fits, wide, small, large)
+    if not signed:
+        return result
+    negative = e.op(f"icmp slt {kind} {value.text}, {constant(0, 64, vec)}")
+    return e.select(negative, wide, e.op(f"fneg {wide} {result}"), result)
 
 
 def _pack_halves(e: Emitter, i: Instruction, target: str) -> None:
@@ -144,18 +173,27 @@ def _pack_halves(e: Emitter, i: Instruction, target: str) -> None:
             text = e.splat(text, "float")
         if "relu" in i.modifiers:
             text = relu(e, text)
-        parts.append(e.op(f"zext <32 x i16> {half.narrow(e, text, target == 'bf16x2')} to <32 x i32>"))
-    joined = e.op(f"or <32 x i32> {parts[0]}, {e.op(f'shl <32 x i32> {parts[1]}, splat (i32 16)')}")
-    e.write(i, i.operands[0], Value(joined, True), 32)
+        parts.append(_narrow(e, i, text, target == "bf16x2"))
+    half.write_pair(e, i, [parts[0], parts[1]])
 
 
 def _cvt(e: Emitter, i: Instruction) -> None:
-    if "pack" in i.modifiers or len(i.modifiers) < 2:
+    if "pack" in i.modifiers:
+        pack_integers(e, i)
+        return
+    if len(i.modifiers) < 2 or {"rs", "scaled::n2::ue8m0"} & set(i.modifiers):
         raise unsupported(i)
     target, source = i.modifiers[-2], i.modifiers[-1]
-    if target in ("f16x2", "bf16x2") and source == "f32" and "rn" in i.modifiers and "satfinite" not in i.modifiers:
+    halves = ("f16", "bf16", "f16x2", "bf16x2")
+    if target in SMALL_FLOATS or target == SCALES:
+        to_small_floats(e, i, target, source)
+    elif source in SMALL_FLOATS or source == SCALES:
+        from_small_floats(e, i, target, source)
+    elif target == "tf32" and source == "f32":
+        _round_tf32(e, i)
+    elif target in ("f16x2", "bf16x2") and source == "f32" and {"rn", "rz"} & set(i.modifiers):
         _pack_halves(e, i, target)
-    elif "satfinite" in i.modifiers:
+    elif "satfinite" in i.modifiers and (target not in halves or source != "f32"):
         raise unsupported(i)
     elif target in _INTEGERS and source in _INTEGERS:
         _integer_to_integer(e, i, target, source)
@@ -165,21 +203,40 @@ def _cvt(e: Emitter, i: Instruction) -> None:
         _integer_to_float(e, i, target, source)
     elif target in _FLOATS and source in _FLOATS:
         _float_to_float(e, i, target, source)
-    elif target == "tf32" and source == "f32" and "rna" in i.modifiers:
-        _round_tf32(e, i)
     else:
         raise unsupported(i)
 
 
 def _round_tf32(e: Emitter, i: Instruction) -> None:
-    """Round the mantissa to 10 bits, ties away from zero; infinities and NaN pass."""
+    """Round the mantissa to 10 bits: to nearest, ties away from zero (``.rna``) or to even, or towards zero."""
     value = e.source(i, i.operands[1], 32)
-    kind = int_type(32, value.vec)
-    rounded = e.op(f"add {kind} {value.text}, {constant(0x1000, 32, value.vec)}")
-    rounded = e.op(f"and {kind} {rounded}, {constant(-0x2000, 32, value.vec)}")
-    exponent = e.op(f"and {kind} {value.text}, {constant(0x7F800000, 32, value.vec)}")
-    special = e.op(f"icmp eq {kind} {exponent}, {constant(0x7F800000, 32, value.vec)}")
-    e.write(i, i.operands[0], Value(e.select(special, kind, value.text, rounded), value.vec), 32)
+    vec, kind = value.vec, int_type(32, value.vec)
+    bits = value.text
+    if "relu" in i.modifiers:
+        below = e.op(
+            f"fcmp olt {float_type(32, vec)} {e.as_float(bits, 32, vec)}, {'zeroinitializer' if vec else '0.0'}"
+        )
+        bits = e.select(below, kind, constant(0, 32, vec), bits)
+    rounded = bits
+    if "rna" in i.modifiers:
+        rounded = e.op(f"add {kind} {bits}, {constant(0x1000, 32, vec)}")
+    elif "rn" in i.modifiers:
+        odd = e.op(f"and {kind} {e.op(f'lshr {kind} {bits}, {constant(13, 32, vec)}')}, {constant(1, 32, vec)}")
+        rounded = e.op(f"add {kind} {e.op(f'add {kind} {bits}, {constant(0xFFF, 32, vec)}')}, {odd}")
+    elif "rz" not in i.modifiers:
+        raise unsupported(i)
+    rounded = e.op(f"and {kind} {rounded}, {constant(-0x2000, 32, vec)}")
+    magnitude = e.op(f"and {kind} {bits}, {constant(0x7FFFFFFF, 32, vec)}")
+    special = e.op(f"icmp uge {kind} {magnitude}, {constant(0x7F800000, 32, vec)}")
+    result = e.select(special, kind, bits, rounded)
+    if "satfinite" in i.modifiers:
+        last = e.op(f"and {kind} {result}, {constant(0x7FFFFFFF, 32, vec)}")
+        above = e.op(f"icmp ugt {kind} {last}, {constant(0x7F7FE000, 32, vec)}")
+        number = e.op(f"icmp ule {kind} {magnitude}, {constant(0x7F800000, 32, vec)}")
+        sign = e.op(f"and {kind} {bits}, {constant(-1 << 31, 32, vec)}")
+        largest = e.op(f"or {kind} {sign}, {constant(0x7F7FE000, 32, vec)}")
+        result = e.select(e.op(f"and {bool_type(kind)} {above}, {number}"), kind, largest, result)
+    e.write(i, i.operands[0], Value(result, vec), 32)
 
 
 _WINDOWS = {"shared": lay.CTX_SHARED_WINDOW, "local": lay.CTX_LOCAL_WINDOW, "param": lay.CTX_PARAM_WINDOW}

@@ -83,6 +83,29 @@ def narrow(e: Emitter, value: str, brain: bool) -> str:
     return e.select(nan, I16, "splat (i16 32767)", result)
 
 
+def narrow_directed(e: Emitter, value: str, brain: bool, mode: str) -> str:
+    """f32 lanes rounded in a directed mode: the nearest half, or its neighbour on the other side of the value."""
+    near = narrow(e, value, brain)
+    back = widen(e, near, brain)
+    signs = e.op(f"icmp slt {I32} {e.op(f'bitcast {F32} {value} to {I32}')}, zeroinitializer")
+    wrong = {
+        "rp": e.op(f"fcmp olt {F32} {back}, {value}"),
+        "rm": e.op(f"fcmp ogt {F32} {back}, {value}"),
+        "rz": e.op(f"fcmp ogt {F32} {e.intrinsic('fabs', F32, back)}, {e.intrinsic('fabs', F32, value)}"),
+    }[mode]
+    outward = {"rp": e.select(signs, I16, "splat (i16 -1)", "splat (i16 1)"),
+               "rm": e.select(signs, I16, "splat (i16 1)", "splat (i16 -1)"), "rz": "splat (i16 -1)"}[mode]  # fmt: skip
+    return e.select(wrong, I16, e.op(f"add {I16} {near}, {outward}"), near)
+
+
+def finite(e: Emitter, bits: str, brain: bool) -> str:
+    """Halves with the largest finite value in place of infinity."""
+    infinity = 0x7F80 if brain else 0x7C00
+    magnitude = e.op(f"and {I16} {bits}, splat (i16 32767)")
+    infinite = e.op(f"icmp eq {I16} {magnitude}, splat (i16 {infinity})")
+    return e.select(infinite, I16, e.op(f"sub {I16} {bits}, splat (i16 1)"), bits)
+
+
 def round_to_odd(e: Emitter, value: str) -> str:
     """f64 to f32 so that rounding once more, to fewer bits, is as good as rounding once."""
     near = e.op(f"fptrunc {F64} {value} to {F32}")
@@ -139,6 +162,11 @@ def _write(e: Emitter, i: Instruction, parts: list[str]) -> None:
     if len(parts) == 1:
         e.write(i, i.operands[0], Value(parts[0], True), 16)
         return
+    write_pair(e, i, parts)
+
+
+def write_pair(e: Emitter, i: Instruction, parts: list[str]) -> None:
+    """Write two halves, the lower one first."""
     low, high = (e.op(f"zext {I16} {v} to {I32}") for v in parts)
     joined = e.op(f"or {I32} {low}, {e.op(f'shl {I32} {high}, splat (i32 16)')}")
     e.write(i, i.operands[0], Value(joined, True), 32)

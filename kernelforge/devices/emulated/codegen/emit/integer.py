@@ -27,6 +27,21 @@ def constant(value: int, bits: int, vec: bool) -> str:
     return f"splat (i{bits} {value})" if vec else str(value)
 
 
+def clamp_integer(e: Emitter, value: Value, bits: int, source: str, sign: str, size: int) -> Value:
+    """Saturate an integer to ``size`` bits of that ``sign``, staying ``bits`` wide (at least as wide as both types)."""
+    signed_source, signed_target = source[0] == "s", sign == "s"
+    kind = int_type(bits, value.vec)
+    low, high = (-(1 << (size - 1)), (1 << (size - 1)) - 1) if signed_target else (0, (1 << size) - 1)
+    text = value.text
+    if signed_source:
+        text = e.intrinsic("smax", kind, text, constant(low, bits, value.vec))
+        if high < 1 << (bits - 1):
+            text = e.intrinsic("smin", kind, text, constant(high, bits, value.vec))
+    elif high < 1 << bits:
+        text = e.intrinsic("umin", kind, text, constant(high, bits, value.vec))
+    return Value(text, value.vec)
+
+
 def bool_kind(vec: bool) -> str:
     """Type of a comparison's result."""
     return "<32 x i1>" if vec else "i1"
