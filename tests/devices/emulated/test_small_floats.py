@@ -57,8 +57,9 @@ def rounded(x: float | Fraction, name: str, mode: str = "rn", saturates: bool = 
     steps = size / Fraction(2) ** (exponent - mantissa)
     floor = steps.numerator // steps.denominator
     rest = steps - floor
-    up = {"rn": rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1), "rz": False,
-          "rna": rest >= Fraction(1, 2), "rp": rest > 0 and not negative, "rm": rest > 0 and negative}[mode]  # fmt: skip
+    above = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1)
+    up = {"rn": above, "rz": False, "rna": rest >= Fraction(1, 2), "rp": rest > 0 and not negative,
+          "rm": rest > 0 and negative}[mode]  # fmt: skip
     code = ((exponent - 1 + bias) << mantissa) + floor + up
     if code > largest:
         towards_zero = mode == "rz" or (mode == "rp" and negative) or (mode == "rm" and not negative)
@@ -153,7 +154,8 @@ def test_scales_are_powers_of_two(mode: str, saturates: str) -> None:
     back = apply("cvt.rn.bf16x2.ue8m0x2 {d}, {a};", "b32", ("b16", codes | codes << 8))
     powers = (back & np.uint32(0xFFFF0000)).view(np.float32)[:255]
     assert [Fraction(float(p)) for p in powers] == [Fraction(2) ** (k - 127) for k in range(255)]
-    assert back[255] & 0xFFFF == 0x7FFF and (back >> 16 == back & 0xFFFF).all()
+    assert back[255] & 0xFFFF == 0x7FFF
+    assert (back >> 16 == back & 0xFFFF).all()
 
 
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])

@@ -381,12 +381,6 @@ ret i32 %code
         e.store("i32", "0", "%state", lay.W_BARRIER_RED_THREADS)
 
 
-def _check_registers(kernel: FlatKernel) -> None:
-    for register, kind in kernel.registers.items():
-        if kind == "b128":
-            raise unsupported(Instruction(".reg", (), (), text=f".reg .b128 {register}"), "128-bit register")
-
-
 def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     """Compile a kernel for one CTA shape and a launch of about ``warps`` warps.
 
@@ -394,7 +388,6 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         UnsupportedInstruction: The kernel uses something the emulator does not implement.
     """
     start = time.perf_counter()
-    _check_registers(kernel)
     flow = analyse(kernel, shape.block)
     writer = _ModuleWriter(flow, shape)
     text = writer.write()

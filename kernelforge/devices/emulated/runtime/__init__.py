@@ -13,6 +13,7 @@ from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarr
 from kernelforge.devices.emulated.runtime.transfers import copy_arrive, mbarrier_inval, mbarrier_wait
 from kernelforge.devices.emulated.runtime.warp import (
     GROUP_OPERATIONS,
+    find_set,
     group_reduce,
     ldmatrix,
     match,
@@ -39,6 +40,7 @@ EXPORTS = {
     "kf_shuffle": shuffle,
     "kf_sync_lanes": sync_lanes,
     "kf_cluster_arrive": cluster_arrive,
+    "kf_find_set": find_set,
     "kf_match": match,
     "kf_group_reduce": group_reduce,
     "kf_pick": pick,

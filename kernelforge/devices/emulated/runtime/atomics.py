@@ -21,19 +21,33 @@ from kernelforge.devices.emulated.runtime.warp import f32_to_half, half_to_f32, 
 
 # Operations and types of atomics, as generated code encodes them: operation * 16 + type.
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")
-ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64", "f16", "bf16", "f16x2", "bf16x2", "u16")
+ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64", "f16", "bf16", "f16x2", "bf16x2", "u16", "b128")
 _FIRST_HALF_TYPE = 6
 
 
 @native
-def add_halves(kind: int, old: int, b: int) -> int:
-    """Sum of one or two packed 16-bit floats. f32 has enough bits that rounding twice is rounding once."""
+def combine_half(operation: int, brain: bool, old: int, b: int) -> int:
+    """Sum, minimum or maximum of two 16-bit floats. f32 has enough bits that rounding twice is rounding once."""
+    x, y = half_to_f32(old, brain), half_to_f32(b, brain)
+    if operation == 0:
+        return f32_to_half(f32_to_bits(x + y), brain)
+    if x != x:
+        return b if y == y else 0x7FFF
+    if y != y:
+        return old
+    # Zeros are equal as numbers, and ordered by their signs.
+    smaller = x < y or (x == y and old >= 0x8000)
+    return old if smaller == (operation == 4) else b
+
+
+@native
+def combine_halves(operation: int, kind: int, old: int, b: int) -> int:
+    """Result for one 16-bit float or two packed ones."""
     brain = kind % 2 == 1
-    low = f32_to_half(f32_to_bits(half_to_f32(old & 0xFFFF, brain) + half_to_f32(b & 0xFFFF, brain)), brain)
+    low = combine_half(operation, brain, old & 0xFFFF, b & 0xFFFF)
     if kind < _FIRST_HALF_TYPE + 2:
         return low
-    high = f32_to_half(f32_to_bits(half_to_f32(old >> 16, brain) + half_to_f32(b >> 16, brain)), brain)
-    return low | (high << 16)
+    return low | (combine_half(operation, brain, old >> 16, b >> 16) << 16)
 
 
 @native
@@ -53,9 +67,9 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
         return 0 if old >= b else old + 1
     if operation == 9:
         return b if old == 0 or old > b else old - 1
+    if kind >= _FIRST_HALF_TYPE:
+        return combine_halves(operation, kind, old, b)
     if operation == 0:
-        if kind >= _FIRST_HALF_TYPE:
-            return add_halves(kind, old, b)
         if kind == 2:
             return f32_to_bits(bits_to_f32(old) + bits_to_f32(b))
         if kind == 5:
@@ -86,26 +100,46 @@ def mark_address(op: int, address: int) -> None:
     store_i64(word, load_i64(word) | (1 << (bit & 63)))
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
-def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int) -> None:
-    """One read-modify-write per lane, in lane order. The old values go to ``out``."""
+@native
+def update_wide(address: int, step: int, operation: int, b: int, c: int, out: int) -> None:
+    """Exchange, or compare and exchange, 16 bytes: ``b``, ``c`` and ``out`` are addresses of the lane's values."""
+    low, high = read_element(address, step, 0, 8), read_element(address, step, 8, 8)
+    if operation == 1:
+        write_element(address, step, 0, 8, load_i64(b))
+        write_element(address, step, 8, 8, load_i64(b + 8))
+    elif low == load_i64(b) and high == load_i64(b + 8):
+        write_element(address, step, 0, 8, load_i64(c))
+        write_element(address, step, 8, 8, load_i64(c + 8))
+    store_i64(out, low)
+    store_i64(out + 8, high)
+
+
+@exported("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int, width: int) -> None:
+    """Read-modify-writes in lane order, one for each element of ``width`` bytes. The old values go to ``out``."""
     good = resolve(ctx, op, addresses, mask, 0, 4)
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
     kind = code & 15
     operation = code >> 4
-    width = load_i32(op + lay.OP_BYTES)
+    elements = load_i32(op + lay.OP_BYTES) // width
     rest = mask
     while rest != 0:
         lane_id = trailing_zeros(rest)
         rest &= rest - 1
-        at = lane_id * width
-        old = 0
         if good >> lane_id & 1:
             mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane_id))
-            address = load_i64(scratch + HOST + 8 * lane_id)
-            step = load_i64(scratch + STRIDE + 8 * lane_id)
-            old = read_element(address, step, 0, width)
-            first = read_element(b, 4, at, width)
-            second = read_element(c, 4, at, width)
-            write_element(address, step, 0, width, combine(operation, kind, old, first, second))
-        write_element(out, 4, at, width, old)
+        address = load_i64(scratch + HOST + 8 * lane_id)
+        step = load_i64(scratch + STRIDE + 8 * lane_id)
+        for k in range(elements):
+            at = (k * lay.LANES + lane_id) * width
+            if good >> lane_id & 1 == 0:
+                for part in range(0, width, 2):
+                    write_element(out, 4, at + part, 2, 0)
+            elif width == 16:
+                update_wide(address, step, operation, b + at, c + at, out + at)
+            else:
+                old = read_element(address, step, k * width, width)
+                first = read_element(b, 4, at, width)
+                second = read_element(c, 4, at, width)
+                write_element(address, step, k * width, width, combine(operation, kind, old, first, second))
+                write_element(out, 4, at, width, old)

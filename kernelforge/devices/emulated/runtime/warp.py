@@ -213,6 +213,32 @@ def group_reduce(values: int, members: int, out: int, mask: int, operation: int)
         store_u32(out + 4 * lane_id, result)
 
 
+@exported("void(int64, int64, int64)")
+def find_set(words: int, bases: int, counts: int) -> None:
+    """``fns``: in each lane the position of the n-th set bit at or above a base (below it where n is negative).
+
+    The result, all ones where there is none, replaces the lane's word.
+    """
+    for lane_id in range(lay.LANES):
+        word = load_u32(words + 4 * lane_id)
+        position = load_i32(bases + 4 * lane_id)
+        count = load_i32(counts + 4 * lane_id)
+        step = -1 if count < 0 else 1
+        last = position if count == 0 else (0 if count < 0 else 31)
+        remaining = max(abs(count), 1)
+        result = 0xFFFFFFFF
+        if position < 0 or position > 31:
+            last = position - step
+        while position - step != last:
+            if word >> position & 1:
+                remaining -= 1
+                if remaining == 0:
+                    result = position
+                    break
+            position += step
+        store_u32(words + 4 * lane_id, result)
+
+
 @exported("int64(int64, int64, int64, int64)")
 def pick(ctx: int, state: int, blocks: int, held_offset: int) -> int:
     """Take the lowest block with waiting lanes: its index, -1 when the warp is done, -2 when it waits at a barrier.

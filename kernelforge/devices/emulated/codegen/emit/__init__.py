@@ -13,6 +13,7 @@ from kernelforge.devices.emulated.codegen.emit import (
     matrix,
     mbarrier,
     memory,
+    simd,
     warp,
 )
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter
@@ -28,6 +29,10 @@ def _by_type(opcode: str) -> Handler:
     def handle(e: Emitter, i: Instruction) -> None:
         family = integer if opcode in integer.HANDLERS and not floating.is_float(i) else floating
         handlers = half.HANDLERS if half.is_half(i) else family.HANDLERS
+        if i.type == "f32x2":
+            handlers = floating.PAIRS
+        elif simd.is_packed(i):
+            handlers = simd.PACKED
         if opcode not in handlers:
             raise unsupported(i)
         handlers[opcode](e, i)
@@ -37,6 +42,7 @@ def _by_type(opcode: str) -> Handler:
 
 HANDLERS: dict[str, Handler] = {
     **integer.HANDLERS,
+    **simd.HANDLERS,
     **floating.HANDLERS,
     **convert.HANDLERS,
     **memory.HANDLERS,

@@ -116,6 +116,36 @@ def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]
     return handle
 
 
+def _of_pairs(name: str, count: int) -> Callable[[Emitter, Instruction], None]:
+    """Arithmetic on two f32 that share a 64-bit register."""
+
+    def handle(e: Emitter, i: Instruction) -> None:
+        both, vec = e.sources(i, i.operands[1 : 1 + count], 64)
+        word, wide, kind = int_type(32, vec), int_type(64, vec), float_type(32, vec)
+        mode = next((m for m in i.modifiers if m in _ROUNDING), None)
+        parts = []
+        for k in range(2):
+            values = []
+            for text in both:
+                moved = e.op(f"lshr {wide} {text}, {constant(32 * k, 64, vec)}")
+                values.append(e.as_float(e.op(f"trunc {wide} {moved} to {word}"), 32, vec))
+            if "ftz" in i.modifiers:
+                values = [flush(e, v, kind, 32) for v in values]
+            if mode:
+                result = library_call(e, f"kf_{name}_{mode}_f32", values, vec, 32)
+            elif name == "fma":
+                result = e.intrinsic(name, kind, *values)
+            else:
+                result = e.op(f"f{name} {kind} {values[0]}, {values[1]}")
+            if "ftz" in i.modifiers:
+                result = flush(e, result, kind, 32)
+            parts.append(e.op(f"zext {word} {e.op(f'bitcast {kind} {result} to {word}')} to {wide}"))
+        joined = e.op(f"or {wide} {parts[0]}, {e.op(f'shl {wide} {parts[1]}, {constant(32, 64, vec)}')}")
+        e.write(i, i.operands[0], Value(joined, vec), 64)
+
+    return handle
+
+
 def _divide(e: Emitter, i: Instruction) -> None:
     bits = _bits(i)
     if not {"approx", "full"} & set(i.modifiers):
@@ -320,6 +350,13 @@ def _testp(e: Emitter, i: Instruction) -> None:
     e.write(i, i.operands[0], e.flag(text, vec), 1)
 
 
+PAIRS: dict[str, Callable[[Emitter, Instruction], None]] = {
+    "add": _of_pairs("add", 2),
+    "sub": _of_pairs("sub", 2),
+    "mul": _of_pairs("mul", 2),
+    "fma": _of_pairs("fma", 3),
+}
+"""Operations of type ``f32x2``."""
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "add": _arithmetic("add", 2),
     "sub": _arithmetic("sub", 2),

@@ -215,9 +215,14 @@ def _approximate(e: Emitter, i: Instruction, values: list[str]) -> str:
 
 def _bits_only(verb: str, mask: int) -> Callable[[Emitter, Instruction], None]:
     def handle(e: Emitter, i: Instruction) -> None:
+        parts = _parts(e, i, i.operands[1])
         if "ftz" in i.modifiers:
-            raise unsupported(i)
-        _write(e, i, [e.op(f"{verb} {I16} {p}, splat (i16 {mask})") for p in _parts(e, i, i.operands[1])])
+            exponent = 0x7F80 if i.type.startswith("bf") else 0x7C00
+            some = [e.op(f"and {I16} {p}, splat (i16 {exponent})") for p in parts]
+            zeros = [e.op(f"and {I16} {p}, splat (i16 -32768)") for p in parts]
+            tiny = [e.op(f"icmp eq {I16} {s}, zeroinitializer") for s in some]
+            parts = [e.select(f, I16, z, p) for f, z, p in zip(tiny, zeros, parts, strict=True)]
+        _write(e, i, [e.op(f"{verb} {I16} {p}, splat (i16 {mask})") for p in parts])
 
     return handle
 

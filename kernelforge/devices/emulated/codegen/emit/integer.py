@@ -146,13 +146,13 @@ def _mad(e: Emitter, i: Instruction) -> None:
     if i.opcode == "madc" or "cc" in i.modifiers:
         _carry(e, i, "add", a, b, both, bits, carry_in=i.opcode == "madc")
         return
-    if "sat" in i.modifiers:
-        raise unsupported(i)
-    e.write(i, i.operands[0], Value(e.op(f"add {int_type(bits, both)} {a}, {b}"), both), bits)
+    kind = int_type(bits, both)
+    total = e.intrinsic("sadd.sat", kind, a, b) if "sat" in i.modifiers else e.op(f"add {kind} {a}, {b}")
+    e.write(i, i.operands[0], Value(total, both), bits)
 
 
 def _mul24(e: Emitter, i: Instruction) -> None:
-    if "sat" in i.modifiers or TYPE_BITS.get(i.type) != 32:
+    if TYPE_BITS.get(i.type) != 32:
         raise unsupported(i)
     (a, b), vec = e.sources(i, i.operands[1:3], 32)
     kind, wide = int_type(32, vec), int_type(64, vec)
@@ -171,7 +171,9 @@ def _mul24(e: Emitter, i: Instruction) -> None:
         both = vec or c.vec
         x = e.spread(result, 32) if both else result.text
         y = e.spread(c, 32) if both else c.text
-        result = Value(e.op(f"add {int_type(32, both)} {x}, {y}"), both)
+        kind = int_type(32, both)
+        total = e.intrinsic("sadd.sat", kind, x, y) if "sat" in i.modifiers else e.op(f"add {kind} {x}, {y}")
+        result = Value(total, both)
     e.write(i, i.operands[0], result, 32)
 
 
@@ -416,12 +418,29 @@ def _bmsk(e: Emitter, i: Instruction) -> None:
 
 
 def _szext(e: Emitter, i: Instruction) -> None:
-    raise unsupported(i)
+    """Extend the low bits, as many as the second operand says: with the sign of the highest one, or with zeros."""
+    (a, b), vec = e.sources(i, i.operands[1:3], 32)
+    kind = int_type(32, vec)
+    count = e.op(f"and {kind} {b}, {constant(31, 32, vec)}")
+    mask = _low_mask(e, count, 32, vec)
+    result = e.op(f"and {kind} {a}, {mask}")
+    if _signed(i):
+        last = e.op(f"and {kind} {e.op(f'sub {kind} {count}, {constant(1, 32, vec)}')}, {constant(31, 32, vec)}")
+        sign = e.op(f"and {kind} {e.op(f'lshr {kind} {a}, {last}')}, {constant(1, 32, vec)}")
+        fill = e.op(f"sub {kind} {constant(0, 32, vec)}, {sign}")
+        above = e.op(f"xor {kind} {mask}, {constant(-1, 32, vec)}")
+        some = e.op(f"icmp ne {kind} {count}, {constant(0, 32, vec)}")
+        fill = e.select(some, kind, e.op(f"and {kind} {fill}, {above}"), constant(0, 32, vec))
+        result = e.op(f"or {kind} {result}, {fill}")
+    if "clamp" in i.modifiers:
+        large = e.op(f"icmp ugt {kind} {b}, {constant(31, 32, vec)}")
+        result = e.select(large, kind, a, result)
+    e.write(i, i.operands[0], Value(result, vec), 32)
 
 
 def _lop3(e: Emitter, i: Instruction) -> None:
     table = e.constant(i.operands[4])
-    if table is None or isinstance(i.operands[0], Pair):
+    if table is None:
         raise unsupported(i)
     (a, b, c), vec = e.sources(i, i.operands[1:4], 32)
     kind = int_type(32, vec)
@@ -435,15 +454,35 @@ def _lop3(e: Emitter, i: Instruction) -> None:
     result = terms[0] if terms else constant(0, 32, vec)
     for term in terms[1:]:
         result = e.op(f"or {kind} {result}, {term}")
-    e.write(i, i.operands[0], Value(result, vec), 32)
+    target = i.operands[0]
+    if isinstance(target, Pair):
+        verb = next(m for m in i.modifiers if m in ("and", "or"))
+        flag = e.flag(e.op(f"icmp ne {kind} {result}, {constant(0, 32, vec)}"), vec)
+        other = e.predicate(i.operands[5])
+        many = flag.vec or other.vec
+        x, y = (e.spread(v, 1) if many else v.text for v in (flag, other))
+        e.write(i, target.second, Value(e.op(f"{verb} {'i32' if many else 'i1'} {x}, {y}"), many), 1)
+        target = target.first
+    e.write(i, target, Value(result, vec), 32)
+
+
+_SELECTORS = {
+    "f4e": 0x6543_5432_4321_3210, "b4e": 0x0123_7012_6701_5670, "rc8": 0x3333_2222_1111_0000,
+    "ecl": 0x3333_3222_3211_3210, "ecr": 0x3210_2210_1110_0000, "rc16": 0x3232_1010_3232_1010,
+}  # fmt: skip
+"""The selectors of ``prmt``'s modes for the control values 0 to 3, 16 bits each."""
 
 
 def _prmt(e: Emitter, i: Instruction) -> None:
-    mode = i.modifiers[-1] if i.modifiers[-1] in ("f4e", "b4e", "rc8", "ecl", "ecr", "rc16") else ""
+    mode = next((m for m in i.modifiers if m in _SELECTORS), "")
+    selector = None if mode else e.constant(i.operands[3])
     if mode:
-        raise unsupported(i)
-    selector = e.constant(i.operands[3])
-    if selector is None:
+        (a, b, s), vec = e.sources(i, i.operands[1:4], 32)
+        kind, wide = int_type(32, vec), int_type(64, vec)
+        at = e.op(f"shl {kind} {e.op(f'and {kind} {s}, {constant(3, 32, vec)}')}, {constant(4, 32, vec)}")
+        at = e.op(f"zext {kind} {at} to {wide}")
+        s = e.op(f"trunc {wide} {e.op(f'lshr {wide} {constant(_SELECTORS[mode], 64, vec)}, {at}')} to {kind}")
+    elif selector is None:
         (a, b, s), vec = e.sources(i, i.operands[1:4], 32)
     else:
         (a, b), vec = e.sources(i, i.operands[1:3], 32)
@@ -492,7 +531,7 @@ def _mov(e: Emitter, i: Instruction) -> None:
         e.write(i, target, e.predicate(source), 1)
         return
     bits = TYPE_BITS.get(i.type, 0)
-    if bits not in (8, 16, 32, 64):
+    if bits not in (8, 16, 32, 64, 128):
         raise unsupported(i)
     if isinstance(target, Vec):
         value = e.source(i, source, bits)

@@ -182,22 +182,28 @@ def memory_operand(e: Emitter, i: Instruction, operand: object, space: int | Non
 
 
 def _atomic(e: Emitter, i: Instruction) -> None:
-    """``atom`` and ``red``: one read-modify-write per active lane, lowest lane first."""
+    """``atom`` and ``red``: one read-modify-write per active lane and element, lowest lane first."""
     operation = next((m for m in i.modifiers if m in ATOMIC_OPERATIONS), None)
-    kind = {"b16": "u16", "b32": "u32", "b64": "u64"}.get(i.type, i.type)
-    if operation is None or kind not in ATOMIC_TYPES or any(m in ("v2", "v4", "v8", "async") for m in i.modifiers):
+    kind = next((m for m in reversed(i.modifiers) if m in TYPE_BITS), "")
+    kind = {"b16": "u16", "b32": "u32", "b64": "u64"}.get(kind, kind)
+    count = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)
+    if operation is None or kind not in ATOMIC_TYPES or "async" in i.modifiers:
         raise unsupported(i)
-    allowed = {"f32": ("add", "exch"), "f64": ("add", "exch"), "u16": ("cas", "exch")}
-    if operation not in allowed.get(kind, ("add",) if "f16" in kind else ATOMIC_OPERATIONS):
+    allowed = {"f32": ("add", "exch"), "f64": ("add", "exch"), "u16": ("cas", "exch"), "b128": ("cas", "exch")}
+    halves = ("add", "min", "max") if count > 1 else ("add",)
+    if operation not in allowed.get(kind, halves if "f16" in kind else ATOMIC_OPERATIONS):
         raise unsupported(i)
-    if operation in ("inc", "dec") and kind != "u32":
+    if (operation in ("inc", "dec") and kind != "u32") or (count > 1 and kind != "f32" and "f16" not in kind):
         raise unsupported(i)
     bits = TYPE_BITS[kind]
+    if count * bits > 128:
+        raise unsupported(i)
     first = 0 if i.opcode == "red" else 1
     target = _Target(e, i, i.operands[first], state_space(i))
-    op = e.new_site(_site(i, target, bits // 8, lay.ATOMIC, vectored=True))
+    op = e.new_site(_site(i, target, count * bits // 8, lay.ATOMIC, vectored=True))
     e.put(0, _wide_lanes(e, target), 64)
-    e.put(1, e.spread(e.source(i, i.operands[first + 1], bits), bits), bits)
+    for k, item in enumerate(vector_items(i.operands[first + 1])):
+        e.put(1, e.spread(e.source(i, item, bits), bits), bits, k)
     third = "%area1"
     if operation == "cas":
         third = e.put(2, e.spread(e.source(i, i.operands[first + 2], bits), bits), bits)
@@ -205,10 +211,17 @@ def _atomic(e: Emitter, i: Instruction) -> None:
     mask = e.op(f"zext i32 {e.active(i)} to i64")
     e.call(
         "kf_atomic", "void", ("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), ("i64", mask), ("ptr", "%area1"),
-        ("ptr", third), ("ptr", "%area3"), ("i64", str(code)),
+        ("ptr", third), ("ptr", "%area3"), ("i64", str(code)), ("i64", str(bits // 8)),
     )  # fmt: skip
     if i.opcode == "atom":
-        e.write(i, i.operands[0], e.get(3, bits), bits)
+        items = vector_items(i.operands[0])
+        for item, value in zip(items, [e.get(3, bits, k) for k in range(count)], strict=True):
+            e.write(i, item, value, bits)
+
+
+def _policy(e: Emitter, i: Instruction) -> None:
+    """``createpolicy``: caches are modelled without priorities, so that every policy is the same number."""
+    e.write(i, i.operands[0], Value("1", False), 64)
 
 
 def _nothing(e: Emitter, i: Instruction) -> None:
@@ -221,6 +234,7 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "st": _store,
     "atom": _atomic,
     "red": _atomic,
+    "createpolicy": _policy,
     "membar": _nothing,
     "fence": _nothing,
     "prefetch": _nothing,

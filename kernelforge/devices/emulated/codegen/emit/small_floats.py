@@ -81,8 +81,8 @@ def _decode(e: Emitter, code: str, form: SmallFloat) -> str:
         # All codes above infinity are NaN.
         found = e.op(f"icmp ugt {I32} {magnitude}, splat (i32 {form.infinity or form.largest})")
         value = e.select(found, F32, float_constant(math.nan, F32), value)
-    place = e.op(f"shl {I32} {code}, splat (i32 {32 - sign.bit_length()})")
-    negative = e.op(f"bitcast {I32} {e.op(f'and {I32} {place}, splat (i32 {-1 << 31})')} to {F32}")
+    signs = e.op(f"shl {I32} {code}, splat (i32 {32 - sign.bit_length()})")
+    negative = e.op(f"bitcast {I32} {e.op(f'and {I32} {signs}, splat (i32 {-1 << 31})')} to {F32}")
     return e.intrinsic("copysign", F32, value, negative)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
-from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
+from kernelforge.devices.emulated.codegen.emit.floating import extremum
+from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Pair
 from kernelforge.devices.emulated.runtime import GROUP_OPERATIONS
@@ -119,8 +121,34 @@ _REDUCTIONS = {
 }  # fmt: skip
 
 
+def _redux_floats(e: Emitter, i: Instruction, verb: str) -> None:
+    """Minimum or maximum of f32: in five steps, between lanes 16, 8, 4, 2 and 1 apart."""
+    members = e.check_members(i, i.operands[2])
+    if members.vec or verb not in ("min", "max"):
+        raise unsupported(i)
+    nan = "NaN" in i.modifiers
+    value = e.as_float(e.spread(e.source(i, i.operands[1], 32), 32), 32, True)
+    if "abs" in i.modifiers:
+        value = e.intrinsic("fabs", "<32 x float>", value)
+    # What leaves the result as it is: NaN, which loses, or the infinity that every number beats.
+    neutral = float_constant((math.inf if verb == "min" else -math.inf) if nan else math.nan, "<32 x float>")
+    among = e.lanes(e.op(f"and i32 {members.text}, {e.mask}"))
+    value = e.select(among, "<32 x float>", value, neutral)
+    for distance in (16, 8, 4, 2, 1):
+        other = lane_vector([k ^ distance for k in range(32)])
+        moved = e.op(f"shufflevector <32 x float> {value}, <32 x float> poison, <32 x i32> {other}")
+        value = extremum(e, verb, "<32 x float>", value, moved, nan, False)
+    is_nan = e.op(f"fcmp uno <32 x float> {value}, {value}")
+    bits = e.op(f"bitcast <32 x float> {value} to <32 x i32>")
+    bits = e.select(is_nan, "<32 x i32>", "splat (i32 2147483647)", bits)
+    e.write(i, i.operands[0], Value(e.op(f"extractelement <32 x i32> {bits}, i64 0"), False), 32)
+
+
 def _redux(e: Emitter, i: Instruction) -> None:
     verb = next((m for m in i.modifiers if m in ("add", "min", "max", "and", "or", "xor")), "")
+    if i.type == "f32":
+        _redux_floats(e, i, verb)
+        return
     if (verb, i.type) not in _REDUCTIONS:
         raise unsupported(i)
     members = e.check_members(i, i.operands[2])
