@@ -444,14 +444,14 @@ class Emitter(IRBuilder):
         self.points.append(i)
         return len(self.points) - 1
 
-    def put(self, area: int, text: str, bits: int, place: int = 0) -> str:
+    def put(self, area: int, text: str, bits: int, index: int = 0) -> str:
         """Store a vector to a scratch area, behind so many others of its size; returns the area."""
-        self.store(int_type(bits, True), text, f"%area{area}", 4 * bits * place, align=64)
+        self.store(int_type(bits, True), text, f"%area{area}", 4 * bits * index, align=64)
         return f"%area{area}"
 
-    def get(self, area: int, bits: int, place: int = 0) -> Value:
+    def get(self, area: int, bits: int, index: int = 0) -> Value:
         """Load a vector from a scratch area."""
-        return Value(self.load(int_type(bits, True), f"%area{area}", 4 * bits * place, align=64), True)
+        return Value(self.load(int_type(bits, True), f"%area{area}", 4 * bits * index, align=64), True)
 
     def flush_registers(self, live_out: int, split: bool) -> None:
         """Store changed registers that later blocks read; ``split``: keep other lanes' values."""

@@ -75,12 +75,12 @@ def _decode(e: Emitter, code: str, form: SmallFloat) -> str:
     moved = e.op(f"bitcast {I32} {e.op(f'shl {I32} {magnitude}, splat (i32 {23 - form.mantissa})')} to {F32}")
     value = e.op(f"fmul {F32} {moved}, {float_constant(2.0 ** (127 - form.bias), F32)}")
     if form.infinity is not None:
-        found = e.op(f"icmp eq {I32} {magnitude}, splat (i32 {form.infinity})")
-        value = e.select(found, F32, float_constant(math.inf, F32), value)
+        special = e.op(f"icmp eq {I32} {magnitude}, splat (i32 {form.infinity})")
+        value = e.select(special, F32, float_constant(math.inf, F32), value)
     if form.nan is not None:
         # All codes above infinity are NaN.
-        found = e.op(f"icmp ugt {I32} {magnitude}, splat (i32 {form.infinity or form.largest})")
-        value = e.select(found, F32, float_constant(math.nan, F32), value)
+        special = e.op(f"icmp ugt {I32} {magnitude}, splat (i32 {form.infinity or form.largest})")
+        value = e.select(special, F32, float_constant(math.nan, F32), value)
     signs = e.op(f"shl {I32} {code}, splat (i32 {32 - sign.bit_length()})")
     negative = e.op(f"bitcast {I32} {e.op(f'and {I32} {signs}, splat (i32 {-1 << 31})')} to {F32}")
     return e.intrinsic("copysign", F32, value, negative)
