@@ -45,8 +45,8 @@ def entry_path(folder: Path, entry: Entry) -> Path:
     return _inside(folder, entry, entry.file or f"{entry.name}.py")
 
 
-def task_of(folder: Path, manifest: Manifest, entry: TaskEntry) -> Task:
-    """Task of a ``[[task]]`` entry.
+def tasks_of_entry(folder: Path, manifest: Manifest, entry: TaskEntry) -> Iterator[Task]:
+    """The task of a ``[[task]]`` entry.
 
     Raises:
         TaskError: the entry or its file is malformed; the message names both.
@@ -55,7 +55,7 @@ def task_of(folder: Path, manifest: Manifest, entry: TaskEntry) -> Task:
         path = entry_path(folder, entry)
         raise TaskError(f"{_where(folder, entry)}: the size full is {path.name} as it is; change its constants there")
     task = _base_task(folder, manifest, entry)
-    return task.model_copy(update={"title": entry.title or task.title})
+    yield task.model_copy(update={"title": entry.title or task.title})
 
 
 def tasks_of_grid(folder: Path, manifest: Manifest, entry: GridEntry) -> Iterator[Task]:

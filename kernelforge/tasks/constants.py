@@ -8,7 +8,7 @@ import re
 import threading
 import unicodedata
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from kernelforge.errors import TaskError
@@ -142,7 +142,7 @@ class Template:
     def __init__(self, source: str, tree: ast.Module | None = None) -> None:
         tree = tree or parse_python(source, "the task file")
         self._text = source.encode()
-        self._starts = _line_starts(source)
+        self._starts = line_starts(self._text)
         self._numbers = module_constants(tree)
         self._bindings: dict[str, list[Binding]] = {}
         for binding in _bindings(tree):
@@ -153,11 +153,8 @@ class Template:
         for name, value in constants.items():
             if not math.isfinite(value):
                 raise TaskError(f"module constant {name!r} cannot be set to {value}")
-        edits = {self._span(name, constants): repr(value).encode() for name, value in constants.items()}
-        text = self._text
-        for (start, end), new in sorted(edits.items(), reverse=True):
-            text = text[:start] + new + text[end:]
-        return text.decode()
+        edits = {self._span(name, constants): repr(value) for name, value in constants.items()}
+        return spliced(self._text, sorted((*span, new) for span, new in edits.items()))
 
     def _span(self, name: str, constants: Mapping[str, Scalar]) -> tuple[int, int]:
         """Byte range of the value of one constant that ``constants`` may set."""
@@ -172,10 +169,7 @@ class Template:
         if shared and any(constants.get(other, numbers[name]) != constants[name] for other in shared):
             names = ", ".join((name, *shared))
             raise TaskError(f"module constants {names} share one assignment: a size must set them all to one value")
-        node = bindings[0].value
-        start = self._starts[node.lineno - 1] + node.col_offset
-        end = self._starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or node.col_offset)
-        return start, end
+        return byte_span(bindings[0].value, self._starts)
 
 
 def evaluate_expression(expression: str, constants: Mapping[str, Scalar]) -> Scalar:
@@ -266,12 +260,21 @@ def _arithmetic(op: ast.operator, a: Scalar, b: Scalar) -> Scalar | None:
     return value if abs(value) <= _MAX_MAGNITUDE else None
 
 
-def _line_starts(source: str) -> list[int]:
+def line_starts(text: bytes) -> list[int]:
     """Byte offset of each line: ``ast`` counts columns in UTF-8 bytes, and splits lines at newlines only."""
-    starts = [0]
-    text = source.encode()
-    position = text.find(b"\n")
-    while position >= 0:
-        starts.append(position + 1)
-        position = text.find(b"\n", position + 1)
-    return starts
+    return [0, *(match.end() for match in re.finditer(b"\n", text))]
+
+
+def byte_span(node: ast.expr | ast.stmt, starts: Sequence[int]) -> tuple[int, int]:
+    """First byte of a node and the one behind its last, by the :func:`line_starts` of its text."""
+    end = starts[(node.end_lineno or node.lineno) - 1] + (node.end_col_offset or node.col_offset)
+    return starts[node.lineno - 1] + node.col_offset, end
+
+
+def spliced(text: bytes, edits: Iterable[tuple[int, int, str]]) -> str:
+    """Replace spans of bytes in UTF-8 text; the spans are in order and do not overlap."""
+    pieces, done = [], 0
+    for start, end, new in edits:
+        pieces += [text[done:start], new.encode()]
+        done = end
+    return b"".join([*pieces, text[done:]]).decode()

@@ -14,12 +14,11 @@ from pydantic import ValidationError
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Size, Task, TaskPolicy, content_hash, first_fault
-from kernelforge.tasks.building import entry_path, task_of, tasks_of_grid
+from kernelforge.tasks.building import entry_path, tasks_of_entry, tasks_of_grid
 from kernelforge.tasks.constants import Scalar, substitute
 from kernelforge.tasks.files import (
     MANIFEST,
     Manifest,
-    TaskEntry,
     is_within,
     parse_task_file,
     read_manifest,
@@ -244,13 +243,9 @@ def _readable(part: Callable[[], Iterable[Task]], broken: list[str] | None) -> l
 
 def _own_tasks(folder: Path, manifest: Manifest) -> Iterator[Callable[[], Iterable[Task]]]:
     for entry in manifest.task:
-        yield partial(_one_task, folder, manifest, entry)
+        yield partial(tasks_of_entry, folder, manifest, entry)
     for grid in manifest.grid:
         yield partial(tasks_of_grid, folder, manifest, grid)
-
-
-def _one_task(folder: Path, manifest: Manifest, entry: TaskEntry) -> list[Task]:
-    return [task_of(folder, manifest, entry)]
 
 
 def _derived_tasks(folder: Path, manifest: Manifest) -> Iterator[Task]:

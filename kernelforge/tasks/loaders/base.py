@@ -6,12 +6,14 @@ text of a task file in KernelBench's format (docs/tasks.md), which later runs in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from kernelforge.errors import TaskError
 from kernelforge.records import TaskPolicy
+from kernelforge.tasks.loaders.rows import Taken
 
 
 @dataclass(frozen=True)
@@ -51,6 +53,24 @@ class Loaded:
 
     tasks: tuple[ExternalTask, ...]
     not_loaded: tuple[NotLoaded, ...]
+
+
+Problem = tuple[str, int | None, Callable[[Taken], ExternalTask]]
+"""Origin and level of a problem, and what makes its task; that gets the names in use, and adds its own."""
+
+
+def load_each(problems: Iterable[Problem]) -> Loaded:
+    """Make the task of each problem; one that raises a :class:`TaskError` is not loaded."""
+    tasks: list[ExternalTask] = []
+    not_loaded: list[NotLoaded] = []
+    taken: Taken = {}
+    for origin, level, make in problems:
+        try:
+            tasks.append(make(taken))
+        except TaskError as error:
+            # Some errors name the origin, which the record has in its own field.
+            not_loaded.append(NotLoaded(origin, str(error).removeprefix(origin).lstrip(",: "), level))
+    return Loaded(tuple(tasks), tuple(not_loaded))
 
 
 class Loader(Protocol):

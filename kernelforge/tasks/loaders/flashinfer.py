@@ -6,27 +6,13 @@ SOL-ExecBench: folders that each hold a ``definition.json`` and a ``workload.jso
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
 from kernelforge.errors import TaskError, UsageError
-from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
+from kernelforge.tasks.loaders.base import ExternalTask, Loaded, load_each
 from kernelforge.tasks.loaders.definitions import Writer, read_definition, read_text, read_workloads
 from kernelforge.tasks.loaders.rows import Taken
-
-
-def _load_each(problems: Iterable[tuple[str, Path]], make: Callable[[Path, str, Taken], ExternalTask]) -> Loaded:
-    """Make a task of each problem, given by its origin and path; a problem with an error is not loaded."""
-    tasks: list[ExternalTask] = []
-    failed: list[NotLoaded] = []
-    taken: Taken = {}
-    for origin, path in problems:
-        try:
-            tasks.append(make(path, origin, taken))
-        except TaskError as error:
-            failed.append(NotLoaded(origin, str(error)))
-    return Loaded(tuple(tasks), tuple(failed))
 
 
 class FlashInferBench:
@@ -50,7 +36,8 @@ class FlashInferBench:
             raise UsageError(
                 f"{source} is no FlashInfer-Bench trace set: there is no JSON file below {source / 'definitions'}"
             )
-        return _load_each(((str(path.relative_to(source)), path) for path in paths), partial(self._task, source))
+        named = ((str(path.relative_to(source)), path) for path in paths)
+        return load_each((origin, None, partial(self._task, source, path, origin)) for origin, path in named)
 
     def _task(self, source: Path, path: Path, origin: str, taken: Taken) -> ExternalTask:
         definition = read_definition(read_text(path, source))
@@ -83,7 +70,7 @@ class SolExecBench:
         if not folders:
             raise UsageError(f"{source} holds no SOL-ExecBench problem: there is no definition.json in it or below")
         named = ((path.name if path == source else str(path.relative_to(source)), path) for path in folders)
-        return _load_each(named, partial(self._task, source))
+        return load_each((origin, None, partial(self._task, source, folder, origin)) for origin, folder in named)
 
     def _task(self, source: Path, folder: Path, origin: str, taken: Taken) -> ExternalTask:
         definition = read_definition(read_text(folder / "definition.json", source))

@@ -6,13 +6,14 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import TaskPolicy
 from kernelforge.tasks.constants import called_name, parse_python, plain_text
 from kernelforge.tasks.files import read_task_source
-from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
+from kernelforge.tasks.loaders.base import ExternalTask, Loaded, load_each
 from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, distinct, rows_of, task_name, task_title
 from kernelforge.tasks.loaders.source_rewrite import lift
 
@@ -37,21 +38,16 @@ class KernelBenchParquet:
         files = data_files(source, _SUFFIXES)
         if not files:
             raise UsageError(f"{source} is no .parquet file and holds none; name KernelBench's data set")
-        tasks: list[ExternalTask] = []
-        missing: list[NotLoaded] = []
-        taken: Taken = {}
-        for path in files:
-            for row in rows_of(path, _COLUMNS):
-                level = row.values.get("level")
-                level = level if type(level) is int and 0 <= level < _MOST_LEVEL else None
-                try:
-                    tasks.append(_task(row, level, taken))
-                except TaskError as error:
-                    missing.append(NotLoaded(row.origin, reason(error, row.origin), level))
-        return Loaded(tuple(tasks), tuple(missing))
+        rows = (row for path in files for row in rows_of(path, _COLUMNS))
+        return load_each((row.origin, _row_level(row), partial(_row_task, row)) for row in rows)
 
 
-def _task(row: Row, level: int | None, taken: Taken) -> ExternalTask:
+def _row_level(row: Row) -> int | None:
+    level = row.values.get("level")
+    return level if type(level) is int and 0 <= level < _MOST_LEVEL else None
+
+
+def _row_task(row: Row, taken: Taken) -> ExternalTask:
     code, name, problem = row.values.get("code"), row.values.get("name"), row.values.get("problem_id")
     if row.fault:
         raise TaskError(row.fault)
@@ -60,14 +56,14 @@ def _task(row: Row, level: int | None, taken: Taken) -> ExternalTask:
     called = name if isinstance(name, str) and name else f"problem_{problem}"
     if isinstance(problem, int) and not called.startswith(f"{problem}_"):
         called = f"{problem}_{called}"
+    return _named_task(plain_text(code), called, row.origin, _row_level(row), taken)
+
+
+def _named_task(text: str, called: str, origin: str, level: int | None, taken: Taken) -> ExternalTask:
+    """The task of a problem with that name, which also gives its title."""
     prefix = "" if level is None else f"level{level}_"
-    return kernelbench_task(
-        plain_text(code),
-        name=distinct(prefix + task_name(called), taken),
-        title=task_title(called),
-        origin=row.origin,
-        level=level,
-    )
+    name = distinct(prefix + task_name(called), taken)
+    return kernelbench_task(text, name=name, title=task_title(called), origin=origin, level=level)
 
 
 _LEVEL = re.compile(r"level_?(\d{1,3})")
@@ -104,31 +100,20 @@ class KernelBench:
             raise UsageError(
                 f"{source} is no checkout of KernelBench: neither level1 to level4, nor files NUMBER_Name.py"
             )
-        tasks: list[ExternalTask] = []
-        missing: list[NotLoaded] = []
-        taken: Taken = {}
-        for problem in problems:
-            try:
-                if problem.path.is_symlink() or not problem.path.is_file():
-                    raise TaskError("it is no plain file")
-                text = read_task_source(problem.path, within=source)
-                prefix = "" if problem.level is None else f"level{problem.level}_"
-                tasks.append(
-                    kernelbench_task(
-                        text,
-                        name=distinct(prefix + task_name(problem.path.stem), taken),
-                        title=task_title(problem.path.stem),
-                        origin=problem.origin,
-                        level=problem.level,
-                    )
-                )
-            except TaskError as error:
-                missing.append(NotLoaded(problem.origin, reason(error, problem.origin), problem.level))
-        return Loaded(tuple(tasks), tuple(missing))
+        return load_each((problem.origin, problem.level, partial(_file_task, source, problem)) for problem in problems)
 
 
-def kernelbench_task(source: str, *, name: str, title: str, origin: str, level: int | None) -> ExternalTask:
-    """Make a task from a text in KernelBench's format.
+def _file_task(source: Path, problem: _Problem, taken: Taken) -> ExternalTask:
+    if problem.path.is_symlink() or not problem.path.is_file():
+        raise TaskError("it is no plain file")
+    text = read_task_source(problem.path, within=source)
+    return _named_task(text, problem.path.stem, problem.origin, problem.level, taken)
+
+
+def kernelbench_task(
+    source: str, *, name: str, title: str, origin: str, level: int | None, benchmark: str = "kernelbench"
+) -> ExternalTask:
+    """Make a task from a text in KernelBench's format; the benchmark's name is its tag.
 
     Raises:
         TaskError: it is malformed, or needs something that the oracle's jail lacks.
@@ -144,14 +129,9 @@ def kernelbench_task(source: str, *, name: str, title: str, origin: str, level: 
         source=lifted,
         origin=origin,
         level=1 if level is None else level,
-        tags=("kernelbench",),
+        tags=(benchmark,),
         policy=TaskPolicy(ties=_tied_outputs(tree)),
     )
-
-
-def reason(error: Exception, origin: str) -> str:
-    """Text of an error, without the origin that callers put before it."""
-    return str(error).removeprefix(origin).lstrip(",: ")
 
 
 def fetched_models(tree: ast.Module) -> str:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.tasks.constants import plain_text
-from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
-from kernelforge.tasks.loaders.kernelbench import kernelbench_task, reason
+from kernelforge.tasks.loaders.base import ExternalTask, Loaded, load_each
+from kernelforge.tasks.loaders.kernelbench import kernelbench_task
 from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, distinct, rows_of, task_name
 
 _COLUMNS = ("code", "ops", "data_source")
@@ -39,16 +40,8 @@ class Ops6K:
         files = data_files(source, _SUFFIXES)
         if not files:
             raise UsageError(f"{source} is no .parquet or .jsonl file and holds none; name CUDA-Agent-Ops-6K's rows")
-        tasks: list[ExternalTask] = []
-        missing: list[NotLoaded] = []
-        taken: Taken = {}
-        for path in files:
-            for number, row in enumerate(rows_of(path, _COLUMNS)):
-                try:
-                    tasks.append(_task(row, number, taken))
-                except TaskError as error:
-                    missing.append(NotLoaded(row.origin, reason(error, row.origin), _level(row)))
-        return Loaded(tuple(tasks), tuple(missing))
+        rows = (numbered for path in files for numbered in enumerate(rows_of(path, _COLUMNS)))
+        return load_each((row.origin, _level(row), partial(_task, row, number)) for number, row in rows)
 
 
 def _task(row: Row, number: int, taken: Taken) -> ExternalTask:
@@ -59,14 +52,14 @@ def _task(row: Row, number: int, taken: Taken) -> ExternalTask:
         raise TaskError("it has no text in column 'code'")
     operators = _operators(row.values.get("ops"))
     title = ", ".join(operators) or f"row {number}"
-    task = kernelbench_task(
+    return kernelbench_task(
         plain_text(code),
         name=distinct(f"{number:04d}_{task_name('_'.join(operators) or 'row')}"[:80].rstrip("_"), taken),
         title=title[:120],
         origin=row.origin,
         level=_level(row),
+        benchmark="ops-6k",
     )
-    return ExternalTask(**{**vars(task), "tags": ("ops-6k",)})
 
 
 def _level(row: Row) -> int:

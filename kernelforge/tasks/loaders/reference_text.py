@@ -8,8 +8,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from kernelforge.errors import TaskError
-from kernelforge.tasks.constants import parse_python, plain_text
-from kernelforge.tasks.loaders.source_rewrite import spliced
+from kernelforge.tasks.constants import byte_span, line_starts, parse_python, plain_text, spliced
 
 _KNOWN_IMPORTS = frozenset({
     "__future__", "abc", "bisect", "collections", "copy", "dataclasses", "einops", "enum", "functools", "itertools",
@@ -45,28 +44,23 @@ def read_reference(text: str, taken: Collection[str]) -> Reference:
     renamed = {name: _free(name, {*taken, *names}) for name in sorted(names & set(taken))}
     edits: list[tuple[int, int, str]] = []
     future: list[str] = []
-    starts = _line_starts(text)
-
-    def span(node: ast.stmt | ast.expr) -> tuple[int, int]:
-        last = (node.end_lineno or node.lineno) - 1
-        return starts[node.lineno - 1] + node.col_offset, starts[last] + (node.end_col_offset or 0)
-
+    raw = text.encode()
+    starts = line_starts(raw)
     removed: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assert):
-            edits.append((*span(node), "pass"))
+            edits.append((*byte_span(node, starts), "pass"))
             removed.update(id(part) for part in ast.walk(node))
         elif isinstance(node, ast.ImportFrom) and node.module == "__future__":
             future.append(ast.unparse(node))
-            edits.append((*span(node), "pass"))
-    raw = text.encode()
+            edits.append((*byte_span(node, starts), "pass"))
     for node in ast.walk(tree):
         if isinstance(node, ast.Name) and node.id in renamed:
             if id(node) not in removed:
-                edits.append((*span(node), renamed[node.id]))
+                edits.append((*byte_span(node, starts), renamed[node.id]))
         elif isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in renamed:
             head = re.compile(rb"(?:def|class)[ \t]+(?=" + re.escape(node.name.encode()) + rb"\b)").match(
-                raw, span(node)[0]
+                raw, byte_span(node, starts)[0]
             )
             if head is None:
                 raise TaskError(f"its reference, line {node.lineno}: '{node.name}' is written in an unsupported form")
@@ -102,11 +96,3 @@ def _free(name: str, taken: Collection[str]) -> str:
     while name in taken:
         name = f"reference_{name}"
     return name
-
-
-def _line_starts(text: str) -> list[int]:
-    """Byte offset of each line, as ``ast`` counts columns: in UTF-8 bytes, lines ended by newlines only."""
-    starts = [0]
-    for line in text.encode().split(b"\n"):
-        starts.append(starts[-1] + len(line) + 1)
-    return starts

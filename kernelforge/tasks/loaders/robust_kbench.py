@@ -12,14 +12,15 @@ import ast
 import json
 import re
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.tasks.constants import parse_python
 from kernelforge.tasks.files import read_plain_file, read_task_source
-from kernelforge.tasks.loaders.base import ExternalTask, Loaded, NotLoaded
-from kernelforge.tasks.loaders.kernelbench import kernelbench_task, reason
+from kernelforge.tasks.loaders.base import ExternalTask, Loaded, Problem, load_each
+from kernelforge.tasks.loaders.kernelbench import kernelbench_task
 from kernelforge.tasks.loaders.rows import Taken, distinct, task_name, task_title
 from kernelforge.tasks.loaders.source_rewrite import edited
 
@@ -49,20 +50,20 @@ class RobustKBench:
         folders = sorted(_folders(source))
         if not folders:
             raise UsageError(f"{source} has no {_MODULE} in it or below; name a checkout of robust-kbench")
-        tasks: list[ExternalTask] = []
-        missing: list[NotLoaded] = []
-        taken: Taken = {}
-        for folder in folders:
-            origin = folder.relative_to(source).as_posix() if folder != source else folder.name
-            if (folder / _MODULE).exists():
-                try:
-                    tasks.append(_task(folder, source, f"{origin}/{_MODULE}", taken))
-                except TaskError as error:
-                    missing.append(NotLoaded(f"{origin}/{_MODULE}", reason(error, f"{origin}/{_MODULE}")))
-            if (folder / _BACKWARD).exists():
-                why = "it compares gradients by torch's autograd, which candidates here do not use"
-                missing.append(NotLoaded(f"{origin}/{_BACKWARD}", why))
-        return Loaded(tuple(tasks), tuple(missing))
+        return load_each(problem for folder in folders for problem in _problems(source, folder))
+
+
+def _problems(source: Path, folder: Path) -> Iterator[Problem]:
+    named = folder.relative_to(source).as_posix() if folder != source else folder.name
+    if (folder / _MODULE).exists():
+        origin = f"{named}/{_MODULE}"
+        yield origin, None, partial(_task, folder, source, origin)
+    if (folder / _BACKWARD).exists():
+        yield f"{named}/{_BACKWARD}", None, _backward_task
+
+
+def _backward_task(taken: Taken) -> ExternalTask:
+    raise TaskError("it compares gradients by torch's autograd, which candidates here do not use")
 
 
 def _folders(source: Path) -> Iterator[Path]:
@@ -78,10 +79,8 @@ def _task(folder: Path, within: Path, origin: str, taken: Taken) -> ExternalTask
     init = {**_first(config, "single_init_configs"), **shared}
     inputs = {**_first(config, "single_input_configs"), **shared}
     text = as_task_file(source, inputs, init, origin)
-    task = kernelbench_task(
-        text, name=distinct(task_name(folder.name), taken), title=task_title(folder.name), origin=origin, level=None
-    )
-    return ExternalTask(**{**vars(task), "tags": ("robust-kbench",)})
+    name, title = distinct(task_name(folder.name), taken), task_title(folder.name)
+    return kernelbench_task(text, name=name, title=title, origin=origin, level=None, benchmark="robust-kbench")
 
 
 def as_task_file(source: str, inputs: Mapping[str, Any], init: Mapping[str, Any], origin: str) -> str:

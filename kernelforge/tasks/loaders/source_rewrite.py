@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from kernelforge.errors import TaskError
-from kernelforge.tasks.constants import called_name, parse_python
+from kernelforge.tasks.constants import called_name, line_starts, parse_python, spliced
 from kernelforge.tasks.files import parse_task_file
 
 SMALLEST_EXTENT = 8
@@ -147,18 +147,9 @@ def _devices(tree: ast.Module) -> Iterator[ast.expr]:
 def edited(source: str, edits: Iterable[tuple[int, int, int, str]]) -> str:
     """Replace spans of the text, each a line from 1, first and last column in UTF-8 bytes, and new text."""
     text = source.encode()
-    starts = [0, *(match.end() for match in re.finditer(b"\n", text))]
+    starts = line_starts(text)
     places = sorted((starts[line - 1] + first, starts[line - 1] + last, new) for line, first, last, new in edits)
     return spliced(text, places)
-
-
-def spliced(text: bytes, places: Iterable[tuple[int, int, str]]) -> str:
-    """Replace spans of bytes in UTF-8 text; the spans are in order and do not overlap."""
-    pieces, done = [], 0
-    for start, end, new in places:
-        pieces += [text[done:start], new.encode()]
-        done = end
-    return b"".join([*pieces, text[done:]]).decode()
 
 
 def _touches(source: str, node: ast.expr) -> bool:
