@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,8 @@ import torch
 from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
 
-Arrays = list[Any]
+Array = np.typing.NDArray[Any]
+Arrays = list[Array]
 
 
 def module_of(suite: str, name: str, size: str = "hidden_tiny") -> SimpleNamespace:
@@ -21,53 +23,85 @@ def module_of(suite: str, name: str, size: str = "hidden_tiny") -> SimpleNamespa
     return SimpleNamespace(**names)
 
 
-def in_double(values: tuple[Any, ...] | list[Any]) -> list[Any]:
-    """The tensors, floating ones as float64."""
-    return [value.double() if value.is_floating_point() else value for value in values]
-
-
-def arrays_of(result: torch.Tensor | tuple[torch.Tensor, ...]) -> Arrays:
-    """The outputs of a model as arrays."""
-    return [value.numpy() for value in (result if isinstance(result, tuple) else (result,))]
-
-
-def run(
-    suite: str, name: str, *inputs: torch.Tensor, seed: int = 3, size: str = "hidden_tiny"
-) -> tuple[SimpleNamespace, Arrays, Arrays]:
-    """The task's module, its inputs (or those given) and the outputs: arrays, floating ones in float64."""
-    task = module_of(suite, name, size)
-    torch.manual_seed(seed)
-    drawn = in_double(inputs or task.get_inputs())
-    model = task.Model(*task.get_init_inputs()).double()
-    task.parameters = {key: value.detach().numpy() for key, value in model.named_parameters()}
-    with torch.no_grad():
-        outputs = arrays_of(model(*drawn))
-    return task, [value.numpy() for value in drawn], outputs
-
-
 class ReferenceCase:
-    """A task's model and inputs in float64, and its outputs. Constants of its file are attributes."""
+    """A task's model and inputs in float64, and its outputs, all as arrays. Constants of its file are attributes.
 
-    def __init__(self, suite: str, name: str, seed: int = 0) -> None:
-        self.module = module_of(suite, name)
+    Args:
+        suite: of the task.
+        name: of the task.
+        inputs: in place of those that the task draws.
+        seed: of the draws.
+        size: of the task.
+        noise: how far weights are moved off their first values, where zeros and ones would hide what they do.
+    """
+
+    def __init__(
+        self,
+        suite: str,
+        name: str,
+        *inputs: torch.Tensor,
+        seed: int = 0,
+        size: str = "hidden_tiny",
+        noise: float = 0.0,
+    ) -> None:
+        self.module = module_of(suite, name, size)
         torch.manual_seed(seed)
         self.model = self.module.Model(*self.module.get_init_inputs()).double()
         with torch.no_grad():
-            self.prepare()
-            drawn = in_double(self.module.get_inputs())
-            self.inputs = [value.numpy().copy() for value in drawn]
-            self.w = {name: value.detach().numpy() for name, value in self.model.state_dict().items()}
-            self.outputs = arrays_of(self.model(*drawn))
-        self.after = [value.numpy() for value in drawn]
+            if noise:
+                _move(self.model, noise)
+            drawn = inputs or self.module.get_inputs()
+            self.tensors = [value.double() if value.is_floating_point() else value for value in drawn]
+            self.inputs: Arrays = [value.numpy().copy() for value in self.tensors]
+            self.w: dict[str, Array] = {name: value.numpy().copy() for name, value in self.model.state_dict().items()}
+            self.outputs = self.run(*self.tensors)
+        self.after: Arrays = [value.numpy() for value in self.tensors]
 
-    def prepare(self) -> None:
-        """Change the model before its inputs are drawn; does nothing by default."""
+    def run(self, *inputs: torch.Tensor) -> Arrays:
+        """The outputs of the model."""
+        result = self.model(*inputs)
+        return [value.detach().numpy() for value in (result if isinstance(result, tuple) else (result,))]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.module, name)
 
 
-def softmax(values: np.ndarray) -> np.ndarray:
+def _move(model: torch.nn.Module, noise: float) -> None:
+    for parameter in model.parameters():
+        parameter += noise * torch.randn_like(parameter)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer += 0.1 * torch.randn_like(buffer)
+        elif name.endswith("running_var"):
+            buffer *= torch.rand_like(buffer) + 0.5
+
+
+def run(
+    suite: str, name: str, *inputs: torch.Tensor, seed: int = 3, size: str = "hidden_tiny"
+) -> tuple[ReferenceCase, Arrays, Arrays]:
+    """A task's case with its inputs and outputs."""
+    case = ReferenceCase(suite, name, *inputs, seed=seed, size=size)
+    return case, case.inputs, case.outputs
+
+
+def assert_close(got: Any, want: Any, tolerance: float = 1e-9) -> None:
+    """Compare outputs with what a formula gives: one array, or as many as there are outputs."""
+    if isinstance(got, list):
+        wants = want if isinstance(want, list | tuple) else [want]
+        for output, value in zip(got, wants, strict=True):
+            assert_close(output, value, tolerance)
+        return
+    assert np.shape(got) == np.shape(want)
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance / 100)
+
+
+def tasks_without_a_case(suite: str, test_file: str) -> list[str]:
+    """Tasks of a suite that a file of tests makes no case of."""
+    text = Path(test_file).read_text(encoding="utf-8")
+    return [task.name for task in shipped(suite) if f'Case("{task.name}"' not in text]
+
+
+def softmax(values: Array) -> Array:
     """Softmax of one row."""
     powers = np.exp(values - values.max())
     return powers / powers.sum()

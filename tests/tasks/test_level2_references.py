@@ -8,45 +8,24 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from numpy.typing import NDArray
 
-from kernelforge.tasks import size_source
 from tests.support.shipped_prompts import shipped
+from tests.tasks.reference_cases import Array, ReferenceCase, assert_close
 
 pytestmark = pytest.mark.usefixtures("float64_default")
 
-TASKS = {task.name: task for task in shipped("level2")}
-
-Array = NDArray[Any]
 EPS = 1e-5
 
 
-class Loaded:
-    """One task at its size below 32: the file's constants, the model, inputs and outputs as arrays, weights by name."""
+class Loaded(ReferenceCase):
+    """A case with the layers that fusions are made of."""
 
     def __init__(self, name: str) -> None:
-        self.names: dict[str, Any] = {}
-        exec(size_source(TASKS[name], "hidden_tiny"), self.names)
-        torch.manual_seed(3)
-        model = self.names["Model"](*self.names["get_init_inputs"]())
-        for parameter in model.parameters():
-            parameter.data += 0.25 * torch.randn_like(parameter)
-        for key, buffer in model.named_buffers():
-            if key.endswith("running_mean"):
-                buffer += 0.1 * torch.randn_like(buffer)
-            elif key.endswith("running_var"):
-                buffer *= torch.rand_like(buffer) + 0.5
-        self.weights: dict[str, Array] = {key: value.numpy().copy() for key, value in model.state_dict().items()}
-        drawn = self.names["get_inputs"]()
-        self.inputs: list[Array] = [value.numpy().copy() for value in drawn]
-        with torch.no_grad():
-            outputs = model(*drawn)
-        self.outputs: list[Array] = [x.numpy() for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
+        super().__init__("level2", name, seed=3, noise=0.25)
 
     def __getitem__(self, name: str) -> Any:
         """A constant of the file, or a weight by its dotted name; None where there is no such weight."""
-        return self.names[name] if name in self.names else self.weights.get(name)
+        return getattr(self.module, name) if hasattr(self.module, name) else self.w.get(name)
 
     @property
     def x(self) -> Array:
@@ -301,15 +280,10 @@ FORMULAS: dict[str, Callable[[Loaded], Array | list[Array]]] = {
 
 
 def test_every_task_has_a_formula_here() -> None:
-    assert set(FORMULAS) == set(TASKS)
+    assert set(FORMULAS) == {task.name for task in shipped("level2")}
 
 
 @pytest.mark.parametrize("name", sorted(FORMULAS))
 def test_a_fusion_is_what_its_formula_says(name: str) -> None:
-    task = Loaded(name)
-    formula = FORMULAS[name](task)
-    expected = formula if isinstance(formula, list) else [formula]
-    assert len(task.outputs) == len(expected)
-    for output, value in zip(task.outputs, expected, strict=True):
-        assert output.shape == value.shape
-        np.testing.assert_allclose(output, value, rtol=1e-9, atol=1e-11)
+    case = Loaded(name)
+    assert_close(case.outputs, FORMULAS[name](case))

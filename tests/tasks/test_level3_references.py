@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
-from tests.support.shipped_prompts import shipped
-from tests.tasks.reference_cases import ReferenceCase, softmax
+from tests.tasks.reference_cases import ReferenceCase, softmax, tasks_without_a_case
+from tests.tasks.reference_cases import assert_close as same
 
-SUITE = shipped("level3")
 erf = np.vectorize(math.erf)
 
 
 class Case(ReferenceCase):
-    """A case with weights off their first values."""
+    """A case with the layers that networks are made of."""
 
     def __init__(self, name: str) -> None:
-        super().__init__("level3", name)
-
-    def prepare(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.1)
-        for norm in self.model.modules():
-            if isinstance(norm, torch.nn.BatchNorm2d) and norm.running_mean is not None:
-                norm.running_mean.normal_()
-                norm.running_var.uniform_(0.5, 1.5)
+        super().__init__("level3", name, noise=0.1)
 
     def linear(self, name: str, x: np.ndarray) -> np.ndarray:
         return x @ self.w[f"{name}.weight"].T + self.w.get(f"{name}.bias", 0.0)
@@ -60,11 +49,6 @@ class Case(ReferenceCase):
         centred = x - x.mean(axis=-1, keepdims=True)
         root = np.sqrt((centred**2).mean(axis=-1, keepdims=True) + eps)
         return centred / root * self.w[f"{name}.weight"] + self.w[f"{name}.bias"]
-
-
-def same(got: np.ndarray, want: np.ndarray, tolerance: float = 1e-9) -> None:
-    assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
 
 
 def relu(x: np.ndarray) -> np.ndarray:
@@ -293,5 +277,4 @@ def test_llama_block_turns_queries_and_keys_and_shares_keys_in_a_group() -> None
 
 
 def test_every_task_has_a_test() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    assert [task.name for task in SUITE if f'Case("{task.name}"' not in text] == []
+    assert tasks_without_a_case("level3", __file__) == []

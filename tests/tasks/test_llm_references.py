@@ -4,25 +4,18 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from tests.support.shipped_prompts import shipped
-from tests.tasks.reference_cases import ReferenceCase, softmax
+from tests.tasks.reference_cases import ReferenceCase, softmax, tasks_without_a_case
+from tests.tasks.reference_cases import assert_close as same
 
-SUITE = shipped("llm")
 SEEDS = (0, 1, 2)
 
 each_seed = pytest.mark.parametrize("seed", SEEDS)
 Case = partial(ReferenceCase, "llm")
-
-
-def same(got: np.ndarray, want: np.ndarray) -> None:
-    assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-12)
 
 
 def silu(value: float) -> float:
@@ -71,7 +64,7 @@ def test_swiglu_gates_the_second_half_by_the_first() -> None:
 
 @each_seed
 def test_decode_attends_to_the_filled_places_of_its_own_group(seed: int) -> None:
-    case = Case("gqa_decode", seed)
+    case = Case("gqa_decode", seed=seed)
     q, keys, values, lengths = case.inputs
     for b, h in np.ndindex(q.shape[:2]):
         g, n = h // case.GROUP, lengths[b]
@@ -90,7 +83,7 @@ def test_prefill_attends_to_the_past() -> None:
 
 @each_seed
 def test_top_k_sampling_draws_among_the_largest(seed: int) -> None:
-    case = Case("top_k_sampling", seed)
+    case = Case("top_k_sampling", seed=seed)
     logits, seeds, k = case.inputs
     for b in range(case.BATCH):
         least = sorted(logits[b])[-int(k[b])]
@@ -101,7 +94,7 @@ def test_top_k_sampling_draws_among_the_largest(seed: int) -> None:
 
 @each_seed
 def test_top_p_sampling_draws_from_the_nucleus(seed: int) -> None:
-    case = Case("top_p_sampling", seed)
+    case = Case("top_p_sampling", seed=seed)
     logits, seeds = case.inputs
     for b in range(case.BATCH):
         p = softmax(logits[b] / case.TEMPERATURE)
@@ -126,7 +119,7 @@ def test_a_draw_by_gumbel_noise_follows_the_softmax() -> None:
 
 @each_seed
 def test_paged_gather_follows_the_block_table_and_ends_with_zeros(seed: int) -> None:
-    case = Case("paged_kv_gather", seed)
+    case = Case("paged_kv_gather", seed=seed)
     table, lengths = case.inputs[2:]
     used = table[table >= 0]
     assert len(set(used.tolist())) == used.size
@@ -149,7 +142,7 @@ def test_routing_gives_the_best_experts_and_shares_of_one() -> None:
 
 @each_seed
 def test_grouped_product_takes_each_row_through_its_expert(seed: int) -> None:
-    case = Case("moe_grouped_gemm", seed)
+    case = Case("moe_grouped_gemm", seed=seed)
     x, weight, offsets = case.inputs
     assert offsets[0] == 0
     assert offsets[-1] == case.TOKENS
@@ -161,7 +154,7 @@ def test_grouped_product_takes_each_row_through_its_expert(seed: int) -> None:
 
 
 def test_grouped_product_sees_experts_without_tokens() -> None:
-    counts = [np.diff(Case("moe_grouped_gemm", seed).inputs[2]) for seed in range(10)]
+    counts = [np.diff(Case("moe_grouped_gemm", seed=seed).inputs[2]) for seed in range(10)]
     assert any((count == 0).any() for count in counts)
 
 
@@ -201,7 +194,7 @@ def test_fp8_product_decodes_and_scales() -> None:
 
 @each_seed
 def test_lora_adds_the_adapter_of_a_token_or_nothing(seed: int) -> None:
-    case = Case("bgmv_lora", seed)
+    case = Case("bgmv_lora", seed=seed)
     y, x, down, up, adapter = case.inputs
     assert -1 in adapter
     for t, a in enumerate(adapter):
@@ -225,7 +218,7 @@ def test_mxint8_codes_are_halves_to_even_under_a_power_of_two() -> None:
 
 @each_seed
 def test_embedding_bag_sums_weighted_rows(seed: int) -> None:
-    case = Case("embedding_bag", seed)
+    case = Case("embedding_bag", seed=seed)
     table, indices, offsets, weights = case.inputs
     want = np.zeros((case.BAGS, case.WIDTH))
     for b in range(case.BAGS):
@@ -236,7 +229,7 @@ def test_embedding_bag_sums_weighted_rows(seed: int) -> None:
 
 @each_seed
 def test_logits_processor_penalises_what_came_and_bans_what_may_not_come(seed: int) -> None:
-    case = Case("logits_processor", seed)
+    case = Case("logits_processor", seed=seed)
     logits, history, allowed = case.inputs
     want = np.empty_like(logits)
     for b, v in np.ndindex(logits.shape):
@@ -256,7 +249,7 @@ def test_softcap_bounds_the_scores_before_the_softmax() -> None:
 
 @each_seed
 def test_verification_accepts_up_to_the_first_wrong_draft(seed: int) -> None:
-    case = Case("speculative_verify", seed)
+    case = Case("speculative_verify", seed=seed)
     logits, drafted = case.inputs
     for b in range(case.BATCH):
         best = [row.tolist().index(max(row)) for row in logits[b]]
@@ -300,5 +293,4 @@ def test_a_state_space_step_decays_adds_and_reads() -> None:
 
 
 def test_every_task_has_a_test() -> None:
-    text = Path(__file__).read_text(encoding="utf-8")
-    assert [task.name for task in SUITE if f'Case("{task.name}"' not in text] == []
+    assert tasks_without_a_case("llm", __file__) == []

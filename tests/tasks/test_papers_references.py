@@ -57,7 +57,7 @@ def test_im2win_is_a_convolution(size: str) -> None:
 
 def test_lstm_step_works_head_by_head() -> None:
     task, (wx, h, c), (h_next, c_next, gates) = run("flashrnn_lstm_step")
-    recurrent, bias = task.parameters["recurrent"], task.parameters["bias"]
+    recurrent, bias = task.w["recurrent"], task.w["bias"]
     for n in range(task.BATCH):
         for a in range(task.HEADS):
             i, f, z, o = (wx[n, a, q] + h[n, a] @ recurrent[a, q] + bias[a, q] for q in range(4))
