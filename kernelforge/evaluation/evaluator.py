@@ -11,13 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
-from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import RUN_LIMIT_S, Device, RunRequest
+from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
-from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState, run_request
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize
@@ -163,10 +162,6 @@ class Evaluator:
         return CandidateRuns(
             self.task, self.oracle, self.facts, self.device, self.screen, work, run_limit_s=self.run_limit_s
         )
-
-    def request(self, plan: ResolvedPlan, draw: DrawHandle, poison: int) -> RunRequest:
-        """The run of a plan on the tensors of a draw."""
-        return run_request(self.task, plan, draw, poison, limit_s=self.run_limit_s)
 
 
 def concluded(

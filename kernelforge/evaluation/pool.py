@@ -183,7 +183,7 @@ class EvaluatorPool(Closing):
         self.jail = select_tier().usable_tier(allow_unconfined)
         self.settings = measure or MeasureSettings()
         self._threads = threads
-        self._tell = tell or _ignore
+        self._tell = tell or (lambda message: None)
         self._run_limit_s = run_limit_s or RUN_LIMIT_S
         self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
@@ -430,10 +430,6 @@ def _probed(device: Device) -> str | None:
     from kernelforge.devices.cuda.device import CudaDevice
 
     return device.runners.probe() if isinstance(device, CudaDevice) else None
-
-
-def _ignore(message: str) -> None:
-    """Discard the message (default callback)."""
 
 
 def gpu_lock_folder() -> Path:

@@ -10,11 +10,11 @@ import pytest
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
-from kernelforge.evaluation.drawn_size import TILES, drawn_sizes
 from kernelforge.evaluation.oracle.task_context import keeps_shared, shape_invariants
 from kernelforge.evaluation.oracle.worker.reference_facts import shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_FAILURES, HIDDEN_REASONS, redact_hidden_failures
+from kernelforge.evaluation.stages.correctness import TILES, drawn_sizes
 from kernelforge.records import (
     DRAWN_SIZE,
     Candidate,

@@ -257,7 +257,7 @@ class _Path:
             facts=evaluator.facts.at("full"),
             settings=evaluator.settings,
             seed=SEED,
-            request=lambda draw: evaluator.request(plan, draw, POISONS[0]),
+            request=lambda draw: self._runs.request(plan, draw, POISONS[0]),
         )
         self._shape = SamplePlan(sets=SETS, flush_bytes=2 * device.l2_bytes, flush_each=True)
         self._draws = [self._stopwatch.draw() for _ in range(SETS)]

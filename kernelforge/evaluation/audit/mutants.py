@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import torch
 
@@ -57,54 +57,36 @@ WeightFault = Callable[[str, torch.Tensor], Iterator[tuple[str, WeightChange]]]
 InputFault = Callable[[torch.Tensor], Iterator[tuple[str, InputChange]]]
 OutputFault = Callable[[Sequence[torch.Tensor], int], Iterator[tuple[str, OutputChange]]]
 
-_CALL: Final[list[tuple[MutationOperator, CallFault]]] = []
-_WEIGHT: Final[list[tuple[MutationOperator, WeightFault]]] = []
-_INPUT: Final[list[tuple[MutationOperator, InputFault]]] = []
-_OUTPUT: Final[list[tuple[MutationOperator, OutputFault]]] = []
+Make = TypeVar("Make", bound=Callable[..., Any])
 
 
-def _fault(name: str, stands_for: str) -> MutationOperator:
-    return FAULTS.setdefault(name, MutationOperator(name, stands_for))
+class _Faults(Generic[Make]):
+    """Faults of one kind. To call it decorates a function that yields (detail, change) for each fault it can make."""
+
+    def __init__(self) -> None:
+        self.makers: list[tuple[MutationOperator, Make]] = []
+
+    def __call__(self, name: str, stands_for: str) -> Callable[[Make], Make]:
+        fault = FAULTS.setdefault(name, MutationOperator(name, stands_for))
+
+        def register(make: Make) -> Make:
+            self.makers.append((fault, make))
+            return make
+
+        return register
 
 
-def call_fault(name: str, stands_for: str) -> Callable[[CallFault], CallFault]:
-    """Register a fault of operator calls: the decorated function yields (detail, change) for each it can make."""
+call_fault: Final = _Faults[CallFault]()
+"""In operator calls."""
 
-    def register(make: CallFault) -> CallFault:
-        _CALL.append((_fault(name, stands_for), make))
-        return make
+weight_fault: Final = _Faults[WeightFault]()
+"""In how a weight is read."""
 
-    return register
+input_fault: Final = _Faults[InputFault]()
+"""In how an input is read."""
 
-
-def weight_fault(name: str, stands_for: str) -> Callable[[WeightFault], WeightFault]:
-    """Register a fault in how a weight is read."""
-
-    def register(make: WeightFault) -> WeightFault:
-        _WEIGHT.append((_fault(name, stands_for), make))
-        return make
-
-    return register
-
-
-def input_fault(name: str, stands_for: str) -> Callable[[InputFault], InputFault]:
-    """Register a fault in how an input is read."""
-
-    def register(make: InputFault) -> InputFault:
-        _INPUT.append((_fault(name, stands_for), make))
-        return make
-
-    return register
-
-
-def output_fault(name: str, stands_for: str) -> Callable[[OutputFault], OutputFault]:
-    """Register a fault in how an output is written."""
-
-    def register(make: OutputFault) -> OutputFault:
-        _OUTPUT.append((_fault(name, stands_for), make))
-        return make
-
-    return register
+output_fault: Final = _Faults[OutputFault]()
+"""In how an output is written."""
 
 
 def mutants_of(
@@ -116,20 +98,20 @@ def mutants_of(
     """Every mutant that the registered faults make of a recorded run."""
     mutants: list[Mutant] = []
     for position in range(len(outputs)):
-        for fault, make_output in _OUTPUT:
+        for fault, make_output in output_fault.makers:
             for detail, on_output in make_output(outputs, position):
                 mutants.append(Mutant(fault, detail, f"output{position}", on_output=on_output))
     for position, value in enumerate(inputs):
         if isinstance(value, torch.Tensor):
-            for fault, make_input in _INPUT:
+            for fault, make_input in input_fault.makers:
                 for detail, on_input in make_input(value):
                     mutants.append(Mutant(fault, detail, f"input{position}", on_input=on_input))
     for name, weight in weights:
-        for fault, make_weight in _WEIGHT:
+        for fault, make_weight in weight_fault.makers:
             for detail, on_weight in make_weight(name, weight):
                 mutants.append(Mutant(fault, detail, f"weight[{name}]", on_weight=on_weight))
     for recorded in calls:
-        for fault, make_call in _CALL:
+        for fault, make_call in call_fault.makers:
             for detail, on_call in make_call(recorded):
                 mutants.append(Mutant(fault, detail, recorded.site, on_call=on_call))
     return mutants

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, field, replace
@@ -27,6 +25,7 @@ from kernelforge.tasks import module_constants
 from kernelforge.tasks.constants import Template, parse_python
 from kernelforge.tasks.files import read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask
+from kernelforge.utils.atomic_files import atomic_write
 from kernelforge.utils.closing import Closing
 
 VERSION = 3
@@ -248,17 +247,11 @@ def _read(path: Path, task: ExternalTask) -> SizeChoice | None:
 
 def _write(path: Path, choice: SizeChoice) -> None:
     """Keep a choice, whole or not at all; a disk that takes no more costs a later import time and nothing else."""
-    temporary = ""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(choice.model_dump_json())
-        os.replace(temporary, path)
-        return
-    if temporary:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
+        with atomic_write(path) as part:
+            part.write_text(choice.model_dump_json(), encoding="utf-8")
+            part.replace(path)
 
 
 def choose_all(

@@ -7,9 +7,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from pydantic import ValidationError
+
 from kernelforge.errors import ChildTimeout, SandboxError
 from kernelforge.evaluation.oracle.client import ChildZygote
 from kernelforge.evaluation.size_search.search import Bounds, Cost, TrialOutcome
+from kernelforge.records import first_fault
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
 from kernelforge.tasks.constants import Scalar
@@ -92,31 +95,6 @@ def _read(reply: Mapping[str, Any]) -> TrialOutcome:
     if "error" in reply or "unknown" in reply:
         return TrialOutcome(None, str(reply.get("error", ""))[:500])
     try:
-        seconds = reply.get("seconds")
-        return TrialOutcome(
-            Cost(
-                elements=_count(reply["elements"]),
-                bytes=_count(reply["bytes"]),
-                outputs=_count(reply["outputs"]),
-                work=_count(reply["work"]),
-                calls=_count(reply["calls"]),
-                flops=_count(reply["flops"]),
-                seconds=None if seconds is None else float(_count(seconds)),
-            )
-        )
-    except (LookupError, TypeError, ValueError) as error:
-        raise SandboxError(f"the oracle child sent a cost that cannot be read: {error}") from error
-
-
-def _count(value: Any) -> Any:
-    """A number from 0 to what 63 bits hold.
-
-    Raises:
-        TypeError: it is no number.
-        ValueError: it is another one.
-    """
-    if type(value) not in (int, float):
-        raise TypeError(f"a cost is a {type(value).__name__}")
-    if not 0 <= value < 2**63:
-        raise ValueError("a cost is out of range")
-    return value
+        return TrialOutcome(Cost.model_validate(reply))
+    except ValidationError as error:
+        raise SandboxError(f"the oracle child sent a cost that cannot be read: {first_fault(error)}") from error

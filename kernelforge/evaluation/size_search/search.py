@@ -17,10 +17,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Annotated, Protocol
+
+from pydantic import Field
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.size_search.extents import Extent
+from kernelforge.records.base import Record
 from kernelforge.tasks.constants import Scalar
 
 LONG = 1024
@@ -61,19 +64,21 @@ class Bounds:
     tries: int = 160
 
 
-@dataclass(frozen=True)
-class Cost:
+Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
+
+
+class Cost(Record):
     """Cost of one run of the reference. ``seconds`` is None where it was run on shapes alone."""
 
-    elements: int
+    elements: Count
     """Of inputs, weights and outputs together."""
-    bytes: int
-    outputs: int
+    bytes: Count
+    outputs: Count
     """Elements of the outputs alone."""
-    work: int
-    calls: int
-    flops: int
-    seconds: float | None = None
+    work: Count
+    calls: Count
+    flops: Count
+    seconds: Annotated[float, Field(strict=True, ge=0, lt=2**63, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True)

@@ -36,10 +36,6 @@ class StageFailed(Exception):
     reason: str
 
 
-def _never() -> bool:
-    return False
-
-
 @dataclass(kw_only=True)
 class BuildState:
     """Results for a candidate so far, by name of the size."""
@@ -52,7 +48,7 @@ class BuildState:
     checks: list[SizeCheck] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part of the work."""
-    stopped: Callable[[], bool] = _never
+    stopped: Callable[[], bool] = lambda: False
     """Whether the evaluation was cancelled; called before each part of the work."""
 
     def go_on(self) -> None:

@@ -1,18 +1,36 @@
-"""The correctness stage: runs at every size but the full one, each compared with the oracle's values."""
+"""The correctness stage: runs at every size but the full one, each compared with the oracle's values.
+
+One size is drawn from the evaluation's secret, so that a candidate cannot know every size beforehand.
+
+The listed sizes say what a size of the task may be, and a drawn one keeps to it. Each module constant is not less than
+the least value that the small and the hidden sizes give it and not more than the full one, and keeps what divides it at
+every size, the full one included. What holds between two constants at every size (equal, a fixed ratio or difference,
+one divides the other or is never larger) holds here too. No drawn size has more elements, as the product of what
+varies, than the largest listed one, so that it costs no more.
+
+Kernels take extents in tiles. Full sizes are mostly whole multiples of those, and listed hidden sizes mostly smaller.
+So a drawn size gives one constant, and others as far as the elements go, one whole tile of ``TILES`` and a part of
+the next.
+"""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
+from random import Random
+from typing import Final
 
 from kernelforge.compile import Compiler
 from kernelforge.errors import ChildDied, ChildTimeout, TaskError
-from kernelforge.evaluation.drawn_size import drawn_sizes
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX
 from kernelforge.evaluation.oracle.task_context import keeps_shared
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import compile_plans, resolve_plans
-from kernelforge.records import DRAWN_SIZE, Candidate, InputGenerator, Size, SizeCheck
+from kernelforge.records import DRAWN_SIZE, Candidate, InputGenerator, Size, SizeCheck, Task, content_hash
+from kernelforge.tasks import parse_task_file
 
 
 class CorrectnessStage:
@@ -112,3 +130,145 @@ class CorrectnessStage:
         if any(size.is_hidden for size in runs.task.sizes):
             message = "no further size was drawn: the constants leave none, or the reference does not run there"
             work.checks.append(SizeCheck(size=DRAWN_SIZE, status="skipped", message=message))
+
+
+_MOST_TRIES: Final = 2000
+"""Random choices that are looked at for one evaluation; a task whose constants leave few of them has no drawn size."""
+
+TILES: Final = (16, 32, 128, 256)
+"""Extents of what blocks and warps take at once in most kernels."""
+
+_Values = Mapping[str, int]
+_Holds = Callable[[int, int], bool]
+
+
+def drawn_sizes(task: Task, seed: int, most: int = 3) -> Iterator[Size]:
+    """Up to ``most`` sizes that are none of the task's own, the first to be tried first; none where nothing varies."""
+    rows = _rows(task)
+    if len(rows) < 3 or any(size.name == DRAWN_SIZE for size in task.sizes):
+        return
+    full, listed = rows[0], rows[1:]
+    varying = [name for name in full if len({row[name] for row in listed}) > 1]
+    rules = _rules(rows, varying)
+    largest = max(_volume(row, varying) for row in listed)
+    draws = Random(content_hash(seed, task.name, "a further hidden size"))
+    seen = [tuple(row[name] for name in varying) for row in rows]
+    choices = {name: _choices([row[name] for row in rows], [row[name] for row in listed]) for name in varying}
+    for _ in range(_MOST_TRIES if varying else 0):
+        constants = _drawn(choices, rules, largest, draws)
+        if constants is None or tuple(constants[name] for name in varying) in seen:
+            continue
+        seen.append(tuple(constants[name] for name in varying))
+        # What no size varies, or is no whole number, stays as one of the listed sizes has it.
+        other = draws.choice([size for size in task.sizes if size.is_hidden])
+        yield Size(name=DRAWN_SIZE, constants={**other.constants, **constants})
+        most -= 1
+        if not most:
+            return
+
+
+def _rows(task: Task) -> list[dict[str, int]]:
+    """Whole constants that sizes replace, at each size: the full one, the small one, the hidden ones."""
+    own = parse_task_file(task.source, task.name).constants
+    hidden = [size for size in task.sizes if size.is_hidden]
+    if not hidden:
+        return []
+    sizes = [task.size("full"), task.size("small"), *hidden]
+    names = sorted({name for size in sizes for name in size.constants})
+    rows = [{name: _positive_integer(size.constants.get(name, own.get(name))) for name in names} for size in sizes]
+    return [{name: row[name] for name in names if all(other[name] for other in rows)} for row in rows]
+
+
+def _positive_integer(value: object) -> int:
+    """A whole positive number, or 0 in place of anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
+
+
+def _choices(everywhere: Sequence[int], listed: Sequence[int]) -> list[int]:
+    """Values that a constant may have: of one kind with those that it has."""
+    step, least, most = math.gcd(*everywhere), min(listed), max(*listed, min(everywhere[0], 2 * TILES[-1]))
+    values = range(least, most + 1, step)
+    if all(value & (value - 1) == 0 for value in everywhere):
+        return [value for value in values if value & (value - 1) == 0]
+    odd = all(value % 2 for value in everywhere)
+    return [value for value in values if value % 2 or not odd]
+
+
+class _Rule:
+    """A relation of two constants at every size; ``derive`` gives one from the other where it is fixed."""
+
+    def __init__(self, first: str, second: str, holds: _Holds, derive: Callable[[int], int] | None = None) -> None:
+        self.first, self.second, self.holds, self.derive = first, second, holds, derive
+
+
+def _rules(rows: Sequence[_Values], varying: Sequence[str]) -> list[_Rule]:
+    rules: list[_Rule] = []
+    for first, second in permutations(varying, 2):
+        pairs = [(row[first], row[second]) for row in rows]
+        (a, b), differences = pairs[0], {first_value - second_value for first_value, second_value in pairs}
+        if all(first_value * b == second_value * a for first_value, second_value in pairs):
+            rules.append(_Rule(first, second, _same_ratio(a, b), _scaled(b, a)))
+        elif len(differences) == 1:
+            rules.append(_Rule(first, second, _same_difference(a - b), _moved(b - a)))
+        else:
+            if all(first_value % second_value == 0 for first_value, second_value in pairs):
+                rules.append(_Rule(first, second, lambda first_value, second_value: first_value % second_value == 0))
+            if all(first_value <= second_value for first_value, second_value in pairs):
+                rules.append(_Rule(first, second, lambda first_value, second_value: first_value <= second_value))
+    return rules
+
+
+def _same_ratio(a: int, b: int) -> _Holds:
+    return lambda first, second: first * b == second * a
+
+
+def _same_difference(by: int) -> _Holds:
+    return lambda first, second: first - second == by
+
+
+def _scaled(b: int, a: int) -> Callable[[int], int]:
+    return lambda value: value * b // a
+
+
+def _moved(by: int) -> Callable[[int], int]:
+    return lambda value: value + by
+
+
+def _drawn(
+    choices: Mapping[str, Sequence[int]], rules: Sequence[_Rule], largest: int, draws: Random
+) -> dict[str, int] | None:
+    """One value for each constant, of at most ``largest`` elements; None where they do not go together."""
+    constants: dict[str, int] = {}
+    names = draws.sample(sorted(choices), len(choices))
+    for at, name in enumerate(names):
+        source = next((rule for rule in rules if rule.derive and rule.first in constants and rule.second == name), None)
+        if source is not None and source.derive is not None:
+            constants[name] = source.derive(constants[source.first])
+            continue
+        # What those behind it leave to it. Some of them may follow from it: those may still take too much.
+        least = math.prod(choices[other][0] for other in names[at + 1 :])
+        values = choices[name][: bisect_right(choices[name], largest // (math.prod(constants.values()) * least))]
+        if not values:
+            return None
+        tiles = [tile for tile in TILES if _behind(tile, values)] if draws.random() < (0.5 if at else 0.8) else []
+        constants[name] = draws.choice(_behind(draws.choice(tiles), values)) if tiles else _between(values, draws)
+    together = all(rule.holds(constants[rule.first], constants[rule.second]) for rule in rules)
+    inside = all(choices[name][0] <= value <= choices[name][-1] for name, value in constants.items())
+    return constants if together and inside and math.prod(constants.values()) <= largest else None
+
+
+def _behind(tile: int, values: Sequence[int]) -> list[int]:
+    """Values of one whole tile and a part of the next."""
+    return [value for value in values if tile < value < 2 * tile]
+
+
+def _between(values: Sequence[int], draws: Random) -> int:
+    # Half of them by order of magnitude, which large ones hardly ever leave to a small one.
+    aim = draws.uniform(values[0], values[-1] + 1)
+    if draws.random() < 0.5:
+        aim = math.exp(draws.uniform(math.log(values[0]), math.log(values[-1] + 1)))
+    return values[max(bisect_right(values, aim) - 1, 0)]
+
+
+def _volume(row: _Values, names: Sequence[str]) -> int:
+    return math.prod(row[name] for name in names)

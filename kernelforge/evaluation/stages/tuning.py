@@ -16,13 +16,14 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from kernelforge.candidate import parse_plan
 from kernelforge.devices.base import RunFailed, TuningTime
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.evaluation.oracle.client import DrawHandle
+from kernelforge.evaluation.stages.candidate_runs import run_request
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.evaluation.stages.full_size import PROFILE_POISON
 from kernelforge.records import Candidate, TuneTrial, content_hash
@@ -94,7 +95,7 @@ def tune(
         return ()
     arms = [_Combination(choices) for choices in combinations]
     own = next(arm for arm in arms if candidate.choices.items() <= arm.choices.items())
-    search = _SuccessiveHalving(evaluator, candidate, own, stopped or _never)
+    search = _SuccessiveHalving(evaluator, candidate, own, stopped or (lambda: False))
     contenders = search.prepare(arms)
     if not own.problem:
         search.halve(contenders, seed)
@@ -119,10 +120,6 @@ def winner(trials: Sequence[TuneTrial], parent_choices: Mapping[str, int]) -> di
     timed = [(trial.time_us, trial) for trial in trials if trial.time_us is not None and trial.rung == own.rung]
     fastest, best = min(timed, key=lambda pair: pair[0])
     return dict(best.choices) if fastest < own.time_us * (1 - LEAST_GAIN) else None
-
-
-def _never() -> bool:
-    return False
 
 
 def _code(ptx: bytes, constants: Mapping[str, int]) -> bytes:
@@ -214,10 +211,11 @@ class _SuccessiveHalving:
         arm.rung = rung
         if arm.rating is not None and arm.rating.settled:
             return
-        request = self._evaluator.request(arm.work.plans["full"], draw, PROFILE_POISON)
+        plan = arm.work.plans["full"]
+        request = run_request(self._evaluator.task, plan, draw, PROFILE_POISON, limit_s=RATING_SECONDS)
         try:
             with self._evaluator.device.open(arm.work.artifacts["full"]) as session:
-                arm.rating = session.rate(replace(request, deadline_s=RATING_SECONDS), effort)
+                arm.rating = session.rate(request, effort)
         except RunFailed as faulted:
             arm.problem = faulted.fault.message
         except SandboxError as error:

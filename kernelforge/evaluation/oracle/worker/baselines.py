@@ -29,7 +29,6 @@ from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, Ref
 from kernelforge.evaluation.oracle.worker.timed_baseline import BufferSets, Shape, TimedBaseline
 from kernelforge.evaluation.oracle.worker.torch_device import default_device, lost, release_cached_memory, synchronize
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
-from kernelforge.records import DType
 
 _WARM_UPS: Final = 3
 """Executions of every set before capture or timing. PyTorch's notes on CUDA graphs ask for a few before a capture."""
@@ -215,7 +214,7 @@ class Baselines:
         for position, drawn in enumerate(draws):
             if drawn.expected is None:
                 continue
-            comparison = self._reckoner.compare(drawn, [_got(output) for output in armed.sets.outputs(position)])
+            comparison = self._reckoner.compare(drawn, [Got.of(output) for output in armed.sets.outputs(position)])
             if not comparison.ok:
                 raise BaselineError(f"its result is wrong: {comparison.message}")
 
@@ -236,11 +235,6 @@ def _prepare_compiler() -> None:
     folder = os.environ.get("TMPDIR", "/tmp")
     for name, subfolder in (("TORCHINDUCTOR_CACHE_DIR", "inductor"), ("TRITON_CACHE_DIR", "triton")):
         os.environ.setdefault(name, os.path.join(folder, subfolder))
-
-
-def _got(output: torch.Tensor) -> Got:
-    contiguous = output.detach().contiguous()
-    return Got(contiguous, tuple(output.shape), DType(str(output.dtype).removeprefix("torch.")))
 
 
 def _first_line(error: BaseException) -> str:

@@ -110,22 +110,17 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
     counter, flops = CallCounter(), FlopCounterMode(display=False)
     with _operators_one_by_one():
         outputs = reference.run(inputs, mutates, within=(flops, counter))
-    weights = reference.weight_specs()
     try:
         graph: Graph | None = trace_at(reference, size)
     except TaskError:
         graph = None
-    output_specs = tuple(tensor_spec(output.contiguous()) for output in outputs)
-    return SizeFacts(
-        size=size,
-        inputs=tuple(tensor_spec(value) if isinstance(value, torch.Tensor) else value for value in inputs),
-        outputs=output_specs,
-        weights=weights,
-        attrs=reference.attributes(),
-        compulsory_bytes=_read_bytes(graph, inputs, weights) + sum(spec.nbytes for spec in output_specs),
-        flops=int(flops.get_total_flops()) + counter.operations,
-        eager_launches=counter.calls,
-    )
+    facts = _specs(reference, inputs, outputs, size)
+    counts = {
+        "compulsory_bytes": _read_bytes(graph, inputs, facts.weights) + sum(spec.nbytes for spec in facts.outputs),
+        "flops": int(flops.get_total_flops()) + counter.operations,
+        "eager_launches": counter.calls,
+    }
+    return facts.model_copy(update=counts)
 
 
 def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> SizeFacts:
@@ -135,7 +130,10 @@ def shape_facts(reference: Reference, size: str, mutates: Sequence[int]) -> Size
         TaskError: the reference does not run.
     """
     inputs = reference.inputs(0)
-    outputs = reference.run(inputs, mutates)
+    return _specs(reference, inputs, reference.run(inputs, mutates), size)
+
+
+def _specs(reference: Reference, inputs: Sequence[Value], outputs: Sequence[torch.Tensor], size: str) -> SizeFacts:
     return SizeFacts(
         size=size,
         inputs=tuple(tensor_spec(value) if isinstance(value, torch.Tensor) else value for value in inputs),
