@@ -36,7 +36,7 @@ def get_init_inputs():
     return [COLS, BIAS]
 """
 
-HONEST = """
+HEAD = """
 import torch
 import torch.nn as nn
 
@@ -45,9 +45,20 @@ class ModelNew(nn.Module):
         super().__init__()
         self.fc = nn.Linear(features, features, bias=bias)
         self.register_buffer("shift", torch.full((features,), 0.5))
+        self.kept = {}
+
+    def honest(self, x, y):
+        return torch.relu(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y) + self.shift
 
     def forward(self, x, y):
-        return torch.clamp_min(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y, 0) + self.shift
 """
+
+
+def forward(*lines: str, before: str = "") -> str:
+    """A candidate with these lines in ``forward``; ``self.honest(x, y)`` is the right result."""
+    return before + HEAD + "".join(f"        {line}\n" for line in lines)
+
+
+HONEST = forward("return self.honest(x, y)")
 
 LIMITS = Limits(wall_s=120, cpu_s=300, memory_bytes=1 << 30, tmp_bytes=16 << 20, processes=8)

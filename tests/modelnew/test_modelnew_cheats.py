@@ -5,36 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
 from kernelforge.records import Verdict
-
-if TYPE_CHECKING:
-    from tests.modelnew.modelnew_setup import Judge
-
-HEAD = """
-import torch
-import torch.nn as nn
-
-class ModelNew(nn.Module):
-    def __init__(self, features, bias):
-        super().__init__()
-        self.fc = nn.Linear(features, features, bias=bias)
-        self.register_buffer("shift", torch.full((features,), 0.5))
-        self.kept = {}
-
-    def honest(self, x, y):
-        return torch.relu(self.fc(x) + y) + self.shift
-
-    def forward(self, x, y):
-"""
-
-
-def forward(*lines: str, before: str = "") -> str:
-    return before + HEAD + "".join(f"        {line}\n" for line in lines)
+from tests.modelnew.modelnew_setup import Judge, forward
 
 
 @pytest.mark.parametrize(

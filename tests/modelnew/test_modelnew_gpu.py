@@ -12,8 +12,7 @@ from kernelforge.records import MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task
 from tests.modelnew.converter_samples import SWISH
-from tests.modelnew.modelnew_setup import REFERENCE
-from tests.modelnew.test_modelnew_verdicts import GOOD, forward
+from tests.modelnew.modelnew_setup import HONEST, REFERENCE, forward
 from tests.support.factories import make_fingerprint
 
 pytestmark = pytest.mark.gpu
@@ -48,7 +47,7 @@ def linear() -> Task:
 
 
 def test_plain_torch_is_right_and_timed(workshop: EvaluatorPool, gpu_zygote: Zygote) -> None:
-    verdict, reason, time_us = evaluate(workshop, gpu_zygote, linear(), GOOD)
+    verdict, reason, time_us = evaluate(workshop, gpu_zygote, linear(), HONEST)
     assert verdict is Verdict.OK, reason
     assert time_us is not None
 

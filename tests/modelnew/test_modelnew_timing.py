@@ -140,7 +140,7 @@ def test_results_kept_while_timed_are_found(times: Times, key: str) -> None:
 
 def test_a_candidate_that_stops_working_while_timed_is_found(times: Times) -> None:
     text = HONEST.replace(
-        "        return torch", "        count[0] += 1\n        if count[0] > 40: return x\n        return torch"
+        "        return self", "        count[0] += 1\n        if count[0] > 40: return x\n        return self"
     )
     with pytest.raises(OutputChangedWhileTimed):
         times("count = [0]\n" + text)
@@ -148,7 +148,7 @@ def test_a_candidate_that_stops_working_while_timed_is_found(times: Times) -> No
 
 def test_a_crash_while_timed_is_a_fault(times: Times) -> None:
     text = HONEST.replace(
-        "        return torch", "        count[0] += 1\n        assert count[0] < 9\n        return torch"
+        "        return self", "        count[0] += 1\n        assert count[0] < 9\n        return self"
     )
     with pytest.raises(ModelNewFault) as caught:
         times("count = [0]\n" + text)

@@ -3,39 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import pytest
 
 from kernelforge.modelnew.client import ModelNewChild, ModelNewOutput
 from kernelforge.records import Verdict
-
-if TYPE_CHECKING:
-    from tests.modelnew.modelnew_setup import Judge
-
-HEAD = """
-import torch
-import torch.nn as nn
-
-class ModelNew(nn.Module):
-    def __init__(self, features, bias):
-        super().__init__()
-        self.fc = nn.Linear(features, features, bias=bias)
-        self.register_buffer("shift", torch.full((features,), 0.5))
-
-    def forward(self, x, y):
-"""
-
-BODY = "        return torch.relu(torch.addmm(self.fc.bias, x, self.fc.weight.t()) + y) + self.shift\n"
-GOOD = HEAD + BODY
-
-
-def forward(*lines: str) -> str:
-    return HEAD + "".join(f"        {line}\n" for line in lines)
+from tests.modelnew.modelnew_setup import HONEST, Judge, forward
 
 
 def test_a_good_candidate_passes_at_every_size_and_has_no_time(judge: Judge) -> None:
-    evaluation = judge(GOOD)
+    evaluation = judge(HONEST)
     assert evaluation.correctness is not None
     checks = {check.size: check for check in evaluation.correctness.sizes}
     assert list(checks) == ["small", "hidden_odd", "full"]
@@ -46,7 +23,7 @@ def test_a_good_candidate_passes_at_every_size_and_has_no_time(judge: Judge) -> 
 
 
 def test_another_shape_dtype_or_number_of_outputs_is_wrong(judge: Judge) -> None:
-    good = BODY.strip().removeprefix("return ")
+    good = "self.honest(x, y)"
     judge(forward(f"return ({good}).double()"), Verdict.WRONG, "dtype float64")
     judge(forward(f"return ({good})[:1]"), Verdict.WRONG, "shape")
     judge(forward(f"out = {good}", "return out, out"), Verdict.WRONG, "2 outputs came back")
@@ -61,12 +38,12 @@ def test_text_without_a_usable_modelnew_is_refused_by_policy(judge: Judge) -> No
 
 
 def test_parameters_without_a_counterpart_are_refused_and_listed(judge: Judge) -> None:
-    text = GOOD.replace("super().__init__()", "super().__init__()\n        self.own = nn.Parameter(torch.ones(3))")
+    text = HONEST.replace("super().__init__()", "super().__init__()\n        self.own = nn.Parameter(torch.ones(3))")
     judge(text, Verdict.POLICY, "have no counterpart", "own (3,)", "none left")
 
 
 def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judge) -> None:
-    text = GOOD.replace("self.fc = nn.Linear", "self.linear = nn.Linear").replace("self.fc.", "self.linear.")
+    text = HONEST.replace("self.fc = nn.Linear", "self.linear = nn.Linear").replace("self.fc.", "self.linear.")
     evaluation = judge(text)
     assert evaluation.correctness is not None
     messages = {check.size: check.message for check in evaluation.correctness.sizes}
@@ -76,7 +53,7 @@ def test_parameters_of_other_names_are_given_by_order_and_it_says_so(judge: Judg
 
 
 def test_buffers_of_its_own_stay_and_are_told_without_a_hidden_shape(judge: Judge) -> None:
-    text = GOOD.replace(
+    text = HONEST.replace(
         "super().__init__()", "super().__init__()\n        self.register_buffer('own', torch.ones(features))"
     )
     evaluation = judge(text)
@@ -87,21 +64,21 @@ def test_buffers_of_its_own_stay_and_are_told_without_a_hidden_shape(judge: Judg
 
 
 def test_a_copy_of_weights_made_in_the_constructor_is_named_when_values_are_wrong(judge: Judge) -> None:
-    text = GOOD.replace(
+    text = HONEST.replace(
         "        self.register_buffer", "        self.packed = self.fc.weight.t().clone()\n        self.register_buffer"
     ).replace("self.fc.weight.t()) + y", "self.packed) + y")
     judge(text, Verdict.WRONG, "packed", "given after construction")
 
 
 def test_exceptions_are_crashes_with_the_line_of_the_candidate(judge: Judge) -> None:
-    judge(forward("return x @ y"), Verdict.CRASH, "RuntimeError", "line 12 of the candidate")
-    judge("import torch\nraise ValueError('at import')\n" + GOOD, Verdict.CRASH, "ValueError", "line 2", "at import")
+    judge(forward("return x @ y"), Verdict.CRASH, "RuntimeError", "line 16 of the candidate")
+    judge("import torch\nraise ValueError('at import')\n" + HONEST, Verdict.CRASH, "ValueError", "line 2", "at import")
 
 
 @pytest.mark.parametrize("how", ["os._exit(0)", "os.abort()", "sys.exit(0)"])
 def test_a_candidate_that_ends_its_process_crashed(judge: Judge, how: str) -> None:
     judge(forward("import os, sys", how), Verdict.CRASH)
-    judge(GOOD)
+    judge(HONEST)
 
 
 def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,11 +91,11 @@ def test_a_hang_is_a_timeout(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> N
     with monkeypatch.context() as patch:
         patch.setattr(ModelNewChild, "run", impatient)
         judge(forward("while True: pass"), Verdict.TIMEOUT, "no end of 'run' within 1 s")
-    judge(GOOD)
+    judge(HONEST)
 
 
 def test_too_much_memory_is_a_limit(judge: Judge) -> None:
-    judge(forward("kept = torch.ones(1 << 34)", BODY.strip()), Verdict.LIMIT)
+    judge(forward("kept = torch.ones(1 << 34)", "return self.honest(x, y)"), Verdict.LIMIT)
 
 
 def test_a_failed_build_tells_what_the_compiler_said(judge: Judge) -> None:
@@ -135,11 +112,11 @@ def test_what_needs_a_gpu_or_a_missing_package_is_no_score(judge: Judge) -> None
 
 
 def test_constants_copied_from_the_task_follow_its_sizes(judge: Judge) -> None:
-    text = "ROWS = 64\nCOLS = 96\n" + forward("assert x.shape == (ROWS, COLS)", BODY.strip())
+    text = "ROWS = 64\nCOLS = 96\n" + forward("assert x.shape == (ROWS, COLS)", "return self.honest(x, y)")
     judge(text)
 
 
 def test_a_copied_constant_that_cannot_be_set_is_said(judge: Judge) -> None:
-    evaluation = judge("COLS = 96\nCOLS = COLS\n" + GOOD)
+    evaluation = judge("COLS = 96\nCOLS = COLS\n" + HONEST)
     assert evaluation.correctness is not None
     assert "assigned more than once" in evaluation.correctness.sizes[0].message

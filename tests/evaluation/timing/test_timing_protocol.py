@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from kernelforge.records import MeasureSettings, Timing
 from tests.evaluation.timing.simulated_gpu import FaultySide, SimulatedSide, World
 
 TRUTH = 1.25
+UNFLUSHED, FLUSHED = SamplePlan(4, 0), SamplePlan(4, 1 << 20, flush_each=True)
 Step = tuple[str, str, int]
 
 
@@ -40,17 +42,33 @@ def timed(
         return SimulatedSide(world, name, execution_us * factor, sets=sets, **flush, **noise)
 
     slower = {"eager": 2.0, "eager-graph": TRUTH} if baselines is None else baselines
-    return measure(
+    return run_with(
+        world,
         side("candidate", 1.0),
         [side(name, factor) for name, factor in slower.items()],
         SamplePlan(sets, 1 << 20 if flush_us else 0, flush_each=flush_each),
-        settings or MeasureSettings(),
-        set_bytes=4096,
-        clocks=world.clocks,
-        host_clock=world.clock,
-        between=world.between,
+        settings=settings or MeasureSettings(),
         rng=random.Random(seed),
     )
+
+
+def run_with(
+    world: World,
+    candidate: SimulatedSide,
+    baselines: Sequence[SimulatedSide],
+    shape: SamplePlan = UNFLUSHED,
+    **changes: Any,
+) -> Timing:
+    """A candidate against baselines, with the arguments of ``measure`` that are given in place of the usual ones."""
+    usual: dict[str, Any] = {
+        "settings": MeasureSettings(),
+        "set_bytes": 4096,
+        "clocks": world.clocks,
+        "host_clock": world.clock,
+        "between": world.between,
+        "rng": random.Random(0),
+    }
+    return measure(candidate, baselines, shape, **{**usual, **changes})
 
 
 def coverage(repeats: int, drift: Callable[[float], float] = lambda seconds: 1.0, **options: Any) -> float:
@@ -256,20 +274,6 @@ def test_a_flush_that_hides_the_work_is_an_error() -> None:
         timed(World(1), flush_us=20.0, flush_claims=50.0)
 
 
-def run_with(world: World, candidate: SimulatedSide, baselines: list[SimulatedSide]) -> Timing:
-    return measure(
-        candidate,
-        baselines,
-        SamplePlan(4, 0),
-        MeasureSettings(),
-        set_bytes=1,
-        clocks=lambda: None,
-        host_clock=world.clock,
-        between=world.between,
-        rng=random.Random(0),
-    )
-
-
 def test_a_side_that_answers_with_too_few_samples_is_an_error() -> None:
     world = World(1)
     with pytest.raises(TimingError, match="came back"):
@@ -280,7 +284,7 @@ def test_a_side_that_answers_with_too_few_samples_is_an_error() -> None:
 def test_a_baseline_that_faults_at_first_is_left_out_with_a_note(after: int) -> None:
     world = World(1)
     sides = [FaultySide(world, "compile", 50.0, faults_after=after), SimulatedSide(world, "eager", 200.0)]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides, clocks=lambda: None)
     assert timing.fastest == "eager"
     assert [side.name for side in timing.baselines] == ["eager"]
     assert timing.absent == {"compile": "illegal address"}
@@ -293,7 +297,7 @@ def test_a_baseline_that_faults_while_it_is_compared_with_costs_the_candidate_no
     """The next fastest takes its place; without any the candidate has its time alone."""
     world = World(1)
     sides = [FaultySide(world, "compile", 150.0, faults_after=after), SimulatedSide(world, "eager", 200.0)]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides)
     assert timing.fastest == "eager"
     assert [ratio.baseline for ratio in timing.ratios] == ["eager"]
     assert timing.absent == {"compile": "illegal address"}
@@ -309,7 +313,7 @@ def test_a_baseline_that_faults_while_it_is_compared_with_costs_the_candidate_no
 def test_eager_that_faults_beside_the_fastest_loses_its_ratio_alone() -> None:
     world = World(1)
     sides = [SimulatedSide(world, "compile", 150.0), FaultySide(world, "eager", 400.0, faults_after=8)]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides)
     assert [ratio.baseline for ratio in timing.ratios] == ["compile"]
     assert timing.absent == {"eager": "illegal address"}
 
@@ -317,7 +321,7 @@ def test_eager_that_faults_beside_the_fastest_loses_its_ratio_alone() -> None:
 def test_a_baseline_that_cannot_be_had_is_told_with_its_reason() -> None:
     world = World(1)
     sides = [SimulatedSide(world, "compile", 150.0, unbuildable="no C compiler"), SimulatedSide(world, "eager", 200.0)]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides)
     assert timing.absent == {"compile": "no C compiler"}
     assert timing.fastest == "eager"
 
@@ -326,7 +330,7 @@ def test_a_baseline_that_cannot_be_had_is_told_with_its_reason() -> None:
 def test_times_of_a_baseline_that_cannot_be_cost_the_candidate_nothing(wrong: dict[str, Any]) -> None:
     world = World(1)
     sides = [FaultySide(world, "compile", 150.0, **wrong), SimulatedSide(world, "eager", 200.0)]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides)
     assert list(timing.absent) == ["compile"]
     assert timing.fastest == "eager"
 
@@ -334,16 +338,11 @@ def test_times_of_a_baseline_that_cannot_be_cost_the_candidate_nothing(wrong: di
 def test_a_baseline_that_its_overhead_hides_costs_the_candidate_nothing() -> None:
     world = World(1)
     hidden = SimulatedSide(world, "compile", 0.001, flush_us=30.0, flush_claims=50.0)
-    timing = measure(
+    timing = run_with(
+        world,
         SimulatedSide(world, "candidate", 100.0, flush_us=30.0),
         [hidden, SimulatedSide(world, "eager", 200.0, flush_us=30.0)],
-        SamplePlan(4, 1 << 20, flush_each=True),
-        MeasureSettings(),
-        set_bytes=1,
-        clocks=lambda: None,
-        host_clock=world.clock,
-        between=world.between,
-        rng=random.Random(0),
+        FLUSHED,
     )
     assert "cannot be distinguished from none" in timing.absent["compile"]
     assert timing.fastest == "eager"
@@ -355,16 +354,11 @@ def test_a_baseline_that_its_overhead_hides_later_costs_the_candidate_nothing() 
     flushed = {"flush_us": 30.0}
     compiled = FaultySide(world, "compile", 195.0, faults_after=9, **flushed)
     eager = FaultySide(world, "eager", 200.0, hidden_after=7, **flushed)
-    timing = measure(
+    timing = run_with(
+        world,
         SimulatedSide(world, "candidate", 100.0, **flushed),
         [compiled, eager],
-        SamplePlan(4, 1 << 20, flush_each=True),
-        MeasureSettings(),
-        set_bytes=1,
-        clocks=lambda: None,
-        host_clock=world.clock,
-        between=world.between,
-        rng=random.Random(0),
+        FLUSHED,
     )
     assert list(timing.absent) == ["compile", "eager"]
     assert timing.absent["compile"] == "illegal address"
@@ -389,7 +383,7 @@ def test_baselines_are_in_memory_one_after_the_other() -> None:
 def test_building_a_baseline_takes_nothing_of_the_time_for_measuring() -> None:
     world = World(1)
     sides = [SimulatedSide(world, name, 200.0, build_s=60.0) for name in ("eager", "compile")]
-    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), list(sides))
+    timing = run_with(world, SimulatedSide(world, "candidate", 100.0), sides)
     assert timing.settled
     assert timing.ratios[0].blocks >= 2 * MIN_ROUNDS
 
@@ -414,16 +408,11 @@ def test_what_a_place_in_the_graph_costs_is_found_and_not_subtracted(gap_us: flo
     """A kernel of 2 us reads as 2 and the gap; one of five kernels pays for five."""
     world = World(4)
     shape = {"sets": 8, "flush_us": 30.0, "noise": 1e-4, "slow_noise": 1e-5, "outliers": 0.0, "node_gap_us": gap_us}
-    timing = measure(
+    timing = run_with(
+        world,
         SimulatedSide(world, "candidate", 2.0, **shape),  # type: ignore[arg-type]
         [SimulatedSide(world, "eager-graph", 4.0, nodes=5, **shape)],  # type: ignore[arg-type]
-        SamplePlan(8, 1 << 20, flush_each=True),
-        MeasureSettings(),
-        set_bytes=1,
-        clocks=lambda: None,
-        host_clock=world.clock,
-        between=world.between,
-        rng=random.Random(0),
+        replace(FLUSHED, sets=8),
     )
     for side, truth, kernels in ((timing.candidate, 2.0, 1), (timing.baselines[0], 4.0, 5)):
         assert side.node_gap_us == pytest.approx(gap_us, abs=0.05)
