@@ -96,6 +96,7 @@ def test_a_mutable_input_comes_back_and_a_fixed_one_must_not_change(device: Devi
     with device.open(artifact) as session:
         ran = session.run(request(plan, x, mutable=frozenset({0})))
         assert ran.faults == ()
+        np.testing.assert_array_equal(floats(ran.outputs[0]), 2 * (x + 1))
         np.testing.assert_array_equal(floats(ran.outputs[1]), x + 1)
         assert session.run(request(plan, x)).faults[0].kind == "sanitizer"
 

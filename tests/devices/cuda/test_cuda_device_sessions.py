@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.devices.base import RunFailed, RunRequest
+from kernelforge.devices.base import RunFailed
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import TORCH_S, CudaSession
 from kernelforge.devices.cuda.target import USABLE_SHARE, GpuTarget, description
@@ -202,17 +202,6 @@ def test_no_context_is_made_before_the_fork() -> None:
         main.open_driver({"driver": "tests.devices.cuda.software:create_nothing", "ordinal": 3})
 
 
-def test_two_sessions_do_not_share_a_runner(compiler: Compiler, device: SoftwareDevice) -> None:
-    a, b = randoms(100), randoms(100, seed=1)
-    plan = resolve(ADD_PLAN, [a, b])
-    artifact = build(compiler, ADD, plan)
-    with device.open(artifact) as first, device.open(artifact) as second:
-        assert first.run(request(plan, a, b)).outputs == second.run(request(plan, a, b)).outputs
-        assert first._child is not None
-        assert second._child is not None
-        assert first._child.pid != second._child.pid
-
-
 @pytest.mark.usefixtures("warm_zygotes")
 def test_a_session_takes_a_warm_spare_and_another_is_made(compiler: Compiler) -> None:
     with SoftwareDevice() as device:
@@ -274,13 +263,6 @@ def test_an_error_of_the_runner_is_never_the_candidates(compiler: Compiler, devi
         with pytest.raises(SandboxError, match="not the candidate's doing"):
             session.run(request(plan, a, a, poison=4096))
         assert session.run(request(plan, a, a)).faults == ()
-
-
-def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compiler, device: SoftwareDevice) -> None:
-    a = randoms(10)
-    plan = resolve(ADD_PLAN, [a, a])
-    with device.open(build(compiler, ADD, plan)) as session, pytest.raises(ValueError, match="'a' takes 40 bytes"):
-        session.run(RunRequest(plan, {}))
 
 
 class LyingChild:
