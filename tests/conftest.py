@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import inspect
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -57,6 +59,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     browser come last: while Playwright is up its event loop counts as running, and ``asyncio.run`` refuses another."""
     slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
     items.sort(key=lambda item: (item.path in browser, item.path not in slow))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function on an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -27,15 +27,12 @@ def test_every_field_of_a_scorer_reaches_the_server(server) -> None:
     )  # fmt: skip
 
 
-def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
+async def test_every_field_of_a_scorer_reaches_a_conversation(server) -> None:
     scorer = Scorer(policy="kevin/1", run_id="a", deadline_s=7.5)
     scorer.turn_blocking(scorer.session_blocking("core/swish", 2), "1.5")
 
-    async def go() -> None:
-        async with scorer.conversation("core/swish", 2) as session:
-            await scorer.turn(session, "2.5")
-
-    asyncio.run(go())
+    async with scorer.conversation("core/swish", 2) as session:
+        await scorer.turn(session, "2.5")
     assert [
         (session_request.policy, session_request.run_id, session_request.turns) for session_request in server.opened()
     ] == [("kevin/1", "a", 2)] * 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import subprocess
 import sys
@@ -63,17 +62,14 @@ def test_jobs_and_runs_are_cancelled(server: ProtocolServer) -> None:
             client.cancel_run("")
 
 
-def test_tasks_runs_and_the_servers_state_are_told(server: ProtocolServer) -> None:
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
-            assert [row.task for row in await client.tasks("core")] == [TASK]
-            assert server.received[-1].query == "suite=core"
-            assert (await client.task(TASK)).prompt == "Write it."
-            assert [run.run_id for run in await client.runs()] == ["default"]
-            assert (await client.set_run("team/run-1", weight=2.5)).run_id == "team/run-1"
-            assert (await client.status()).state == "ready"
-
-    asyncio.run(go())
+async def test_tasks_runs_and_the_servers_state_are_told(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        assert [row.task for row in await client.tasks("core")] == [TASK]
+        assert server.received[-1].query == "suite=core"
+        assert (await client.task(TASK)).prompt == "Write it."
+        assert [run.run_id for run in await client.runs()] == ["default"]
+        assert (await client.set_run("team/run-1", weight=2.5)).run_id == "team/run-1"
+        assert (await client.status()).state == "ready"
 
 
 def test_a_server_that_drains_tells_so_at_once(server: ProtocolServer) -> None:
@@ -95,20 +91,17 @@ def test_a_name_cannot_lead_to_another_route(server: ProtocolServer) -> None:
     assert all(line.startswith("GET /v1/jobs/") for line in server.lines())
 
 
-def test_a_conversation_takes_turns_and_knows_its_returns(server: ProtocolServer) -> None:
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
-            conversation = await client.session(TASK, turns=2, run_id="run-1")
-            assert conversation.prompt == "Write it."
-            first = await conversation.turn("0.5")
-            assert (first.number, first.result.reward, first.observation) == (1, 0.5, "Faster.")
-            assert (await conversation.turn("1.5")).observation == ""
-            state = await conversation.state()
-            assert ([turn.number for turn in state.turns], state.done) == ([1, 2], True)
-            await conversation.close()
-            assert server.sessions == {}
-
-    asyncio.run(go())
+async def test_a_conversation_takes_turns_and_knows_its_returns(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        conversation = await client.session(TASK, turns=2, run_id="run-1")
+        assert conversation.prompt == "Write it."
+        first = await conversation.turn("0.5")
+        assert (first.number, first.result.reward, first.observation) == (1, 0.5, "Faster.")
+        assert (await conversation.turn("1.5")).observation == ""
+        state = await conversation.state()
+        assert ([turn.number for turn in state.turns], state.done) == ([1, 2], True)
+        await conversation.close()
+        assert server.sessions == {}
 
 
 def test_a_turn_whose_connection_breaks_counts_once(server: ProtocolServer) -> None:

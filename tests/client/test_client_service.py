@@ -103,15 +103,12 @@ def test_the_example_of_a_client_runs(client: type, served: Served, monkeypatch:
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: Served) -> None:
-    async def go() -> None:
-        async with AsyncClient(served.url) as client:
-            first = await client.score(TASK, completion("one"), run_id="run-1", tag="x")
-            second = await client.score(TASK, completion("one"), policy="kevin/1")
-        assert (first.outcome, first.verdict, first.cached) == ("scored", "OK", False)
-        assert (second.evaluation, second.cached, second.policy) == (first.evaluation, True, "kevin/1")
-
-    asyncio.run(go())
+async def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: Served) -> None:
+    async with AsyncClient(served.url) as client:
+        first = await client.score(TASK, completion("one"), run_id="run-1", tag="x")
+        second = await client.score(TASK, completion("one"), policy="kevin/1")
+    assert (first.outcome, first.verdict, first.cached) == ("scored", "OK", False)
+    assert (second.evaluation, second.cached, second.policy) == (first.evaluation, True, "kevin/1")
 
 
 def test_an_empty_reply_is_scored_by_its_format(served: Served) -> None:

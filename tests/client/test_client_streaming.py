@@ -20,29 +20,28 @@ def jobs(*completions: str, task: str = TASK) -> list[dict[str, Any]]:
     return [{"task": task, "completion": completion} for completion in completions]
 
 
-def test_results_come_in_the_order_of_the_requests(server: ProtocolServer) -> None:
-    async def go() -> list[float | None]:
-        async with AsyncClient(server.url) as client:
-            return [result.reward for result in await client.score_many(jobs("3", "now 1", "infra", "2"))]
-
-    assert asyncio.run(go()) == [3.0, 1.0, None, 2.0]
+async def test_results_come_in_the_order_of_the_requests(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        assert [result.reward for result in await client.score_many(jobs("3", "now 1", "infra", "2"))] == [
+            3.0,
+            1.0,
+            None,
+            2.0,
+        ]
     with Client(server.url) as client:
         assert [result.reward for result in client.score_many(jobs("4", "now 5"))] == [4.0, 5.0]
         assert client.score_many([]) == []
 
 
-def test_a_stream_gives_results_as_jobs_end(server: ProtocolServer) -> None:
-    async def go() -> list[tuple[int, float | None]]:
-        seen = []
-        async with AsyncClient(server.url) as client:
-            async for index, result in client.stream(jobs("hold", "hold", "now 7", "hold")):
-                seen.append((index, result.reward))
-                if len(seen) < 4:
-                    released = {1: "j4", 2: "j1", 3: "j2"}[len(seen)]
-                    server.release(released, float(released[1:]))
-        return seen
-
-    assert asyncio.run(go()) == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
+async def test_a_stream_gives_results_as_jobs_end(server: ProtocolServer) -> None:
+    seen = []
+    async with AsyncClient(server.url) as client:
+        async for index, result in client.stream(jobs("hold", "hold", "now 7", "hold")):
+            seen.append((index, result.reward))
+            if len(seen) < 4:
+                released = {1: "j4", 2: "j1", 3: "j2"}[len(seen)]
+                server.release(released, float(released[1:]))
+    assert seen == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
 
 
 def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
@@ -60,16 +59,13 @@ def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
     assert sorted(server.cancelled) == ["j1", "j2", "j4"]
 
 
-def test_whoever_leaves_a_stream_cancels_the_rest(server: ProtocolServer) -> None:
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
-            stream = client.stream(jobs("hold", "now 7", "hold"))
-            async for index, _ in stream:
-                assert index == 1
-                break
-            await stream.aclose()
-
-    asyncio.run(go())
+async def test_whoever_leaves_a_stream_cancels_the_rest(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        stream = client.stream(jobs("hold", "now 7", "hold"))
+        async for index, _ in stream:
+            assert index == 1
+            break
+        await stream.aclose()
     assert sorted(server.cancelled) == ["j1", "j3"]
     server.reset()
     with Client(server.url) as client:
@@ -79,43 +75,38 @@ def test_whoever_leaves_a_stream_cancels_the_rest(server: ProtocolServer) -> Non
     assert sorted(server.cancelled) == ["j1", "j3"]
 
 
-def test_cancelling_many_cancels_them_on_the_server(server: ProtocolServer) -> None:
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
-            call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
-            await asyncio.to_thread(server.until, lambda: "POST /v1/jobs/wait" in server.lines())
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-
-    asyncio.run(go())
+async def test_cancelling_many_cancels_them_on_the_server(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
+        await asyncio.to_thread(server.until, lambda: "POST /v1/jobs/wait" in server.lines())
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
     assert sorted(server.cancelled) == ["j1", "j2"]
 
 
-def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(server: ProtocolServer) -> None:
+async def test_cancelling_before_the_batch_was_answered_cancels_what_was_accepted(server: ProtocolServer) -> None:
     server.instead(BATCH[5:], ScriptedAnswer(acted=True, stalls=True))
 
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
-            call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
-            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 2)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-
-    asyncio.run(go())
+    async with AsyncClient(server.url) as client:
+        call = asyncio.create_task(client.score_many(jobs("hold", "hold")))
+        await asyncio.to_thread(server.until, lambda: len(server.jobs) == 2)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
     assert sorted(server.jobs) == sorted(server.cancelled) == ["j1", "j2"]
 
 
-def test_a_stream_outlives_connections_that_break(server: ProtocolServer) -> None:
+async def test_a_stream_outlives_connections_that_break(server: ProtocolServer) -> None:
     server.instead(BATCH[5:], ScriptedAnswer(acted=True, cut=True))
     server.instead("/v1/jobs/wait", ScriptedAnswer(cut=True), ScriptedAnswer(503, b"", {"retry-after": "0"}))
 
-    async def go() -> dict[int, float | None]:
-        async with AsyncClient(server.url) as client:
-            return {index: result.reward async for index, result in client.stream(jobs("1", "now 2", "infra"))}
-
-    assert asyncio.run(go()) == {0: 1.0, 1: 2.0, 2: None}
+    async with AsyncClient(server.url) as client:
+        assert ({index: result.reward async for index, result in client.stream(jobs("1", "now 2", "infra"))}) == {
+            0: 1.0,
+            1: 2.0,
+            2: None,
+        }
     assert (len(server.jobs), server.cancelled) == (3, [])
 
 

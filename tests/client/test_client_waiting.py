@@ -55,122 +55,98 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_a_thousand_waits_take_few_requests() -> None:
-    async def go() -> None:
-        waiting = ScriptedWait()
-        shared = SharedWait(waiting, requests=4)
-        waits = [asyncio.create_task(shared.wait(f"j{number}", 60.0)) for number in range(1_000)]
-        await settle()
-        assert waiting.most == 4
-        waiting.end(*(f"j{number}" for number in range(1_000)))
-        jobs = await asyncio.gather(*waits)
-        assert [job.id for job in jobs if job] == [f"j{number}" for number in range(1_000)]
-        assert waiting.most == 4
-        assert max(map(len, waiting.requests)) == IDS_PER_REQUEST
-        assert len(waiting.requests) <= 4 + 1_000 / IDS_PER_REQUEST + 1
-
-    asyncio.run(go())
+async def test_a_thousand_waits_take_few_requests() -> None:
+    waiting = ScriptedWait()
+    shared = SharedWait(waiting, requests=4)
+    waits = [asyncio.create_task(shared.wait(f"j{number}", 60.0)) for number in range(1_000)]
+    await settle()
+    assert waiting.most == 4
+    waiting.end(*(f"j{number}" for number in range(1_000)))
+    jobs = await asyncio.gather(*waits)
+    assert [job.id for job in jobs if job] == [f"j{number}" for number in range(1_000)]
+    assert waiting.most == 4
+    assert max(map(len, waiting.requests)) == IDS_PER_REQUEST
+    assert len(waiting.requests) <= 4 + 1_000 / IDS_PER_REQUEST + 1
 
 
-def test_a_job_that_comes_late_is_asked_for_beside_those_that_wait() -> None:
-    async def go() -> None:
-        waiting = ScriptedWait()
-        shared = SharedWait(waiting, requests=4)
-        early = asyncio.create_task(shared.wait("j1", 60.0))
-        await settle()
-        waiting.done.add("j2")
-        late = await shared.wait("j2", 60.0)
-        assert late is not None
-        assert not early.done()
-        waiting.end("j1")
-        assert await early is not None
-
-    asyncio.run(go())
+async def test_a_job_that_comes_late_is_asked_for_beside_those_that_wait() -> None:
+    waiting = ScriptedWait()
+    shared = SharedWait(waiting, requests=4)
+    early = asyncio.create_task(shared.wait("j1", 60.0))
+    await settle()
+    waiting.done.add("j2")
+    late = await shared.wait("j2", 60.0)
+    assert late is not None
+    assert not early.done()
+    waiting.end("j1")
+    assert await early is not None
 
 
-def test_two_may_wait_for_one_job_and_one_may_leave() -> None:
-    async def go() -> None:
-        waiting = ScriptedWait()
-        shared = SharedWait(waiting, requests=4)
-        stays = asyncio.create_task(shared.wait("j1", 60.0))
-        assert await shared.wait("j1", 0.01) is None
-        await settle()
-        assert not stays.done()
-        waiting.end("j1")
-        assert await stays is not None
-        assert waiting.requests == [["j1"]]
-
-    asyncio.run(go())
+async def test_two_may_wait_for_one_job_and_one_may_leave() -> None:
+    waiting = ScriptedWait()
+    shared = SharedWait(waiting, requests=4)
+    stays = asyncio.create_task(shared.wait("j1", 60.0))
+    assert await shared.wait("j1", 0.01) is None
+    await settle()
+    assert not stays.done()
+    waiting.end("j1")
+    assert await stays is not None
+    assert waiting.requests == [["j1"]]
 
 
-def test_nothing_is_asked_once_nobody_waits() -> None:
-    async def go() -> None:
-        waiting = ScriptedWait()
-        shared = SharedWait(waiting, requests=4)
-        assert await shared.wait("j1", 0.01) is None
-        await settle()
-        assert waiting.open == 0
-        waiting.end("j1")
-        assert await shared.wait("j1", 60.0) is not None
-
-    asyncio.run(go())
+async def test_nothing_is_asked_once_nobody_waits() -> None:
+    waiting = ScriptedWait()
+    shared = SharedWait(waiting, requests=4)
+    assert await shared.wait("j1", 0.01) is None
+    await settle()
+    assert waiting.open == 0
+    waiting.end("j1")
+    assert await shared.wait("j1", 60.0) is not None
 
 
-def test_a_job_that_the_server_forgot_fails_alone() -> None:
-    async def go() -> None:
-        waiting = ScriptedWait()
-        waiting.unknown.add("j2")
-        shared = SharedWait(waiting, requests=1)
-        waits = [asyncio.create_task(shared.wait(job_id, 60.0)) for job_id in ("j1", "j2", "j3")]
-        await settle()
-        waiting.end("j1", "j3")
-        outcomes = await asyncio.gather(*waits, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [Job, ServerError, Job]
-
-    asyncio.run(go())
+async def test_a_job_that_the_server_forgot_fails_alone() -> None:
+    waiting = ScriptedWait()
+    waiting.unknown.add("j2")
+    shared = SharedWait(waiting, requests=1)
+    waits = [asyncio.create_task(shared.wait(job_id, 60.0)) for job_id in ("j1", "j2", "j3")]
+    await settle()
+    waiting.end("j1", "j3")
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+    assert [type(outcome) for outcome in outcomes] == [Job, ServerError, Job]
 
 
-def test_a_server_that_is_gone_is_told_to_all_who_wait() -> None:
-    async def go() -> None:
-        async def gone(ids: Sequence[str], seconds: float) -> WaitAnswer:
-            raise ServerError("gone", code="unreachable")
+async def test_a_server_that_is_gone_is_told_to_all_who_wait() -> None:
+    async def gone(ids: Sequence[str], seconds: float) -> WaitAnswer:
+        raise ServerError("gone", code="unreachable")
 
-        shared = SharedWait(gone, requests=2)
-        waits = [shared.wait(f"j{number}", 60.0) for number in range(3)]
-        outcomes = await asyncio.gather(*waits, return_exceptions=True)
-        assert [str(outcome) for outcome in outcomes] == ["gone"] * 3
-        assert len({id(outcome) for outcome in outcomes}) == 3
-
-    asyncio.run(go())
+    shared = SharedWait(gone, requests=2)
+    waits = [shared.wait(f"j{number}", 60.0) for number in range(3)]
+    outcomes = await asyncio.gather(*waits, return_exceptions=True)
+    assert [str(outcome) for outcome in outcomes] == ["gone"] * 3
+    assert len({id(outcome) for outcome in outcomes}) == 3
 
 
-def test_closing_tells_whoever_still_waits() -> None:
-    async def go() -> None:
-        shared = SharedWait(ScriptedWait(), requests=2)
-        wait = asyncio.create_task(shared.wait("j1", 60.0))
-        await settle()
-        await shared.aclose()
-        with pytest.raises(ServerError, match="closed"):
-            await wait
-
-    asyncio.run(go())
+async def test_closing_tells_whoever_still_waits() -> None:
+    shared = SharedWait(ScriptedWait(), requests=2)
+    wait = asyncio.create_task(shared.wait("j1", 60.0))
+    await settle()
+    await shared.aclose()
+    with pytest.raises(ServerError, match="closed"):
+        await wait
 
 
-def test_more_rollouts_than_connections_are_all_scored(server: ProtocolServer) -> None:
+async def test_more_rollouts_than_connections_are_all_scored(server: ProtocolServer) -> None:
     """Waiting requests leave connections for submissions."""
 
-    async def go() -> list[float | None]:
-        async with AsyncClient(server.url, connections=4) as client:
-            tasks = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(10)]
-            await asyncio.to_thread(server.until, lambda: len(server.jobs) == 10)
-            others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(30)))
-            for job_id, request in list(server.requests.items()):
-                if request.completion == "hold":
-                    server.release(job_id, 7.0)
-            assert [result.reward for result in await asyncio.gather(*tasks)] == [7.0] * 10
-            return [result.reward for result in others]
-
-    assert asyncio.run(go()) == [float(number) for number in range(30)]
+    async with AsyncClient(server.url, connections=4) as client:
+        tasks = [asyncio.create_task(client.score(TASK, "hold")) for _ in range(10)]
+        await asyncio.to_thread(server.until, lambda: len(server.jobs) == 10)
+        others = await asyncio.gather(*(client.score(TASK, f"{number}") for number in range(30)))
+        for job_id, request in list(server.requests.items()):
+            if request.completion == "hold":
+                server.release(job_id, 7.0)
+        assert [result.reward for result in await asyncio.gather(*tasks)] == [7.0] * 10
+        assert [result.reward for result in others] == [float(number) for number in range(30)]
 
 
 def test_waiting_for_what_the_server_does_not_know_is_refused(server: ProtocolServer) -> None:

@@ -34,121 +34,103 @@ def status(answer: bytes) -> int:
     return int(answer.split(b" ", 2)[1])
 
 
-def test_every_route_needs_the_token(results: Path) -> None:
-    async def all_of_it() -> None:
-        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as stranger:
-            name = f"kernelforge-view-{viewer.port}"
-            for cookie in (
-                "",
-                f"{name}=",
-                f"{name}={'x' * 43}",
-                f"{name}={viewer.token[:-1]}",
-                f"other={viewer.token}",
-            ):
-                for route in ROUTES:
-                    answer = await stranger.get(route, headers={"Cookie": cookie})
-                    assert answer.status_code == 401, (route, cookie)
-                    assert viewer.token not in answer.text
-                    assert "r1" not in answer.text
-            for token in ("", "x", viewer.token[:-1], viewer.token + "x", "%00", "ü"):
-                answer = await stranger.get(f"/?token={token}")
-                assert answer.status_code == 401, token
-                assert "set-cookie" not in answer.headers
-            twice = await stranger.get(f"/?token={viewer.token}&token=x")
-            assert twice.status_code == 401
-
-    asyncio.run(all_of_it())
+async def test_every_route_needs_the_token(results: Path) -> None:
+    async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as stranger:
+        name = f"kernelforge-view-{viewer.port}"
+        for cookie in (
+            "",
+            f"{name}=",
+            f"{name}={'x' * 43}",
+            f"{name}={viewer.token[:-1]}",
+            f"other={viewer.token}",
+        ):
+            for route in ROUTES:
+                answer = await stranger.get(route, headers={"Cookie": cookie})
+                assert answer.status_code == 401, (route, cookie)
+                assert viewer.token not in answer.text
+                assert "r1" not in answer.text
+        for token in ("", "x", viewer.token[:-1], viewer.token + "x", "%00", "ü"):
+            answer = await stranger.get(f"/?token={token}")
+            assert answer.status_code == 401, token
+            assert "set-cookie" not in answer.headers
+        twice = await stranger.get(f"/?token={viewer.token}&token=x")
+        assert twice.status_code == 401
 
 
-def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> None:
-    async def all_of_it() -> None:
-        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
-            answer = await browser.get(f"/live.html?run=r1&token={viewer.token}")
-            assert answer.status_code == 303
-            assert answer.headers["location"] == "/live.html?run=r1"
-            cookie = answer.headers["set-cookie"].lower()
-            assert cookie.startswith(f"kernelforge-view-{viewer.port}={viewer.token}".lower())
-            assert {part.strip() for part in cookie.split(";")[1:]} == {"httponly", "path=/", "samesite=strict"}
-            assert (await browser.get("/")).status_code == 200
-            for path in ("//evil.example/", "/\\evil.example/", "/%2F%2Fevil.example/"):
-                answer = await browser.get(f"{viewer.url}{path}?token={viewer.token}")
-                location = answer.headers["location"]
-                assert location.startswith("/")
-                assert not location.startswith(("//", "/\\"))
-
-    asyncio.run(all_of_it())
+async def test_the_token_becomes_a_cookie_and_leaves_the_address(results: Path) -> None:
+    async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
+        answer = await browser.get(f"/live.html?run=r1&token={viewer.token}")
+        assert answer.status_code == 303
+        assert answer.headers["location"] == "/live.html?run=r1"
+        cookie = answer.headers["set-cookie"].lower()
+        assert cookie.startswith(f"kernelforge-view-{viewer.port}={viewer.token}".lower())
+        assert {part.strip() for part in cookie.split(";")[1:]} == {"httponly", "path=/", "samesite=strict"}
+        assert (await browser.get("/")).status_code == 200
+        for path in ("//evil.example/", "/\\evil.example/", "/%2F%2Fevil.example/"):
+            answer = await browser.get(f"{viewer.url}{path}?token={viewer.token}")
+            location = answer.headers["location"]
+            assert location.startswith("/")
+            assert not location.startswith(("//", "/\\"))
 
 
-def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: Path) -> None:
-    async def all_of_it() -> None:
-        async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
-            own = f"kernelforge-view-{viewer.port}={viewer.token}"
-            for other_cookies in (
-                'a[]{}="x',
-                'prefs={"a":1,"b":2}',
-                "a b=1; c",
-                f"kernelforge-view-{viewer.port}=x",
-                "=",
-                ";;",
-            ):
-                for cookie in (f"{other_cookies}; {own}", f"{own};{other_cookies}"):
-                    answer = await browser.get("/", headers={"Cookie": cookie})
-                    assert answer.status_code == 200, cookie
-
-    asyncio.run(all_of_it())
+async def test_cookies_that_servers_on_other_ports_set_lock_nobody_out(results: Path) -> None:
+    async with opened(results) as viewer, httpx2.AsyncClient(base_url=viewer.url) as browser:
+        own = f"kernelforge-view-{viewer.port}={viewer.token}"
+        for other_cookies in (
+            'a[]{}="x',
+            'prefs={"a":1,"b":2}',
+            "a b=1; c",
+            f"kernelforge-view-{viewer.port}=x",
+            "=",
+            ";;",
+        ):
+            for cookie in (f"{other_cookies}; {own}", f"{own};{other_cookies}"):
+                answer = await browser.get("/", headers={"Cookie": cookie})
+                assert answer.status_code == 200, cookie
 
 
-def test_a_request_must_name_this_machine(results: Path) -> None:
-    async def all_of_it() -> None:
-        async with opened(results) as viewer:
-            for host in (
-                "evil.example",
-                f"evil.example:{viewer.port}",
-                HOST,
-                f"{HOST}:1",
-                f"0.0.0.0:{viewer.port}",
-                "",
-            ):
-                for route in (*ROUTES, f"/?token={viewer.token}"):
-                    answer = await viewer.client.get(route, headers={"Host": host})
-                    assert answer.status_code == 403, (host, route)
-            assert (await viewer.client.get("/", headers={"Host": f"LOCALHOST:{viewer.port}"})).status_code == 200
-            for hosts in ((), (f"{HOST}:{viewer.port}", "evil.example"), ("evil.example", f"{HOST}:{viewer.port}")):
-                assert status(await raw_answer(viewer, "/", *hosts)) in (400, 403)
-
-    asyncio.run(all_of_it())
+async def test_a_request_must_name_this_machine(results: Path) -> None:
+    async with opened(results) as viewer:
+        for host in (
+            "evil.example",
+            f"evil.example:{viewer.port}",
+            HOST,
+            f"{HOST}:1",
+            f"0.0.0.0:{viewer.port}",
+            "",
+        ):
+            for route in (*ROUTES, f"/?token={viewer.token}"):
+                answer = await viewer.client.get(route, headers={"Host": host})
+                assert answer.status_code == 403, (host, route)
+        assert (await viewer.client.get("/", headers={"Host": f"LOCALHOST:{viewer.port}"})).status_code == 200
+        for hosts in ((), (f"{HOST}:{viewer.port}", "evil.example"), ("evil.example", f"{HOST}:{viewer.port}")):
+            assert status(await raw_answer(viewer, "/", *hosts)) in (400, 403)
 
 
-def test_it_shows_and_takes_nothing(results: Path) -> None:
-    async def all_of_it() -> None:
-        before = (results / "kernelforge.db").read_bytes()
-        async with opened(results) as viewer:
-            for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
-                for route in ROUTES:
-                    answer = await viewer.client.request(method, route)
-                    assert answer.status_code == 405
-                    assert answer.headers["allow"] == "GET, HEAD"
-            for route in ROUTES[:-1]:
-                answer = await viewer.client.head(route)
-                assert (answer.status_code, answer.content) == (200, b"")
-        assert (results / "kernelforge.db").read_bytes() == before
-
-    asyncio.run(all_of_it())
+async def test_it_shows_and_takes_nothing(results: Path) -> None:
+    before = (results / "kernelforge.db").read_bytes()
+    async with opened(results) as viewer:
+        for method in ("POST", "PUT", "PATCH", "DELETE", "OPTIONS"):
+            for route in ROUTES:
+                answer = await viewer.client.request(method, route)
+                assert answer.status_code == 405
+                assert answer.headers["allow"] == "GET, HEAD"
+        for route in ROUTES[:-1]:
+            answer = await viewer.client.head(route)
+            assert (answer.status_code, answer.content) == (200, b"")
+    assert (results / "kernelforge.db").read_bytes() == before
 
 
-def test_every_answer_carries_the_policy(results: Path) -> None:
-    async def all_of_it() -> None:
-        async with opened(results) as viewer:
-            for route, host in [(route, None) for route in ROUTES if "events" not in route] + [("/", "evil.example")]:
-                answer = await viewer.client.get(route, headers={} if host is None else {"Host": host})
-                assert {name: answer.headers[name] for name in HEADERS} == HEADERS, route
-                assert "server" not in answer.headers
-            policy = HEADERS["Content-Security-Policy"]
-            assert "unsafe" not in policy
-            assert "frame-ancestors 'none'" in policy
-            assert policy.startswith("default-src 'none'")
-
-    asyncio.run(all_of_it())
+async def test_every_answer_carries_the_policy(results: Path) -> None:
+    async with opened(results) as viewer:
+        for route, host in [(route, None) for route in ROUTES if "events" not in route] + [("/", "evil.example")]:
+            answer = await viewer.client.get(route, headers={} if host is None else {"Host": host})
+            assert {name: answer.headers[name] for name in HEADERS} == HEADERS, route
+            assert "server" not in answer.headers
+        policy = HEADERS["Content-Security-Policy"]
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+        assert policy.startswith("default-src 'none'")
 
 
 @pytest.mark.parametrize(
@@ -162,38 +144,32 @@ def test_every_answer_carries_the_policy(results: Path) -> None:
         "/runs/%2e%2e%2f%2e%2e%2fsecret.txt", "/assets/live.html.j2",
     ],
 )  # fmt: skip
-def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
+async def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
     (results / "secret.txt").write_text(CANARY)
     (results.parent / "secret.txt").write_text(CANARY)
 
-    async def all_of_it() -> bytes:
-        async with opened(results) as viewer:
-            return await raw_answer(viewer, path, f"{HOST}:{viewer.port}")
-
-    answer = asyncio.run(all_of_it())
+    async with opened(results) as viewer:
+        answer = await raw_answer(viewer, path, f"{HOST}:{viewer.port}")
     assert status(answer) in (400, 404), answer[:200]
     assert CANARY.encode() not in answer
     assert b"SQLite format" not in answer
 
 
-def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
     (results / "server.db").write_text(CANARY)
     (results / "report").mkdir()
     (results / "report" / "index.html").write_text(CANARY)
 
-    async def all_of_it() -> None:
-        async with opened(results) as viewer:
-            site = viewer.viewer.journal.site()
-            for path in (*site.pages(), *site.data(), "live.html", *(f"assets/{name}" for name in site.assets())):
-                answer = await viewer.client.get(f"/{path}")
-                assert answer.status_code == 200, path
-                assert CANARY not in answer.text
-                # Commands name the folder, as it was given to the viewer; nothing else does.
-                assert str(results) not in answer.text.replace(f"--results {results}", "")
-                assert viewer.token not in answer.text
-
-    asyncio.run(all_of_it())
+    async with opened(results) as viewer:
+        site = viewer.viewer.journal.site()
+        for path in (*site.pages(), *site.data(), "live.html", *(f"assets/{name}" for name in site.assets())):
+            answer = await viewer.client.get(f"/{path}")
+            assert answer.status_code == 200, path
+            assert CANARY not in answer.text
+            # Commands name the folder, as it was given to the viewer; nothing else does.
+            assert str(results) not in answer.text.replace(f"--results {results}", "")
+            assert viewer.token not in answer.text
 
 
 def test_a_folder_that_cannot_be_written_can_be_looked_at(results: Path, tmp_path: Path) -> None:

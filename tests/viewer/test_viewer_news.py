@@ -60,64 +60,58 @@ def rows_of(page: str, name: str) -> list[str]:
     return [" ".join(text_of(*row).split()) for row in table.iterfind("tbody/tr")]
 
 
-def test_a_page_hears_of_an_attempt_and_then_shows_it(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, attempts = begun(tmp_path)
-        with store:
-            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
-                first = await next_one("progress")
-                assert first.data["progress"]["funnel"]["generated"] == 2
-                assert (await viewer.client.get("/runs/r1/softmax/02.html")).status_code == 404
-                await next_one("changed")
-                store.add_attempt(attempts[2])
-                await next_one("changed")
-                page = await viewer.client.get("/runs/r1/softmax/02.html")
-                assert "CRASH" in page.text
-                store.add_attempt(attempts[3])
-                assert (await next_one("progress")).data["progress"]["funnel"]["generated"] == 4
-
-    asyncio.run(all_of_it())
+async def test_a_page_hears_of_an_attempt_and_then_shows_it(tmp_path: Path) -> None:
+    store, attempts = begun(tmp_path)
+    with store:
+        async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
+            first = await next_one("progress")
+            assert first.data["progress"]["funnel"]["generated"] == 2
+            assert (await viewer.client.get("/runs/r1/softmax/02.html")).status_code == 404
+            await next_one("changed")
+            store.add_attempt(attempts[2])
+            await next_one("changed")
+            page = await viewer.client.get("/runs/r1/softmax/02.html")
+            assert "CRASH" in page.text
+            store.add_attempt(attempts[3])
+            assert (await next_one("progress")).data["progress"]["funnel"]["generated"] == 4
 
 
-def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, attempts = begun(tmp_path)
-        with store, store.lock_run("r1"):
-            fold = standing_at(
-                Event("stage", task="softmax", round=2, stage="evaluate"),
-                Event("attempt", task="softmax", attempt=attempts[1]),
-            )
+async def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: Path) -> None:
+    store, attempts = begun(tmp_path)
+    with store, store.lock_run("r1"):
+        fold = standing_at(
+            Event("stage", task="softmax", round=2, stage="evaluate"),
+            Event("attempt", task="softmax", attempt=attempts[1]),
+        )
+        write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
+        async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
+            news = (await next_one("progress")).data
+            view = ProgressView.model_validate(news["progress"])
+            assert (view.state, view.lanes[0].task, view.lanes[0].stage) == ("running", "softmax", "evaluate")
+            assert news["links"] == {
+                "softmax": "runs/r1/softmax/index.html",
+                attempts[1].id: "runs/r1/softmax/01.html",
+            }
+            for path in news["links"].values():
+                assert (await viewer.client.get(f"/{path}")).status_code == 200
+            page = (await viewer.client.get("/live.html")).text
+            working, idle = rows_of(page, "lanes")
+            assert re.fullmatch(r"0 softmax evaluate (\d+ min )?\d+ s 2", working)
+            assert idle == "1 idle"
+            assert rows_of(page, "gains")[0].startswith("softmax vectorise 8.39 MB DRAM, 1.00x the least ")
+            fold.on_event(Event("warning", task="softmax", message=HOSTILE), datetime.now(UTC))
             write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
-            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
-                news = (await next_one("progress")).data
-                view = ProgressView.model_validate(news["progress"])
-                assert (view.state, view.lanes[0].task, view.lanes[0].stage) == ("running", "softmax", "evaluate")
-                assert news["links"] == {
-                    "softmax": "runs/r1/softmax/index.html",
-                    attempts[1].id: "runs/r1/softmax/01.html",
-                }
-                for path in news["links"].values():
-                    assert (await viewer.client.get(f"/{path}")).status_code == 200
-                page = (await viewer.client.get("/live.html")).text
-                working, idle = rows_of(page, "lanes")
-                assert re.fullmatch(r"0 softmax evaluate (\d+ min )?\d+ s 2", working)
-                assert idle == "1 idle"
-                assert rows_of(page, "gains")[0].startswith("softmax vectorise 8.39 MB DRAM, 1.00x the least ")
-                fold.on_event(Event("warning", task="softmax", message=HOSTILE), datetime.now(UTC))
-                write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
-                assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
-                page = (await viewer.client.get("/live.html")).text
-                assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
-                remove_status(tmp_path, "r1")
-                store.update_run("r1", RunState.FINISHED, "2026-11-21T06:10:00+00:00")
-                while (await next_one("progress")).data["progress"]["state"] != "finished":
-                    pass
-                page = (await viewer.client.get("/live.html")).text
-                assert text_of(*with_class(page, "state")) == "finished"
-                assert not with_class(page, "lanes")
-                assert not [bar for bar in tree(page).iter("progress") if "data-since" in bar.attrib]
-
-    asyncio.run(all_of_it())
+            assert (await next_one("progress")).data["progress"]["error"].startswith("softmax: \\x1b[31mred")
+            page = (await viewer.client.get("/live.html")).text
+            assert "</script> | `tick`" in text_of(*with_class(page, "notice", "bad"))
+            remove_status(tmp_path, "r1")
+            store.update_run("r1", RunState.FINISHED, "2026-11-21T06:10:00+00:00")
+            while (await next_one("progress")).data["progress"]["state"] != "finished":
+                pass
+            page = (await viewer.client.get("/live.html")).text
+            assert text_of(*with_class(page, "state")) == "finished"
+            assert not with_class(page, "lanes")
+            assert not [bar for bar in tree(page).iter("progress") if "data-since" in bar.attrib]
 
 
 def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
@@ -181,83 +175,68 @@ def test_a_database_that_is_replaced_is_not_shown_as_it_was(results: Path) -> No
             journal.look(None)
 
 
-def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, attempts = begun(tmp_path)
-        with store:
-            async with opened(tmp_path) as viewer:
-                async with listening(viewer.client) as next_one:
-                    last_id = (await next_one("changed")).id
-                await until(lambda: viewer.viewer.news.listeners == 0)
-                assert f'<body data-live="{last_id}">' in (await viewer.client.get("/index.html")).text
-                async with listening(viewer.client, last=last_id) as next_one:
-                    assert (await next_one("progress")).id == ""  # who leaves now comes back with what they knew
-                    store.add_attempt(attempts[2])
-                    missed = await next_one("changed")
-                    assert int(missed.id) > int(last_id)
-                async with listening(viewer.client, last=last_id) as next_one:
-                    assert (await next_one("changed")).id == missed.id
-                async with listening(viewer.client, f"/events?last={last_id}") as next_one:
-                    assert (await next_one("changed")).id == missed.id
-
-    asyncio.run(all_of_it())
+async def test_whoever_comes_back_is_told_what_was_missed(tmp_path: Path) -> None:
+    store, attempts = begun(tmp_path)
+    with store:
+        async with opened(tmp_path) as viewer:
+            async with listening(viewer.client) as next_one:
+                last_id = (await next_one("changed")).id
+            await until(lambda: viewer.viewer.news.listeners == 0)
+            assert f'<body data-live="{last_id}">' in (await viewer.client.get("/index.html")).text
+            async with listening(viewer.client, last=last_id) as next_one:
+                assert (await next_one("progress")).id == ""  # who leaves now comes back with what they knew
+                store.add_attempt(attempts[2])
+                missed = await next_one("changed")
+                assert int(missed.id) > int(last_id)
+            async with listening(viewer.client, last=last_id) as next_one:
+                assert (await next_one("changed")).id == missed.id
+            async with listening(viewer.client, f"/events?last={last_id}") as next_one:
+                assert (await next_one("changed")).id == missed.id
 
 
-def test_listeners_are_bounded_and_leave_nothing_behind(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, _ = begun(tmp_path)
-        with store:
-            async with opened(tmp_path, most=2) as viewer:
-                async with listening(viewer.client) as first, listening(viewer.client, "/events?run=r1") as second:
-                    await first("progress")
-                    await second("progress")
-                    refused = await viewer.client.get("/events")
-                    assert refused.status_code == 503
-                    assert refused.headers["retry-after"]
-                    assert (await viewer.client.get("/")).status_code == 200
-                await until(lambda: viewer.viewer.news.listeners == 0)
-                async with listening(viewer.client) as later:
-                    await later("progress")
-
-    asyncio.run(all_of_it())
+async def test_listeners_are_bounded_and_leave_nothing_behind(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store:
+        async with opened(tmp_path, most=2) as viewer:
+            async with listening(viewer.client) as first, listening(viewer.client, "/events?run=r1") as second:
+                await first("progress")
+                await second("progress")
+                refused = await viewer.client.get("/events")
+                assert refused.status_code == 503
+                assert refused.headers["retry-after"]
+                assert (await viewer.client.get("/")).status_code == 200
+            await until(lambda: viewer.viewer.news.listeners == 0)
+            async with listening(viewer.client) as later:
+                await later("progress")
 
 
-def test_without_news_there_is_a_beat(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, _ = begun(tmp_path)
-        with store:
-            async with opened(tmp_path, beat_s=0.05) as viewer, listening(viewer.client) as next_one:
-                await next_one("progress")
-                assert (await next_one("")).data == ": nothing new"
-                assert (await next_one("")).data == ": nothing new"
-
-    asyncio.run(all_of_it())
+async def test_without_news_there_is_a_beat(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store:
+        async with opened(tmp_path, beat_s=0.05) as viewer, listening(viewer.client) as next_one:
+            await next_one("progress")
+            assert (await next_one("")).data == ": nothing new"
+            assert (await next_one("")).data == ": nothing new"
 
 
-def test_a_stream_ends_with_the_viewer(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, _ = begun(tmp_path)
-        with store:
-            async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
-                await next_one("progress")
-                viewer.stop.requested.set()
-                with pytest.raises(AssertionError, match="the stream ended"):
-                    await next_one("none of that kind")
-
-    asyncio.run(all_of_it())
+async def test_a_stream_ends_with_the_viewer(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store:
+        async with opened(tmp_path) as viewer, listening(viewer.client) as next_one:
+            await next_one("progress")
+            viewer.stop.requested.set()
+            with pytest.raises(AssertionError, match="the stream ended"):
+                await next_one("none of that kind")
 
 
-def test_an_unknown_run_is_refused_before_a_stream_begins(tmp_path: Path) -> None:
-    async def all_of_it() -> None:
-        store, _ = begun(tmp_path)
-        with store:
-            async with opened(tmp_path) as viewer:
-                for route in ("/events?run=none", "/live.html?run=none", "/live.html?run=%3Cscript%3E"):
-                    answer = await viewer.client.get(route)
-                    assert answer.status_code == 404
-                    assert answer.headers["content-type"].startswith("text/plain")
-
-    asyncio.run(all_of_it())
+async def test_an_unknown_run_is_refused_before_a_stream_begins(tmp_path: Path) -> None:
+    store, _ = begun(tmp_path)
+    with store:
+        async with opened(tmp_path) as viewer:
+            for route in ("/events?run=none", "/live.html?run=none", "/live.html?run=%3Cscript%3E"):
+                answer = await viewer.client.get(route)
+                assert answer.status_code == 404
+                assert answer.headers["content-type"].startswith("text/plain")
 
 
 def test_a_run_that_begins_is_shown_unless_one_was_asked_for(tmp_path: Path) -> None:
@@ -308,20 +287,17 @@ def test_only_tasks_with_news_are_read_again(tmp_path: Path) -> None:
         assert kept == RunRecords.load(reader, reader.run("r1"), texts=False)
 
 
-def test_a_database_that_is_locked_for_a_while_ends_no_stream() -> None:
+async def test_a_database_that_is_locked_for_a_while_ends_no_stream() -> None:
     calls: list[str | None] = []
 
     def look(which: str | None) -> None:
         calls.append(which)
         raise UsageError("locked")
 
-    async def all_of_it() -> None:
-        news = EventBroadcaster(look, beat_s=0.05)  # type: ignore[arg-type]
-        stream = news.stream(None, None)
-        chunks = [await anext(stream) for _ in range(3)]
-        assert chunks[1:] == [": nothing new\n\n"] * 2
-        await stream.aclose()  # type: ignore[attr-defined]
-        assert news.listeners == 0
-
-    asyncio.run(all_of_it())
+    news = EventBroadcaster(look, beat_s=0.05)  # type: ignore[arg-type]
+    stream = news.stream(None, None)
+    chunks = [await anext(stream) for _ in range(3)]
+    assert chunks[1:] == [": nothing new\n\n"] * 2
+    await stream.aclose()  # type: ignore[attr-defined]
+    assert news.listeners == 0
     assert calls

@@ -73,65 +73,56 @@ class Opened:
         return self.workers[-1]
 
 
-def test_a_worker_that_is_being_replaced_is_given_nothing_more() -> None:
-    async def main() -> None:
-        opened = Opened()
-        opened.worker_slot.open()
-        worker = await opened.worker()
-        opened.worker_slot.replace("its device is not well")
-        assert opened.worker_slot.slot().state == "starting"
-        with pytest.raises(WorkerDied, match="no idle worker"):
-            await opened.worker_slot.ask("evaluate")
-        assert worker.replies == []
-        worker.may_close.set()
-        worker.end()
-        await until(lambda: len(opened.workers) == 2)
-        assert (await opened.worker()).alive
-        opened.workers[1].may_close.set()
-        await opened.worker_slot.close()
-
-    asyncio.run(main())
+async def test_a_worker_that_is_being_replaced_is_given_nothing_more() -> None:
+    opened = Opened()
+    opened.worker_slot.open()
+    worker = await opened.worker()
+    opened.worker_slot.replace("its device is not well")
+    assert opened.worker_slot.slot().state == "starting"
+    with pytest.raises(WorkerDied, match="no idle worker"):
+        await opened.worker_slot.ask("evaluate")
+    assert worker.replies == []
+    worker.may_close.set()
+    worker.end()
+    await until(lambda: len(opened.workers) == 2)
+    assert (await opened.worker()).alive
+    opened.workers[1].may_close.set()
+    await opened.worker_slot.close()
 
 
-def test_an_order_that_a_worker_of_before_never_answered_does_not_keep_the_seat_busy() -> None:
-    async def main() -> None:
-        opened = Opened()
-        opened.worker_slot.open()
-        first = await opened.worker()
-        first.may_close.set()
-        call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
-        await until(lambda: bool(first.replies))
-        call.cancel()
-        await asyncio.wait({call})
-        first.end()  # and its reply, through another process, is still on its way
-        await until(lambda: len(opened.workers) == 2)
-        second = await opened.worker()
-        call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
-        await until(lambda: bool(second.replies))
-        second.replies[0].set_result({})
-        assert await call == {}
-        assert opened.worker_slot.slot().state == "idle"
-        first.replies[0].set_exception(WorkerDied("late"))
-        second.may_close.set()
-        await opened.worker_slot.close()
-
-    asyncio.run(main())
+async def test_an_order_that_a_worker_of_before_never_answered_does_not_keep_the_seat_busy() -> None:
+    opened = Opened()
+    opened.worker_slot.open()
+    first = await opened.worker()
+    first.may_close.set()
+    call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
+    await until(lambda: bool(first.replies))
+    call.cancel()
+    await asyncio.wait({call})
+    first.end()  # and its reply, through another process, is still on its way
+    await until(lambda: len(opened.workers) == 2)
+    second = await opened.worker()
+    call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
+    await until(lambda: bool(second.replies))
+    second.replies[0].set_result({})
+    assert await call == {}
+    assert opened.worker_slot.slot().state == "idle"
+    first.replies[0].set_exception(WorkerDied("late"))
+    second.may_close.set()
+    await opened.worker_slot.close()
 
 
-def test_a_seat_that_closes_leaves_nothing_of_a_worker_that_ended_just_before() -> None:
-    async def main() -> None:
-        opened = Opened()
-        opened.worker_slot.open()
-        first = await opened.worker()
-        first.end()
-        await until(lambda: opened.worker_slot.worker is None)
-        closing = asyncio.create_task(opened.worker_slot.close())
-        await asyncio.sleep(0)
-        first.may_close.set()
-        await closing
-        assert first.closed
-
-    asyncio.run(main())
+async def test_a_seat_that_closes_leaves_nothing_of_a_worker_that_ended_just_before() -> None:
+    opened = Opened()
+    opened.worker_slot.open()
+    first = await opened.worker()
+    first.end()
+    await until(lambda: opened.worker_slot.worker is None)
+    closing = asyncio.create_task(opened.worker_slot.close())
+    await asyncio.sleep(0)
+    first.may_close.set()
+    await closing
+    assert first.closed
 
 
 class SlowToClose(WorkerSlot):
@@ -161,25 +152,22 @@ class Grid:
         pass
 
 
-def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_engine, "Cluster", Grid)
     monkeypatch.setattr(ray_engine, "WorkerSlot", SlowToClose)
 
-    async def main() -> None:
-        monkeypatch.setattr(SlowToClose, "may_close", asyncio.Event(), raising=False)
-        engine = RayEngine("emulated:h100", address=Grid.address)
-        engine._target = TARGET
+    monkeypatch.setattr(SlowToClose, "may_close", asyncio.Event(), raising=False)
+    engine = RayEngine("emulated:h100", address=Grid.address)
+    engine._target = TARGET
+    await engine._update_nodes()
+    assert len(engine.slots()) == engine.preparing == 2
+    engine._cluster.alive = "c"  # type: ignore[attr-defined]
+    async with asyncio.timeout(60):
         await engine._update_nodes()
-        assert len(engine.slots()) == engine.preparing == 2
-        engine._cluster.alive = "c"  # type: ignore[attr-defined]
-        async with asyncio.timeout(60):
-            await engine._update_nodes()
-        assert [slot.name for slot in engine.slots()] == ["here-cccccc/emulated:h100#1"]
-        assert (engine.preparing, engine.health().extra["nodes"]) == (1, 1.0)
-        closing = asyncio.create_task(engine.close())
-        await asyncio.sleep(0)
-        assert not closing.done()
-        SlowToClose.may_close.set()
-        await closing
-
-    asyncio.run(main())
+    assert [slot.name for slot in engine.slots()] == ["here-cccccc/emulated:h100#1"]
+    assert (engine.preparing, engine.health().extra["nodes"]) == (1, 1.0)
+    closing = asyncio.create_task(engine.close())
+    await asyncio.sleep(0)
+    assert not closing.done()
+    SlowToClose.may_close.set()
+    await closing

@@ -105,7 +105,7 @@ def test_a_public_server_answers_no_path_at_all_without_a_valid_token(tmp_path: 
         assert set(statuses(app, requests, headers, WORLD)) == {401}
 
 
-def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
+async def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
     router = api_router("socket")
 
     @router.websocket("/echo")
@@ -114,18 +114,15 @@ def test_a_websocket_without_a_token_is_refused(tokens: Tokens) -> None:
         await socket.send_text(caller.name)
         await socket.close()
 
-    async def all_of_it() -> None:
-        token = tokens.create("trainer", ["submit"])
-        async with served(MinimalService(), tokens=tokens, public=True, routers=[router]) as (host, port):
-            for path in ("/echo", "/none", "/v1/jobs"):
-                with pytest.raises(InvalidStatus) as refused:
-                    await connect(f"ws://{host}:{port}{path}")
-                assert refused.value.response.status_code == 401
-            headers = {"Authorization": f"Bearer {token}"}
-            async with connect(f"ws://{host}:{port}/echo", additional_headers=headers) as socket:
-                assert await socket.recv() == "trainer"
-
-    asyncio.run(all_of_it())
+    token = tokens.create("trainer", ["submit"])
+    async with served(MinimalService(), tokens=tokens, public=True, routers=[router]) as (host, port):
+        for path in ("/echo", "/none", "/v1/jobs"):
+            with pytest.raises(InvalidStatus) as refused:
+                await connect(f"ws://{host}:{port}{path}")
+            assert refused.value.response.status_code == 401
+        headers = {"Authorization": f"Bearer {token}"}
+        async with connect(f"ws://{host}:{port}/echo", additional_headers=headers) as socket:
+            assert await socket.recv() == "trainer"
 
 
 def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
@@ -166,15 +163,12 @@ def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allow
     assert {status for route, status in answered.items() if route not in allowed} == {403}
 
 
-def test_the_gateway_is_told_whose_request_it_is(tokens: Tokens) -> None:
+async def test_the_gateway_is_told_whose_request_it_is(tokens: Tokens) -> None:
     token = tokens.create("trainer", ["submit"])
     service = MinimalService()
 
-    async def all_of_it() -> None:
-        async with connected(service, tokens=tokens, headers={"Authorization": f"Bearer {token}"}) as client:
-            await client.post("/v1/jobs", json=JOB)
-
-    asyncio.run(all_of_it())
+    async with connected(service, tokens=tokens, headers={"Authorization": f"Bearer {token}"}) as client:
+        await client.post("/v1/jobs", json=JOB)
     assert [(caller.name, caller.scopes) for caller in service.callers] == [("trainer", {"submit"})]
 
 
@@ -222,16 +216,13 @@ def test_an_open_server_answers_to_no_other_name(host: str) -> None:
         b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n",
     ],
 )
-def test_a_request_with_two_hosts_is_refused(head: bytes) -> None:
-    async def all_of_it() -> bytes:
-        async with served(MinimalService()) as (host, port):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(head)
-            answer = await reader.readline()
-            writer.close()
-            return answer
-
-    assert asyncio.run(all_of_it()).startswith(b"HTTP/1.1 400 ")
+async def test_a_request_with_two_hosts_is_refused(head: bytes) -> None:
+    async with served(MinimalService()) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(head)
+        answer = await reader.readline()
+        writer.close()
+        assert answer.startswith(b"HTTP/1.1 400 ")
 
 
 @pytest.mark.parametrize(
@@ -250,11 +241,8 @@ def test_an_open_server_takes_no_requests_of_other_sites_pages(origin: str, stat
     assert statuses(app, [("GET", "/healthz")], headers, "http://127.0.0.1:8765") == [status]
 
 
-def test_a_refusal_at_the_gate_has_the_same_shape_and_names_the_scheme(tokens: Tokens) -> None:
-    async def all_of_it() -> httpx2.Response:
-        async with connected(MinimalService(), WORLD, tokens=tokens, public=True) as client:
-            return await client.get("/v1/runs")
-
-    answer = asyncio.run(all_of_it())
+async def test_a_refusal_at_the_gate_has_the_same_shape_and_names_the_scheme(tokens: Tokens) -> None:
+    async with connected(MinimalService(), WORLD, tokens=tokens, public=True) as client:
+        answer = await client.get("/v1/runs")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert ProblemAnswer.model_validate_json(answer.text).error.code == "unauthorised"

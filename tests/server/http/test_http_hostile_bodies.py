@@ -86,12 +86,9 @@ def test_rows_that_all_measure_something_else_are_counted_once_each() -> None:
     assert (agent_metrics["min/k19999"], agent_metrics["max/k7"]) == (19_999, 7)
 
 
-def test_a_long_run_of_end_tokens_does_not_hold_the_event_loop() -> None:
-    async def read() -> None:
-        reading = asyncio.create_task(completion_text("a" + "</s>" * LARGE_CHARS))
-        await asyncio.sleep(0)
-        assert not reading.done()
-        assert await reading == "a"
-        assert await completion_text("b</s>") == "b"
-
-    asyncio.run(read())
+async def test_a_long_run_of_end_tokens_does_not_hold_the_event_loop() -> None:
+    reading = asyncio.create_task(completion_text("a" + "</s>" * LARGE_CHARS))
+    await asyncio.sleep(0)
+    assert not reading.done()
+    assert await reading == "a"
+    assert await completion_text("b</s>") == "b"

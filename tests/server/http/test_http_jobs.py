@@ -193,78 +193,66 @@ def test_a_reward_comes_in_one_request_and_its_job_is_cancelled_when_time_runs_o
     run(steps)
 
 
-def test_a_job_is_cancelled_when_who_waits_for_its_reward_goes_away() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with served(service) as (host, port):
-            body = json.dumps(SLOW_JOB).encode()
-            head = f"POST /v1/rewards HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
-            _, writer = await asyncio.open_connection(host, port)
-            writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            await until(lambda: service.jobs)
-            await asyncio.sleep(2 * WATCH_AFTER_S)
-            assert not service.jobs["job-1"].status.ended
-            writer.close()
-            await until(lambda: service.jobs["job-1"].status is JobStatus.CANCELLED)
-
-    asyncio.run(all_of_it())
+async def test_a_job_is_cancelled_when_who_waits_for_its_reward_goes_away() -> None:
+    service = MinimalService()
+    async with served(service) as (host, port):
+        body = json.dumps(SLOW_JOB).encode()
+        head = f"POST /v1/rewards HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\n"
+        _, writer = await asyncio.open_connection(host, port)
+        writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        await until(lambda: service.jobs)
+        await asyncio.sleep(2 * WATCH_AFTER_S)
+        assert not service.jobs["job-1"].status.ended
+        writer.close()
+        await until(lambda: service.jobs["job-1"].status is JobStatus.CANCELLED)
 
 
-def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with served(service) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
-            job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+async def test_nothing_is_followed_any_more_when_who_follows_it_goes_away() -> None:
+    service = MinimalService()
+    async with served(service) as (host, port), httpx2.AsyncClient(base_url=f"http://{host}:{port}") as client:
+        job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
 
-            async with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
-                assert (await anext(stream.aiter_lines())) == "event: job"
-                assert service.watching == 1
-                await until_held(client, 1)
-            await until(lambda: service.watching == 0)
-            await until_held(client, 0)
-
-    asyncio.run(all_of_it())
-
-
-def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with connected(service, limits=Limits(long_polls=1)) as client:
-            job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
-            poll = asyncio.create_task(client.get(f"/v1/jobs/{job}?wait_s=50"))
+        async with client.stream("GET", f"/v1/jobs/{job}/events") as stream:
+            assert (await anext(stream.aiter_lines())) == "event: job"
+            assert service.watching == 1
             await until_held(client, 1)
-            refused = await client.post("/v1/jobs/wait", json={"ids": [job]})
-            assert refused.status_code == 503
-            assert refused.headers["Retry-After"] == "1"
-            assert ProblemAnswer.model_validate_json(refused.text).error.code == "too_many_held"
-            await service.finish(job, 1.0)
-            assert (await poll).status_code == 200
-            assert (await client.post("/v1/jobs/wait", json={"ids": [job]})).status_code == 200
-
-    asyncio.run(all_of_it())
+        await until(lambda: service.watching == 0)
+        await until_held(client, 0)
 
 
-def test_a_server_that_ends_lets_its_held_requests_go() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with httpx2.AsyncClient(timeout=WAIT_S) as client:
-            async with served(service) as (host, port):
-                server = f"http://{host}:{port}/v1/jobs"
-                job = (await client.post(server, json=SLOW_JOB)).json()["id"]
-                poll = asyncio.create_task(client.get(f"{server}/{job}?wait_s=50"))
-                stream = asyncio.create_task(client.get(f"{server}/{job}/events"))
-                await until_held(client, 2, f"http://{host}:{port}/metrics")
-                await until(lambda: service.watched_jobs)
-                await asyncio.sleep(2 * WATCH_AFTER_S)
-                assert not poll.done()
-            answer, events = await asyncio.gather(poll, stream)
-        assert answer.status_code == 503
-        assert answer.json()["error"]["code"] == "draining"
-        assert [job.status for job in events_of(events.text)] == ["queued"]
-        assert service.state == "draining"
-        assert not service.jobs[job].status.ended
+async def test_more_requests_than_may_be_held_are_told_to_come_again() -> None:
+    service = MinimalService()
+    async with connected(service, limits=Limits(long_polls=1)) as client:
+        job = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+        poll = asyncio.create_task(client.get(f"/v1/jobs/{job}?wait_s=50"))
+        await until_held(client, 1)
+        refused = await client.post("/v1/jobs/wait", json={"ids": [job]})
+        assert refused.status_code == 503
+        assert refused.headers["Retry-After"] == "1"
+        assert ProblemAnswer.model_validate_json(refused.text).error.code == "too_many_held"
+        await service.finish(job, 1.0)
+        assert (await poll).status_code == 200
+        assert (await client.post("/v1/jobs/wait", json={"ids": [job]})).status_code == 200
 
-    asyncio.run(all_of_it())
+
+async def test_a_server_that_ends_lets_its_held_requests_go() -> None:
+    service = MinimalService()
+    async with httpx2.AsyncClient(timeout=WAIT_S) as client:
+        async with served(service) as (host, port):
+            server = f"http://{host}:{port}/v1/jobs"
+            job = (await client.post(server, json=SLOW_JOB)).json()["id"]
+            poll = asyncio.create_task(client.get(f"{server}/{job}?wait_s=50"))
+            stream = asyncio.create_task(client.get(f"{server}/{job}/events"))
+            await until_held(client, 2, f"http://{host}:{port}/metrics")
+            await until(lambda: service.watched_jobs)
+            await asyncio.sleep(2 * WATCH_AFTER_S)
+            assert not poll.done()
+        answer, events = await asyncio.gather(poll, stream)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "draining"
+    assert [job.status for job in events_of(events.text)] == ["queued"]
+    assert service.state == "draining"
+    assert not service.jobs[job].status.ended
 
 
 @pytest.mark.parametrize("path", ["/v1/jobs/none", "/v1/jobs/none/events"])

@@ -10,7 +10,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx2
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,7 +20,7 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import Tokens
 from kernelforge.server.http.limits import Limits, LongPollLimiter
 from kernelforge.server.http.logs import LogFormat, Metrics, configure_logs
-from kernelforge.server.http.process import ServerExit, Stop, listen, serve
+from kernelforge.server.http.process import Stop, listen, serve
 from kernelforge.server.jobs.requests import reference_hash
 from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected
 from tests.support.minimal_service import MinimalService
@@ -46,20 +45,17 @@ def test_metrics_count_apart_what_was_not_compared_at_its_full_size() -> None:
     assert metric_samples["kernelforge_verdicts_total", frozenset({("verdict", UNCOMPARED)})] == 2
 
 
-def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
-    async def all_of_it() -> str:
-        async with connected(MinimalService()) as client:
-            for _ in range(3):
-                await client.post("/v1/jobs", json=JOB)
-            slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
-            await client.post("/v1/jobs", json=SLOW_JOB)
-            await client.delete(f"/v1/jobs/{slow}")
-            await client.get("/none/at/all")
-            answer = await client.get("/metrics")
-            assert answer.headers["content-type"].startswith("text/plain")
-            return answer.text
-
-    metric_samples = samples(asyncio.run(all_of_it()))
+async def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
+    async with connected(MinimalService()) as client:
+        for _ in range(3):
+            await client.post("/v1/jobs", json=JOB)
+        slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+        await client.post("/v1/jobs", json=SLOW_JOB)
+        await client.delete(f"/v1/jobs/{slow}")
+        await client.get("/none/at/all")
+        answer = await client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        metric_samples = samples(answer.text)
 
     def value(name: str, **labels: str) -> float:
         return metric_samples[name, frozenset(labels.items())]
@@ -79,17 +75,14 @@ def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
     assert value("kernelforge_http_requests_total", method="GET", route="unknown", status="404") == 1
 
 
-def test_nothing_that_callers_choose_becomes_a_label() -> None:
-    async def all_of_it() -> str:
-        async with connected(MinimalService()) as client:
-            for name in ("alpha", "beta"):
-                await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
-                await client.request(name.upper(), f"/{name}")
-                await client.get(f"/v1/jobs/{name}")
-                await client.patch(f"/v1/runs/{name}", json={})
-            return (await client.get("/metrics")).text
-
-    text = asyncio.run(all_of_it()).lower()
+async def test_nothing_that_callers_choose_becomes_a_label() -> None:
+    async with connected(MinimalService()) as client:
+        for name in ("alpha", "beta"):
+            await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
+            await client.request(name.upper(), f"/{name}")
+            await client.get(f"/v1/jobs/{name}")
+            await client.patch(f"/v1/runs/{name}", json={})
+        text = (await client.get("/metrics")).text.lower()
     assert "alpha" not in text
     assert "beta" not in text
 
@@ -104,21 +97,18 @@ def logged() -> Iterator[io.StringIO]:
 
 
 @pytest.mark.parametrize("form", ["json", "text"])
-def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion(
+async def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion(
     tmp_path: Path, logged: io.StringIO, form: LogFormat
 ) -> None:
     configure_logs(form, logged)
     tokens = Tokens(tmp_path)
     token = tokens.create("trainer", ["submit"])
 
-    async def all_of_it() -> None:
-        headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "step-7"}
-        async with connected(MinimalService(), tokens=tokens, headers=headers) as client:
-            await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
-            await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
-            await client.get("/healthz")
-
-    asyncio.run(all_of_it())
+    headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "step-7"}
+    async with connected(MinimalService(), tokens=tokens, headers=headers) as client:
+        await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
+        await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
+        await client.get("/healthz")
     tokens.close()
     text = logged.getvalue()
     assert token not in text
@@ -155,12 +145,9 @@ def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() ->
     assert [row.policy for row in policies if row.default] == [DEFAULT_POLICY]
 
 
-def test_the_pages_of_the_api_are_served() -> None:
-    async def all_of_it() -> list[httpx2.Response]:
-        async with connected(MinimalService()) as client:
-            return [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
-
-    page, docs, health = asyncio.run(all_of_it())
+async def test_the_pages_of_the_api_are_served() -> None:
+    async with connected(MinimalService()) as client:
+        page, docs, health = [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
     assert {"/v1/jobs", "/v1/rewards", "/metrics"} <= page.json()["paths"].keys()
     assert "/openapi.json" in docs.text
     assert health.text == "ok\n"
@@ -175,23 +162,20 @@ class NeverDone(MinimalService):
 
 
 @pytest.mark.parametrize("second", [True, False])
-def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
-    async def all_of_it() -> ServerExit:
-        service, accepting, limits = NeverDone(), asyncio.Event(), Limits()
-        app = create_app(service, limits=limits)
-        with Stop() as stop:
-            drain_s = WAIT_S if second else 0.1
-            serving = asyncio.create_task(
-                serve(app, service, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
-            )
-            await asyncio.wait_for(accepting.wait(), WAIT_S)
-            signal.raise_signal(signal.SIGTERM)
-            while service.state != "draining":
-                await asyncio.sleep(0.01)
-            if second:
-                signal.raise_signal(signal.SIGINT)
-            return await asyncio.wait_for(serving, WAIT_S)
-
-    ending = asyncio.run(all_of_it())
+async def test_a_second_signal_or_the_limit_ends_what_does_not_drain(second: bool) -> None:
+    service, accepting, limits = NeverDone(), asyncio.Event(), Limits()
+    app = create_app(service, limits=limits)
+    with Stop() as stop:
+        drain_s = WAIT_S if second else 0.1
+        serving = asyncio.create_task(
+            serve(app, service, listen("127.0.0.1", 0), stop, limits=limits, ready=accepting.set, drain_s=drain_s)
+        )
+        await asyncio.wait_for(accepting.wait(), WAIT_S)
+        signal.raise_signal(signal.SIGTERM)
+        while service.state != "draining":
+            await asyncio.sleep(0.01)
+        if second:
+            signal.raise_signal(signal.SIGINT)
+        ending = await asyncio.wait_for(serving, WAIT_S)
     assert ending.at_once is second
     assert ending.signal == (signal.SIGINT if second else signal.SIGTERM)

@@ -115,31 +115,25 @@ def test_a_refusal_says_when_to_try_again(completion: str, status: int, retry: s
     assert (answer.status_code, answer.headers.get("Retry-After")) == (status, retry)
 
 
-def test_a_server_without_a_worker_is_not_ready() -> None:
+async def test_a_server_without_a_worker_is_not_ready() -> None:
     service = MinimalService()
     alive = service.status()
     assert alive.workers
     service.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
 
-    async def status() -> int:
-        async with connected(service) as client:
-            return (await client.get("/readyz")).status_code
-
-    assert asyncio.run(status()) == 503
+    async with connected(service) as client:
+        assert (await client.get("/readyz")).status_code == 503
 
 
-def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with connected(service) as client:
-            assert (await client.get("/readyz")).status_code == 200
-            assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
-            assert (await client.get("/readyz")).status_code == 503
-            assert (await client.get("/healthz")).status_code == 200
-            refused = await client.post("/v1/jobs", json=JOB)
-            assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
-
-    asyncio.run(all_of_it())
+async def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
+    service = MinimalService()
+    async with connected(service) as client:
+        assert (await client.get("/readyz")).status_code == 200
+        assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
+        assert (await client.get("/readyz")).status_code == 503
+        assert (await client.get("/healthz")).status_code == 200
+        refused = await client.post("/v1/jobs", json=JOB)
+        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
 
 
 def test_a_fault_of_ours_is_logged_under_the_id_and_told_in_no_detail(caplog: pytest.LogCaptureFixture) -> None:
@@ -229,19 +223,16 @@ def test_half_a_websocket_is_answered_or_given_up() -> None:
         assert answer == b"" or answer.startswith(b"HTTP/1.1 4"), upgrade
 
 
-def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
-    async def all_of_it() -> None:
-        limits = replace(SMALL)
-        async with served(MinimalService(), limits) as (host, port):
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-            assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)).startswith(b"HTTP/1.1 200 ")
-            object.__setattr__(limits, "head_s", SHORT_S)  # from here on: the first head may take its time
-            writer.write(b"GET /")
-            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
-            writer.close()
-
-    asyncio.run(all_of_it())
+async def test_a_second_head_that_does_not_arrive_is_given_up_too() -> None:
+    limits = replace(SMALL)
+    async with served(MinimalService(), limits) as (host, port):
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert (await asyncio.wait_for(reader.readuntil(b"ok\n"), WAIT_S)).startswith(b"HTTP/1.1 200 ")
+        object.__setattr__(limits, "head_s", SHORT_S)  # from here on: the first head may take its time
+        writer.write(b"GET /")
+        assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+        writer.close()
 
 
 def test_a_head_beyond_the_limit_ends_the_connection() -> None:
@@ -259,53 +250,47 @@ HALVES = {
 
 
 @pytest.mark.parametrize("sent", HALVES.values(), ids=HALVES)
-def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
-    async def all_of_it() -> None:
-        limits = Limits(connections=20, head_s=10 * WAIT_S, body_s=10 * WAIT_S)
-        async with served(MinimalService(), limits) as (host, port):
-            half_open = []
-            for number in range(300):
-                _, writer = await asyncio.open_connection(host, port)
-                writer.write(sent)
-                half_open.append(writer)
-                if number % 30 == 29:
-                    reader, client = await asyncio.open_connection(host, port)
-                    client.write(HEALTH)
-                    assert (await asyncio.wait_for(reader.readline(), WAIT_S)).startswith(b"HTTP/1.1 200"), number
-                    client.close()
-            for writer in half_open:
-                writer.close()
-
-    asyncio.run(all_of_it())
-
-
-def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
-    async def all_of_it() -> None:
-        service = MinimalService()
-        async with served(service, Limits(connections=2)) as (host, port):
-            body = json.dumps(SLOW_JOB).encode()
-            head = (
-                "POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                f"Content-Length: {len(body)}\r\n\r\n"
-            )
-            waiting = []
-            for _ in range(2):
-                reader, writer = await asyncio.open_connection(host, port)
-                writer.write(head.encode() + body)
-                waiting.append((reader, writer))
-            async with asyncio.timeout(WAIT_S):
-                while service.status().queued + service.status().running < 2:
-                    await asyncio.sleep(0.01)
-            reader, writer = await asyncio.open_connection(host, port)
-            writer.write(HEALTH)
-            with suppress(ConnectionError):
-                assert await asyncio.wait_for(reader.read(), WAIT_S) == b"", "there is no room for it"
+async def test_half_open_connections_lock_nobody_out(sent: bytes) -> None:
+    limits = Limits(connections=20, head_s=10 * WAIT_S, body_s=10 * WAIT_S)
+    async with served(MinimalService(), limits) as (host, port):
+        half_open = []
+        for number in range(300):
+            _, writer = await asyncio.open_connection(host, port)
+            writer.write(sent)
+            half_open.append(writer)
+            if number % 30 == 29:
+                reader, client = await asyncio.open_connection(host, port)
+                client.write(HEALTH)
+                assert (await asyncio.wait_for(reader.readline(), WAIT_S)).startswith(b"HTTP/1.1 200"), number
+                client.close()
+        for writer in half_open:
             writer.close()
-            assert not any(reader.at_eof() for reader, _ in waiting)
-            for _, writer in waiting:
-                writer.close()
 
-    asyncio.run(all_of_it())
+
+async def test_whoever_waits_for_an_answer_keeps_its_connection() -> None:
+    service = MinimalService()
+    async with served(service, Limits(connections=2)) as (host, port):
+        body = json.dumps(SLOW_JOB).encode()
+        head = (
+            "POST /v1/rewards HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        waiting = []
+        for _ in range(2):
+            reader, writer = await asyncio.open_connection(host, port)
+            writer.write(head.encode() + body)
+            waiting.append((reader, writer))
+        async with asyncio.timeout(WAIT_S):
+            while service.status().queued + service.status().running < 2:
+                await asyncio.sleep(0.01)
+        reader, writer = await asyncio.open_connection(host, port)
+        writer.write(HEALTH)
+        with suppress(ConnectionError):
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b"", "there is no room for it"
+        writer.close()
+        assert not any(reader.at_eof() for reader, _ in waiting)
+        for _, writer in waiting:
+            writer.close()
 
 
 def test_there_are_no_more_connections_than_open_files(monkeypatch: pytest.MonkeyPatch) -> None:

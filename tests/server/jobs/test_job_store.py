@@ -60,125 +60,104 @@ def end(number: int, status: str = "finished", result: str = "{}") -> JobEnd:
     return JobEnd(f"job{number}", status, 1.5, 2.0, 1, result)
 
 
-def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        await journal.commit(Batch(tasks=[new_task()]))
-        before = journal.transactions
-        commits = [journal.commit(Batch(jobs=[new_job(number)])) for number in range(1, 301)]
-        await asyncio.gather(*commits)
-        assert journal.transactions - before < 100
-        assert journal.read("SELECT count(*) FROM jobs") == [(300,)]
-        journal.close()
-
-    asyncio.run(main())
+async def test_batches_that_gather_share_a_transaction(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    await journal.commit(Batch(tasks=[new_task()]))
+    before = journal.transactions
+    commits = [journal.commit(Batch(jobs=[new_job(number)])) for number in range(1, 301)]
+    await asyncio.gather(*commits)
+    assert journal.transactions - before < 100
+    assert journal.read("SELECT count(*) FROM jobs") == [(300,)]
+    journal.close()
 
 
-def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        good = journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
-        bad = journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(2), new_job(1)]))
-        also_good = journal.commit(Batch(jobs=[new_job(3)]))
-        await good
-        await also_good
-        with pytest.raises(StoreError):
-            await bad
-        assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job1",), ("job3",)]
-        assert journal.read("SELECT count(*) FROM texts") == [(0,)]
-        await journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(4, completion="t")]))
-        journal.close()
-
-    asyncio.run(main())
+async def test_a_batch_that_cannot_be_written_leaves_nothing_and_fails_no_other(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    good = journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
+    bad = journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(2), new_job(1)]))
+    also_good = journal.commit(Batch(jobs=[new_job(3)]))
+    await good
+    await also_good
+    with pytest.raises(StoreError):
+        await bad
+    assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job1",), ("job3",)]
+    assert journal.read("SELECT count(*) FROM texts") == [(0,)]
+    await journal.commit(Batch(texts=[NewText("t", "x")], jobs=[new_job(4, completion="t")]))
+    journal.close()
 
 
-def test_a_job_ends_once(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        await journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
-        await journal.commit(Batch(ended_jobs=[end(1)], ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
-        await journal.commit(Batch(ended_jobs=[end(1, "cancelled", "[]")]))
-        await journal.commit(Batch(ended_tasks=[TaskEnd(1, "dropped", 3.0)]))
-        assert journal.read("SELECT status, result FROM jobs") == [("finished", "{}")]
-        assert journal.read("SELECT state, evaluation FROM works") == [("done", "{}")]
-        journal.close()
-
-    asyncio.run(main())
+async def test_a_job_ends_once(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    await journal.commit(Batch(tasks=[new_task()], jobs=[new_job(1)]))
+    await journal.commit(Batch(ended_jobs=[end(1)], ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
+    await journal.commit(Batch(ended_jobs=[end(1, "cancelled", "[]")]))
+    await journal.commit(Batch(ended_tasks=[TaskEnd(1, "dropped", 3.0)]))
+    assert journal.read("SELECT status, result FROM jobs") == [("finished", "{}")]
+    assert journal.read("SELECT state, evaluation FROM works") == [("done", "{}")]
+    journal.close()
 
 
-def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        commits = [journal.commit(Batch(tasks=[new_task(number)])) for number in range(1, 50)]
-        journal.close()
-        with pytest.raises(StoreError, match="closed"):
-            await journal.commit(Batch(tasks=[new_task(99)]))
-        await asyncio.gather(*commits)
-
-    asyncio.run(main())
+async def test_what_was_handed_in_is_written_before_the_journal_closes(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    commits = [journal.commit(Batch(tasks=[new_task(number)])) for number in range(1, 50)]
+    journal.close()
+    with pytest.raises(StoreError, match="closed"):
+        await journal.commit(Batch(tasks=[new_task(99)]))
+    await asyncio.gather(*commits)
     with sqlite3.connect(tmp_path / "server.db") as database:
         assert database.execute("SELECT count(*) FROM works").fetchone() == (49,)
         assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
-def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        closing = threading.Thread(target=journal.close)
-        put = journal._waiting.put
+async def test_what_is_handed_in_while_another_thread_closes_the_journal_is_written_or_refused(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    closing = threading.Thread(target=journal.close)
+    put = journal._waiting.put
 
-        class Waiting:
-            """Begins to close the journal between the look whether it is closed and the handing in."""
+    class Waiting:
+        """Begins to close the journal between the look whether it is closed and the handing in."""
 
-            def put(self, item: Any) -> None:
-                if item is not None:
-                    closing.start()
-                    closing.join(0.2)
-                put(item)
+        def put(self, item: Any) -> None:
+            if item is not None:
+                closing.start()
+                closing.join(0.2)
+            put(item)
 
-            def __getattr__(self, name: str) -> Any:
-                return getattr(waiting, name)
+        def __getattr__(self, name: str) -> Any:
+            return getattr(waiting, name)
 
-        waiting, journal._waiting = journal._waiting, Waiting()  # type: ignore[assignment]
-        async with asyncio.timeout(60):
-            await journal.commit(Batch(tasks=[new_task()]))
-        await asyncio.to_thread(closing.join)
-        with pytest.raises(StoreError, match="closed"):
-            await journal.commit(Batch(tasks=[new_task(2)]))
-
-    asyncio.run(main())
+    waiting, journal._waiting = journal._waiting, Waiting()  # type: ignore[assignment]
+    async with asyncio.timeout(60):
+        await journal.commit(Batch(tasks=[new_task()]))
+    await asyncio.to_thread(closing.join)
+    with pytest.raises(StoreError, match="closed"):
+        await journal.commit(Batch(tasks=[new_task(2)]))
 
 
-def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        texts = [NewText("a", "text"), NewText("b", "more")]
-        jobs = [new_job(1, completion="a"), new_job(2, completion="a"), new_job(3, completion="b"), new_job(4)]
-        keys = [NewKey("local", "k1", "job1", "r"), NewKey("local", "k2", "job2", "r")]
-        await journal.commit(Batch(texts=texts, tasks=[new_task()], jobs=jobs, keys=keys))
-        ends = [end(1), end(2), end(3)]
-        await journal.commit(Batch(ended_jobs=ends, ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
-        await journal.commit(Batch(pruned_jobs=[1, 3, 4], pruned_tasks=[1]))
-        assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job2",), ("job4",)]
-        assert journal.read("SELECT key FROM keys") == [("k2",)]
-        assert journal.read("SELECT sha256 FROM texts") == [("a",)]
-        assert journal.read("SELECT id FROM works") == [(1,)]
-        await journal.commit(Batch(texts=[NewText("b", "more")], jobs=[new_job(5, completion="b")]))
-        assert journal.read("SELECT content FROM texts WHERE sha256 = 'b'") == [("more",)]
-        journal.close()
-
-    asyncio.run(main())
+async def test_pruning_takes_a_job_with_its_key_and_its_text_unless_another_job_has_it(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    texts = [NewText("a", "text"), NewText("b", "more")]
+    jobs = [new_job(1, completion="a"), new_job(2, completion="a"), new_job(3, completion="b"), new_job(4)]
+    keys = [NewKey("local", "k1", "job1", "r"), NewKey("local", "k2", "job2", "r")]
+    await journal.commit(Batch(texts=texts, tasks=[new_task()], jobs=jobs, keys=keys))
+    ends = [end(1), end(2), end(3)]
+    await journal.commit(Batch(ended_jobs=ends, ended_tasks=[TaskEnd(1, "done", 2.0, "{}")]))
+    await journal.commit(Batch(pruned_jobs=[1, 3, 4], pruned_tasks=[1]))
+    assert journal.read("SELECT id FROM jobs ORDER BY seq") == [("job2",), ("job4",)]
+    assert journal.read("SELECT key FROM keys") == [("k2",)]
+    assert journal.read("SELECT sha256 FROM texts") == [("a",)]
+    assert journal.read("SELECT id FROM works") == [(1,)]
+    await journal.commit(Batch(texts=[NewText("b", "more")], jobs=[new_job(5, completion="b")]))
+    assert journal.read("SELECT content FROM texts WHERE sha256 = 'b'") == [("more",)]
+    journal.close()
 
 
-def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
-    async def main() -> None:
-        journal = JobStore(tmp_path)
-        text = "'; DROP TABLE jobs; -- \0 \U0001f600 \r\n"
-        await journal.commit(Batch(texts=[NewText("t", text)]))
-        assert journal.read("SELECT content FROM texts") == [(text,)]
-        journal.close()
-
-    asyncio.run(main())
+async def test_texts_are_kept_as_they_are(tmp_path: Path) -> None:
+    journal = JobStore(tmp_path)
+    text = "'; DROP TABLE jobs; -- \0 \U0001f600 \r\n"
+    await journal.commit(Batch(texts=[NewText("t", text)]))
+    assert journal.read("SELECT content FROM texts") == [(text,)]
+    journal.close()
 
 
 def test_the_file_survives_the_process_and_says_whose_it_is(tmp_path: Path) -> None:

@@ -53,53 +53,44 @@ def test_warm_oracles_keep_a_work_waiting_for_a_few_turns_at_most() -> None:
     assert order.index(0) == MAX_PASSED_OVER
 
 
-def test_jobs_that_ended_before_their_deadline_are_forgotten() -> None:
-    async def main() -> None:
-        live = set()
-        deadlines = Deadlines(lambda due: None, live.__contains__)
-        for number in range(50_000):
-            live = {str(number)}
-            deadlines._live = live.__contains__
-            deadlines.add(4e9, str(number))
-        assert len(deadlines._heap) <= 2_000
-        deadlines.stop()
-
-    asyncio.run(main())
+async def test_jobs_that_ended_before_their_deadline_are_forgotten() -> None:
+    live = set()
+    deadlines = Deadlines(lambda due: None, live.__contains__)
+    for number in range(50_000):
+        live = {str(number)}
+        deadlines._live = live.__contains__
+        deadlines.add(4e9, str(number))
+    assert len(deadlines._heap) <= 2_000
+    deadlines.stop()
 
 
-def test_deadlines_ring_in_their_order() -> None:
-    async def main() -> None:
-        rung: list[str] = []
-        deadlines = Deadlines(rung.extend, lambda job: True)
-        now = utc_seconds()
-        for name, after in (("third", 0.06), ("first", 0.02), ("second", 0.04), ("never", 3600.0)):
-            deadlines.add(now + after, name)
-        async with asyncio.timeout(10.0):
-            while len(rung) < 3:
-                await asyncio.sleep(0.01)
-        assert rung == ["first", "second", "third"]
-        deadlines.stop()
-
-    asyncio.run(main())
+async def test_deadlines_ring_in_their_order() -> None:
+    rung: list[str] = []
+    deadlines = Deadlines(rung.extend, lambda job: True)
+    now = utc_seconds()
+    for name, after in (("third", 0.06), ("first", 0.02), ("second", 0.04), ("never", 3600.0)):
+        deadlines.add(now + after, name)
+    async with asyncio.timeout(10.0):
+        while len(rung) < 3:
+            await asyncio.sleep(0.01)
+    assert rung == ["first", "second", "third"]
+    deadlines.stop()
 
 
-def test_a_clock_that_is_set_meanwhile_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def main() -> None:
-        rung: list[str] = []
-        deadlines = Deadlines(rung.extend, lambda job: True)
-        deadlines.add(utc_seconds() + 3600.0, "in an hour")
-        before = utc_seconds()
-        monkeypatch.setattr(time, "time", lambda: 4e9)
-        deadlines.add(utc_seconds() + 0.01, "soon")
-        async with asyncio.timeout(10.0):
-            while not rung:
-                await asyncio.sleep(0.01)
-        assert rung == ["soon"]
-        monkeypatch.setattr(time, "time", lambda: 0.0)
-        assert utc_seconds() >= before
-        deadlines.stop()
-
-    asyncio.run(main())
+async def test_a_clock_that_is_set_meanwhile_moves_no_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    rung: list[str] = []
+    deadlines = Deadlines(rung.extend, lambda job: True)
+    deadlines.add(utc_seconds() + 3600.0, "in an hour")
+    before = utc_seconds()
+    monkeypatch.setattr(time, "time", lambda: 4e9)
+    deadlines.add(utc_seconds() + 0.01, "soon")
+    async with asyncio.timeout(10.0):
+        while not rung:
+            await asyncio.sleep(0.01)
+    assert rung == ["soon"]
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    assert utc_seconds() >= before
+    deadlines.stop()
 
 
 def test_works_that_were_dropped_leave_a_line_though_others_go_before_them() -> None:
@@ -121,20 +112,17 @@ def test_runs_that_have_nothing_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("turns", range(10))
-def test_jobs_that_are_cancelled_at_any_moment_leave_workers_for_the_next(tmp_path: Path, turns: int) -> None:
+async def test_jobs_that_are_cancelled_at_any_moment_leave_workers_for_the_next(tmp_path: Path, turns: int) -> None:
     """A call of the engine may be cancelled before its first step: its worker is free all the same."""
 
-    async def main() -> None:
-        engine = InProcessEngine()
-        engine.gate.clear()
-        async with serving(tmp_path, engine) as service:
-            jobs = await accepted(service, *(request(f"unwanted {index}") for index in range(8)))
-            await until(lambda: len(engine.evaluated) == 2)
-            engine.gate.set()
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await service.cancel([job.id for job in jobs])
-            [after] = await accepted(service, request("after"))
-            assert [job.result.outcome for job in await service.wait([after.id], None, 20.0)] == ["scored"]
-
-    asyncio.run(main())
+    engine = InProcessEngine()
+    engine.gate.clear()
+    async with serving(tmp_path, engine) as service:
+        jobs = await accepted(service, *(request(f"unwanted {index}") for index in range(8)))
+        await until(lambda: len(engine.evaluated) == 2)
+        engine.gate.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        await service.cancel([job.id for job in jobs])
+        [after] = await accepted(service, request("after"))
+        assert [job.result.outcome for job in await service.wait([after.id], None, 20.0)] == ["scored"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from pathlib import Path
 
@@ -50,39 +49,36 @@ def children(parent: int) -> list[int]:
     return child_pids
 
 
-def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path: Path) -> None:
+async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp_path: Path) -> None:
     suite = tmp_path / "mine"
     suite.mkdir()
     (suite / "suite.toml").write_text(MANIFEST)
     (suite / "axpy.py").write_text(REFERENCE)
 
-    async def main() -> None:
-        before = set(children(os.getpid()))
-        engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
-        service = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
-        await service.start()
-        try:
-            right, wrong, broken = await ended(
-                service,
-                job_request(profile=True),
-                job_request(KERNEL.replace("2.0f", "2.5f")),
-                job_request(KERNEL.replace("const float* y", "const flot* y")),
-            )
-            assert (right.result.verdict, right.result.origin) == ("OK", "modelled")
-            assert service.stored(right.id).profile is not None
-            assert service.stored(right.id).evaluation.key == right.result.evaluation
-            assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
-            assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
+    before = set(children(os.getpid()))
+    engine = LocalEngine("emulated:h100", slots=1, compilers=1, cache=tmp_path / "builds")
+    service = JobService(engine, Catalogue([str(suite)]), tmp_path / "results")
+    await service.start()
+    try:
+        right, wrong, broken = await ended(
+            service,
+            job_request(profile=True),
+            job_request(KERNEL.replace("2.0f", "2.5f")),
+            job_request(KERNEL.replace("const float* y", "const flot* y")),
+        )
+        assert (right.result.verdict, right.result.origin) == ("OK", "modelled")
+        assert service.stored(right.id).profile is not None
+        assert service.stored(right.id).evaluation.key == right.result.evaluation
+        assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
+        assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
 
-            [endless] = await service.submit([job_request(ENDLESS)], CALLER)
-            await until(lambda: engine.slots()[0].state == "busy", 240.0)
-            assert await service.cancel([endless.id]) == [endless.id]
-            assert service.job(endless.id).status is JobStatus.CANCELLED
+        [endless] = await service.submit([job_request(ENDLESS)], CALLER)
+        await until(lambda: engine.slots()[0].state == "busy", 240.0)
+        assert await service.cancel([endless.id]) == [endless.id]
+        assert service.job(endless.id).status is JobStatus.CANCELLED
 
-            [after] = await ended(service, job_request(KERNEL + "// after\n"))
-            assert after.result.verdict == "OK"
-        finally:
-            await service.close()
-        assert set(children(os.getpid())) <= before
-
-    asyncio.run(main())
+        [after] = await ended(service, job_request(KERNEL + "// after\n"))
+        assert after.result.verdict == "OK"
+    finally:
+        await service.close()
+    assert set(children(os.getpid())) <= before

@@ -85,31 +85,28 @@ async def serving(folder: Path, policy: str = DEFAULT_POLICY, **options: Any) ->
         await service.close()
 
 
-def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path) -> None:
-    async def main() -> None:
-        turns = [completion("WRONG"), completion("4194304"), completion("2097152")]
-        async with serving(tmp_path) as server:
-            uncut = await server.open(turns=3)
-            through = [(await server.turn(uncut["id"], text, number)).json() for number, text in enumerate(turns, 1)]
-            cut = await server.open(turns=3)
-            await server.turn(cut["id"], turns[0], 1)
-        async with serving(tmp_path) as server:
-            rest = [(await server.turn(cut["id"], text, number)).json() for number, text in enumerate(turns[1:], 2)]
-            session = (await server.client.get(f"/v1/sessions/{cut['id']}")).json()
-        assert [turn["observation"] for turn in rest] == [turn["observation"] for turn in through[1:]]
-        assert [turn["result"]["verdict"] for turn in through] == ["WRONG", "OK", "OK"]
-        assert [turn["best"] for turn in through] == [False, True, True]
-        assert "it was WRONG" in through[0]["observation"]
-        assert through[2]["observation"] == ""
-        assert (session["done"], session["policy"], len(session["turns"])) == (True, "kernelforge/1", 3)
-        assert [turn["completion"] for turn in session["turns"]] == turns
-        # R_t = S_t + 0.4 R_{t+1}
-        assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
-
-    asyncio.run(main())
+async def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path: Path) -> None:
+    turns = [completion("WRONG"), completion("4194304"), completion("2097152")]
+    async with serving(tmp_path) as server:
+        uncut = await server.open(turns=3)
+        through = [(await server.turn(uncut["id"], text, number)).json() for number, text in enumerate(turns, 1)]
+        cut = await server.open(turns=3)
+        await server.turn(cut["id"], turns[0], 1)
+    async with serving(tmp_path) as server:
+        rest = [(await server.turn(cut["id"], text, number)).json() for number, text in enumerate(turns[1:], 2)]
+        session = (await server.client.get(f"/v1/sessions/{cut['id']}")).json()
+    assert [turn["observation"] for turn in rest] == [turn["observation"] for turn in through[1:]]
+    assert [turn["result"]["verdict"] for turn in through] == ["WRONG", "OK", "OK"]
+    assert [turn["best"] for turn in through] == [False, True, True]
+    assert "it was WRONG" in through[0]["observation"]
+    assert through[2]["observation"] == ""
+    assert (session["done"], session["policy"], len(session["turns"])) == (True, "kernelforge/1", 3)
+    assert [turn["completion"] for turn in session["turns"]] == turns
+    # R_t = S_t + 0.4 R_{t+1}
+    assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
 
 
-def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
+async def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluation.stages.compile_stage.HIDDEN_FAILURES", 1)
@@ -125,196 +122,163 @@ def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
 
     monkeypatch.setattr(TellingEngine, "evaluate", at_hidden)
 
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open(turns=3))["id"]
-            turns = [(await server.turn(session, completion(text))).json() for text in ("1", "2")]
-            assert [turn["result"]["verdict"] for turn in turns] == ["CRASH", "WRONG"]
-            assert "not even how it fails" in turns[1]["result"]["feedback"]
-            assert "not even how it fails" in turns[1]["observation"]
-            metrics = (await server.client.get("/metrics")).text
-            assert 'kernelforge_gateway_events_total{event="failed_at_hidden"} 2.0' in metrics
-
-    asyncio.run(main())
+    async with serving(tmp_path) as server:
+        session = (await server.open(turns=3))["id"]
+        turns = [(await server.turn(session, completion(text))).json() for text in ("1", "2")]
+        assert [turn["result"]["verdict"] for turn in turns] == ["CRASH", "WRONG"]
+        assert "not even how it fails" in turns[1]["result"]["feedback"]
+        assert "not even how it fails" in turns[1]["observation"]
+        metrics = (await server.client.get("/metrics")).text
+        assert 'kernelforge_gateway_events_total{event="failed_at_hidden"} 2.0' in metrics
 
 
-def test_a_numbered_turn_can_be_sent_again(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open())["id"]
-            first = await server.turn(session, completion("1"), 1)
-            repeated = await server.turn(session, completion("1"), 1)
-            assert repeated.json() == first.json()
-            assert len(server.engine.evaluated) == 1
-            for text, number, code in ((completion("2"), 1, "turn_differs"), (completion("2"), 3, "turn_out_of_order")):
-                answer = await server.turn(session, text, number)
-                assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
-
-    asyncio.run(main())
+async def test_a_numbered_turn_can_be_sent_again(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open())["id"]
+        first = await server.turn(session, completion("1"), 1)
+        repeated = await server.turn(session, completion("1"), 1)
+        assert repeated.json() == first.json()
+        assert len(server.engine.evaluated) == 1
+        for text, number, code in ((completion("2"), 1, "turn_differs"), (completion("2"), 3, "turn_out_of_order")):
+            answer = await server.turn(session, text, number)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, code)
 
 
-def test_two_turns_at_once_are_refused_and_the_same_one_is_joined(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open())["id"]
-            server.engine.gate.clear()
-            first = asyncio.create_task(server.turn(session, completion("1"), 1))
-            while not server.engine.evaluated:
-                await asyncio.sleep(0.001)
-            joining = asyncio.create_task(server.turn(session, completion("1"), 1))
-            for text, number in ((completion("2"), 1), (completion("1"), None), (completion("2"), 2)):
-                answer = await server.turn(session, text, number)
-                assert (answer.status_code, answer.json()["error"]["code"]) == (409, "turn_running")
-            server.engine.gate.set()
-            assert (await joining).json() == (await first).json()
-            assert len(server.engine.evaluated) == 1
-
-    asyncio.run(main())
+async def test_two_turns_at_once_are_refused_and_the_same_one_is_joined(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open())["id"]
+        server.engine.gate.clear()
+        first = asyncio.create_task(server.turn(session, completion("1"), 1))
+        while not server.engine.evaluated:
+            await asyncio.sleep(0.001)
+        joining = asyncio.create_task(server.turn(session, completion("1"), 1))
+        for text, number in ((completion("2"), 1), (completion("1"), None), (completion("2"), 2)):
+            answer = await server.turn(session, text, number)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "turn_running")
+        server.engine.gate.set()
+        assert (await joining).json() == (await first).json()
+        assert len(server.engine.evaluated) == 1
 
 
-def test_trouble_of_ours_is_not_a_turn_and_the_turn_may_be_repeated(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open())["id"]
-            broken = await server.turn(session, completion("TROUBLE"), 1)
-            assert (broken.status_code, broken.json()["error"]["code"]) == (503, "infra_error")
-            server.engine.gate.clear()
-            late = await server.turn(session, completion("late"), 1, deadline_s=0.05)
-            assert late.status_code == 504, late.text
-            server.engine.gate.set()
-            state = (await server.client.get(f"/v1/sessions/{session}")).json()
-            assert (state["turns"], state["done"]) == ([], False)
-            assert (await server.turn(session, completion("late"), 1)).json()["number"] == 1
-
-    asyncio.run(main())
+async def test_trouble_of_ours_is_not_a_turn_and_the_turn_may_be_repeated(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open())["id"]
+        broken = await server.turn(session, completion("TROUBLE"), 1)
+        assert (broken.status_code, broken.json()["error"]["code"]) == (503, "infra_error")
+        server.engine.gate.clear()
+        late = await server.turn(session, completion("late"), 1, deadline_s=0.05)
+        assert late.status_code == 504, late.text
+        server.engine.gate.set()
+        state = (await server.client.get(f"/v1/sessions/{session}")).json()
+        assert (state["turns"], state["done"]) == ([], False)
+        assert (await server.turn(session, completion("late"), 1)).json()["number"] == 1
 
 
-def test_deleting_a_session_frees_what_its_turn_holds(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open())["id"]
-            hanging = asyncio.create_task(server.turn(session, completion("HANG"), 1))
-            while not server.engine.evaluated:
-                await asyncio.sleep(0.001)
-            assert (await server.client.delete(f"/v1/sessions/{session}")).status_code == 204
-            assert (await hanging).status_code >= 400
-            while not server.engine.freed:
-                await asyncio.sleep(0.001)
-            assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
-
-    asyncio.run(main())
+async def test_deleting_a_session_frees_what_its_turn_holds(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open())["id"]
+        hanging = asyncio.create_task(server.turn(session, completion("HANG"), 1))
+        while not server.engine.evaluated:
+            await asyncio.sleep(0.001)
+        assert (await server.client.delete(f"/v1/sessions/{session}")).status_code == 204
+        assert (await hanging).status_code >= 400
+        while not server.engine.freed:
+            await asyncio.sleep(0.001)
+        assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
 
 
-def test_a_turn_that_begins_while_its_session_is_deleted_ends_with_it(
+async def test_a_turn_that_begins_while_its_session_is_deleted_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session, loop, store = (await server.open())["id"], asyncio.get_running_loop(), server.sessions._store
-            delete, late = store.delete, []
+    async with serving(tmp_path) as server:
+        session, loop, store = (await server.open())["id"], asyncio.get_running_loop(), server.sessions._store
+        delete, late = store.delete, []
 
-            async def begin() -> None:
-                late.append(asyncio.create_task(server.turn(session, completion("HANG"), 1)))
-                while not server.engine.evaluated:
-                    await asyncio.sleep(0.001)
-
-            def delete_slowly(name: str) -> None:
-                asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
-                delete(name)
-
-            monkeypatch.setattr(store, "delete", delete_slowly)
-            assert (await server.client.delete(f"/v1/sessions/{session}")).status_code == 204
-            answer = await asyncio.wait_for(late[0], 60)
-            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "turn_ended")
-            while not server.engine.freed:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(main())
-
-
-def test_a_session_ends_and_takes_no_more_turns(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open(turns=1))["id"]
-            assert (await server.turn(session, "no code at all")).json()["result"]["stage"] == "parse"
-            answer = await server.turn(session, completion("1"))
-            assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_done")
-
-    asyncio.run(main())
-
-
-def test_a_session_is_its_owners(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = (await server.open())["id"]
-            sessions = server.sessions
-            with pytest.raises(Exception, match="there is no session"):
-                await sessions.get(session, Caller("other", frozenset({"submit", "read"})))
-            assert (await sessions.get(session, Caller("boss", frozenset({"admin"})))).id == session
-
-    asyncio.run(main())
-
-
-def test_sessions_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, limit=2, idle_s=3600.0) as server:
-            session = (await server.open(turns=32))["id"]
-            await server.open()
-            third = await server.client.post("/v1/sessions", json={"task": "core/softmax"})
-            assert (third.status_code, "Retry-After" in third.headers) == (429, True)
-            text = "x" * (2 << 20)
-            statuses = [(await server.turn(session, f"{number}{text[1:]}")).status_code for number in range(3)]
-            assert (statuses, 4 * len(text)) == ([200] * 3, MAX_SESSION_CHARS)
-        async with serving(tmp_path, idle_s=0.0) as server:
-            assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
-
-    asyncio.run(main())
-
-
-def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, limit=3) as server:
-            fresh, done, fresher = [(await server.open(turns=turns))["id"] for turns in (4, 1, 4)]
-            await server.turn(done, completion("1"))
-            assert await existing(server, fresh, done, fresher) == [True, True, True]
-            newest = (await server.open())["id"]
-            assert await existing(server, fresh, done, fresher, newest) == [True, False, True, True]
-        async with serving(tmp_path, limit=3, spared_s=0.0) as server:
-            server.engine.gate.clear()
-            running = asyncio.create_task(server.turn(fresh, completion("2"), 1))
+        async def begin() -> None:
+            late.append(asyncio.create_task(server.turn(session, completion("HANG"), 1)))
             while not server.engine.evaluated:
                 await asyncio.sleep(0.001)
-            await server.open()
-            assert await existing(server, fresh, fresher, newest) == [True, False, True]
-            server.engine.gate.set()
-            assert (await running).status_code == 200
-            await server.open()
-            assert await existing(server, fresh, newest) == [True, False]
 
+        def delete_slowly(name: str) -> None:
+            asyncio.run_coroutine_threadsafe(begin(), loop).result(60)
+            delete(name)
+
+        monkeypatch.setattr(store, "delete", delete_slowly)
+        assert (await server.client.delete(f"/v1/sessions/{session}")).status_code == 204
+        answer = await asyncio.wait_for(late[0], 60)
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "turn_ended")
+        while not server.engine.freed:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_session_ends_and_takes_no_more_turns(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open(turns=1))["id"]
+        assert (await server.turn(session, "no code at all")).json()["result"]["stage"] == "parse"
+        answer = await server.turn(session, completion("1"))
+        assert (answer.status_code, answer.json()["error"]["code"]) == (409, "session_done")
+
+
+async def test_a_session_is_its_owners(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open())["id"]
+        sessions = server.sessions
+        with pytest.raises(Exception, match="there is no session"):
+            await sessions.get(session, Caller("other", frozenset({"submit", "read"})))
+        assert (await sessions.get(session, Caller("boss", frozenset({"admin"})))).id == session
+
+
+async def test_sessions_are_bounded_in_number_size_and_time(tmp_path: Path) -> None:
+    async with serving(tmp_path, limit=2, idle_s=3600.0) as server:
+        session = (await server.open(turns=32))["id"]
+        await server.open()
+        third = await server.client.post("/v1/sessions", json={"task": "core/softmax"})
+        assert (third.status_code, "Retry-After" in third.headers) == (429, True)
+        text = "x" * (2 << 20)
+        statuses = [(await server.turn(session, f"{number}{text[1:]}")).status_code for number in range(3)]
+        assert (statuses, 4 * len(text)) == ([200] * 3, MAX_SESSION_CHARS)
+    async with serving(tmp_path, idle_s=0.0) as server:
+        assert (await server.client.get(f"/v1/sessions/{session}")).status_code == 404
+
+
+async def test_a_session_at_the_limit_takes_the_place_of_the_one_that_is_missed_least(tmp_path: Path) -> None:
     async def existing(server: Server, *names: str) -> list[bool]:
         return [(await server.client.get(f"/v1/sessions/{name}")).status_code == 200 for name in names]
 
-    asyncio.run(main())
+    async with serving(tmp_path, limit=3) as server:
+        fresh, done, fresher = [(await server.open(turns=turns))["id"] for turns in (4, 1, 4)]
+        await server.turn(done, completion("1"))
+        assert await existing(server, fresh, done, fresher) == [True, True, True]
+        newest = (await server.open())["id"]
+        assert await existing(server, fresh, done, fresher, newest) == [True, False, True, True]
+    async with serving(tmp_path, limit=3, spared_s=0.0) as server:
+        server.engine.gate.clear()
+        running = asyncio.create_task(server.turn(fresh, completion("2"), 1))
+        while not server.engine.evaluated:
+            await asyncio.sleep(0.001)
+        await server.open()
+        assert await existing(server, fresh, fresher, newest) == [True, False, True]
+        server.engine.gate.set()
+        assert (await running).status_code == 200
+        await server.open()
+        assert await existing(server, fresh, newest) == [True, False]
 
 
-def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_path: Path) -> None:
+async def test_sessions_that_are_too_large_together_make_room_for_the_newest_turn(tmp_path: Path) -> None:
     """Otherwise they would fill the file that they share with jobs, whose answers would go for them."""
     text = "I thought.\n" * 20_000 + completion("1")  # is kept once; the prompt that follows has the candidate alone
 
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            old, newer = (await server.open())["id"], (await server.open())["id"]
-            assert (await server.turn(old, text)).status_code == 200
-        async with serving(tmp_path, most_chars=int(1.5 * len(text))) as server:
-            assert (await server.turn(newer, text)).status_code == 200
-            assert (await server.client.get(f"/v1/sessions/{old}")).status_code == 404
-            assert len((await server.client.get(f"/v1/sessions/{newer}")).json()["turns"]) == 1
-            assert (await server.turn(newer, text)).status_code == 200  # a session is never in its own way
-            assert (await server.client.delete(f"/v1/sessions/{newer}")).status_code == 204
-            other = (await server.open())["id"]
-            assert (await server.turn(other, text)).status_code == 200
-
-    asyncio.run(main())
+    async with serving(tmp_path) as server:
+        old, newer = (await server.open())["id"], (await server.open())["id"]
+        assert (await server.turn(old, text)).status_code == 200
+    async with serving(tmp_path, most_chars=int(1.5 * len(text))) as server:
+        assert (await server.turn(newer, text)).status_code == 200
+        assert (await server.client.get(f"/v1/sessions/{old}")).status_code == 404
+        assert len((await server.client.get(f"/v1/sessions/{newer}")).json()["turns"]) == 1
+        assert (await server.turn(newer, text)).status_code == 200  # a session is never in its own way
+        assert (await server.client.delete(f"/v1/sessions/{newer}")).status_code == 204
+        other = (await server.open())["id"]
+        assert (await server.turn(other, text)).status_code == 200
 
 
 class LooksBack(RewardPolicy):
@@ -330,65 +294,56 @@ class LooksBack(RewardPolicy):
         return self.reward(value)
 
 
-def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_policy_is_shown_the_turns_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.rewards.policies.POLICIES", {**POLICIES, LooksBack.name: LooksBack()})
 
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            session = await server.open(policy=LooksBack.name)
-            length = len(parse_reply(completion("1")).source) / 1000
-            rewards = [(await server.turn(session["id"], completion("1"), n)).json()["result"] for n in (1, 2)]
-            assert [step["reward"] for step in rewards] == pytest.approx([length, 1 + length])
-            assert [step["cached"] for step in rewards] == [False, True]
-            unscored = await server.turn(session["id"], completion("1"), 3)
-            assert (unscored.status_code, unscored.json()["error"]["code"]) == (503, "infra_error")
-            assert len((await server.client.get(f"/v1/sessions/{session['id']}")).json()["turns"]) == 2
-
-    asyncio.run(main())
+    async with serving(tmp_path) as server:
+        session = await server.open(policy=LooksBack.name)
+        length = len(parse_reply(completion("1")).source) / 1000
+        rewards = [(await server.turn(session["id"], completion("1"), n)).json()["result"] for n in (1, 2)]
+        assert [step["reward"] for step in rewards] == pytest.approx([length, 1 + length])
+        assert [step["cached"] for step in rewards] == [False, True]
+        unscored = await server.turn(session["id"], completion("1"), 3)
+        assert (unscored.status_code, unscored.json()["error"]["code"]) == (503, "infra_error")
+        assert len((await server.client.get(f"/v1/sessions/{session['id']}")).json()["turns"]) == 2
 
 
-def test_a_session_keeps_the_policy_that_it_began_with(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path, policy="kevin/1") as server:
-            session = await server.open()
-            assert session["policy"] == "kevin/1"
-        async with serving(tmp_path, policy="cuda-agent/1") as server:
-            turn = await server.turn(session["id"], completion("1"))
-            assert (turn.json()["result"]["policy"], (await server.open())["policy"]) == ("kevin/1", "cuda-agent/1")
-
-    asyncio.run(main())
+async def test_a_session_keeps_the_policy_that_it_began_with(tmp_path: Path) -> None:
+    async with serving(tmp_path, policy="kevin/1") as server:
+        session = await server.open()
+        assert session["policy"] == "kevin/1"
+    async with serving(tmp_path, policy="cuda-agent/1") as server:
+        turn = await server.turn(session["id"], completion("1"))
+        assert (turn.json()["result"]["policy"], (await server.open())["policy"]) == ("kevin/1", "cuda-agent/1")
 
 
-def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(tmp_path) as server:
-            for body in (
-                {},
-                {"task": "core/none"},
-                {"task": "core/gelu"},  # has no facts for a prompt
-                {"task": "core/softmax", "turns": 33},
-                {"task": "core/softmax", "policy": "none/1"},
-                {"task": "core/softmax", "discount": 1.5},
-                {"task": "core/softmax", "trns": 3},
-            ):
-                assert (await server.client.post("/v1/sessions", json=body)).status_code == 422, body
-            session = (await server.open())["id"]
-            for body in (
-                {},
-                {"completion": 1},
-                {"completion": "x", "number": 0},
-                {"completion": "x", "deadline_s": -1},
-            ):
-                answer = await server.client.post(f"/v1/sessions/{session}/turns", json=body)
-                assert answer.status_code == 422, body
-            raw = json.dumps({"completion": "\ud800"}).encode()
-            path, kind = f"/v1/sessions/{session}/turns", {"Content-Type": "application/json"}
-            assert (await server.client.post(path, content=raw, headers=kind)).status_code == 400
-            for answer in (
-                await server.turn("none", "x"),
-                await server.client.get("/v1/sessions/none"),
-                await server.client.delete("/v1/sessions/none"),
-            ):
-                assert answer.status_code == 404
-
-    asyncio.run(main())
+async def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        for body in (
+            {},
+            {"task": "core/none"},
+            {"task": "core/gelu"},  # has no facts for a prompt
+            {"task": "core/softmax", "turns": 33},
+            {"task": "core/softmax", "policy": "none/1"},
+            {"task": "core/softmax", "discount": 1.5},
+            {"task": "core/softmax", "trns": 3},
+        ):
+            assert (await server.client.post("/v1/sessions", json=body)).status_code == 422, body
+        session = (await server.open())["id"]
+        for body in (
+            {},
+            {"completion": 1},
+            {"completion": "x", "number": 0},
+            {"completion": "x", "deadline_s": -1},
+        ):
+            answer = await server.client.post(f"/v1/sessions/{session}/turns", json=body)
+            assert answer.status_code == 422, body
+        raw = json.dumps({"completion": "\ud800"}).encode()
+        path, kind = f"/v1/sessions/{session}/turns", {"Content-Type": "application/json"}
+        assert (await server.client.post(path, content=raw, headers=kind)).status_code == 400
+        for answer in (
+            await server.turn("none", "x"),
+            await server.client.get("/v1/sessions/none"),
+            await server.client.delete("/v1/sessions/none"),
+        ):
+            assert answer.status_code == 404
