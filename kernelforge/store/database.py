@@ -11,14 +11,13 @@ import contextlib
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import sqlite_utils
 
 from kernelforge.errors import StoreError
-from kernelforge.utils.file_locks import holders
 
 OPEN_TIMEOUT_S = 10.0
 """Wait for another program's lock when the file is opened; short, so that a mistake shows soon."""
@@ -203,7 +202,7 @@ class Database:
         code = extended & 0xFF
         where = f"cannot {action} {self.path}"
         if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
-            who = holders([self.path, self._sibling("-wal"), self._sibling("-shm")])
+            who = _holders([self.path, self._sibling("-wal"), self._sibling("-shm")])
             by = f" by {', '.join(who)}" if who else " by another process"
             return f"{where}: the results database is locked{by}; wait for it, stop it, or use another --results folder"
         if code in _FULL or extended in _FULL:
@@ -248,6 +247,34 @@ def as_text(value: object) -> str:
     return value
 
 
+def _holders(paths: Sequence[Path]) -> list[str]:
+    """Other processes with a lock on one of the files, as ``process 4711 (python)``; empty if unknown."""
+    inodes = set()
+    for path in paths:
+        with contextlib.suppress(OSError):
+            inodes.add(path.stat().st_ino)
+    try:
+        table = Path("/proc/locks").read_text()
+    except OSError:
+        return []
+    names = []
+    for line in table.splitlines():
+        fields = line.split()
+        if len(fields) < 6 or "->" in fields or not fields[4].isdigit():
+            continue
+        pid, inode = int(fields[4]), fields[5].rsplit(":", 1)[-1]
+        if pid > 0 and pid != os.getpid() and inode.isdigit() and int(inode) in inodes:
+            names.append(_describe_process(pid))
+    return list(dict.fromkeys(names))
+
+
+def _describe_process(pid: int) -> str:
+    try:
+        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+    except OSError:
+        return f"process {pid}"
+
+
 def _statements(script: str) -> Iterator[str]:
     pending = ""
     for line in script.splitlines(keepends=True):
@@ -256,112 +283,6 @@ def _statements(script: str) -> Iterator[str]:
             yield pending
             pending = ""
 
-
-_TABLES = """
-CREATE TABLE blobs (
-  sha256 TEXT PRIMARY KEY,
-  bytes INTEGER NOT NULL,
-  content TEXT NOT NULL
-);
-
-CREATE TABLE runs (
-  id TEXT PRIMARY KEY,
-  state TEXT NOT NULL CHECK (state IN ('running', 'stopped', 'finished')),
-  started TEXT NOT NULL,
-  ended TEXT,
-  kernelforge TEXT NOT NULL,
-  suite TEXT NOT NULL,
-  suite_digest TEXT NOT NULL,
-  device TEXT NOT NULL,
-  strategy TEXT NOT NULL,
-  coder TEXT NOT NULL,
-  judge TEXT NOT NULL,
-  config TEXT NOT NULL CHECK (json_valid(config))
-);
-
-CREATE TABLE tasks (
-  run TEXT NOT NULL REFERENCES runs(id),
-  name TEXT NOT NULL,
-  suite TEXT NOT NULL,
-  title TEXT NOT NULL,
-  level INTEGER NOT NULL,
-  digest TEXT NOT NULL,
-  record TEXT NOT NULL CHECK (json_valid(record)),
-  facts TEXT CHECK (facts IS NULL OR json_valid(facts)),
-  graph TEXT CHECK (graph IS NULL OR json_valid(graph)),
-  search TEXT CHECK (search IS NULL OR json_valid(search)),
-  tested INTEGER NOT NULL DEFAULT 0 CHECK (tested IN (0, 1)),
-  finished TEXT,
-  PRIMARY KEY (run, name)
-);
-
-CREATE TABLE attempts (
-  id TEXT PRIMARY KEY,
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  number INTEGER NOT NULL,
-  operator TEXT NOT NULL,
-  parent TEXT REFERENCES attempts(id),
-  candidate TEXT,
-  evaluation_key TEXT NOT NULL,
-  source TEXT REFERENCES blobs(sha256),
-  plan TEXT REFERENCES blobs(sha256),
-  verdict TEXT NOT NULL,
-  accepted INTEGER NOT NULL CHECK (accepted IN (0, 1)),
-  started TEXT NOT NULL,
-  seconds REAL NOT NULL,
-  record TEXT NOT NULL CHECK (json_valid(record)),
-  UNIQUE (run, task, number),
-  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
-);
-CREATE INDEX attempts_evaluation ON attempts(evaluation_key);
-
-CREATE TABLE task_messages (
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  agent TEXT NOT NULL,
-  role TEXT NOT NULL,
-  provider TEXT NOT NULL,
-  content TEXT NOT NULL REFERENCES blobs(sha256),
-  usage TEXT CHECK (usage IS NULL OR json_valid(usage)),
-  PRIMARY KEY (run, task, position),
-  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
-);
-
-CREATE TABLE drafts (
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  step INTEGER NOT NULL,
-  proposal TEXT NOT NULL CHECK (json_valid(proposal)),
-  content TEXT NOT NULL,
-  PRIMARY KEY (run, task, step),
-  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
-);
-
-CREATE TABLE lessons (
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  position INTEGER NOT NULL,
-  family TEXT NOT NULL,
-  text TEXT NOT NULL,
-  provider TEXT NOT NULL,
-  gain REAL,
-  written TEXT NOT NULL,
-  PRIMARY KEY (run, task, position),
-  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
-);
-CREATE INDEX lessons_family ON lessons(family);
-
-CREATE TABLE generators (
-  run TEXT NOT NULL,
-  task TEXT NOT NULL,
-  name TEXT NOT NULL,
-  record TEXT NOT NULL CHECK (json_valid(record)),
-  PRIMARY KEY (run, task, name),
-  FOREIGN KEY (run, task) REFERENCES tasks(run, name)
-);
-"""
 
 _FIELDS_OF_PARTS = {
     "fingerprint": (
@@ -401,8 +322,6 @@ def _columns(json: str, fields: str, prefix: str = "$") -> str:
     )
 
 
-_METRIC = _columns("m.value", "name value unit origin")
-
 _VIEWS = [
     *(
         f"CREATE VIEW {name} AS SELECT id AS attempt, {_columns('record', fields, f'$.{path}')} "
@@ -414,29 +333,10 @@ _VIEWS = [
         f"FROM attempts a, json_each(a.record, '$.{path}') e;\n"
         for name, (path, fields) in _LISTS.items()
     ),
-    f"""
-CREATE VIEW metrics AS
-  SELECT a.id AS attempt, -1 AS kernel, m.key AS position, {_METRIC}
-  FROM attempts a, json_each(a.record, '$.profile.metrics') m
-  UNION ALL SELECT a.id, k.key, m.key, {_METRIC}
-  FROM attempts a, json_each(a.record, '$.profile.kernels') k, json_each(k.value, '$.metrics') m;
-
-CREATE VIEW timings AS
-  SELECT a.id AS attempt, t.key AS stage, t.value AS seconds
-  FROM attempts a, json_each(a.record, '$.evaluation.seconds') t;
-
-CREATE VIEW message_texts AS
-  SELECT m.attempt, m.position, m.agent, m.role, m.provider, b.content
-  FROM messages m JOIN blobs b ON b.sha256 = m.content;
-
-CREATE VIEW attempt_sources AS
-  SELECT a.id, a.run, a.task, a.number, a.verdict, a.accepted, s.content AS source, p.content AS plan
-  FROM attempts a LEFT JOIN blobs s ON s.sha256 = a.source LEFT JOIN blobs p ON p.sha256 = a.plan;
-""",
 ]
 
 RESULTS = Schema(
     application_id=0x4B464F47,  # "KFOG"
-    script=_TABLES + "".join(_VIEWS),
+    script=Path(__file__).with_name("results.sql").read_text(encoding="utf-8") + "".join(_VIEWS),
     synchronous="FULL",  # an attempt that was reported must outlive a power cut
 )

@@ -14,7 +14,7 @@ from typing import Any
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
 from kernelforge.store.database import RESULTS, Database, as_text, readable
-from kernelforge.store.live_status import remove_status
+from kernelforge.store.live_runs import is_locked, remove_status, run_lock
 from kernelforge.store.task_store import (
     Blobs,
     Row,
@@ -28,7 +28,6 @@ from kernelforge.store.task_store import (
     parse_attempt,
     unique,
 )
-from kernelforge.utils import file_locks
 
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
@@ -144,7 +143,7 @@ class Store(TaskState):
 
     def is_live(self, run_id: str) -> bool:
         """Whether a process works on the run; a run in state ``running`` that is not live was interrupted."""
-        return file_locks.is_locked(file_locks.lock_path(self.path.parent, run_id))
+        return is_locked(self.path.parent, run_id)
 
     def refresh(self, run: Run) -> tuple[Run, bool]:
         """Re-read a run, and report whether a process holds its lock.
@@ -163,7 +162,7 @@ class Store(TaskState):
             StoreError: on entering, when a live process holds the lock.
         """
         folder = self.path.parent
-        with file_locks.run_lock(file_locks.lock_path(folder, run_id), run_id):
+        with run_lock(folder, run_id):
             remove_status(folder, run_id)  # a status left by a killed process is out of date
             yield
 

@@ -18,7 +18,7 @@ from kernelforge.report.views import View
 from kernelforge.report.views.progress import ProgressView, journalled_progress
 from kernelforge.report.views.run_records import RUN_METRICS, RunRecords
 from kernelforge.store import Store
-from kernelforge.store.live_status import read_status
+from kernelforge.store.live_runs import read_status
 from kernelforge.store.task_store import TaskKey
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -191,7 +191,7 @@ def test_json_lines_give_each_event_and_what_it_changed(capsys: pytest.CaptureFi
 
 @pytest.mark.parametrize("display", ["plain", "json", "none", "full"])
 def test_whatever_is_shown_others_can_read_how_the_run_stands(display: str, tmp_path: Path) -> None:
-    from kernelforge.store.live_status import read_status
+    from kernelforge.store.live_runs import read_status
 
     out = console(terminal=True)
     with Store.open(tmp_path / "kernelforge.db") as store, store.lock_run("r1"):

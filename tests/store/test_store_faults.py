@@ -26,7 +26,7 @@ from kernelforge.errors import StoreError
 from kernelforge.records import Attempt, Verdict
 from kernelforge.store import Store
 from kernelforge.store.database import SCHEMA_VERSION
-from kernelforge.store.live_status import read_status, write_status
+from kernelforge.store.live_runs import read_status, write_status
 from tests.support.recorded_run import fill, golden_attempts, make_attempt, make_facts, make_run, make_task
 
 

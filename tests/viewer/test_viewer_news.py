@@ -16,7 +16,7 @@ from kernelforge.report.views.progress import ProgressView, RunProgress
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.run.events import Event
 from kernelforge.store import Store
-from kernelforge.store.live_status import remove_status, write_status
+from kernelforge.store.live_runs import remove_status, write_status
 from kernelforge.viewer.app import live_context
 from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.run_cache import RunCache

@@ -32,7 +32,7 @@ from kernelforge.report.views.progress import (
     worker_label,
 )
 from kernelforge.report.views.run_records import step_name
-from kernelforge.store.live_status import remove_status, write_status
+from kernelforge.store.live_runs import remove_status, write_status
 
 if TYPE_CHECKING:
     from kernelforge.records import RunConfig

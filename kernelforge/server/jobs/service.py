@@ -36,8 +36,8 @@ from kernelforge.server.jobs.state import (
     restore,
 )
 from kernelforge.server.jobs.submission import Submission, not_stored, unknown_job
+from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
-from kernelforge.utils.file_locks import lock_path, run_lock
 from kernelforge.version import __version__
 from kernelforge.workers.base import Engine, Health, WorkerDied
 
@@ -142,7 +142,7 @@ class JobService:
             KernelForgeError: the engine does not start.
         """
         try:
-            self._resources.enter_context(run_lock(lock_path(self._folder, "server"), "server"))
+            self._resources.enter_context(run_lock(self._folder, "server"))
         except StoreError as error:
             raise StoreError(f"another server uses {self._folder}: {error}") from error
         try:

@@ -1,7 +1,10 @@
-"""File locks that end with their process: one per live run, and the lookup of a lock's holder.
+"""Live runs: the lock that a run's process holds, and its status for other processes.
 
-A run lock is a POSIX record lock on a small file in the folder of the database. The kernel drops it when its process
-ends in any way, so there are no stale locks; forked children do not inherit it.
+A lock is a POSIX record lock on a small file in the folder of the database. The kernel drops it when its process ends
+in any way, so there are no stale locks; forked children do not inherit it.
+
+The journal holds the past of a run, its status the present: one small file next to the lock, replaced atomically. It is
+removed when the run ends; one that a killed run left is ignored, because no process holds the lock.
 """
 
 from __future__ import annotations
@@ -13,11 +16,13 @@ import os
 import re
 import struct
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernelforge.errors import StoreError
 
+MAX_BYTES = 1 << 20
+"""Longest file to read. A view of a thousand workers has 200 kB."""
 _FLOCK = struct.Struct("hhqqi")
 """Linux's ``struct flock`` with 64-bit offsets: kind, whence, start, length, process."""
 _locked_here: set[str] = set()
@@ -25,19 +30,22 @@ _locked_here: set[str] = set()
 _locked_here_guard = threading.Lock()
 
 
-def lock_path(folder: Path, run_id: str) -> Path:
-    """Path of a run's lock file, inside the folder of the database."""
+def _lock_path(folder: Path, run_id: str) -> Path:
     name = run_id if re.fullmatch(r"[A-Za-z0-9._-]{1,100}", run_id) else hashlib.sha256(run_id.encode()).hexdigest()
     return folder / "locks" / f"{name}.lock"
 
 
 @contextlib.contextmanager
-def run_lock(path: Path, run_id: str) -> Iterator[None]:
+def run_lock(folder: Path, run_id: str) -> Iterator[None]:
     """Hold the lock of a run.
+
+    Args:
+        folder: folder of the database.
 
     Raises:
         StoreError: a live process holds it, or the lock file can't be made.
     """
+    path = _lock_path(folder, run_id)
     name = str(path.resolve())
     with _locked_here_guard:
         if name in _locked_here:
@@ -89,8 +97,9 @@ def _is_at(path: Path, descriptor: int) -> bool:
     return (current.st_dev, current.st_ino) == (opened.st_dev, opened.st_ino)
 
 
-def is_locked(path: Path) -> bool:
-    """Whether a live process, this one included, holds the lock file. Takes no lock."""
+def is_locked(folder: Path, run_id: str) -> bool:
+    """Whether a live process, this one included, holds the lock of a run. Takes no lock."""
+    path = _lock_path(folder, run_id)
     with _locked_here_guard:
         if str(path.resolve()) in _locked_here:
             return True
@@ -105,29 +114,43 @@ def is_locked(path: Path) -> bool:
         return bool(_FLOCK.unpack(answer)[0] != fcntl.F_UNLCK)
 
 
-def holders(paths: Sequence[Path]) -> list[str]:
-    """Other processes with a lock on one of the files, as ``process 4711 (python)``; empty if unknown."""
-    inodes = set()
-    for path in paths:
-        with contextlib.suppress(OSError):
-            inodes.add(path.stat().st_ino)
-    try:
-        table = Path("/proc/locks").read_text()
-    except OSError:
-        return []
-    names = []
-    for line in table.splitlines():
-        fields = line.split()
-        if len(fields) < 6 or "->" in fields or not fields[4].isdigit():
-            continue
-        pid, inode = int(fields[4]), fields[5].rsplit(":", 1)[-1]
-        if pid > 0 and pid != os.getpid() and inode.isdigit() and int(inode) in inodes:
-            names.append(_describe_process(pid))
-    return list(dict.fromkeys(names))
+def _status_path(folder: Path, run_id: str) -> Path:
+    return _lock_path(folder, run_id).with_suffix(".live.json")
 
 
-def _describe_process(pid: int) -> str:
+def write_status(folder: Path, run_id: str, text: str) -> None:
+    """Replace the status of a run.
+
+    Args:
+        folder: folder of the database.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    path = _status_path(folder, run_id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_suffix(f".{os.getpid()}.part")
     try:
-        return f"process {pid} ({Path(f'/proc/{pid}/comm').read_text().strip()})"
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
     except OSError:
-        return f"process {pid}"
+        part.unlink(missing_ok=True)
+        raise
+
+
+def read_status(folder: Path, run_id: str) -> str | None:
+    """Status of a live run; None if there is none, or no process works on the run."""
+    try:
+        with _status_path(folder, run_id).open("rb") as file:
+            content = file.read(MAX_BYTES + 1)
+    except OSError:
+        return None
+    if len(content) > MAX_BYTES or not is_locked(folder, run_id):
+        return None
+    return content.decode("utf-8", errors="replace")
+
+
+def remove_status(folder: Path, run_id: str) -> None:
+    """Remove the status of a run that has ended."""
+    with contextlib.suppress(OSError):
+        _status_path(folder, run_id).unlink()
