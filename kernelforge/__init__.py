@@ -5,6 +5,7 @@ Everything the command line does is reachable from here:
 - :func:`optimize` searches for a better kernel for one task and stores every attempt. :class:`SearchOptions`,
   :class:`AgentOptions`, :class:`EvaluationOptions` and :class:`Budget` are its options.
 - :func:`evaluate` runs one candidate through all stages.
+- :func:`emulate` runs a kernel of your own on the emulated device; :class:`Emulator` keeps it warm for many runs.
 - :func:`load_task` and :func:`load_suite` read task files and suites.
 - :mod:`kernelforge.records` holds the records that these functions take and return.
 """
@@ -18,6 +19,7 @@ from kernelforge.version import __version__
 if TYPE_CHECKING:
     from kernelforge import records
     from kernelforge.api import AgentOptions, EvaluationOptions, OptimizationResult, SearchOptions, optimize
+    from kernelforge.emulation import Emulation, Emulator, emulate
     from kernelforge.evaluation.api import evaluate
     from kernelforge.records import Budget
     from kernelforge.tasks import load_suite, load_task
@@ -25,10 +27,13 @@ if TYPE_CHECKING:
 __all__ = [
     "AgentOptions",
     "Budget",
+    "Emulation",
+    "Emulator",
     "EvaluationOptions",
     "OptimizationResult",
     "SearchOptions",
     "__version__",
+    "emulate",
     "evaluate",
     "load_suite",
     "load_task",
@@ -39,9 +44,12 @@ __all__ = [
 _HOMES = {
     "AgentOptions": "kernelforge.api",
     "Budget": "kernelforge.records",
+    "Emulation": "kernelforge.emulation",
+    "Emulator": "kernelforge.emulation",
     "EvaluationOptions": "kernelforge.api",
     "OptimizationResult": "kernelforge.api",
     "SearchOptions": "kernelforge.api",
+    "emulate": "kernelforge.emulation",
     "evaluate": "kernelforge.evaluation.api",
     "load_suite": "kernelforge.tasks",
     "load_task": "kernelforge.tasks",

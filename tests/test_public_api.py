@@ -62,7 +62,7 @@ def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
         assert tuple(store.attempts(outcome.run.id)) == outcome.attempts
 
 
-@pytest.mark.parametrize("name", ["evaluate", "load_suite", "load_task", "optimize"])
+@pytest.mark.parametrize("name", ["emulate", "evaluate", "load_suite", "load_task", "optimize"])
 def test_the_example_of_a_public_function_runs(name: str) -> None:
     function = getattr(kernelforge, name)
     assert {"Args:", "Returns:", "Raises:", "Example:"} <= {line.strip() for line in function.__doc__.splitlines()}

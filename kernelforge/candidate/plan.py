@@ -76,6 +76,7 @@ class Plan:
         choices: Mapping[str, int] | None = None,
         limits: PlanLimits | None = None,
         library: Collection[str] = (),
+        in_place: bool = False,
     ) -> ResolvedPlan:
         """Run the plan at one size.
 
@@ -86,6 +87,7 @@ class Plan:
             choices: Values of the tunables; those left out take their first value.
             limits: Limits of the plan, ``setup`` included.
             library: Torch operators that ``library`` may name, by the task's policy.
+            in_place: Whether ``forward`` may return nothing, because its kernels write to its inputs.
 
         Returns:
             Buffers (inputs, then weights in order of first use, then the plan's own), steps and outputs. The
@@ -99,7 +101,7 @@ class Plan:
             machine = Machine(limits or PlanLimits(), weights, attrs, frozenset(library))
             constants = self._run_top_level(machine, choices or {})
             self._run_setup(machine)
-            outputs = self._run_forward(machine, inputs)
+            outputs = self._run_forward(machine, inputs, in_place)
             return assemble(machine, outputs, constants)
 
     def _run_top_level(self, machine: Machine, choices: Mapping[str, int]) -> dict[str, int]:
@@ -140,7 +142,7 @@ class Plan:
             raise
 
     def _run_forward(
-        self, machine: Machine, inputs: Sequence[TensorSpec | int | float | bool | None]
+        self, machine: Machine, inputs: Sequence[TensorSpec | int | float | bool | None], in_place: bool
     ) -> tuple[Tensor, ...]:
         forward = self._program.forward
         names, needed = forward.parameters, len(forward.parameters) - len(forward.defaults)
@@ -152,7 +154,7 @@ class Plan:
         machine.begin("forward")
         returned = forward.call(machine, values, {})
         try:
-            return _outputs(machine, returned)
+            return () if in_place and returned is None else _outputs(machine, returned)
         except Fault as error:
             error.line = error.line or forward.line
             raise

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Any, Literal
 
 from kernelforge.errors import SandboxError
 from kernelforge.records import KernelProfile, MemoryHotSpot, Metric, Origin, Profile
@@ -34,6 +34,10 @@ class MemoryCounts:
     ideal_transactions: float = 0.0
     addresses: float = 0.0
     """Estimated number of different words that an atomic updates; 0 for loads and stores."""
+
+
+CountedText = Literal["source", "ptx"]
+"""A text whose lines are counted: the candidate's source, or the PTX of its build."""
 
 
 @dataclass
@@ -68,6 +72,8 @@ class KernelCounts:
     memory: list[MemoryCounts] = field(default_factory=list)
     cluster: tuple[int, int, int] = (1, 1, 1)
     """Blocks of a cluster per axis."""
+    lines: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """Per line of the counted text, where one was asked for: warp instructions, thread instructions. 0: of headers."""
 
     @property
     def threads_per_block(self) -> int:
@@ -161,6 +167,7 @@ def _kernel(raw: Any) -> KernelCounts:
         "cluster": _triple(raw["cluster"]),
         "mix": {_text(name): (_number(warps), _number(threads)) for name, (warps, threads) in raw["mix"].items()},
         "memory": [_memory(op) for op in raw["memory"]],
+        "lines": {int(line): (_number(warps), _number(threads)) for line, (warps, threads) in raw["lines"].items()},
     }
     plain: dict[str, Any] = {
         item.name: (_count if item.name in integers else _number)(raw[item.name])

@@ -21,7 +21,7 @@ from kernelforge.devices.base import (
 )
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
-from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.counts import CountedText, PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
@@ -193,8 +193,8 @@ class EmulatedSession:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        counts = self._counts(request, 1.0)
-        return build_profile(self._device.spec, self._device.name, counts, self._registers, facts)
+        counts = self.count(request)
+        return build_profile(self._device.spec, self._device.name, counts, self.registers, facts)
 
     def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Modelled time of a plan from a share of the blocks that a profile samples.
@@ -203,8 +203,8 @@ class EmulatedSession:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        counts = self._counts(request, effort)
-        time_us = plan_time(self._device.spec, counts, self._registers).time_us
+        counts = self.count(request, effort)
+        time_us = plan_time(self._device.spec, counts, self.registers).time_us
         return TuningTime(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
 
     def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
@@ -216,11 +216,23 @@ class EmulatedSession:
         raise UnsupportedError(f"{self._device.name} models time; it cannot measure any")
 
     @property
-    def _registers(self) -> dict[str, int]:
+    def registers(self) -> dict[str, int]:
+        """Registers per thread of each kernel, by expression."""
         return {kernel.expression: kernel.registers_per_thread for kernel in self._artifact.build.kernels}
 
-    def _counts(self, request: RunRequest, effort: float) -> PlanCounts:
-        reply = self._ask("profile", request, effort)
+    def count(self, request: RunRequest, effort: float = 1.0, lines: CountedText | None = None) -> PlanCounts:
+        """Counters of a plan's launches.
+
+        Args:
+            request: The run.
+            effort: Blocks to run, over those of a profile, above 0; 1 for a profile.
+            lines: Text whose lines are counted too: the ``source`` that was compiled, or the ``ptx``.
+
+        Raises:
+            RunFailed: a launch faulted.
+            SandboxError: no child can be started, or it broke its channel's format.
+        """
+        reply = self._ask("profile", request, effort, lines=lines)
         if isinstance(reply, RunFailure):
             raise RunFailed(reply)
         faults = wire.read_faults(reply)
@@ -251,6 +263,7 @@ class EmulatedSession:
         request: RunRequest,
         effort: float = 1.0,
         elements: Mapping[str, Sequence[int]] | None = None,
+        lines: CountedText | None = None,
     ) -> Frame | RunFailure:
         """The child's reply, or the fault that ended it."""
         available = self._device.memory_bytes
@@ -267,6 +280,7 @@ class EmulatedSession:
             # A profile leaves blocks out: memory that they would have written must read as harmless values.
             "poison": 0 if op == "profile" else request.poison,
             "effort": effort,
+            "lines": lines,
             "wanted": elements,
             "mutable": sorted(request.mutable),
             "deadline_s": request.deadline_s,

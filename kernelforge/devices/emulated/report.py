@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Literal
 
 import numpy as np
@@ -125,6 +126,8 @@ class LaunchReport:
     divergent_branches: int = 0
     barriers: int = 0
     """CTA-wide barriers completed."""
+    executed: list[tuple[Sequence[Instruction], int, int]] = field(default_factory=list)
+    """Instructions of each basic block that ran, with the warps and the threads that executed it."""
     memory: list[MemoryOp] = field(default_factory=list)
     faults: list[LaunchFault] = field(default_factory=list)
     """The first 64, in CTA order."""
@@ -135,6 +138,11 @@ class LaunchReport:
 
 
 _TYPE_MARKS = frozenset(parser.TYPE_BYTES)
+
+
+def own_line(line: int, file: str) -> int:
+    """A line in the candidate's source; 0 for one of a header."""
+    return line if PurePath(file).suffix in ("", ".cu") else 0
 
 
 def operation_name(i: Instruction) -> str:
@@ -170,6 +178,7 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
         if not warp:
             continue
         instructions = block.all()
+        report.executed.append((instructions, warp, thread))
         report.warp_instructions += warp * len(instructions)
         report.thread_instructions += thread * len(instructions)
         for i in instructions:

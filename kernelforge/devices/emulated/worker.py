@@ -20,7 +20,7 @@ from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.errors import ChildDied
 from kernelforge.hardware.specs import SPECS, DeviceSpec
-from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.counts import CountedText, PlanCounts
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.shared_memory import Blob
 
@@ -88,7 +88,13 @@ class Runner:
             faults = error.faults
         return PartResult(parts, reason, faults, executed)
 
-    def profile(self, request: RunRequest, effort: float = 1.0, budget: Budget | None = None) -> PlanCounts:
+    def profile(
+        self,
+        request: RunRequest,
+        effort: float = 1.0,
+        budget: Budget | None = None,
+        lines: CountedText | None = None,
+    ) -> PlanCounts:
         """Counters of ``forward``, on sampled blocks where complete grids exceed the budget.
 
         Workspace should start as zeros, which a block reads in place of the results of blocks that are left out.
@@ -98,6 +104,7 @@ class Runner:
             request: The run.
             effort: Share of the usual budgets, above 0 and at most 1.
             budget: Thread instructions for ``forward``, in place of a share of the usual ones.
+            lines: Text whose lines are counted too.
 
         Raises:
             LaunchFailed: a launch faulted while every grid so far had run completely, or nothing could be run.
@@ -106,7 +113,7 @@ class Runner:
         with closing(Execution(self.build, request)) as execution:
             complete = execution.set_up(Budget.of_setup(len(launches), effort))
             budget = budget or Budget.share(len(request.plan.launches), effort)
-            collector = Collector(execution, budget, strict=complete)
+            collector = Collector(execution, budget, strict=complete, lines=lines)
             for step in request.plan.steps:
                 if isinstance(step, Launch):
                     execution.check(step)
@@ -153,7 +160,8 @@ def serve(channel: Channel) -> None:
             channel.send(reply, [blob for output in part.parts for blob in (output.elements, output.data)])
         else:
             try:
-                channel.send({"faults": [], "counts": runner.profile(request, data["effort"]).to_wire()})
+                counts = runner.profile(request, data["effort"], lines=data["lines"])
+                channel.send({"faults": [], "counts": counts.to_wire()})
             except LaunchFailed as error:
                 channel.send(_faults(error.faults))
 

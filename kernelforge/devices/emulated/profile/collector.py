@@ -11,7 +11,6 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import PurePath
 
 import numpy as np
 
@@ -27,10 +26,10 @@ from kernelforge.devices.emulated.profile.traffic import (
     distinct_in_grid,
     extrapolate,
 )
-from kernelforge.devices.emulated.report import LaunchReport, MemoryOp
+from kernelforge.devices.emulated.report import LaunchReport, own_line
 from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
-from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
 
 
 def warm_up_collector() -> None:
@@ -73,14 +72,16 @@ class Collector:
         execution: The run.
         budget: Thread instructions to spend.
         strict: Faults end the profile as long as every grid ran completely.
+        lines: Count the instructions of each line of this text too.
     """
 
-    def __init__(self, execution: Execution, budget: Budget, *, strict: bool) -> None:
+    def __init__(self, execution: Execution, budget: Budget, *, strict: bool, lines: CountedText | None = None) -> None:
         self._execution = execution
         self._spec = execution.build.spec
         self._extents = sorted(execution.extents(), key=lambda extent: extent.address)
         self._budget = budget
         self._strict = strict
+        self._lines = lines
         self._random = random.Random(execution.request.sample_seed)
         counts = Counter(map(_shape, execution.request.plan.launches))
         self._sampled_launches = {shape: choose_launches(count, self._random) for shape, count in counts.items()}
@@ -195,7 +196,7 @@ class Collector:
             )
             read, written = self._residency.launch(traffic)
             moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
-        _add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
+        self._add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
 
     def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
         """Run chunks of a grid's blocks or clusters, ``wave_blocks`` of them at once, each from an empty L2."""
@@ -230,7 +231,22 @@ class Collector:
         read += already_read
         hits = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
         moved = replace(sample.moved, l2_read_hits=hits)
-        _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
+        self._add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
+
+    def _add(
+        self,
+        group: KernelCounts,
+        reports: Sequence[LaunchReport],
+        moved: CacheCounts,
+        read_bytes: float,
+        written_bytes: float,
+        *,
+        ran: int,
+        scale: float = 1.0,
+    ) -> None:
+        _add(group, reports, moved, read_bytes, written_bytes, ran=ran, scale=scale)
+        if self._lines is not None:
+            _add_lines(group, reports, scale, self._lines)
 
     def _resident(self) -> Residency:
         """The content of the L2 model, by buffer, which footprints continue."""
@@ -245,11 +261,6 @@ class Collector:
 def _shape(step: Launch) -> tuple[object, ...]:
     """The key of a launch's group."""
     return step.expression, step.grid, step.block, step.dynamic_shared_bytes, step.cluster
-
-
-def _own_line(op: MemoryOp) -> int:
-    """The line in the candidate's source; 0 for code of a header."""
-    return op.source_line if PurePath(op.source_file).suffix in ("", ".cu") else 0
 
 
 def _add(
@@ -281,7 +292,8 @@ def _add(
         for op in report.memory:
             key = (op.ptx_line, op.space, op.access)
             if key not in ops:
-                ops[key] = MemoryCounts(op.ptx_line, _own_line(op), op.opcode, op.space, op.access, op.bytes_per_thread)
+                line = own_line(op.source_line, op.source_file)
+                ops[key] = MemoryCounts(op.ptx_line, line, op.opcode, op.space, op.access, op.bytes_per_thread)
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
@@ -289,3 +301,13 @@ def _add(
     for position, values in sketches.items():
         # Launches of one shape are assumed to update the same words.
         ops[position].addresses = max(ops[position].addresses, distinct_in_grid(values, scale))
+
+
+def _add_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float, text: CountedText) -> None:
+    """Add the instructions of one launch to the lines that they belong to."""
+    for report in reports:
+        for instructions, warps, threads in report.executed:
+            for i in instructions:
+                line = i.ptx_line if text == "ptx" else own_line(i.location.line, i.location.file)
+                had = group.lines.get(line, (0.0, 0.0))
+                group.lines[line] = (had[0] + scale * warps, had[1] + scale * threads)
