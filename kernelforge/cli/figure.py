@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -22,6 +23,8 @@ from kernelforge.errors import UsageError
 if TYPE_CHECKING:
     from kernelforge.report.figures import Drawing, Figure
     from kernelforge.store import Store
+
+    Render = Callable[[Figure, str], bytes]
 
 _BOARD = "leaderboard"
 _FORMS = (".svg", ".png")
@@ -75,31 +78,27 @@ def figure(
     if listed:
         _list(drawings, as_json=as_json)
         return
-    style = _Style(width, height, scale, bare)
+    render = _renderer(width, height, scale, bare)
     if every:
-        _write_all(drawings, output, style, as_json=as_json)
+        _write_all(drawings, output, render, as_json=as_json)
         return
     if name is None:
         raise UsageError(f"say which figure; there are: {_names(drawings)}")
-    _write_one(_find(drawings, name), output, style, as_json=as_json)
+    _write_one(_find(drawings, name), output, render, as_json=as_json)
 
 
-class _Style:
-    """Size and title of pictures; None takes the default of :mod:`kernelforge.report.render_image`."""
+def _renderer(width: int | None, height: int | None, scale: float | None, bare: bool) -> Render:
+    """Gives the bytes of a file; None takes the default of :mod:`kernelforge.report.render_image`."""
+    from kernelforge.report import render_image
 
-    def __init__(self, width: int | None, height: int | None, scale: float | None, bare: bool) -> None:
-        from kernelforge.report import render_image
+    size: dict[str, Any] = {"width": width or render_image.WIDTH, "height": height, "title": not bare}
 
-        self._width, self._height, self._title = width or render_image.WIDTH, height, not bare
-        self._scale = scale or render_image.PNG_SCALE
-
-    def render(self, figure: Figure, form: str) -> bytes:
-        """The figure as the bytes of a file."""
-        from kernelforge.report import render_image
-
+    def render(figure: Figure, form: str) -> bytes:
         if form == ".svg":
-            return render_image.svg(figure, width=self._width, height=self._height, title=self._title).encode()
-        return render_image.png(figure, width=self._width, height=self._height, title=self._title, scale=self._scale)
+            return render_image.svg(figure, **size).encode()
+        return render_image.png(figure, **size, scale=scale or render_image.PNG_SCALE)
+
+    return render
 
 
 def _drawings(store: Store, what: str) -> tuple[Drawing, ...]:
@@ -145,13 +144,9 @@ def _find(drawings: tuple[Drawing, ...], name: str) -> Figure:
 
 
 def _names(drawings: tuple[Drawing, ...]) -> str:
-    return ", ".join(figure.name for figure in _drawn(drawings)) or "none"
+    from kernelforge.report.figures import figures_of
 
-
-def _drawn(drawings: tuple[Drawing, ...]) -> list[Figure]:
-    from kernelforge.report.figures import Figure
-
-    return [drawing for drawing in drawings if isinstance(drawing, Figure)]
+    return ", ".join(figure.name for figure in figures_of(drawings)) or "none"
 
 
 def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
@@ -174,22 +169,22 @@ def _list(drawings: tuple[Drawing, ...], *, as_json: bool) -> None:
     console().print(lines)
 
 
-def _write_one(figure: Figure, output: Path | None, style: _Style, *, as_json: bool) -> None:
+def _write_one(figure: Figure, output: Path | None, render: Render, *, as_json: bool) -> None:
     if as_json:
         write_text(_spec(figure), output)
         return
     if output is None or output.suffix.lower() not in _FORMS:
         raise UsageError("name the file of the picture: --output FILE.svg or --output FILE.png")
-    write_bytes(style.render(figure, output.suffix.lower()), output)
+    write_bytes(render(figure, output.suffix.lower()), output)
     console(stderr=True).print(f"{output}: {figure.title}")
 
 
-def _write_all(drawings: tuple[Drawing, ...], output: Path | None, style: _Style, *, as_json: bool) -> None:
-    from kernelforge.report.figures import Absent
+def _write_all(drawings: tuple[Drawing, ...], output: Path | None, render: Render, *, as_json: bool) -> None:
+    from kernelforge.report.figures import Absent, figures_of
 
     if output is None:
         raise UsageError("--all needs a folder: --output FOLDER")
-    figures = _drawn(drawings)
+    figures = figures_of(drawings)
     if not figures:
         raise UsageError(
             "; ".join(
@@ -202,7 +197,7 @@ def _write_all(drawings: tuple[Drawing, ...], output: Path | None, style: _Style
             write_text(_spec(figure), output / f"{figure.name}.json")
         else:
             for form in _FORMS:
-                write_bytes(style.render(figure, form), output / f"{figure.name}{form}")
+                write_bytes(render(figure, form), output / f"{figure.name}{form}")
     console(stderr=True).print(f"{output}: {len(figures)} figures")
 
 

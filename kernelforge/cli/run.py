@@ -36,7 +36,7 @@ from kernelforge.utils.shell_hints import results_option, shell_command
 if TYPE_CHECKING:
     from kernelforge.records import Run, RunConfig
     from kernelforge.report import RunRecords
-    from kernelforge.run import Event, Observer, StopSignal
+    from kernelforge.run import Observer, StopSignal
     from kernelforge.store import Store
 
     Work = Callable[[Observer, StopSignal], Run]
@@ -273,9 +273,8 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
 
     stop, out, errors = StopSignal(), console(), console(stderr=True)
     try:
-        with stopping(stop), progress(config, stop, store, display=display.value, out=out, errors=errors) as observer:
-            watch = _FailureWatch(observer)
-            done = work(watch, stop)
+        with stopping(stop), progress(config, stop, store, display=display.value, out=out, errors=errors) as watched:
+            done = work(watched, stop)
     except Exception:
         _print_resume_hint(store, config, results)
         raise
@@ -288,20 +287,8 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
         _print_summary_line(store.run(done.id), store)
     else:
         print_summary(store.run(done.id), store, results)
-    if watch.failed and not stop.draining:
+    if watched.failed and not stop.draining:
         raise typer.Exit(1)
-
-
-class _FailureWatch:
-    """Passes events on, and notes whether a task ended because a component failed."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self.failed = False
-
-    def on_event(self, event: Event) -> None:
-        self.failed = self.failed or event.failed
-        self._observer.on_event(event)
 
 
 def _print_resume_hint(store: Store, config: RunConfig, results: Path) -> None:

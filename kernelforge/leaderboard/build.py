@@ -11,9 +11,9 @@ from typing import NamedTuple
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard import entry as entries
 from kernelforge.leaderboard import verification
-from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_schema, parse_entry, read_object
+from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_schema, parse_entry, parsed, read_object
 from kernelforge.leaderboard.make_entry import entry_result
-from kernelforge.leaderboard.verification import Verification, contradiction, parse_verification, verified
+from kernelforge.leaderboard.verification import Verification, contradiction, verified
 from kernelforge.report.exports import entries_csv, leaderboard_csv, leaderboard_markdown
 from kernelforge.report.html import paths
 from kernelforge.report.html.contexts import boards_context
@@ -71,7 +71,7 @@ def read_submitted(paths: Sequence[Path]) -> Submitted:
             entry = parse_entry(data, str(path))
             by_digest[entry.digest] = entry
         elif form == verification.FORMAT:
-            records.append((path, parse_verification(data, str(path))))
+            records.append((path, parsed(Verification, data, str(path))))
         else:
             formats = f"'{entries.FORMAT}' or '{verification.FORMAT}'"
             raise EntryError(f"{path}: format: {str(form)[:80]!r} is neither {formats}")

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import Field, StringConstraints, model_validator
 
-from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, Timestamp, parsed
+from kernelforge.leaderboard.entry import Digest, EntryFile, Line, RunId, TaskName, Timestamp
 from kernelforge.records import Fingerprint, Record, Verdict
 from kernelforge.report.views.board import Verified
 
@@ -95,15 +95,6 @@ class Verification(Record):
     def text(self) -> str:
         """Text of the file."""
         return self.model_dump_json(indent=1) + "\n"
-
-
-def parse_verification(data: dict[str, Any], name: str) -> Verification:
-    """The record in a JSON object; ``name`` is the file's, for messages.
-
-    Raises:
-        EntryError: a field is missing, unknown or wrong.
-    """
-    return parsed(Verification, data, name)
 
 
 def contradiction(record: Verification, entry: EntryFile) -> str | None:

@@ -57,8 +57,6 @@ from kernelforge.run.runner import EXTERNAL
 from kernelforge.tasks.suites import Suite, list_suites, load_suite
 from kernelforge.version import __version__
 
-Watcher = Callable[[TaskCheck], None]
-
 
 def suite_of(entry: EntryFile, folders: Sequence[Path] = ()) -> Suite | None:
     """The suite of an entry, among the shipped ones and ``folders``; None where there is none of its name.
@@ -99,7 +97,7 @@ def verify(
     sample: int | None,
     seed: int,
     open_pool: Callable[[], EvaluatorPool],
-    watch: Watcher = lambda check: None,
+    watch: Callable[[TaskCheck], None] | None = None,
 ) -> Verification:
     """Check an entry, and where its checks pass, evaluate a sample of its best candidates again.
 
@@ -124,7 +122,8 @@ def verify(
         else:
             for check in rerun(entry, sampled, suite, pool):
                 results[check.task] = check
-                watch(check)
+                if watch is not None:
+                    watch(check)
     drawn_names = {row.task for row in sampled}
     return Verification(
         entry=entry.digest,

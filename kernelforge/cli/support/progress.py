@@ -240,7 +240,7 @@ def print_json_line(fields: dict[str, Any]) -> None:
 @contextmanager
 def progress(
     config: RunConfig, stop: StopSignal, store: Store, *, display: str, out: Console, errors: Console
-) -> Iterator[Progress]:
+) -> Iterator[WatchedDisplay]:
     """Observer of a run: displays it, and writes its status file.
 
     Args:
@@ -250,7 +250,7 @@ def progress(
     watch = Watch(config, stop)
     with published(watch, store.path.parent), _display(watch, display, out, errors) as observer:
         try:
-            yield _WatchAndDisplay(watch, observer)
+            yield WatchedDisplay(watch, observer)
         except Exception as error:
             watch.fail(str(error) or type(error).__name__)
             raise
@@ -272,14 +272,17 @@ def _display(watch: Watch, display: str, out: Console, errors: Console) -> Itera
         yield QuietProgress(errors)
 
 
-class _WatchAndDisplay:
+class WatchedDisplay:
     """Updates the watch first, so that the display shows the event's effect."""
 
     def __init__(self, watch: Watch, display: Progress) -> None:
         self._watch = watch
         self._display = display
+        self.failed = False
+        """Whether a task ended because a component failed."""
 
     def on_event(self, event: Event) -> None:
+        self.failed = self.failed or event.failed
         self._watch.on_event(event)
         self._display.on_event(event)
 

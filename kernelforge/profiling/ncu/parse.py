@@ -190,6 +190,8 @@ def _parse_triple(text: str) -> Triple:
 
 
 Triple = tuple[int, int, int]
+Shape = tuple[str, Triple, Triple]
+"""Mangled name of a kernel, grid and block."""
 MAX_ROWS = 20_000
 MAX_METRICS = 5_000
 MAX_INSTRUCTIONS = 100_000
@@ -224,6 +226,11 @@ class LaunchRow:
     block: Triple
     metrics: Mapping[str, Value]
     instructions: tuple[Instruction, ...] = field(default=())
+
+    @property
+    def shape(self) -> Shape:
+        """What launches of equal cost share."""
+        return self.symbol, self.grid, self.block
 
     def value(self, name: str) -> float | None:
         metric = self.metrics.get(name)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from kernelforge.profiling.counts import MemoryCounts, hot_spots
 from kernelforge.profiling.ncu import catalogue
 from kernelforge.profiling.ncu.catalogue import DURATION, L1_SECTORS, L2_SECTORS, MetricSet, flop_counters
-from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Triple, Value
+from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Shape, Triple, Value
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
 _WEIGHTS = {
@@ -72,14 +72,10 @@ def roll_up(launches: Sequence[Weighted]) -> dict[str, Value]:
 
 def dominant(launches: Sequence[Weighted]) -> Weighted:
     """A launch of the kernel, grid and block with the most time."""
-    spent: dict[tuple[object, ...], float] = {}
+    spent: dict[Shape, float] = {}
     for launch in launches:
-        spent[_weighted_shape(launch)] = spent.get(_weighted_shape(launch), 0.0) + launch.time_ns
-    return max(launches, key=lambda launch: spent[_weighted_shape(launch)])
-
-
-def _weighted_shape(launch: Weighted) -> tuple[object, ...]:
-    return launch.row.symbol, launch.row.grid, launch.row.block
+        spent[launch.row.shape] = spent.get(launch.row.shape, 0.0) + launch.time_ns
+    return max(launches, key=lambda launch: spent[launch.row.shape])
 
 
 def _value(name: str, launches: Sequence[Weighted], main: Weighted) -> float:
@@ -135,6 +131,10 @@ class PlannedLaunch:
     grid: Triple
     block: Triple
 
+    @property
+    def shape(self) -> Shape:
+        return self.symbol, self.grid, self.block
+
 
 @dataclass(frozen=True)
 class Subject:
@@ -161,19 +161,19 @@ def build_measured_profile(subject: Subject, rows: Sequence[LaunchRow], counters
     Raises:
         ValueError: no launch of the plan is among the rows.
     """
-    planned = Counter((launch.symbol, launch.grid, launch.block) for launch in subject.launches)
-    profiled = Counter((row.symbol, row.grid, row.block) for row in rows)
+    planned = Counter(launch.shape for launch in subject.launches)
+    profiled = Counter(row.shape for row in rows)
     kernels, everything, missing = [], [], []
     symbols = {launch.symbol: launch.expression for launch in subject.launches}
-    groups = by_symbol([row for row in rows if (row.symbol, row.grid, row.block) in planned])
+    groups = by_symbol([row for row in rows if row.shape in planned])
     for symbol, expression in symbols.items():
         group = groups.get(symbol)
         total = sum(count for (name, _, _), count in planned.items() if name == symbol)
         if not group:
             missing.append(f"{total} launches of {expression} were not profiled.")
             continue
-        shapes = {(row.symbol, row.grid, row.block) for row in group}
-        weighted = [Weighted(row, planned[shape] / profiled[shape]) for row in group if (shape := _row_shape(row))]
+        shapes = {row.shape for row in group}
+        weighted = [Weighted(row, planned[row.shape] / profiled[row.shape]) for row in group]
         unseen = sum(count for shape, count in planned.items() if shape[0] == symbol and shape not in shapes)
         if unseen:
             missing.append(f"{unseen} launches of {expression} with other grids were not profiled.")
@@ -197,16 +197,12 @@ def build_measured_profile(subject: Subject, rows: Sequence[LaunchRow], counters
     )
 
 
-def _row_shape(row: LaunchRow) -> tuple[str, Triple, Triple]:
-    return row.symbol, row.grid, row.block
-
-
 def _kernel(
     expression: str,
     total: int,
     group: Sequence[LaunchRow],
     weighted: Sequence[Weighted],
-    planned: Mapping[tuple[str, Triple, Triple], int],
+    planned: Mapping[Shape, int],
     source_name: str,
     counters: MetricSet,
 ) -> KernelProfile:

@@ -39,7 +39,6 @@ from kernelforge.report.html.rendering import (
 from kernelforge.report.tables.task import compare_table
 from kernelforge.report.views.board import Leaderboard, leaderboard
 from kernelforge.report.views.compare import CompareView, compare_view
-from kernelforge.report.views.run import RunView
 from kernelforge.report.views.run_records import RunRecords
 from kernelforge.version import __version__
 
@@ -210,10 +209,10 @@ class Site:
             "leaderboard.html.j2",
             lambda links: boards_context(self.leaderboard, self.runs, links),
             above,
-            data=_files("leaderboard", "json", "csv"),
+            data=_files("leaderboard"),
         )
         for a, b in self.pairs:
-            path, data = paths.compare_page(a.id, b.id), _files(_pair_name(a, b), "json", "csv")
+            path, data = paths.compare_page(a.id, b.id), _files(_pair_name(a, b))
             context = partial(self._compare_context, a, b)
             yield Page(path, f"{a.id} and {b.id}", "compare.html.j2", context, above, data=data)
         for run in runs:
@@ -230,10 +229,10 @@ class Site:
     def _run_page(self, run: RunPages, path: str) -> Page:
         above = () if len(self.runs) == 1 else ((self.front, paths.INDEX),)
         context = partial(run_context, run)
-        return Page(path, f"Run {run.id}", "run.html.j2", context, above, run, _files(run.id, "json", "csv"))
+        return Page(path, f"Run {run.id}", "run.html.j2", context, above, run, _files(run.id))
 
     def _pages_of(self, run: RunPages) -> Iterator[Page]:
-        data = _files(run.id, "json", "csv")
+        data = _files(run.id)
         above: tuple[Crumb, ...] = ((self.front, paths.INDEX),)
         if len(self.runs) > 1:
             above = (*above, (run.id, paths.run_page(run.id)))
@@ -254,34 +253,23 @@ class Site:
 
     def _all_data(self) -> Iterator[tuple[str, Callable[[], str]]]:
         for run in self.runs.values():
-            yield paths.data_file(run.id, "json"), partial(_json, partial(_view, run))
-            yield paths.data_file(run.id, "csv"), partial(_tasks_csv, run)
+            yield from _data_of(run.id, partial(getattr, run, "view"), lambda view: tasks_table(view).to_csv())
         for a, b in self.pairs:
-            yield paths.data_file(_pair_name(a, b), "json"), partial(_json, partial(self._compared, a, b))
-            yield paths.data_file(_pair_name(a, b), "csv"), partial(_pairs_csv, partial(self._compared, a, b))
-        yield paths.data_file("leaderboard", "json"), partial(_json, lambda: self.leaderboard)
-        yield paths.data_file("leaderboard", "csv"), lambda: leaderboard_csv(self.leaderboard)
+            yield from _data_of(
+                _pair_name(a, b), partial(self._compared, a, b), lambda view: compare_table(view).to_csv()
+            )
+        yield from _data_of("leaderboard", lambda: self.leaderboard, leaderboard_csv)
 
 
-def _files(name: str, *suffixes: str) -> tuple[Crumb, ...]:
-    return tuple((suffix.upper(), paths.data_file(name, suffix)) for suffix in suffixes)
+def _data_of(name: str, view: Callable[[], Any], csv: Callable[[Any], str]) -> Iterator[tuple[str, Callable[[], str]]]:
+    """A view as two files of data, each made when it is asked for."""
+    yield paths.data_file(name, "json"), lambda: f"{view().model_dump_json(indent=1)}\n"
+    yield paths.data_file(name, "csv"), lambda: csv(view())
+
+
+def _files(name: str) -> tuple[Crumb, ...]:
+    return tuple((suffix.upper(), paths.data_file(name, suffix)) for suffix in ("json", "csv"))
 
 
 def _pair_name(a: RunPages, b: RunPages) -> str:
     return f"compare {a.id} {b.id}"
-
-
-def _view(run: RunPages) -> RunView:
-    return run.view
-
-
-def _tasks_csv(run: RunPages) -> str:
-    return tasks_table(run.view).to_csv()
-
-
-def _pairs_csv(view: Callable[[], CompareView]) -> str:
-    return compare_table(view()).to_csv()
-
-
-def _json(view: Callable[[], Any]) -> str:
-    return f"{view().model_dump_json(indent=1)}\n"

@@ -19,10 +19,10 @@ from kernelforge.report.tables.base import Column, Table, listed
 from kernelforge.report.tables.task import task_table
 from kernelforge.report.views.audit import AuditView
 from kernelforge.report.views.board import FASTEST_UNCOMPILED, Board, BoardKey, Entry
-from kernelforge.report.views.curves import AnytimePoint, FastCurve, Spent
+from kernelforge.report.views.curves import AnytimePoint, FastCurve, FastPoint, Spent
 from kernelforge.report.views.integrity import IntegrityRow
 from kernelforge.report.views.messages import AgentCost
-from kernelforge.report.views.run import FastPoint, RunView
+from kernelforge.report.views.run import RunView
 from kernelforge.report.views.statistics import FAST_P, Estimate
 from kernelforge.report.views.suite import SuitesView, SuiteView, TaskDetail, spec_text
 

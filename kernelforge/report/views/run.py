@@ -12,7 +12,6 @@ from kernelforge.report.views import View
 from kernelforge.report.views.curves import (
     AnytimePoint,
     FastCurve,
-    FastPoint,
     Headline,
     Spent,
     anytime,
@@ -21,27 +20,11 @@ from kernelforge.report.views.curves import (
     seconds_between,
     spent,
 )
-from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow, StageEnd, funnel, matrix, stage_ends
+from kernelforge.report.views.funnel import FunnelStep, MatrixRow, StageEnd, funnel, matrix, stage_ends
 from kernelforge.report.views.integrity import IntegrityView, integrity_view
 from kernelforge.report.views.messages import AgentCost, Cost, agent_costs, total_cost
 from kernelforge.report.views.run_records import DisplayedState, RunRecords, TaskSummary
 from kernelforge.search import pass_at_k
-
-__all__ = [
-    "AbsentBaseline",
-    "AnytimePoint",
-    "Cell",
-    "FastCurve",
-    "FastPoint",
-    "FunnelStep",
-    "Headline",
-    "MatrixRow",
-    "RunView",
-    "Spent",
-    "StageEnd",
-    "funnel",
-    "run_view",
-]
 
 
 class AbsentBaseline(View):
