@@ -18,55 +18,41 @@ def limits(spec: DeviceSpec, threads: int, registers: int, shared: int) -> tuple
     return result.limit_blocks, result.limit_warps, result.limit_registers, result.limit_shared_mem
 
 
-def test_a_small_kernel_is_limited_by_warps() -> None:
-    # 8 warps a block: 64 / 8. 32 registers: 1024 a warp, 16 warps a partition. 1 KiB reserved: 228 blocks.
-    assert limits(H100, 256, 32, 0) == (32, 8, 8, 228)
+@pytest.mark.parametrize(
+    ("spec", "threads", "registers", "shared", "expected"),
+    [
+        # 8 warps a block: 64 / 8. 32 registers: 1024 a warp, 16 warps a partition. 1 KiB reserved: 228 blocks.
+        (H100, 256, 32, 0, (32, 8, 8, 228)),
+        (H100, 32, 16, 0, (32, 64, 128, 228)),
+        # 33 registers: 1056, rounded to 1280 a warp; 16384 / 1280 = 12 warps a partition, 48 an SM.
+        (H100, 256, 33, 0, (32, 8, 6, 228)),
+        (H100, 256, 40, 0, (32, 8, 6, 228)),
+        (H100, 256, 41, 0, (32, 8, 5, 228)),
+        # 255 registers: 8160 rounds to 8192 a warp: 2 warps a partition.
+        (H100, 256, 255, 0, (32, 8, 1, 228)),
+        (H100, 32, 255, 0, (32, 64, 8, 228)),
+        # The registers of the second do not fit.
+        (H100, 1024, 64, 0, (32, 2, 1, 228)),
+        (H100, 1024, 65, 0, (32, 2, 0, 228)),
+        # 32 KiB + 1 KiB = 33 KiB: 228 / 33 = 6 on the H100, 164 / 33 = 4 on the A100.
+        (H100, 128, 32, 32 * KIB, (32, 16, 16, 6)),
+        (A100, 128, 32, 32 * KIB, (32, 16, 16, 4)),
+        (H100, 128, 32, 227 * KIB, (32, 16, 16, 1)),
+        (H100, 128, 32, 227 * KIB + 1, (32, 16, 16, 0)),
+        # Partial warps count whole, and a block holds 1024 threads.
+        (H100, 33, 32, 0, (32, 32, 32, 228)),
+        (H100, 1025, 16, 0, (32, 0, 3, 228)),
+    ],
+)
+def test_limits_are_those_that_were_worked_by_hand(
+    spec: DeviceSpec, threads: int, registers: int, shared: int, expected: tuple[int, int, int, int]
+) -> None:
+    assert limits(spec, threads, registers, shared) == expected
 
 
-def test_one_warp_blocks_are_limited_by_blocks() -> None:
-    assert limits(H100, 32, 16, 0) == (32, 64, 128, 228)
-    result = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=0)
-    assert result.percent == 50.0
-    assert result.limiters == ("blocks",)
-
-
-def test_registers_are_rounded_to_256_a_warp() -> None:
-    # 33 registers: 1056, rounded to 1280 a warp; 16384 / 1280 = 12 warps a partition, 48 an SM.
-    assert limits(H100, 256, 33, 0)[2] == 6
-    assert limits(H100, 256, 40, 0)[2] == 6
-    assert limits(H100, 256, 41, 0)[2] == 5
-
-
-def test_255_registers_leave_eight_warps() -> None:
-    # 8160 rounds to 8192 a warp: 2 warps a partition.
-    assert limits(H100, 256, 255, 0)[2] == 1
-    assert limits(H100, 32, 255, 0)[2] == 8
-
-
-def test_a_block_whose_registers_do_not_fit_cannot_run() -> None:
-    assert limits(H100, 1024, 65, 0)[2] == 0
-    assert limits(H100, 1024, 64, 0)[2] == 1
-
-
-def test_shared_memory_counts_the_reserved_kilobyte() -> None:
-    # 32 KiB + 1 KiB = 33 KiB: 228 / 33 = 6 on the H100, 164 / 33 = 4 on the A100.
-    assert limits(H100, 128, 32, 32 * KIB)[3] == 6
-    assert limits(A100, 128, 32, 32 * KIB)[3] == 4
-    assert limits(H100, 128, 32, 227 * KIB)[3] == 1
-    assert limits(H100, 128, 32, 227 * KIB + 1)[3] == 0
-
-
-def test_shared_memory_is_rounded_to_128_bytes() -> None:
+def test_blocks_of_one_warp_are_limited_by_blocks_and_their_shared_memory_is_rounded() -> None:
     result = occupancy(H100, threads_per_block=32, registers_per_thread=16, shared_bytes=1)
-    assert result.shared_bytes_per_block == 1152
-
-
-def test_partial_warps_count_whole() -> None:
-    assert limits(H100, 33, 32, 0)[1] == 32
-
-
-def test_more_threads_than_a_block_holds_cannot_run() -> None:
-    assert limits(H100, 1025, 16, 0)[1] == 0
+    assert (result.percent, result.limiters, result.shared_bytes_per_block) == (50.0, ("blocks",), 1152)
 
 
 def test_l1_is_what_the_smallest_fitting_carveout_leaves() -> None:

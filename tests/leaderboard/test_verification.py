@@ -12,7 +12,7 @@ import pytest
 
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.leaderboard.entry import EntryError, EntryFile, entry_text, parse_entry
+from kernelforge.leaderboard.entry import Best, EntryError, EntryFile, entry_text, parse_entry
 from kernelforge.leaderboard.verify import (
     _far,
     _LocalResult,
@@ -39,6 +39,23 @@ def never() -> EvaluatorPool:
 
 def row_of(data: dict[str, Any], task: str) -> dict[str, Any]:
     return next(row for row in data["tasks"] if row["task"] == task)
+
+
+def best_of(entry: EntryFile) -> Best:
+    """The best of the task softmax."""
+    best = next(row.best for row in entry.tasks if row.task == "softmax")
+    assert best is not None
+    return best
+
+
+def at_best(forgery: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """A change of an entry that makes a forgery of the best of softmax."""
+    return lambda data: forgery(row_of(data, "softmax")["best"])
+
+
+def at_time(forgery: Callable[[dict[str, Any]], None]) -> Callable[[dict[str, Any]], None]:
+    """A change of an entry that makes a forgery of the time of that best."""
+    return at_best(lambda best: forgery(best["evaluation"]["performance"]))
 
 
 @cache
@@ -161,12 +178,9 @@ def _all_times(performance: dict[str, Any], scale: float = 1e-4) -> None:
 
 @pytest.mark.parametrize("forgery", [_speedup, _median, _ratio, _side, _slow_baseline])
 def test_a_measured_time_has_to_fit_its_samples(made: Callable[..., EntryFile], forged: Forge, forgery: Callable):
-    def change(data: dict[str, Any]) -> None:
-        forgery(row_of(data, "softmax")["best"]["evaluation"]["performance"])
-
     honest = made("measured-c")
     assert "times" not in failed(honest)
-    assert "softmax: " in failed(forged(honest, change))["times"]
+    assert "softmax: " in failed(forged(honest, at_time(forgery)))["times"]
 
 
 @pytest.mark.parametrize(("nbytes", "holds"), [(4e7, True), (1e9, False)])
@@ -175,12 +189,11 @@ def test_no_gpu_moves_bytes_faster_than_it_can(
 ):
     """Bytes that fit in the L2 need not be moved."""
 
-    def change(data: dict[str, Any]) -> None:
-        best = row_of(data, "softmax")["best"]
+    def change(best: dict[str, Any]) -> None:
         best["compulsory_bytes"] = best["profile"]["roofline"]["compulsory_bytes"] = nbytes
         _all_times(best["evaluation"]["performance"])
 
-    problem = failed(forged(made("measured-c"), change)).get("times", "")
+    problem = failed(forged(made("measured-c"), at_best(change))).get("times", "")
     assert ("cannot move the bytes" in problem) != holds
 
 
@@ -198,7 +211,7 @@ def repeated(evaluation: Evaluation, scale: float) -> Evaluation:
 
 @pytest.mark.parametrize(("scale", "agrees"), [(1.0, True), (1.001, True), (0.5, False), (2.0, False)])
 def test_two_measured_speedups_agree_where_their_intervals_overlap(made, scale: float, agrees: bool):
-    best = next(row.best for row in made("measured-c").tasks if row.task == "softmax")
+    best = best_of(made("measured-c"))
     problems = list(_problems(best, EvaluationResult(repeated(best.evaluation, scale), best.profile)))
     assert (problems == []) == agrees
     assert agrees or "the entry says" in problems[0]
@@ -232,14 +245,10 @@ def _no_speedup(performance: dict[str, Any]) -> None:
 )
 def test_no_claim_agrees_because_it_is_wide_or_has_no_speedup(made, forged: Forge, forgery: Callable, message: str):
     """The file agrees with itself; a board would take these numbers."""
-
-    def change(data: dict[str, Any]) -> None:
-        forgery(row_of(data, "softmax")["best"]["evaluation"]["performance"])
-
     honest = made("measured-c")
-    entry = forged(honest, change)
+    entry = forged(honest, at_time(forgery))
     assert "times" not in failed(entry)
-    true, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (honest, entry))
+    true, best = best_of(honest), best_of(entry)
     (problem,) = _problems(best, EvaluationResult(true.evaluation, true.profile))
     assert message in problem
 
@@ -263,13 +272,9 @@ def _one_kernel(best: dict[str, Any]) -> None:
 )
 def test_modelled_numbers_agree_to_the_last_bit(reference: EntryFile, forged: Forge, forgery: Callable, message: str):
     """Nothing in the file contradicts the forgery; what was found here does."""
-
-    def change(data: dict[str, Any]) -> None:
-        forgery(row_of(data, "softmax")["best"])
-
-    entry = forged(reference, change)
+    entry = forged(reference, at_best(forgery))
     assert failed(entry) == {}
-    honest, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (reference, entry))
+    honest, best = best_of(reference), best_of(entry)
     result = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_problems(honest, result)) == []
     assert any(message in problem for problem in _problems(best, result))
@@ -293,12 +298,11 @@ def test_a_full_size_that_is_compared_in_neither_is_said_to_be(reference: EntryF
 def test_counters_that_only_the_runs_own_samples_show_do_not_agree(reference: EntryFile, forged: Forge) -> None:
     """A kernel made for the blocks that one seed looks at has other counters with every other seed."""
 
-    def change(data: dict[str, Any]) -> None:
-        best = row_of(data, "softmax")["best"]
+    def change(best: dict[str, Any]) -> None:
         next(metric for metric in best["profile"]["metrics"] if metric["name"] == "dram__bytes.sum")["value"] *= 0.8
 
-    entry = forged(reference, change)
-    honest, best = (next(row.best for row in data.tasks if row.task == "softmax") for data in (reference, entry))
+    entry = forged(reference, at_best(change))
+    honest, best = best_of(reference), best_of(entry)
     fresh = EvaluationResult(honest.evaluation, honest.profile)
     assert list(_far(honest, fresh)) == []
     (problem,) = _far(best, fresh)

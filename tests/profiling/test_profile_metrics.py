@@ -11,7 +11,8 @@ from kernelforge.hardware.specs import A100, H100
 from kernelforge.profiling.counts import CLASSES, KernelCounts, MemoryCounts, PlanCounts, by_class, instruction_class
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
-from kernelforge.records import DType, Origin, Performance, Profile, SizeFacts, TensorSpec
+from kernelforge.records import Origin, Performance, Profile
+from tests.support.factories import sum_facts
 
 REGISTERS = {"add": 16, "naive": 32, "tiled": 32}
 
@@ -50,22 +51,8 @@ def streaming(elements: int, *, sectors_per_request: float = 4.0, block: int = 2
     )
 
 
-def facts(elements: int, flops: int) -> SizeFacts:
-    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
-    return SizeFacts(
-        size="full",
-        inputs=(spec, spec),
-        outputs=(spec,),
-        weights=(),
-        attrs={},
-        compulsory_bytes=12 * elements,
-        flops=flops,
-        eager_launches=1,
-    )
-
-
 def profiled(*kernels: KernelCounts, elements: int = 1 << 20) -> tuple[Profile, Performance]:
-    return build_profile(H100, "emulated:h100", PlanCounts(list(kernels)), REGISTERS, facts(elements, elements))
+    return build_profile(H100, "emulated:h100", PlanCounts(list(kernels)), REGISTERS, sum_facts(elements))
 
 
 def test_a_streaming_kernel_moves_its_compulsory_bytes() -> None:
@@ -213,14 +200,14 @@ def test_shares_of_the_time_add_up() -> None:
 
 def test_memsets_are_counted_as_writes() -> None:
     counts = PlanCounts([streaming(1 << 20)], memsets=1, memset_bytes=4 << 20)
-    profile, _ = build_profile(H100, "emulated:h100", counts, REGISTERS, facts(1 << 20, 1))
+    profile, _ = build_profile(H100, "emulated:h100", counts, REGISTERS, sum_facts(1 << 20))
     assert profile.value("dram__bytes_write.sum") == 8 << 20
     assert profile.value("kernelforge__memsets") == 1
     assert profile.roofline.dram_bytes == 16 << 20
 
 
 def test_a_plan_without_launches_has_a_time_and_no_ratios() -> None:
-    profile, performance = build_profile(H100, "emulated:h100", PlanCounts([]), {}, facts(1, 0))
+    profile, performance = build_profile(H100, "emulated:h100", PlanCounts([]), {}, sum_facts(1))
     assert performance.time_us > 0
     assert profile.value("kernelforge__launches") == 0
     assert profile.metric("lts__t_sector_hit_rate.pct") is None

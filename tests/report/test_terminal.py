@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 
 import pytest
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 
 from kernelforge.report import attempt_view, run_view, task_view
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
@@ -19,16 +18,9 @@ from kernelforge.report.views.diff import diff_view, text_diff
 from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_timing, measured
+from tests.support.terminal import drawn
 
 BAD = "\x1b\x07\u202e\u200b"
-
-
-def drawn(renderable: RenderableType, width: int = 120, *, colours: bool = False) -> str:
-    console = Console(
-        width=width, file=io.StringIO(), markup=False, highlight=False, emoji=False, force_terminal=colours
-    )
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 def pages(name: str) -> list[RenderableType]:
@@ -51,7 +43,7 @@ def pages(name: str) -> list[RenderableType]:
 def test_no_line_is_wider_than_the_terminal_and_nothing_hostile_gets_out(name: str) -> None:
     for page in pages(name):
         for width in (80, 120):
-            text = drawn(page, width)
+            text = drawn(page, width=width)
             assert max(map(len, text.splitlines()), default=0) <= width
             assert not [bad for bad in BAD if bad in text]
 
@@ -86,7 +78,7 @@ def test_many_attempts_go_on_below_and_none_is_left_out() -> None:
     view = run_view(golden_records("modelled"))
     row = view.matrix[0]
     long = view.model_copy(update={"matrix": (row.model_copy(update={"cells": row.cells[:1] * 200}),)})
-    text = drawn(run_lines(long), 80).partition("Attempts")[2].partition("Where time went")[0]
+    text = drawn(run_lines(long), width=80).partition("Attempts")[2].partition("Where time went")[0]
     assert sum(line.count("A") for line in text.splitlines()[2:]) == 200
 
 
@@ -127,19 +119,19 @@ def test_metrics_that_did_not_change_are_counted_and_not_listed() -> None:
 
 def test_a_difference_is_numbered_and_goes_on_under_its_own_text() -> None:
     result = text_diff("a\n" + "b" * 50, "a\n" + "c" * 50, name="source", beside="parent", against="r/t/00")
-    lines = drawn(DiffBody(result.lines), 40).splitlines()
+    lines = drawn(DiffBody(result.lines), width=40).splitlines()
     assert lines[0] == "  1   1  a"
     assert lines[1] == "  2     -" + "b" * 31
     assert lines[2] == "        -" + "b" * 19
     assert lines[3] == "      2 +" + "c" * 31
-    coloured = drawn(DiffBody(result.lines), 40, colours=True)
+    coloured = drawn(DiffBody(result.lines), width=40, colours=True)
     assert "\x1b[32m" in coloured
     assert "\x1b[31m" in coloured
 
 
 def test_a_line_of_a_megabyte_is_cut_and_says_how_long_it_is() -> None:
     result = text_diff("x", "\x1b" * 1_000_000, name="source", beside="parent", against="r/t/00")
-    text = drawn(DiffBody(result.lines), 80)
+    text = drawn(DiffBody(result.lines), width=80)
     assert "(1,000,000 characters" in text
     assert "\x1b" not in text
     assert len(text) < 8 * MAX_CHARS
@@ -147,7 +139,7 @@ def test_a_line_of_a_megabyte_is_cut_and_says_how_long_it_is() -> None:
 
 def test_a_block_of_text_keeps_every_character_that_can_be_seen() -> None:
     text = "wide 你好 " * 30 + "\n\n\tend"
-    page = drawn(Block(text), 37)
+    page = drawn(Block(text), width=37)
     assert page.replace("\n", "") == text.expandtabs(4).replace("\n", "")
     assert "\n\n" in page
 
@@ -160,7 +152,7 @@ def test_a_bar_is_never_empty_for_more_than_nothing() -> None:
 
 def test_a_comparison_says_how_times_were_compared_and_what_is_apart() -> None:
     a, b = golden_records("measured-a"), golden_records("measured-b")
-    text = re.sub(r"\s+", " ", drawn(compare_lines(compare_view(a, b)), 80))
+    text = re.sub(r"\s+", " ", drawn(compare_lines(compare_view(a, b)), width=80))
     assert "b wins 3, loses 2; 4 ties, 1 failed in both" in text
     assert "did not take turns" in text
     assert "only_in_b" in text
@@ -186,7 +178,7 @@ def test_the_end_of_a_run_says_once_which_baselines_were_not_there() -> None:
     ]
     text = f"compile was not there at {len(timed)} of {view.tasks_total} tasks: no C compiler"
     for page in (run_lines(view), Group(*run_summary(view))):
-        assert drawn(page, 200).count(text) == 1
+        assert drawn(page, width=200).count(text) == 1
 
 
 def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches() -> None:
@@ -202,7 +194,7 @@ def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches
         }
     )
     speed = measured(4.0, timing=timing, speedup=2.25, speedup_lower=2.2, speedup_eager=2.25)
-    text = " ".join(drawn(Group(*speed_lines(speed, None)), 200).split())
+    text = " ".join(drawn(Group(*speed_lines(speed, None)), width=200).split())
     assert "vs eager 2.25x, 50 µs where no flush hides its launches" in text
     assert "1.25 µs: the gap before a kernel and the least that one takes, in every time once per kernel" in text
     assert "no baseline compile: no C compiler" in text

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import io
 import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
 
 from kernelforge.records import UNCOMPARED, Attempt, Correctness, SizeCheck, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
@@ -41,6 +39,7 @@ from tests.report.golden.golden_runs import golden_records
 from tests.report.html.html_dom import Element, parse
 from tests.support.factories import not_compared
 from tests.support.recorded_run import make_facts, make_graph
+from tests.support.terminal import drawn
 
 RUNS = ("modelled", "measured-a")
 WHY = "its own tensors take 100 GB"
@@ -66,13 +65,6 @@ def failed(records: RunRecords) -> RunRecords:
     """The same run without an attempt at that task."""
     task = solved(records)
     return replace(records, attempts=tuple(attempt for attempt in records.attempts if attempt.task != task))
-
-
-def drawn(*parts: RenderableType, width: int = 120) -> str:
-    console = Console(width=width, file=io.StringIO(), markup=False, highlight=False, emoji=False)
-    for part in parts:
-        console.print(part)
-    return console.file.getvalue()
 
 
 def numbers(view: Any) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from kernelforge.records import (
     Candidate,
     Correctness,
     Diagnostic,
+    DType,
     Evaluation,
     Fingerprint,
     KernelFacts,
@@ -21,7 +22,9 @@ from kernelforge.records import (
     SideTimes,
     Size,
     SizeCheck,
+    SizeFacts,
     Task,
+    TensorSpec,
     Timing,
     Verdict,
 )
@@ -67,6 +70,15 @@ def make_fingerprint(**changes: Any) -> Fingerprint:
         gpu = "NVIDIA H200"
         fields |= {"gpu": gpu, "gpu_uuid": "GPU-0", "driver": "580.159.04", "runtime": "cupy 14.2.0"}
     return Fingerprint(**(fields | changes))
+
+
+def sum_facts(elements: int) -> SizeFacts:
+    """Facts of the sum of two vectors."""
+    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
+    return SizeFacts(
+        size="full", inputs=(spec, spec), outputs=(spec,), weights=(), attrs={}, compulsory_bytes=12 * elements,
+        flops=elements, eager_launches=1,
+    )  # fmt: skip
 
 
 def make_kernel(**changes: Any) -> KernelFacts:

@@ -229,7 +229,7 @@ class LaunchRow:
 
     @property
     def shape(self) -> Shape:
-        """What launches of equal cost share."""
+        """Kernel, grid and block, which launches of equal cost share."""
         return self.symbol, self.grid, self.block
 
     def value(self, name: str) -> float | None:

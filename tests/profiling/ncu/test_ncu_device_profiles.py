@@ -30,9 +30,10 @@ from kernelforge.devices.cuda.tools.ncu import profile, profiler_status, select_
 from kernelforge.devices.cuda.tools.tool_process import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
 from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
-from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+from kernelforge.records import Origin, Profile
 from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
 from tests.devices.cuda.software import with_ptx
+from tests.support.factories import sum_facts
 
 pytestmark = pytest.mark.slow
 
@@ -47,12 +48,6 @@ def forward(a, b):
     add[1, 128](a, b, out, i32(128))
     return out
 """
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -91,19 +86,22 @@ def built(compiler: Compiler, plan: ResolvedPlan, source: str = ADD) -> Artifact
     return with_ptx(build(compiler, source, plan))
 
 
-def facts(elements: int = 1000) -> SizeFacts:
-    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
-    return SizeFacts(
-        size="full", inputs=(spec, spec), outputs=(spec,), weights=(), attrs={}, compulsory_bytes=12 * elements,
-        flops=elements, eager_launches=1,
-    )  # fmt: skip
+@pytest.fixture
+def profiled(compiler: Compiler, device: CudaDevice, arrays: list[Array]) -> Callable[..., Profile]:
+    """``profiled(ADD_PLAN)``: the profile of a plan on the software GPU."""
+
+    def call(text: str = ADD_PLAN, **options: float) -> Profile:
+        plan = resolve(text, arrays)
+        run_request = request(plan, *arrays, **options)
+        return profile(device.target, device.runners, built(compiler, plan), run_request, sum_facts(1000))
+
+    return call
 
 
 def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
+    profiled: Callable[..., Profile], scene: Stage
 ) -> None:
-    plan = resolve(TWICE_PLAN, arrays)
-    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    result = profiled(TWICE_PLAN)
     (kernel,) = result.kernels
     assert (kernel.kernel, kernel.launches, kernel.grid) == ("add", 6, (4, 1, 1))
     # Launches 0 and 1 stand for five, launch 5 for itself: 2.5 * (1 + 2) + 6 times the made-up unit.
@@ -121,11 +119,10 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
+    profiled: Callable[..., Profile], scene: Stage
 ) -> None:
     scene.play("denied")
-    plan = resolve(ADD_PLAN, arrays)
-    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    result = profiled()
     assert "ERR_NVGPUCTRPERM" in result.notes[0]
     assert "NVreg_RestrictProfilingToAdminUsers=0" in result.notes[0]
     by_origin = {metric.name: metric.origin for metric in (*result.metrics, *result.kernels[0].metrics)}
@@ -153,12 +150,10 @@ def stood_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize(("played", "says"), [("mute", "profiled no launch"), ("torn", "breaks off")])
 def test_a_profiler_that_gives_nothing_is_said_and_stood_in_for(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage, stood_in: list[str], played: str,
-    says: str,
-) -> None:  # fmt: skip
+    profiled: Callable[..., Profile], scene: Stage, stood_in: list[str], played: str, says: str
+) -> None:
     scene.play(played)
-    plan = resolve(ADD_PLAN, arrays)
-    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    profiled()
     (why,) = stood_in
     assert says in why
 
@@ -187,18 +182,12 @@ def test_an_ncu_that_does_not_know_a_chips_name_is_asked_for_the_gpu_itself(
 
 
 def test_a_profiler_that_hangs_is_stopped_and_stood_in_for(
-    compiler: Compiler,
-    device: CudaDevice,
-    arrays: list[Array],
-    scene: Stage,
-    stood_in: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    profiled: Callable[..., Profile], scene: Stage, stood_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.play("hangs")
     monkeypatch.setattr(ncu, "START_S", 1.0)
     monkeypatch.setattr(ncu, "SECONDS_PER_LAUNCH", 0.1)
-    plan = resolve(ADD_PLAN, arrays)
-    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays, deadline_s=0.1), facts())
+    profiled(deadline_s=0.1)
     (why,) = stood_in
     assert "did not end within" in why
 
@@ -212,10 +201,9 @@ def unreplayable(scene: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unreplayable")
 def test_where_nothing_can_be_replayed_the_profile_is_the_emulators_and_says_so(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array]
+    profiled: Callable[..., Profile],
 ) -> None:
-    plan = resolve(ADD_PLAN, arrays)
-    result = profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    result = profiled()
     assert "ncu was not found" in result.notes[0]
     assert "the replay program ended with status 1: no CUDA" in result.notes[1]
     assert result.roofline.time_origin is Origin.MODELLED
@@ -228,7 +216,7 @@ def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_
     compiler: Compiler, device: CudaDevice, arrays: list[Array], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
-    arguments = (device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    arguments = (device.target, device.runners, built(compiler, plan), request(plan, *arrays), sum_facts(1000))
     monkeypatch.setattr(fallback_profile, "_emulated", lambda *_: (None, "The emulator cannot run this plan."))
     with pytest.raises(UnsupportedError, match=r"no hardware counters.*No times of single launches.*cannot run"):
         profile(*arguments)
@@ -242,25 +230,17 @@ def test_where_the_emulator_cannot_run_it_either_there_is_no_profile_and_a_sick_
 
 
 def test_without_ncu_the_profile_says_what_to_install(
-    compiler: Compiler,
-    device: CudaDevice,
-    arrays: list[Array],
-    stood_in: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    profiled: Callable[..., Profile], stood_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ncu, "find_tool", lambda name: None)
-    plan = resolve(ADD_PLAN, arrays)
-    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+    profiled()
     (why,) = stood_in
     assert "install Nsight Compute" in why
 
 
-def test_a_plan_that_faults_is_a_fault_and_no_profile(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage
-) -> None:
-    plan = resolve(OVERRUN_PLAN, arrays)
+def test_a_plan_that_faults_is_a_fault_and_no_profile(profiled: Callable[..., Profile], scene: Stage) -> None:
     with pytest.raises(RunFailed) as caught:
-        profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+        profiled(OVERRUN_PLAN)
     assert caught.value.fault.kind == "crash"
     assert "'add'" in caught.value.fault.message
 
@@ -377,7 +357,7 @@ def launches(*grids: int, expression: str = "f") -> list[Launch]:
     return [Launch(expression, (grid, 1, 1), (32, 1, 1), 0, (), 1) for grid in grids]
 
 
-def test_two_launches_of_each_shape_are_profiled() -> None:
+def test_two_launches_of_each_shape_are_profiled(profiled: Callable[..., Profile]) -> None:
     assert select_launches(launches(1, 1, 1, 2, 1, 2, 2)) == [0, 1, 3, 5]
 
 
@@ -416,15 +396,14 @@ def test_an_endless_kernel_ends_with_the_deadline(
     plan = resolve("def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n", [x])
     # It was right and was timed before: that a tool does not end with it costs the profile, and nothing else.
     with pytest.raises(UnsupportedError, match="the replay program did not end within 4 s"):
-        profile(device.target, device.runners, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), facts(32))
+        profile(
+            device.target, device.runners, built(compiler, plan, SPIN), request(plan, x, deadline_s=0.2), sum_facts(32)
+        )
 
 
 @pytest.mark.skipif(find_tool("ncu") is None or bool(gpus()), reason="needs ncu, and no GPU")
-def test_the_real_ncu_without_a_gpu_is_stood_in_for(
-    compiler: Compiler, device: CudaDevice, arrays: list[Array], stood_in: list[str]
-) -> None:
-    plan = resolve(ADD_PLAN, arrays)
-    profile(device.target, device.runners, built(compiler, plan), request(plan, *arrays), facts())
+def test_the_real_ncu_without_a_gpu_is_stood_in_for(profiled: Callable[..., Profile], stood_in: list[str]) -> None:
+    profiled()
     (why,) = stood_in
     assert "ncu profiled no launch" in why
     assert "failed to connect to the CUDA driver" in why
@@ -435,5 +414,5 @@ def test_a_plan_without_kernels_of_its_own_has_nothing_to_profile(
 ) -> None:
     plan = resolve(ADD_PLAN, arrays)
     bare = replace(plan, steps=())
-    profile(device.target, device.runners, built(compiler, plan), request(bare, *arrays), facts())
+    profile(device.target, device.runners, built(compiler, plan), request(bare, *arrays), sum_facts(1000))
     assert stood_in == ["the plan launches no kernel of its own"]

@@ -16,8 +16,9 @@ from kernelforge.devices.cuda.tools.fallback_profile import TIME, estimate_profi
 from kernelforge.devices.cuda.tools.ncu import profile, profiler_status
 from kernelforge.devices.cuda.tools.sanitizer import TOOLS, sanitize
 from kernelforge.devices.cuda.tools.tool_process import find_tool
-from kernelforge.records import DType, Origin, SizeFacts, TensorSpec
+from kernelforge.records import Origin
 from tests.devices.cuda.plans import ADD, ADD_PLAN, build, randoms, request, resolve
+from tests.support.factories import sum_facts
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not gpus(), reason="no NVIDIA GPU on this machine")]
 
@@ -40,23 +41,9 @@ extern "C" __global__ void add(const float* a, const float* b, float* out, int n
 
 
 @pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def device() -> Iterator[CudaDevice]:
     with CudaDevice(0) as made:
         yield made
-
-
-def facts(elements: int) -> SizeFacts:
-    spec = TensorSpec.contiguous((elements,), DType.FLOAT32)
-    return SizeFacts(
-        size="full", inputs=(spec, spec), outputs=(spec,), weights=(), attrs={}, compulsory_bytes=12 * elements,
-        flops=elements, eager_launches=1,
-    )  # fmt: skip
 
 
 @pytest.mark.skipif(find_tool("ncu") is None, reason="ncu is not installed")
@@ -67,7 +54,7 @@ def test_ncu_measures_a_streaming_kernel(
     arrays = [randoms(ELEMENTS), randoms(ELEMENTS, seed=1)]
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
-    result = profile(device.target, device.runners, artifact, request(plan, *arrays), facts(ELEMENTS))
+    result = profile(device.target, device.runners, artifact, request(plan, *arrays), sum_facts(ELEMENTS))
     if any("No hardware counters" in note for note in result.notes):
         pytest.skip(result.notes[0])
     warps = ELEMENTS / 32
@@ -86,7 +73,7 @@ def test_events_and_the_emulator_stand_in(compiler: Compiler, device: CudaDevice
     plan = resolve(ADD_PLAN, arrays)
     artifact = build(compiler, ADD, plan, device.arch)
     result = estimate_profile(
-        device.target, device.runners, artifact, request(plan, *arrays), facts(1 << 20), "a test asked for it", 14.0
+        device.target, device.runners, artifact, request(plan, *arrays), sum_facts(1 << 20), "a test asked for it", 14.0
     )
     assert 1 < (result.value(TIME) or 0) < 10_000
     assert [metric.name for metric in result.metrics if metric.origin is Origin.MEASURED] == [TIME]

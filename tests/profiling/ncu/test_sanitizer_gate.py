@@ -6,7 +6,6 @@ Logs are written by hand after the formats of the Compute Sanitizer manual, but 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -80,12 +79,6 @@ INIT = """\
 ========= ERROR SUMMARY: 1 error
 """
 OK = ToolResult(0, "")
-
-
-@pytest.fixture(scope="module")
-def compiler() -> Iterator[Compiler]:
-    with Compiler(None) as made:
-        yield made
 
 
 def judged(text: str, tool: sanitizer.Tool = "memcheck", ended: ToolResult = OK) -> tuple[RunFailure, ...]:

@@ -10,7 +10,6 @@ import re
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from kernelforge.records import Budget, Limits, RunState, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view, task_view
@@ -19,6 +18,7 @@ from kernelforge.report.terminal import attempt_lines, leaderboard_lines, run_li
 from kernelforge.report.views.run_records import summarise
 from kernelforge.store import DATABASE_NAME, Store
 from tests.support.recorded_run import HOSTILE, TASKS, golden_attempts, make_attempt, make_run, make_task
+from tests.support.terminal import drawn
 
 
 def records(
@@ -27,12 +27,6 @@ def records(
     run = make_run(run_id, device=device, **changes)
     attempts = [attempt for attempt in golden_attempts(run) if attempt.task in keep]
     return RunRecords(run, tuple(attempts), {"softmax": "no new best in 4 rounds"})
-
-
-def drawn(renderable: object, width: int) -> str:
-    console = Console(width=width, file=io.StringIO(), markup=False, highlight=False, force_terminal=False)
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 def test_the_funnel_never_widens_and_ends_at_the_correct():
@@ -52,10 +46,10 @@ def test_a_run_counts_its_verdicts_and_tasks():
 
 def test_a_run_tells_its_limits_and_its_tester():
     budget = Budget(rounds=4, dollars=5, per_task=Limits(tokens=20_000, wall_seconds=90))
-    lines = drawn(run_lines(run_view(RunRecords(make_run(budget=budget, tester="openai:m"), ()))), 120)
+    lines = drawn(run_lines(run_view(RunRecords(make_run(budget=budget, tester="openai:m"), ()))), width=120)
     assert "budget    4 rounds a task, $5; for each task 20,000 tokens, 1 min 30 s wall time\n" in lines
     assert "judge builtin, tester openai:m, seed 7\n" in lines
-    free = drawn(run_lines(run_view(RunRecords(make_run(budget=Budget()), ()))), 120)
+    free = drawn(run_lines(run_view(RunRecords(make_run(budget=Budget()), ()))), width=120)
     assert "budget    no limit for the run\n" in free
 
 
@@ -64,7 +58,7 @@ def test_a_run_without_attempts_has_a_view():
     assert view.tasks_ok == 0
     assert view.mean_reward is None
     assert all(task.verdict is None for task in view.tasks)
-    assert "–" in drawn(run_lines(view), 80)
+    assert "–" in drawn(run_lines(view), width=80)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +125,7 @@ def test_a_lineage_of_two_hundred_attempts_is_drawn():
     )
     view = task_view(RunRecords(run, chain), "softmax")
     assert view.lineage[-1].depth == 199
-    assert "199 m OK" in drawn(task_lines(view), 80).replace("\n", " ").replace("  ", " ")
+    assert "199 m OK" in drawn(task_lines(view), width=80).replace("\n", " ").replace("  ", " ")
 
 
 def test_an_attempt_is_compared_with_its_parent():
@@ -151,13 +145,13 @@ def test_a_seed_is_shown_whole():
     attempts = golden_attempts(make_run())
     view = attempt_view(attempts[0], None)
     assert view.source_diff is None
-    assert "// version 0" in drawn(attempt_lines(view), 80)
+    assert "// version 0" in drawn(attempt_lines(view), width=80)
 
 
 def test_an_attempt_without_a_candidate_says_so():
     attempts = golden_attempts(make_run())
     limit = next(attempt for attempt in attempts if attempt.candidate is None)
-    assert "held no candidate" in drawn(attempt_lines(attempt_view(limit, None)), 80)
+    assert "held no candidate" in drawn(attempt_lines(attempt_view(limit, None)), width=80)
 
 
 def test_modelled_and_measured_results_never_share_a_board():
@@ -193,7 +187,7 @@ def test_a_modelled_board_shows_no_speedups():
     assert entry.fast_p == ()
     assert entry.median_speedup is None
     assert entry.geomean_speedup is None
-    for text in (drawn(leaderboard_lines(view), 120), leaderboard_markdown(view)):
+    for text in (drawn(leaderboard_lines(view), width=120), leaderboard_markdown(view)):
         assert "fast" not in text
         assert "geomean" not in text
         assert "modelled bound" in re.sub(r"\s+", " ", text) or "modelled" in text
@@ -234,7 +228,7 @@ def test_better_runs_rank_first_and_ties_keep_both():
 def test_an_empty_leaderboard_says_so():
     view = leaderboard([RunRecords(make_run(), ())])
     assert view.boards == ()
-    assert "no run has an attempt" in drawn(leaderboard_lines(view), 80)
+    assert "no run has an attempt" in drawn(leaderboard_lines(view), width=80)
     assert "No run has an attempt" in leaderboard_markdown(view)
     assert leaderboard_csv(view).count("\n") == 1
 
@@ -243,7 +237,7 @@ def test_an_empty_leaderboard_says_so():
 @pytest.mark.parametrize("device", ["emulated:h100", "cuda:0"])
 def test_no_cell_is_lost_at_any_width(width: int, device: str):
     view = leaderboard([records(device=device)])
-    text = drawn(leaderboard_lines(view), width)
+    text = drawn(leaderboard_lines(view), width=width)
     assert max(len(line) for line in text.splitlines()) <= width
     flat = re.sub(r"\s+", "", text)
     for task in TASKS:
@@ -261,7 +255,7 @@ def test_every_format_of_the_board_says_the_same():
     assert [row["task"] for row in rows] == [task["task"] for task in tasks]
     assert [float(row["speedup"]) if row["speedup"] else None for row in rows] == [task["speedup"] for task in tasks]
     assert {row["suite_digest"] for row in rows} == {data["boards"][0]["key"]["suite_digest"]}
-    terminal = drawn(leaderboard_lines(view), 200)
+    terminal = drawn(leaderboard_lines(view), width=200)
     page = leaderboard_markdown(view)
     for text in ("1.50x", "2.25x", "67 %", "1.18x"):
         assert text in terminal
@@ -271,11 +265,11 @@ def test_every_format_of_the_board_says_the_same():
 def test_hostile_text_does_not_reach_a_terminal_or_a_page_as_it_is():
     attempts = golden_attempts(make_run())
     for attempt in attempts:
-        text = drawn(attempt_lines(attempt_view(attempt, None, messages=True)), 80)
+        text = drawn(attempt_lines(attempt_view(attempt, None, messages=True)), width=80)
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "\x07" not in text
-    assert "[bold]x[/bold]" in drawn(attempt_lines(attempt_view(attempts[2], attempts[1], messages=True)), 200)
+    assert "[bold]x[/bold]" in drawn(attempt_lines(attempt_view(attempts[2], attempts[1], messages=True)), width=200)
 
 
 def test_a_megabyte_of_reply_is_shown():
@@ -283,7 +277,7 @@ def test_a_megabyte_of_reply_is_shown():
     attempt = golden_attempts(run)[0]
     long = attempt.messages[2].model_copy(update={"content": "x\x1b" * 500_000})
     view = attempt_view(attempt.model_copy(update={"messages": (long,)}), None, messages=True)
-    assert "\x1b" not in drawn(attempt_lines(view), 120)
+    assert "\x1b" not in drawn(attempt_lines(view), width=120)
 
 
 def test_huge_texts_are_not_compared_line_by_line():

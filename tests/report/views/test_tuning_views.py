@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import json
 from pathlib import Path
-
-from rich.console import Console
 
 from kernelforge.records import Attempt, Operator, TuneTrial, Verdict
 from kernelforge.report import RunRecords, attempt_view, export_lines, task_view
 from kernelforge.report.terminal import attempt_lines, task_lines
 from kernelforge.store import Store
 from tests.support.recorded_run import make_attempt, make_run, make_task
+from tests.support.terminal import drawn
 
 RUN = make_run(tasks=("softmax",))
 TASK = make_task("softmax")
@@ -47,12 +45,6 @@ def tuned() -> tuple[Attempt, Attempt]:
 
 def bound(attempt: Attempt, candidate: str) -> object:
     return attempt.evaluation.model_copy(update={"candidate": candidate})
-
-
-def drawn(renderable: object, width: int = 100) -> str:
-    console = Console(width=width, file=io.StringIO(), markup=False, highlight=False, force_terminal=False)
-    console.print(renderable)
-    return console.file.getvalue()
 
 
 def test_trials_are_shown_furthest_and_fastest_first_with_what_went_wrong() -> None:
