@@ -233,29 +233,21 @@ def _spec(card: Card) -> DeviceSpec:
     attained_gbps = card.dram_bandwidth_gbps * shared.dram_sustained_share.value
     l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
     sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
-    spec: dict[str, Any] = {
+    spec: dict[str, Any] = {  # what has another name or another unit than in a DeviceSpec is left out or replaced
+        **dict(sm),
+        **dict(card),
         **{name: figure.value for name, figure in figures.items()},
-        "key": card.key,
-        "title": card.title,
-        "names": card.names,
-        "compute_capability": card.compute_capability,
         "arch": shared.arch,
-        "sm_count": card.sm_count,
-        "max_clock_mhz": card.max_clock_mhz,
         "fp32_lanes_per_sm": sm.fp32_lanes,
         "tf32_tensor_tflops": fp16_tflops / 2 if card.tf32_tensor_tflops is None else card.tf32_tensor_tflops,
         "fp16_tensor_tflops": fp16_tflops if card.fp16_tensor_tflops is None else card.fp16_tensor_tflops,
         "dram_bytes": int(card.dram_gb * 10**9),
-        "dram_bandwidth_gbps": card.dram_bandwidth_gbps,
         "dram_sustained_gbps": sustained.value if sustained else float(round(attained_gbps)),
         "l2_bytes": int(card.l2_mib * MIB),
         "l2_bandwidth_gbps": l2_bandwidth.value if l2_bandwidth else float(round(l2_gbps)),
         "unified_l1_bytes_per_sm": sm.unified_l1_kib * KIB,
-        "shared_carveouts_kib": sm.shared_carveouts_kib,
         "shared_bytes_per_sm": sm.shared_carveouts_kib[-1] * KIB,
         "shared_bytes_per_block": sm.shared_kib_per_block * KIB,
-        "shared_reserved_bytes_per_block": sm.shared_reserved_bytes_per_block,
-        "shared_allocation_bytes": sm.shared_allocation_bytes,
         "warps_per_sm": sm.warps,
         "blocks_per_sm": sm.blocks,
         "sources": {

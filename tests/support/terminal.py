@@ -1,4 +1,4 @@
-"""What a terminal shows."""
+"""Output of a terminal."""
 
 from __future__ import annotations
 
