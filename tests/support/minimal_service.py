@@ -113,15 +113,28 @@ class MinimalService:
             raise RequestRejected(429, "queue_full", "the queue of this run is full", retry_after_s=0.2)
         if request.completion == BROKEN:
             raise RuntimeError("a bug with sk-secret in it")
-        if key is not None and (caller.name, key) in self.keys:
-            earlier, job_id = self.keys[caller.name, key]
-            if earlier != request:
-                raise RequestRejected(409, "key_reused", "the key belongs to another request")
-            return self.jobs[job_id]
+        earlier = self._earlier(request, caller, key)
+        if earlier is not None:
+            return earlier
+        job = self._enter(request, caller, key, JobStatus.QUEUED)
+        if SLOW not in (request.completion or ""):
+            await self.finish(job.id, 1.5)
+        return self.jobs[job.id]
+
+    def _earlier(self, request: JobRequest, caller: Caller, key: str | None) -> Job | None:
+        """The job that the key was used for before."""
+        if key is None or (caller.name, key) not in self.keys:
+            return None
+        earlier, job_id = self.keys[caller.name, key]
+        if earlier != request:
+            raise RequestRejected(409, "key_reused", "the key belongs to another request")
+        return self.jobs[job_id]
+
+    def _enter(self, request: JobRequest, caller: Caller, key: str | None, status: JobStatus) -> Job:
         name, _ = self.find_task(request.task, request.reference_code)
         job = Job(
             id=f"job-{next(self._numbers)}",
-            status=JobStatus.QUEUED,
+            status=status,
             task=name,
             run_id=request.run_id,
             tag=request.tag,
@@ -130,9 +143,7 @@ class MinimalService:
         self.jobs[job.id] = job
         if key is not None:
             self.keys[caller.name, key] = (request, job.id)
-        if SLOW not in (request.completion or ""):
-            await self.finish(job.id, 1.5)
-        return self.jobs[job.id]
+        return job
 
     async def finish(self, job_id: str, reward: float) -> None:
         result = RewardResult(

@@ -10,7 +10,6 @@ source names its result: ``// wrong``, ``// build``, ``// policy``, ``// fast`` 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -26,7 +25,7 @@ from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import feedback
 from tests.agents.prompt_samples import profile as make_profile
 from tests.support.factories import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
-from tests.support.minimal_service import MinimalService
+from tests.support.minimal_service import FULL, MinimalService
 
 
 def reply(text: str = "right", prose: str = "Here it is.") -> str:
@@ -47,7 +46,6 @@ class ScriptedService(MinimalService):
         super().__post_init__()
         self.registry = Registry(self.catalogue)
         self._intake = RequestParser(self.registry, DEFAULT_POLICY, 10)
-        self._ids = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: dict[str, int] = {}
         self._together: dict[int, int] = {}
@@ -57,46 +55,19 @@ class ScriptedService(MinimalService):
         task = self.registry.find(reference, reference_code)
         return task.name, task.task
 
-    def keyed(self, key: str, caller: Caller) -> Job | None:
-        existing = self.keys.get((caller.name, key))
-        return None if existing is None else self.jobs[existing[1]]
-
     def stored(self, job_id: str) -> Evaluated | None:
         return self.kept.get(job_id)
 
-    async def submit(
-        self, requests: Sequence[JobRequest], caller: Caller, keys: Sequence[str | None] | None = None
-    ) -> list[Job | RequestRejected]:
-        results: list[Job | RequestRejected] = []
-        for request, key in zip(requests, keys or [None] * len(requests), strict=True):
-            try:
-                results.append(self._begin(request, caller, key))
-            except RequestRejected as refusal:
-                results.append(refusal)
-        return results
-
-    def _begin(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
+    async def _accept(self, request: JobRequest, caller: Caller, key: str | None) -> Job:
         self._intake.policy(request)
-        if request.completion == "full":
+        if request.completion == FULL:
             raise RequestRejected(429, "queue_full", "the queue of this run is full", retry_after_s=3)
-        if key is not None and (caller.name, key) in self.keys:
-            earlier, job_id = self.keys[caller.name, key]
-            if earlier != request:
-                raise RequestRejected(409, "key_reused", "the key belongs to another request")
-            return self.jobs[job_id]
-        name, task = self.find_task(request.task, request.reference_code)
-        job = Job(
-            id=f"job-{next(self._ids)}",
-            status=JobStatus.RUNNING,
-            task=name,
-            run_id=request.run_id,
-            tag=request.tag,
-            submitted_at=time.time(),
-        )
-        self.jobs[job.id] = job
+        earlier = self._earlier(request, caller, key)
+        if earlier is not None:
+            return earlier
+        job = self._enter(request, caller, key, JobStatus.RUNNING)
         self.submitted.append(request)
-        if key is not None:
-            self.keys[caller.name, key] = (request, job.id)
+        _, task = self.find_task(request.task, request.reference_code)
         self._tasks[job.id] = asyncio.create_task(self._work(request, task, job))
         return job
 
@@ -122,16 +93,6 @@ class ScriptedService(MinimalService):
         if running:
             await asyncio.wait([self._tasks[name] for name in running])
         return running
-
-    async def score(self, request: JobRequest, caller: Caller, *, timeout_s: float, key: str | None = None) -> Job:
-        [job] = await self.submit([request], caller, [key])
-        if isinstance(job, RequestRejected):
-            raise job
-        try:
-            await self.wait([job.id], None, timeout_s)
-        finally:
-            await self.cancel([job.id])
-        return self.jobs[job.id]
 
     async def _evaluate(self, request: JobRequest, task: Task, job_id: str) -> RewardResult:
         text = reply("parts") if request.completion is None else request.completion
