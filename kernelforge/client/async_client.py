@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
@@ -28,13 +28,13 @@ from kernelforge.client.models import (
     WaitAnswer,
 )
 from kernelforge.client.requests import RequestSpec
-from kernelforge.client.settings import Request, Settings, checked, checked_job, job_request, job_requests
-from kernelforge.client.transport import AsyncTransport
+from kernelforge.client.settings import Request, checked, checked_job, job_request, job_requests
+from kernelforge.client.transport import AsyncTransport, ClientBase
 
 T = TypeVar("T")
 
 
-class AsyncClient:
+class AsyncClient(ClientBase[AsyncTransport]):
     """Client of a reward server. Any number of asyncio tasks and event loops may share one.
 
     Args:
@@ -62,27 +62,7 @@ class AsyncClient:
         'scored: 0.0, stage parse'
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        timeout_s: float = 1_800.0,
-        connections: int = 100,
-        retries: int = 8,
-    ) -> None:
-        self._settings = Settings.of(url, token, timeout_s, connections, retries)
-        self._transport = AsyncTransport(self._settings)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._settings.url!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (type(self), self._settings)
-
-    @property
-    def url(self) -> str:
-        return self._settings.url
+    _transport_type = AsyncTransport
 
     async def __aenter__(self) -> AsyncClient:
         return self
@@ -285,13 +265,3 @@ class AsyncConversation:
     async def close(self) -> None:
         """Delete the conversation on the server."""
         await self._client._ask(calls.close_session(self.id))
-
-
-def _unpickle(kind: type[AsyncClient], settings: Settings) -> AsyncClient:
-    return kind(
-        settings.url,
-        settings.token,
-        timeout_s=settings.timeout_s,
-        connections=settings.connections,
-        retries=settings.retries,
-    )

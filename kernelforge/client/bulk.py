@@ -14,10 +14,11 @@ from kernelforge.client.flow import (
     Limits,
     Transport,
     ask,
+    cancel,
     next_pause_s,
     still_running,
 )
-from kernelforge.client.models import MAX_BATCH, BatchAnswer, CancelRequest, Job, JobRequest, Problem, RewardResult
+from kernelforge.client.models import MAX_BATCH, BatchAnswer, Job, JobRequest, Problem, RewardResult
 from kernelforge.client.requests import RequestSpec
 from kernelforge.client.settings import Request, Settings, job_requests
 from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable
@@ -104,7 +105,7 @@ class _InFlight:
             return await self._submit()
         if self.limits.remaining_s <= 0 or (not self.waiting and until_next > self.limits.remaining_s):
             self.closing = self.limits.closing()
-            await self._cancel(self.closing)
+            await cancel(self.transport, list(self.waiting), self.closing)
             return await self._collect_cancelled(self.closing)
         if self.waiting:
             return await self._collect(min(until_next, HOLD_S, self.limits.remaining_s), self.limits)
@@ -208,11 +209,6 @@ class _InFlight:
     def _not_submitted(self) -> ServerError:
         return self.refusal or ServerError("time was up before every job was submitted", code="timeout")
 
-    async def _cancel(self, closing: Limits) -> None:
-        ids = list(self.waiting)
-        for start in range(0, len(ids), MAX_BATCH):
-            await ask(self.transport, calls.cancel(CancelRequest(ids=ids[start : start + MAX_BATCH])), closing)
-
     async def abandon(self) -> None:
         """Cancel all accepted jobs, those of an unanswered batch included."""
         if self.waiting or self.unanswered:
@@ -225,7 +221,7 @@ class _InFlight:
                 for item in answer.items:
                     if item.job is not None and not item.job.status.ended:
                         self.waiting[item.job.id] = []
-            await self._cancel(closing)
+            await cancel(self.transport, list(self.waiting), closing)
 
 
 def _chars(request: JobRequest) -> int:

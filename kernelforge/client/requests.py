@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 from urllib.parse import quote
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -37,19 +38,7 @@ from kernelforge.errors import InvalidServerResponse, ServerError
 
 T = TypeVar("T")
 
-_JOB = TypeAdapter(Job)
-_BATCH = TypeAdapter(BatchAnswer)
-_WAIT = TypeAdapter(WaitAnswer)
-_CANCELLED = TypeAdapter(CancelAnswer)
-_TASKS = TypeAdapter(list[TaskRow])
-_TASK = TypeAdapter(TaskPage)
-_POLICIES = TypeAdapter(list[PolicyRow])
-_RUNS = TypeAdapter(list[RunStatus])
-_RUN = TypeAdapter(RunStatus)
-_SESSION = TypeAdapter(Session)
-_TURN = TypeAdapter(Turn)
-_STATUS = TypeAdapter(ServerStatus)
-_NOTHING = TypeAdapter(None)
+_adapter = functools.cache(TypeAdapter)
 
 
 @dataclass(frozen=True)
@@ -67,7 +56,7 @@ class RequestSpec(Generic[T]):
 
     method: str
     path: str
-    answer: TypeAdapter[T]
+    answer: type[T]
     body: BaseModel | None = None
     query: Mapping[str, str] = field(default_factory=dict)
     key: str | None = None
@@ -105,7 +94,9 @@ class RequestSpec(Generic[T]):
                 code="malformed_answer",
             )
         try:
-            return self.answer.validate_json(received.body if received.status != 204 else b"null")
+            body = b"null" if received.status == 204 else received.body
+            answer: T = _adapter(cast(Hashable, self.answer)).validate_json(body)
+            return answer
         except ValidationError as error:
             flaw = error.errors(include_url=False, include_input=False)[0]
             field_path = ".".join(map(str, flaw["loc"]))
@@ -165,68 +156,68 @@ def retry_after_s(value: str | None) -> float | None:
 
 
 def submission(request: JobRequest, key: str) -> RequestSpec[Job]:
-    return RequestSpec("POST", "/v1/jobs", _JOB, request, key=key)
+    return RequestSpec("POST", "/v1/jobs", Job, request, key=key)
 
 
 def batch(requests: list[JobRequest], keys: list[str]) -> RequestSpec[BatchAnswer]:
-    return RequestSpec("POST", "/v1/jobs/batch", _BATCH, BatchRequest(jobs=requests, idempotency_keys=keys))
+    return RequestSpec("POST", "/v1/jobs/batch", BatchAnswer, BatchRequest(jobs=requests, idempotency_keys=keys))
 
 
 def poll(job_id: str, wait_s: float = 0.0) -> RequestSpec[Job]:
     """Ask for a job; the server answers once it has ended or time is up."""
-    return RequestSpec("GET", f"/v1/jobs/{_part(job_id)}", _JOB, query={"wait_s": f"{wait_s:.3f}"}, hold_s=wait_s)
+    return RequestSpec("GET", f"/v1/jobs/{_part(job_id)}", Job, query={"wait_s": f"{wait_s:.3f}"}, hold_s=wait_s)
 
 
 def wait(ids: list[str], k: int | None, timeout_s: float) -> RequestSpec[WaitAnswer]:
     return RequestSpec(
-        "POST", "/v1/jobs/wait", _WAIT, WaitRequest(ids=ids, k=k, timeout_s=round(timeout_s, 3)), hold_s=timeout_s
+        "POST", "/v1/jobs/wait", WaitAnswer, WaitRequest(ids=ids, k=k, timeout_s=round(timeout_s, 3)), hold_s=timeout_s
     )
 
 
 def cancel(request: CancelRequest) -> RequestSpec[CancelAnswer]:
-    return RequestSpec("POST", "/v1/jobs/cancel", _CANCELLED, request)
+    return RequestSpec("POST", "/v1/jobs/cancel", CancelAnswer, request)
 
 
 def tasks(suite: str | None) -> RequestSpec[list[TaskRow]]:
-    return RequestSpec("GET", "/v1/tasks", _TASKS, query={} if suite is None else {"suite": suite})
+    return RequestSpec("GET", "/v1/tasks", list[TaskRow], query={} if suite is None else {"suite": suite})
 
 
 def task(name: str) -> RequestSpec[TaskPage]:
-    return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), _TASK)
+    return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), TaskPage)
 
 
 def policies() -> RequestSpec[list[PolicyRow]]:
-    return RequestSpec("GET", "/v1/policies", _POLICIES)
+    return RequestSpec("GET", "/v1/policies", list[PolicyRow])
 
 
 def runs() -> RequestSpec[list[RunStatus]]:
-    return RequestSpec("GET", "/v1/runs", _RUNS)
+    return RequestSpec("GET", "/v1/runs", list[RunStatus])
 
 
 def set_run(run_id: str, settings: RunSettings) -> RequestSpec[RunStatus]:
-    return RequestSpec("PATCH", f"/v1/runs/{_part(run_id)}", _RUN, settings)
+    return RequestSpec("PATCH", f"/v1/runs/{_part(run_id)}", RunStatus, settings)
 
 
 def open_session(request: SessionRequest) -> RequestSpec[Session]:
-    return RequestSpec("POST", "/v1/sessions", _SESSION, request, repeatable=False)
+    return RequestSpec("POST", "/v1/sessions", Session, request, repeatable=False)
 
 
 def turn(session_id: str, request: TurnRequest, hold_s: float) -> RequestSpec[Turn]:
     """A turn with a number may be repeated: the second request joins the first, or gets its answer."""
     path = f"/v1/sessions/{_part(session_id)}/turns"
-    return RequestSpec("POST", path, _TURN, request, repeatable=request.number is not None, hold_s=hold_s)
+    return RequestSpec("POST", path, Turn, request, repeatable=request.number is not None, hold_s=hold_s)
 
 
 def close_session(session_id: str) -> RequestSpec[None]:
-    return RequestSpec("DELETE", f"/v1/sessions/{_part(session_id)}", _NOTHING)
+    return RequestSpec("DELETE", f"/v1/sessions/{_part(session_id)}", type(None))
 
 
 def session(session_id: str) -> RequestSpec[Session]:
-    return RequestSpec("GET", f"/v1/sessions/{_part(session_id)}", _SESSION)
+    return RequestSpec("GET", f"/v1/sessions/{_part(session_id)}", Session)
 
 
 def status() -> RequestSpec[ServerStatus]:
-    return RequestSpec("GET", "/readyz", _STATUS, accepts=frozenset({503}))
+    return RequestSpec("GET", "/readyz", ServerStatus, accepts=frozenset({503}))
 
 
 def _part(text: str) -> str:

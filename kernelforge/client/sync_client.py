@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
@@ -28,13 +28,13 @@ from kernelforge.client.models import (
     WaitAnswer,
 )
 from kernelforge.client.requests import RequestSpec
-from kernelforge.client.settings import Request, Settings, checked, checked_job, job_request, job_requests
-from kernelforge.client.transport import SyncTransport
+from kernelforge.client.settings import Request, checked, checked_job, job_request, job_requests
+from kernelforge.client.transport import ClientBase, SyncTransport
 
 T = TypeVar("T")
 
 
-class Client:
+class Client(ClientBase[SyncTransport]):
     """Client of a reward server. Any number of threads and forked children may share one.
 
     Args:
@@ -61,27 +61,7 @@ class Client:
         'scored: 0.0, stage parse'
     """
 
-    def __init__(
-        self,
-        url: str | None = None,
-        token: str | None = None,
-        *,
-        timeout_s: float = 1_800.0,
-        connections: int = 100,
-        retries: int = 8,
-    ) -> None:
-        self._settings = Settings.of(url, token, timeout_s, connections, retries)
-        self._transport = SyncTransport(self._settings)
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self._settings.url!r})"
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _unpickle, (type(self), self._settings)
-
-    @property
-    def url(self) -> str:
-        return self._settings.url
+    _transport_type = SyncTransport
 
     def __enter__(self) -> Client:
         return self
@@ -282,13 +262,3 @@ class Conversation:
     def close(self) -> None:
         """Delete the conversation on the server."""
         self._client._ask(calls.close_session(self.id))
-
-
-def _unpickle(kind: type[Client], settings: Settings) -> Client:
-    return kind(
-        settings.url,
-        settings.token,
-        timeout_s=settings.timeout_s,
-        connections=settings.connections,
-        retries=settings.retries,
-    )

@@ -7,8 +7,9 @@ import os
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
 
 import httpx2
 
@@ -281,3 +282,34 @@ def _received(response: httpx2.Response) -> ResponseData:
 
 def _connection_failed(error: httpx2.HTTPError | httpx2.StreamError) -> ConnectionFailed:
     return ConnectionFailed(str(error) or type(error).__name__, sent=not isinstance(error, NEVER_SENT))
+
+
+TransportT = TypeVar("TransportT", bound="AsyncTransport | SyncTransport")
+
+
+class ClientBase(Generic[TransportT]):
+    """What both clients have: settings, and a transport of their own kind."""
+
+    _transport_type: type[TransportT]
+
+    def __init__(
+        self,
+        url: str | None = None,
+        token: str | None = None,
+        *,
+        timeout_s: float = 1_800.0,
+        connections: int = 100,
+        retries: int = 8,
+    ) -> None:
+        self._settings = Settings.of(url, token, timeout_s, connections, retries)
+        self._transport: TransportT = self._transport_type(self._settings)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._settings.url!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return partial(type(self), **asdict(self._settings)), ()
+
+    @property
+    def url(self) -> str:
+        return self._settings.url
