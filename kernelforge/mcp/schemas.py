@@ -8,14 +8,30 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Annotated
 
-from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, Reward, SizeCheck, Verdict
+from pydantic import AfterValidator
+
+from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, SizeCheck, Verdict
 from kernelforge.report.views import View
 from kernelforge.report.views.task import MetricChange
 
 MAX_DIAGNOSTICS = 20
 MAX_TEXT_CHARS = 20_000
 """Longest text of a compiler or of a reason that is passed on."""
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " [cut]"
+
+
+Bounded = Annotated[str, AfterValidator(_bounded)]
+Finite = Annotated[float | None, AfterValidator(_finite)]
+"""None where a number is unknown or not finite."""
 
 
 class TaskRow(View):
@@ -72,11 +88,11 @@ class BuildAnswer(View):
     """The verdict that an evaluation would end with; None where the candidate may be run."""
     stage: str | None
     """Where it was refused: ``plan``, ``compile`` or ``policy``."""
-    reason: str
+    reason: Bounded
     arch: str | None
     toolchain: str | None
     kernels: tuple[KernelRow, ...]
-    diagnostics: tuple[str, ...]
+    diagnostics: tuple[Bounded, ...]
     """Warnings and notes."""
 
 
@@ -90,8 +106,8 @@ class CheckRow(View):
     compared)."""
     families: tuple[str, ...]
     """Input distributions that were run."""
-    message: str
-    error: float | None
+    message: Bounded
+    error: Finite
     """Largest error as a multiple of the tolerance; None where it is unknown or not finite."""
     launches: int | None
 
@@ -107,7 +123,7 @@ class TimeRow(View):
     speedup: float | None
     """Against the fastest baseline; measured only."""
     speedup_lower: float | None
-    quarantined: str | None
+    quarantined: Bounded | None
     """Why a measured time is not believed; it then has no speedup."""
 
 
@@ -121,11 +137,11 @@ class EvaluationAnswer(View):
     """The verdict in words. ``OK, full size not compared`` counts as not correct and earns no reward."""
     stage: str
     """Where the cascade ended; ``done`` for OK."""
-    reason: str
+    reason: Bounded
     checks: tuple[CheckRow, ...]
     time: TimeRow | None
     kernels: tuple[KernelRow, ...]
-    diagnostics: tuple[str, ...]
+    diagnostics: tuple[Bounded, ...]
     device: str
     jail: str
     evaluations_left: int | None
@@ -136,7 +152,7 @@ class MetricRow(View):
     """One number of a profile."""
 
     name: str
-    value: float | None
+    value: Finite
     """None where it is not finite."""
     unit: str
     origin: str
@@ -159,8 +175,8 @@ class FindingRow(View):
     kind: str
     """``repair``, ``optimise`` or ``stop``."""
     headline: str
-    why: str
-    action: str
+    why: Bounded
+    action: Bounded
     metrics: tuple[str, ...]
     """Metrics that the action should lower, or raise where one begins with ``+``; the first decides acceptance."""
 
@@ -176,7 +192,7 @@ class ProfileAnswer(View):
     metrics: tuple[MetricRow, ...]
     """Totals over the plan."""
     kernels: tuple[KernelMetrics, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Bounded, ...]
     """What a reader of the metrics must know."""
     finding: FindingRow
 
@@ -190,7 +206,7 @@ class SubmitAnswer(View):
     operator: str
     """``seed``, ``repair`` or ``optimise``."""
     evaluation: EvaluationAnswer
-    reward: float | None
+    reward: Finite
     reward_policy: str
     accepted: bool
     """Whether it became the task's best."""
@@ -223,15 +239,14 @@ def build_answer(
 ) -> BuildAnswer:
     """The answer of a build; ``failure`` is the verdict, stage and reason of a refused candidate."""
     verdict, stage, reason = failure or (None, None, "")
-    return BuildAnswer(
+    return BuildAnswer.of(
+        build,
         task=task,
         candidate=candidate,
         ok=failure is None,
         verdict=verdict,
         stage=stage,
-        reason=_bounded(reason),
-        arch=build.arch if build else None,
-        toolchain=build.toolchain if build else None,
+        reason=reason,
         kernels=_kernels(build),
         diagnostics=_diagnostics(build),
     )
@@ -240,29 +255,14 @@ def build_answer(
 def evaluation_answer(task: str, evaluation: Evaluation, remaining: int | None) -> EvaluationAnswer:
     """The answer of an evaluation; ``remaining`` is the number of evaluations that are left in the budget."""
     speed = evaluation.performance
-    return EvaluationAnswer(
+    return EvaluationAnswer.of(
+        evaluation,
+        evaluation.fingerprint,
         task=task,
-        candidate=evaluation.candidate,
-        verdict=evaluation.verdict,
-        outcome=evaluation.outcome,
-        stage=evaluation.stage,
-        reason=_bounded(evaluation.reason),
         checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),
-        time=None
-        if speed is None
-        else TimeRow(
-            time_us=speed.time_us,
-            origin=speed.origin.value,
-            bound=speed.bound,
-            interval_us=speed.interval_us,
-            speedup=speed.speedup,
-            speedup_lower=speed.speedup_lower,
-            quarantined=None if speed.quarantined is None else _bounded(speed.quarantined),
-        ),
+        time=None if speed is None else TimeRow.of(speed),
         kernels=_kernels(evaluation.build),
         diagnostics=_diagnostics(evaluation.build),
-        device=evaluation.fingerprint.device,
-        jail=evaluation.fingerprint.jail,
         evaluations_left=remaining,
     )
 
@@ -279,32 +279,12 @@ def profile_answer(
         dram_ratio=roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None,
         metrics=_metrics(profile.metrics, selected) if profile else (),
         kernels=tuple(
-            KernelMetrics(
-                kernel=item.kernel,
-                launches=item.launches,
-                grid=item.grid,
-                block=item.block,
-                metrics=_metrics(item.metrics, selected),
-            )
+            KernelMetrics.of(item, metrics=_metrics(item.metrics, selected))
             for item in (profile.kernels if profile else ())
         ),
-        notes=tuple(_bounded(note) for note in profile.notes) if profile else (),
-        finding=finding_row(finding),
+        notes=profile.notes if profile else (),
+        finding=FindingRow.of(finding),
     )
-
-
-def finding_row(finding: Finding) -> FindingRow:
-    return FindingRow(
-        kind=finding.kind,
-        headline=finding.headline,
-        why=_bounded(finding.why),
-        action=_bounded(finding.action),
-        metrics=finding.metrics,
-    )
-
-
-def reward_value(reward: Reward) -> float | None:
-    return _finite(reward.value)
 
 
 def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
@@ -322,53 +302,23 @@ def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
     for check in checks:
         secret = check.size.startswith("hidden")
         hidden += secret
-        rows.append(
-            CheckRow(
-                size=f"hidden {hidden}" if secret else check.size,
-                status=check.status,
-                families=check.families,
-                message=_bounded(check.message),
-                error=_finite(check.error),
-                launches=None if secret else check.launches,
-            )
-        )
+        shown = {"size": f"hidden {hidden}", "launches": None} if secret else {}
+        rows.append(CheckRow.of(check, **shown))
     return tuple(rows)
 
 
 def _kernels(build: Build | None) -> tuple[KernelRow, ...]:
     if build is None or not build.ok:
         return ()
-    return tuple(
-        KernelRow(
-            kernel=kernel.expression,
-            registers_per_thread=kernel.registers_per_thread,
-            static_shared_bytes=kernel.static_shared_bytes,
-            spill_store_bytes=kernel.spill_store_bytes,
-            spill_load_bytes=kernel.spill_load_bytes,
-            stack_frame_bytes=kernel.stack_frame_bytes,
-        )
-        for kernel in build.kernels
-    )
+    return tuple(KernelRow.of(kernel, kernel=kernel.expression) for kernel in build.kernels)
 
 
 def _diagnostics(build: Build | None) -> tuple[str, ...]:
     # A failed build may belong to a hidden size; the reason has what a Coder may know.
     if build is None or not build.ok:
         return ()
-    return tuple(_bounded(str(item)) for item in build.diagnostics[:MAX_DIAGNOSTICS])
+    return tuple(map(str, build.diagnostics[:MAX_DIAGNOSTICS]))
 
 
 def _metrics(metrics: Iterable[Metric], selected: frozenset[str] | None) -> tuple[MetricRow, ...]:
-    return tuple(
-        MetricRow(name=metric.name, value=_finite(metric.value), unit=metric.unit, origin=metric.origin.value)
-        for metric in metrics
-        if selected is None or metric.name in selected
-    )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None
-
-
-def _bounded(text: str) -> str:
-    return text if len(text) <= MAX_TEXT_CHARS else text[:MAX_TEXT_CHARS] + " [cut]"
+    return tuple(MetricRow.of(metric) for metric in metrics if selected is None or metric.name in selected)

@@ -24,6 +24,7 @@ from kernelforge.mcp.schemas import (
     BuildAnswer,
     DiffAnswer,
     EvaluationAnswer,
+    FindingRow,
     ProfileAnswer,
     SubmitAnswer,
     TaskList,
@@ -32,9 +33,7 @@ from kernelforge.mcp.schemas import (
     build_answer,
     changed,
     evaluation_answer,
-    finding_row,
     profile_answer,
-    reward_value,
 )
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
@@ -100,8 +99,7 @@ class Service:
     def list_tasks(self, suite: str | None) -> TaskList:
         selected = self._catalogue.suite(suite or self._catalogue.default)
         rows = tuple(
-            TaskRow(task=f"{selected.name}/{task.name}", title=task.title, level=task.level, tags=task.tags)
-            for task in self._catalogue.tasks(selected.name)
+            TaskRow.of(task, task=f"{selected.name}/{task.name}") for task in self._catalogue.tasks(selected.name)
         )
         return TaskList(suite=selected.name, title=selected.title, suites=self._catalogue.names, tasks=rows)
 
@@ -238,18 +236,15 @@ class Service:
         if following is not None:
             finding = self._assess(task, following, run.attempts(task.name), best)
             session.findings[following.id] = finding
-        answer = SubmitAnswer(
+        answer = SubmitAnswer.of(
+            attempt,
             attempt=attempt.id,
-            parent=attempt.parent,
-            operator=attempt.operator.value,
             evaluation=self._evaluation_answer(suite, task, result),
-            reward=reward_value(attempt.reward),
+            reward=attempt.reward.value,
             reward_policy=attempt.reward.policy,
-            accepted=attempt.accepted,
-            note=attempt.note,
             best=None if best is None else best.id,
             next_parent=None if following is None else following.id,
-            finding=None if finding is None else finding_row(finding),
+            finding=None if finding is None else FindingRow.of(finding),
         )
         if following is not None:
             session.prompts[following.id] = answer.model_dump_json(indent=1)
