@@ -20,14 +20,12 @@ WAIT_S = 60.0
 """For what must happen; nothing is timed by it."""
 
 
-@asynccontextmanager
-async def connected(
+def client_of(
     service: MinimalService, base_url: str = "http://127.0.0.1", headers: dict[str, str] | None = None, **options: Any
-) -> AsyncIterator[httpx2.AsyncClient]:
-    """A client of an application without any connection."""
+) -> httpx2.AsyncClient:
+    """A client of an application without any connection, so that it need not be closed."""
     transport = httpx2.ASGITransport(create_app(service, **options), raise_app_exceptions=False)
-    async with httpx2.AsyncClient(transport=transport, base_url=base_url, headers=headers) as client:
-        yield client
+    return httpx2.AsyncClient(transport=transport, base_url=base_url, headers=headers, timeout=WAIT_S)
 
 
 @asynccontextmanager

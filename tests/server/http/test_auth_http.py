@@ -21,7 +21,7 @@ from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import RequireScope, Submitter, Tokens
 from kernelforge.server.http.limits import api_router
 from kernelforge.server.jobs.service import JobService
-from tests.server.http_serving import JOB, connected, served
+from tests.server.http_serving import JOB, client_of, served
 from tests.support.minimal_service import MinimalService
 
 WORLD = "http://192.0.2.7:8765"
@@ -149,13 +149,13 @@ def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allow
 
     async def all_of_it() -> dict[str, int]:
         headers = {"Authorization": f"Bearer {token}"}
-        async with connected(service, WORLD, tokens=tokens, public=True, headers=headers) as client:
-            return {
-                "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
-                "GET /v1/runs": (await client.get("/v1/runs")).status_code,
-                "PATCH /v1/runs/a": (await client.patch("/v1/runs/a", json={})).status_code,
-                "GET /healthz": (await client.get("/healthz")).status_code,
-            }
+        client = client_of(service, WORLD, tokens=tokens, public=True, headers=headers)
+        return {
+            "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
+            "GET /v1/runs": (await client.get("/v1/runs")).status_code,
+            "PATCH /v1/runs/a": (await client.patch("/v1/runs/a", json={})).status_code,
+            "GET /healthz": (await client.get("/healthz")).status_code,
+        }
 
     answered = asyncio.run(all_of_it())
     assert answered.pop("GET /healthz") == 200
@@ -167,8 +167,8 @@ async def test_the_gateway_is_told_whose_request_it_is(tokens: Tokens) -> None:
     token = tokens.create("trainer", ["submit"])
     service = MinimalService()
 
-    async with connected(service, tokens=tokens, headers={"Authorization": f"Bearer {token}"}) as client:
-        await client.post("/v1/jobs", json=JOB)
+    client = client_of(service, tokens=tokens, headers={"Authorization": f"Bearer {token}"})
+    await client.post("/v1/jobs", json=JOB)
     assert [(caller.name, caller.scopes) for caller in service.callers] == [("trainer", {"submit"})]
 
 
@@ -242,7 +242,7 @@ def test_an_open_server_takes_no_requests_of_other_sites_pages(origin: str, stat
 
 
 async def test_a_refusal_at_the_gate_has_the_same_shape_and_names_the_scheme(tokens: Tokens) -> None:
-    async with connected(MinimalService(), WORLD, tokens=tokens, public=True) as client:
-        answer = await client.get("/v1/runs")
+    client = client_of(MinimalService(), WORLD, tokens=tokens, public=True)
+    answer = await client.get("/v1/runs")
     assert answer.headers["WWW-Authenticate"] == "Bearer"
     assert ProblemAnswer.model_validate_json(answer.text).error.code == "unauthorised"

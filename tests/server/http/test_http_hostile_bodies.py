@@ -14,7 +14,7 @@ from kernelforge.client.models import MAX_CHOICES, BatchRequest, CandidateText, 
 from kernelforge.server.http.limits import MAX_VALUES, has_too_many_values
 from kernelforge.server.protocols.common import LARGE_CHARS, completion_text
 from kernelforge.server.protocols.nemo_gym import aggregate
-from tests.server.http_serving import connected
+from tests.server.http_serving import client_of
 from tests.support.minimal_service import MinimalService
 
 WIDE = {f"x{number}": 1 for number in range(20_000)}
@@ -22,9 +22,9 @@ WIDE = {f"x{number}": 1 for number in range(20_000)}
 
 def answer(content: bytes) -> tuple[int, str]:
     async def ask() -> tuple[int, str]:
-        async with connected(MinimalService()) as client:
-            sent = await client.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
-            return sent.status_code, sent.json()["error"]["message"]
+        client = client_of(MinimalService())
+        sent = await client.post("/v1/jobs", content=content, headers={"Content-Type": "application/json"})
+        return sent.status_code, sent.json()["error"]["message"]
 
     return asyncio.run(ask())
 

@@ -22,7 +22,7 @@ from kernelforge.server.http.limits import Limits, LongPollLimiter
 from kernelforge.server.http.logs import LogFormat, Metrics, configure_logs
 from kernelforge.server.http.process import Stop, listen, serve
 from kernelforge.server.jobs.requests import reference_hash
-from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected
+from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, client_of
 from tests.support.minimal_service import MinimalService
 
 
@@ -46,16 +46,16 @@ def test_metrics_count_apart_what_was_not_compared_at_its_full_size() -> None:
 
 
 async def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
-    async with connected(MinimalService()) as client:
-        for _ in range(3):
-            await client.post("/v1/jobs", json=JOB)
-        slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
-        await client.post("/v1/jobs", json=SLOW_JOB)
-        await client.delete(f"/v1/jobs/{slow}")
-        await client.get("/none/at/all")
-        answer = await client.get("/metrics")
-        assert answer.headers["content-type"].startswith("text/plain")
-        metric_samples = samples(answer.text)
+    client = client_of(MinimalService())
+    for _ in range(3):
+        await client.post("/v1/jobs", json=JOB)
+    slow = (await client.post("/v1/jobs", json=SLOW_JOB)).json()["id"]
+    await client.post("/v1/jobs", json=SLOW_JOB)
+    await client.delete(f"/v1/jobs/{slow}")
+    await client.get("/none/at/all")
+    answer = await client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain")
+    metric_samples = samples(answer.text)
 
     def value(name: str, **labels: str) -> float:
         return metric_samples[name, frozenset(labels.items())]
@@ -76,13 +76,13 @@ async def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
 
 
 async def test_nothing_that_callers_choose_becomes_a_label() -> None:
-    async with connected(MinimalService()) as client:
-        for name in ("alpha", "beta"):
-            await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
-            await client.request(name.upper(), f"/{name}")
-            await client.get(f"/v1/jobs/{name}")
-            await client.patch(f"/v1/runs/{name}", json={})
-        text = (await client.get("/metrics")).text.lower()
+    client = client_of(MinimalService())
+    for name in ("alpha", "beta"):
+        await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
+        await client.request(name.upper(), f"/{name}")
+        await client.get(f"/v1/jobs/{name}")
+        await client.patch(f"/v1/runs/{name}", json={})
+    text = (await client.get("/metrics")).text.lower()
     assert "alpha" not in text
     assert "beta" not in text
 
@@ -105,10 +105,10 @@ async def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion
     token = tokens.create("trainer", ["submit"])
 
     headers = {"Authorization": f"Bearer {token}", "X-Request-Id": "step-7"}
-    async with connected(MinimalService(), tokens=tokens, headers=headers) as client:
-        await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
-        await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
-        await client.get("/healthz")
+    client = client_of(MinimalService(), tokens=tokens, headers=headers)
+    await client.post("/v1/jobs", json={**JOB, "completion": "my-completion"})
+    await client.post("/v1/jobs", json={**JOB, "completion": "my-completion", "tag": 1})
+    await client.get("/healthz")
     tokens.close()
     text = logged.getvalue()
     assert token not in text
@@ -125,15 +125,15 @@ def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() ->
     service = MinimalService()
 
     async def all_of_it() -> tuple[list[TaskRow], TaskPage, list[PolicyRow]]:
-        async with connected(service) as client:
-            rows = (await client.get("/v1/tasks?suite=core")).json()
-            page = (await client.get("/v1/tasks/core/swish")).text
-            policies = (await client.get("/v1/policies")).json()
-            return (
-                [TaskRow.model_validate(row) for row in rows],
-                TaskPage.model_validate_json(page),
-                [PolicyRow.model_validate(row) for row in policies],
-            )
+        client = client_of(service)
+        rows = (await client.get("/v1/tasks?suite=core")).json()
+        page = (await client.get("/v1/tasks/core/swish")).text
+        policies = (await client.get("/v1/policies")).json()
+        return (
+            [TaskRow.model_validate(row) for row in rows],
+            TaskPage.model_validate_json(page),
+            [PolicyRow.model_validate(row) for row in policies],
+        )
 
     rows, page, policies = asyncio.run(all_of_it())
     assert [row.task for row in rows] == [f"core/{task.name}" for task in service.catalogue.tasks("core")]
@@ -146,8 +146,8 @@ def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() ->
 
 
 async def test_the_pages_of_the_api_are_served() -> None:
-    async with connected(MinimalService()) as client:
-        page, docs, health = [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
+    client = client_of(MinimalService())
+    page, docs, health = [await client.get(path) for path in ("/openapi.json", "/docs", "/healthz")]
     assert {"/v1/jobs", "/v1/rewards", "/metrics"} <= page.json()["paths"].keys()
     assert "/openapi.json" in docs.text
     assert health.text == "ok\n"

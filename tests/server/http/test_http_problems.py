@@ -19,7 +19,7 @@ from kernelforge.client.models import ProblemAnswer
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.limits import Limits
 from kernelforge.server.http.process import allow_connections
-from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, connected, served
+from tests.server.http_serving import JOB, SLOW_JOB, WAIT_S, client_of, served
 from tests.support.minimal_service import BROKEN, MinimalService
 
 SMALL = Limits(body_bytes=10_000, batch_bytes=20_000, bodies_bytes=15_000, head_s=WAIT_S, head_bytes=8_192)
@@ -121,19 +121,19 @@ async def test_a_server_without_a_worker_is_not_ready() -> None:
     assert alive.workers
     service.status = lambda: alive.model_copy(update={"workers": 0})  # type: ignore[method-assign]
 
-    async with connected(service) as client:
-        assert (await client.get("/readyz")).status_code == 503
+    client = client_of(service)
+    assert (await client.get("/readyz")).status_code == 503
 
 
 async def test_a_draining_server_refuses_jobs_and_rounds_the_wait_up() -> None:
     service = MinimalService()
-    async with connected(service) as client:
-        assert (await client.get("/readyz")).status_code == 200
-        assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
-        assert (await client.get("/readyz")).status_code == 503
-        assert (await client.get("/healthz")).status_code == 200
-        refused = await client.post("/v1/jobs", json=JOB)
-        assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
+    client = client_of(service)
+    assert (await client.get("/readyz")).status_code == 200
+    assert (await client.post("/v1/admin/drain")).json()["state"] == "draining"
+    assert (await client.get("/readyz")).status_code == 503
+    assert (await client.get("/healthz")).status_code == 200
+    refused = await client.post("/v1/jobs", json=JOB)
+    assert (refused.status_code, refused.headers["Retry-After"]) == (503, "3")
 
 
 def test_a_fault_of_ours_is_logged_under_the_id_and_told_in_no_detail(caplog: pytest.LogCaptureFixture) -> None:

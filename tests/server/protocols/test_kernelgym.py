@@ -14,22 +14,13 @@ from typing import Any
 import httpx2
 import pytest
 
-from kernelforge.server.http.app import create_app
-from kernelforge.server.protocols import kernelgym
-from tests.server.socket_server import serving
 from tests.support.scripted_service import ScriptedService, reply
 
 
 @pytest.fixture(scope="module")
-def service() -> ScriptedService:
-    return ScriptedService()
-
-
-@pytest.fixture(scope="module")
-def client(service: ScriptedService) -> Iterator[httpx2.Client]:
-    with serving(create_app(service, routers=[kernelgym.router(service)])) as url:
-        with httpx2.Client(base_url=f"{url}/kernelgym", timeout=30) as client:
-            yield client
+def client(url: str) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=f"{url}/kernelgym", timeout=30) as client:
+        yield client
 
 
 @pytest.fixture(scope="module")

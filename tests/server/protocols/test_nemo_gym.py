@@ -12,10 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from kernelforge.server.http.app import create_app
-from kernelforge.server.protocols import nemo_gym
-from tests.server.socket_server import serving
-from tests.support.scripted_service import ScriptedService, reply
+from tests.support.scripted_service import reply
 
 ROW = {
     "responses_create_params": {"input": [{"role": "user", "content": "Write a kernel."}], "temperature": 1.0},
@@ -25,16 +22,10 @@ ROW = {
 }
 
 
-@pytest.fixture(scope="module")
-def service() -> ScriptedService:
-    return ScriptedService()
-
-
 @pytest.fixture(scope="module", params=["", "/nemo-gym"])
-def client(service: ScriptedService, request: pytest.FixtureRequest) -> Iterator[httpx2.Client]:
-    with serving(create_app(service, routers=[nemo_gym.router(service)])) as url:
-        with httpx2.Client(base_url=url + request.param, timeout=30) as client:
-            yield client
+def client(url: str, request: pytest.FixtureRequest) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=url + request.param, timeout=30) as client:
+        yield client
 
 
 def response(text: str) -> dict[str, Any]:

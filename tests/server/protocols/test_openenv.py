@@ -19,34 +19,18 @@ import httpx2
 import pytest
 from websockets.sync.client import ClientConnection, connect
 
-from kernelforge.server.http.app import create_app
-from kernelforge.server.protocols import openenv
-from kernelforge.server.sessions.service import Sessions
-from tests.server.socket_server import serving
 from tests.support.scripted_service import ScriptedService, reply
 
 
 @pytest.fixture(scope="module")
-def service() -> ScriptedService:
-    return ScriptedService()
-
-
-@pytest.fixture(scope="module")
-def url(service: ScriptedService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    sessions = Sessions(service, tmp_path_factory.mktemp("openenv") / "server.db")
-    with serving(create_app(service, routers=[openenv.router(service, sessions)])) as url:
-        yield f"{url}/openenv"
-
-
-@pytest.fixture(scope="module")
 def client(url: str) -> Iterator[httpx2.Client]:
-    with httpx2.Client(base_url=url, timeout=30) as client:
+    with httpx2.Client(base_url=f"{url}/openenv", timeout=30) as client:
         yield client
 
 
 @pytest.fixture
 def socket(url: str) -> Iterator[ClientConnection]:
-    with connect(url.replace("http", "ws") + "/ws") as socket:
+    with connect(url.replace("http", "ws") + "/openenv/ws") as socket:
         yield socket
 
 
@@ -98,7 +82,7 @@ def test_a_step_without_a_reset_names_its_task(socket: ClientConnection) -> None
 
 
 def test_a_client_that_goes_away_ends_its_turn(url: str, service: ScriptedService) -> None:
-    with connect(url.replace("http", "ws") + "/ws") as socket:
+    with connect(url.replace("http", "ws") + "/openenv/ws") as socket:
         say(socket, "reset", {"task": "core/swish"})
         before = len(service.submitted)
         socket.send(json.dumps({"type": "step", "data": {"completion": reply("never")}}))
@@ -165,7 +149,7 @@ def _client_module(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def test_the_real_client_plays_an_episode(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     generic = _client_module(monkeypatch)
-    with generic.GenericEnvClient(base_url=url).sync() as env:
+    with generic.GenericEnvClient(base_url=f"{url}/openenv").sync() as env:
         result = env.reset(task="core/swish", turns=2)
         assert result.observation["prompt"]
         result = env.step({"completion": reply("wrong")})

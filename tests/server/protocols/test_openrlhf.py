@@ -9,10 +9,7 @@ import httpx2
 import pytest
 
 from kernelforge.server.base import RequestRejected
-from kernelforge.server.http.app import create_app
-from kernelforge.server.protocols import openrlhf
 from kernelforge.server.protocols.openrlhf import completion_in
-from tests.server.socket_server import serving
 from tests.support.scripted_service import ScriptedService, reply
 
 PROMPT = (
@@ -25,15 +22,9 @@ JSON = {"Content-Type": "application/json"}
 
 
 @pytest.fixture(scope="module")
-def service() -> ScriptedService:
-    return ScriptedService()
-
-
-@pytest.fixture(scope="module")
-def client(service: ScriptedService) -> Iterator[httpx2.Client]:
-    with serving(create_app(service, routers=[openrlhf.router(service)])) as url:
-        with httpx2.Client(base_url=url, timeout=30) as client:
-            yield client
+def client(url: str) -> Iterator[httpx2.Client]:
+    with httpx2.Client(base_url=url, timeout=30) as client:
+        yield client
 
 
 def post(client: httpx2.Client, completions: list[str], label: str = "core/swish", path: str = "") -> httpx2.Response:

@@ -9,7 +9,6 @@ import itertools
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,10 +17,6 @@ import httpx2
 import pytest
 from websockets.sync.client import connect
 
-from kernelforge.server.http.app import create_app
-from kernelforge.server.protocols import routers
-from kernelforge.server.sessions.service import Sessions
-from tests.server.socket_server import serving
 from tests.support.scripted_service import ScriptedService, reply
 
 TASK = "core/swish"
@@ -121,18 +116,6 @@ class OpenEnv(Trainer):
                     return Answer(status=self.statuses[answer["data"]["code"]])
         components = answer["data"]["observation"]["components"]
         return Answer(bool(components["correct"]), answer["data"]["reward"])
-
-
-@pytest.fixture(scope="module")
-def service() -> ScriptedService:
-    return ScriptedService()
-
-
-@pytest.fixture(scope="module")
-def url(service: ScriptedService, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    sessions = Sessions(service, tmp_path_factory.mktemp("sessions") / "server.db")
-    with serving(create_app(service, routers=routers(service, sessions))) as url:
-        yield url
 
 
 @pytest.fixture(scope="module", params=[Slime, OpenRLHF, NemoGym, KernelGYM, OpenEnv], ids=lambda kind: kind.__name__)

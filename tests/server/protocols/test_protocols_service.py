@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kernelforge.server.protocols import kernelgym, openrlhf, slime
-from tests.server.http_serving import connected, served
+from tests.server.http_serving import client_of, served
 from tests.server.service_tools import serving, until
 from tests.support.inprocess_engine import InProcessEngine, completion
 
@@ -23,19 +23,19 @@ def query(*texts: str) -> dict[str, Any]:
 async def test_equal_completions_of_a_request_are_evaluated_once(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:
-        async with connected(service, routers=[openrlhf.router(service)]) as client:
-            answer = await client.post("/openrlhf/reward", json=query("a", "WRONG", "a", "a"))
-            assert answer.json()["rewards"] == pytest.approx([0.3, 0.0, 0.3, 0.3])
+        client = client_of(service, routers=[openrlhf.router(service)])
+        answer = await client.post("/openrlhf/reward", json=query("a", "WRONG", "a", "a"))
+        assert answer.json()["rewards"] == pytest.approx([0.3, 0.0, 0.3, 0.3])
     assert len(engine.evaluated) == 2
 
 
 async def test_a_worker_that_dies_and_trouble_that_passes_are_not_seen_by_a_trainer(tmp_path: Path) -> None:
     async with serving(tmp_path) as service:
-        async with connected(service, routers=[openrlhf.router(service)]) as client:
-            answer = await client.post("/openrlhf/reward", json=query("DIE2", "ONCE"))
-            assert answer.json()["rewards"] == pytest.approx([0.3, 0.3])
-            lost = await client.post("/openrlhf/reward", json=query("a", "DIE9"))
-            assert (lost.status_code, "rewards" in lost.json()) == (503, False)
+        client = client_of(service, routers=[openrlhf.router(service)])
+        answer = await client.post("/openrlhf/reward", json=query("DIE2", "ONCE"))
+        assert answer.json()["rewards"] == pytest.approx([0.3, 0.3])
+        lost = await client.post("/openrlhf/reward", json=query("a", "DIE9"))
+        assert (lost.status_code, "rewards" in lost.json()) == (503, False)
 
 
 async def test_a_trainer_that_asks_again_joins_what_is_still_running(
@@ -45,14 +45,14 @@ async def test_a_trainer_that_asks_again_joins_what_is_still_running(
     engine.gate.clear()
     sent = {"prompt": "", "response": completion("a"), "label": "core/gelu"}
     async with serving(tmp_path, engine) as service:
-        async with connected(service, routers=[slime.router(service)]) as client:
-            monkeypatch.setattr(slime, "HELD_S", 0.05)
-            assert (await client.post("/slime/reward", json=sent)).status_code == 504
-            monkeypatch.setattr(slime, "HELD_S", 30.0)
-            repeated = asyncio.create_task(client.post("/slime/reward", json=sent))
-            await until(lambda: service.counters["joined"] == 1)
-            engine.gate.set()
-            assert (await repeated).json() == pytest.approx(0.3)
+        client = client_of(service, routers=[slime.router(service)])
+        monkeypatch.setattr(slime, "HELD_S", 0.05)
+        assert (await client.post("/slime/reward", json=sent)).status_code == 504
+        monkeypatch.setattr(slime, "HELD_S", 30.0)
+        repeated = asyncio.create_task(client.post("/slime/reward", json=sent))
+        await until(lambda: service.counters["joined"] == 1)
+        engine.gate.set()
+        assert (await repeated).json() == pytest.approx(0.3)
     assert len(engine.evaluated) == 1
 
 
@@ -74,16 +74,16 @@ async def test_kernelgyms_ids_hold_through_a_restart(tmp_path: Path) -> None:
     engine = InProcessEngine()
     async with serving(tmp_path, engine) as service:
         sent["reference_code"] = service.find_task("core/gelu")[1].source
-        async with connected(service, routers=[kernelgym.router(service)]) as client:
-            first = (await client.post("/kernelgym/evaluate", json=sent)).raise_for_status().json()
-            lost = sent | {"task_id": "t 2", "kernel_code": completion("TROUBLE")}
-            assert (await client.post("/kernelgym/evaluate", json=lost)).status_code == 503
-            assert (await client.get("/kernelgym/status/t 2")).json()["status"] == "failed"
+        client = client_of(service, routers=[kernelgym.router(service)])
+        first = (await client.post("/kernelgym/evaluate", json=sent)).raise_for_status().json()
+        lost = sent | {"task_id": "t 2", "kernel_code": completion("TROUBLE")}
+        assert (await client.post("/kernelgym/evaluate", json=lost)).status_code == 503
+        assert (await client.get("/kernelgym/status/t 2")).json()["status"] == "failed"
     async with serving(tmp_path) as service:
-        async with connected(service, routers=[kernelgym.router(service)]) as client:
-            assert (await client.get("/kernelgym/status/t 1")).json()["status"] == "completed"
-            stored = (await client.get("/kernelgym/results/t 1")).json()
-            repeated = (await client.post("/kernelgym/evaluate", json=sent)).json()
+        client = client_of(service, routers=[kernelgym.router(service)])
+        assert (await client.get("/kernelgym/status/t 1")).json()["status"] == "completed"
+        stored = (await client.get("/kernelgym/results/t 1")).json()
+        repeated = (await client.post("/kernelgym/evaluate", json=sent)).json()
     assert first["correctness"] is stored["correctness"] is True
     assert repeated["metadata"]["job"] == first["metadata"]["job"]
     assert len([source for source in engine.evaluated if "// a\n" in source]) == 1
@@ -94,12 +94,12 @@ async def test_a_kernelgym_task_is_cancelled_from_another_connection(tmp_path: P
     async with serving(tmp_path, engine) as service:
         code = service.find_task("core/gelu")[1].source
         sent = {"task_id": "long", "reference_code": code, "kernel_code": completion("HANG"), "timeout": 600}
-        async with connected(service, routers=[kernelgym.router(service)]) as client:
-            waiting = asyncio.create_task(client.post("/kernelgym/evaluate", json=sent))
-            await until(lambda: engine.evaluated)
-            while (seen := await client.get("/kernelgym/status/long")).status_code == 404:
-                await asyncio.sleep(0.002)  # on its way to the journal
-            assert seen.json()["status"] == "processing"
-            assert (await client.delete("/kernelgym/tasks/long")).json()["status"] == "cancelled"
-            assert (await waiting).status_code == 503
-            await until(lambda: engine.freed)
+        client = client_of(service, routers=[kernelgym.router(service)])
+        waiting = asyncio.create_task(client.post("/kernelgym/evaluate", json=sent))
+        await until(lambda: engine.evaluated)
+        while (seen := await client.get("/kernelgym/status/long")).status_code == 404:
+            await asyncio.sleep(0.002)  # on its way to the journal
+        assert seen.json()["status"] == "processing"
+        assert (await client.delete("/kernelgym/tasks/long")).json()["status"] == "cancelled"
+        assert (await waiting).status_code == 503
+        await until(lambda: engine.freed)
