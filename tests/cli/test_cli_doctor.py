@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.cli.doctor import gpu, host
-from kernelforge.cli.doctor.host import Check, ProbeResult, probe_python
+from kernelforge.cli.doctor.checks import Check, ProbeResult, probe_python
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.cli.doctor import gpu
-from kernelforge.cli.doctor.host import ProbeResult
+from kernelforge.cli.doctor.checks import ProbeResult
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.utils.shell_hints import install_hint

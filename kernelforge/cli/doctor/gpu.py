@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from kernelforge.cli.doctor.host import Check, probe_python
+from kernelforge.cli.doctor.checks import Check, probe_python
 from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.utils.shell_hints import install_hint
 

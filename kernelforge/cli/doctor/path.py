@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from kernelforge.cli.doctor.host import Check, Stage
+from kernelforge.cli.doctor.checks import Check, Stage
 from kernelforge.errors import BaselineError, KernelForgeError
 
 if TYPE_CHECKING:
