@@ -88,7 +88,7 @@ def test_the_metadata_says_which_pythons_and_extras_there_are(metadata: Message)
     assert metadata["Name"] == PROJECT["name"] == DISTRIBUTION
     assert set(metadata["Requires-Python"].split(",")) == {">=3.11", "<3.14"}
     assert metadata.get_all("Provides-Extra") == sorted(
-        ["gpu", "gpu12", "pycuda", "server", "ray", "mcp", "datasets", "figures", "dev"]
+        ["gpu", "gpu12", "pycuda", "server", "ray", "mcp", "datasets", "figures", "triton", "dev"]
     )
 
 

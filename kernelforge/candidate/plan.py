@@ -18,9 +18,9 @@ from kernelforge.candidate.plan_language.lexer import chosen_first, normalise, r
 from kernelforge.candidate.plan_language.scope import UNBOUND
 from kernelforge.candidate.plan_language.statements import Program, compile_program
 from kernelforge.candidate.plan_language.values import WEIGHTS, Fault, Refusal, Storage, Tensor, flatten, kind_of
-from kernelforge.candidate.resolved import Launch, ResolvedPlan, ScalarArg, TensorArg, TensorMapArg
+from kernelforge.candidate.resolved import Launch, ResolvedPlan, ScalarArg, Specialisation, TensorArg, TensorMapArg
 from kernelforge.errors import CandidateError, PlanError, PlanGuard
-from kernelforge.records import Candidate
+from kernelforge.records import Candidate, Language
 from kernelforge.records.task import TensorSpec
 
 INT32 = 2**31
@@ -32,6 +32,8 @@ class LaunchSignature(NamedTuple):
     expression: str
     args: tuple[str, ...]
     """``tensor:float32`` for a pointer, ``tensor_map``, or ``i32 i64 f32 f64 f16 bf16`` for a value."""
+    specialisation: Specialisation | None = None
+    """Of a Triton kernel."""
 
 
 class Plan:
@@ -160,8 +162,8 @@ class Plan:
             raise
 
 
-def parse_plan(text: str) -> Plan:
-    """Read a launch plan.
+def parse_plan(text: str, language: Language = "cuda") -> Plan:
+    """Read a launch plan, whose launches are written for kernels in ``language``.
 
     Raises:
         PlanError: the text is not Python, uses an unsupported construct, or is too large; with the line.
@@ -169,7 +171,7 @@ def parse_plan(text: str) -> Plan:
     text = normalise(text)
     with reported(text):
         tree, tunables = read(text)
-        return Plan(text, compile_program(tree, tuple(tunables)), tunables)
+        return Plan(text, compile_program(tree, tuple(tunables), language), tunables)
 
 
 def signatures(resolved: ResolvedPlan) -> list[LaunchSignature]:
@@ -179,6 +181,7 @@ def signatures(resolved: ResolvedPlan) -> list[LaunchSignature]:
             LaunchSignature(
                 launch.expression,
                 tuple(_kind_of_argument(arg) for arg in launch.args),
+                launch.specialisation,
             )
             for launch in (*resolved.setup, *resolved.steps)
             if isinstance(launch, Launch)
@@ -259,14 +262,14 @@ def chosen_values(candidate: Candidate) -> dict[str, int]:
 
     Of a plan that cannot be read, only the choices of the candidate.
     """
-    return {**_first_values(candidate.plan), **candidate.choices}
+    return {**_first_values(candidate.plan, candidate.language or "cuda"), **candidate.choices}
 
 
 @lru_cache(maxsize=256)  # reports need it of every attempt several times
-def _first_values(plan: str) -> dict[str, int]:
+def _first_values(plan: str, language: Language) -> dict[str, int]:
     """The first value of every ``# tune:`` name; none of a plan that cannot be read."""
     try:
-        return {name: values[0] for name, values in parse_plan(plan).tunables.items()}
+        return {name: values[0] for name, values in parse_plan(plan, language).tunables.items()}
     except CandidateError:
         return {}
 

@@ -1,4 +1,4 @@
-"""Parse a Coder's reply: the last CUDA block and the last plan block are the candidate.
+"""Parse a Coder's reply: the last CUDA or Triton block and the last plan block are the candidate.
 
 Tolerated: prose anywhere, several drafts (the last complete block of each kind counts, so a later correction of one
 of the two is enough), labels in any case or none at all, fences of backticks or tildes, indented fences, thinking
@@ -15,7 +15,7 @@ from typing import Literal
 
 from kernelforge.candidate.plan import plan_as_chosen
 from kernelforge.errors import CandidateError
-from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate, language_of
 
 MAX_REPLY_CHARS = 2 << 20
 _MAX_BLOCKS = 2_000
@@ -23,14 +23,16 @@ _MAX_BLOCKS = 2_000
 _MAX_EXCERPT = 300
 """Characters that the verdict quotes of a reply without code."""
 
-Kind = Literal["cuda", "plan"]
+Kind = Literal["cuda", "triton", "plan"]
 
 _LABELS: dict[str, Kind] = {
     **dict.fromkeys(("cuda", "cu", "cpp", "c++", "c", "cc", "cxx", "cuda-c++", "cuda-cpp", "cuda_cpp"), "cuda"),
+    "triton": "triton",
     **dict.fromkeys(("python", "python3", "py", "plan"), "plan"),
 }
 _NAMES: dict[Kind, str] = {
     "cuda": "```cuda block with the device source",
+    "triton": "```triton block with the device source",
     "plan": "```python block with the launch plan",
 }
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^\n]*)")
@@ -60,7 +62,7 @@ def parse_reply(text: str) -> Candidate:
     if len(blocks) > _MAX_BLOCKS:
         raise CandidateError(f"the reply has more than {_MAX_BLOCKS:,} code blocks; it needs two")
     _refuse_unclosed(blocks)
-    source, plan = _last(blocks, "cuda"), _last(blocks, "plan")
+    source, plan = _last(blocks, "cuda", "triton"), _last(blocks, "plan")
     if source is None and plan is None:
         raise CandidateError(
             f"the reply holds no code{_excerpt(text)}; it needs a {_NAMES['cuda']} and a {_NAMES['plan']}, "
@@ -74,7 +76,10 @@ def parse_reply(text: str) -> Candidate:
         raise CandidateError(f"the reply has no {_NAMES[missing]}; its only code starts on line {present.line}{hint}")
     _check(source, "source", MAX_SOURCE_BYTES)
     _check(plan, "plan", MAX_PLAN_BYTES)
-    if "__global__" not in source.text:
+    if source.kind == "triton" and language_of(source.text) != "triton":
+        message = f"the Triton block on line {source.line} defines no function under @triton.jit"
+        raise CandidateError(message, line=source.line)
+    if source.kind == "cuda" and "__global__" not in source.text:
         raise CandidateError(f"the CUDA block on line {source.line} defines no __global__ kernel", line=source.line)
     if not _FORWARD.search(plan.text):
         hint = _hint("plan", plan)
@@ -89,7 +94,7 @@ def format_reply(candidate: Candidate, prose: str = "") -> str:
     candidate that is read back has another hash then, and the same behaviour. ``prose`` goes first, without fences.
     """
     parts = [prose.strip()] if prose.strip() else []
-    for label, code in (("cuda", candidate.source), ("python", plan_as_chosen(candidate))):
+    for label, code in ((candidate.language or "python", candidate.source), ("python", plan_as_chosen(candidate))):
         runs = [len(run) for run in re.findall(r"`{3,}", code)]
         fence = "`" * max([3, *(run + 1 for run in runs)])
         parts.append(f"{fence}{label}\n{code}\n{fence}")
@@ -118,7 +123,7 @@ def _blocks(text: str) -> Iterator[_Block]:
         end, closed = _closing(lines, position + 1, opening)
         indent, label = len(opening.group(1)), _label(opening)
         body = "\n".join(_dedent(line, indent) for line in lines[position + 1 : end])
-        yield _Block(position + 1, _LABELS.get(label) or (_guess(body) if not label else None), body, closed)
+        yield _Block(position + 1, _kind(label, body), body, closed)
         position = end + (1 if closed else 0)
 
 
@@ -153,11 +158,17 @@ def _dedent(line: str, indent: int) -> str:
     return line[min(indent, len(line) - len(line.lstrip(" \t"))) :] if indent else line
 
 
+def _kind(label: str, body: str) -> Kind | None:
+    kind = _LABELS.get(label) or (_guess(body) if not label else None)
+    # Kernels in Triton are often labelled as the Python that they are.
+    return "triton" if kind == "plan" and language_of(body) == "triton" else kind
+
+
 def _guess(body: str) -> Kind | None:
     """Kind of a block without a label."""
     if "__global__" in body:
         return "cuda"
-    return "plan" if _FORWARD.search(body) else None
+    return "plan" if _FORWARD.search(body) or language_of(body) == "triton" else None
 
 
 def _refuse_unclosed(blocks: list[_Block]) -> None:
@@ -169,9 +180,9 @@ def _refuse_unclosed(blocks: list[_Block]) -> None:
             )
 
 
-def _last(blocks: list[_Block], kind: Kind) -> _Block | None:
-    """The last complete block of a kind, or else the last one, so that its fault can be named."""
-    same_kind = [block for block in blocks if block.kind == kind]
+def _last(blocks: list[_Block], *kinds: Kind) -> _Block | None:
+    """The last complete block of one of these kinds, or else the last one, so that its fault can be named."""
+    same_kind = [block for block in blocks if block.kind in kinds]
     complete = [block for block in same_kind if _is_complete(block)]
     return next(reversed(complete or same_kind), None)
 
@@ -179,6 +190,8 @@ def _last(blocks: list[_Block], kind: Kind) -> _Block | None:
 def _is_complete(block: _Block) -> bool:
     if block.kind == "cuda":
         return "__global__" in block.text
+    if block.kind == "triton":
+        return language_of(block.text) == "triton"
     return _FORWARD.search(block.text) is not None
 
 

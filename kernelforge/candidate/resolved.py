@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+import math
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from kernelforge.records.task import DType
+from kernelforge.records.task import Build, DType
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,9 @@ class TensorView:
     dtype: DType
 
 
+Constant = int | float | bool | str | DType | None
+"""Value of a ``tl.constexpr`` parameter."""
+
 LibraryValue = TensorView | int | float | bool | str | None | tuple[int, ...]
 """An argument of a ``library`` call."""
 
@@ -89,6 +93,29 @@ class Library:
 
 
 @dataclass(frozen=True, slots=True)
+class Specialisation:
+    """Types, constants and options that a Triton kernel is compiled for.
+
+    Its text is the kernel's expression: ``f<*fp32:16, i32, BLOCK=256, num_warps=4, num_stages=3>``.
+    """
+
+    kernel: str
+    arguments: tuple[str, ...]
+    """Of the parameters that are not ``tl.constexpr``: Triton's type, with ``:16`` for a multiple of 16; or ``1`` or
+    ``None``, which become constants and are not passed."""
+    constants: tuple[tuple[str, Constant], ...]
+    """Values of the ``tl.constexpr`` parameters that the launch names."""
+    num_warps: int
+    num_stages: int
+
+    def __str__(self) -> str:
+        # DType is a str: its text is the name alone, that of a string is quoted.
+        named = [f"{name}={str(value) if isinstance(value, DType) else repr(value)}" for name, value in self.constants]
+        options = [f"num_warps={self.num_warps}", f"num_stages={self.num_stages}"]
+        return f"{self.kernel}<{', '.join([*self.arguments, *named, *options])}>"
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One kernel launch. ``expression`` is the plan's name of the kernel: ``f`` or ``f<float, 256>``."""
 
@@ -101,6 +128,8 @@ class Launch:
     """1-based line in the plan."""
     cluster: tuple[int, int, int] | None = None
     cooperative: bool = False
+    specialisation: Specialisation | None = None
+    """Of a Triton kernel. Until the plan is bound to a build, its launch lacks what the compiler decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +174,32 @@ class ResolvedPlan:
     setup: tuple[Step, ...] = ()
     """Steps of ``setup``: run once per set of weights, timed separately. They write ``prepared`` and workspace."""
 
+    def bound_to(self, build: Build) -> ResolvedPlan:
+        """The plan with what Triton's compiler decided of its launches: threads, shared memory, hidden parameters."""
+        compiled = {kernel.expression: kernel.launch for kernel in build.kernels if kernel.launch is not None}
+        if not compiled:
+            return self
+        buffers = list(self.buffers)
+
+        def bound(step: Step) -> Step:
+            facts = compiled.get(step.expression) if isinstance(step, Launch) else None
+            if facts is None or not isinstance(step, Launch):
+                return step
+            hidden: list[TensorArg | ScalarArg] = [ScalarArg("i64", 0)] * facts.hidden_parameters
+            if facts.scratch_bytes_per_block and hidden:
+                nbytes = facts.scratch_bytes_per_block * math.prod(step.grid)
+                buffers.append(Buffer(len(buffers), "workspace", nbytes, f"scratch of {step.expression}"))
+                hidden[0] = TensorArg(buffers[-1].id, 0, DType.UINT8)
+            return replace(
+                step,
+                block=(facts.threads_per_block, 1, 1),
+                dynamic_shared_bytes=facts.dynamic_shared_bytes,
+                args=(*step.args, *hidden),
+            )
+
+        setup, steps = tuple(map(bound, self.setup)), tuple(map(bound, self.steps))
+        return replace(self, buffers=tuple(buffers), steps=steps, setup=setup)
+
     @property
     def launches(self) -> tuple[Launch, ...]:
         """Launches of ``forward``."""
@@ -187,7 +242,9 @@ class ResolvedPlan:
 
 
 def _step_to_wire(step: Step) -> dict[str, Any]:
-    return {"step": type(step).__name__, **asdict(step)}
+    fields = asdict(step)
+    fields.pop("specialisation", None)  # the compiler's business: the runner knows the kernel by its expression
+    return {"step": type(step).__name__, **fields}
 
 
 def _step_from_wire(raw: dict[str, Any]) -> Step:

@@ -1,4 +1,4 @@
-"""From CUDA C++ text to a build: cache, confined compilation, diagnostics, policy gate."""
+"""From CUDA C++ or Triton text to a build: cache, confined compilation, diagnostics, policy gate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
@@ -15,13 +15,22 @@ from kernelforge.candidate.plan import LaunchSignature
 from kernelforge.compile import policy_gate
 from kernelforge.compile.cache import Artifact, BuildCache
 from kernelforge.compile.cubin import CubinFacts, read_cubin
-from kernelforge.compile.diagnostics import PtxasFacts, launch_bounds, parse_log, parse_ptxas, too_much_static_shared
+from kernelforge.compile.diagnostics import (
+    MAX_MESSAGE_CHARACTERS,
+    PtxasFacts,
+    launch_bounds,
+    parse_log,
+    parse_ptxas,
+    too_much_static_shared,
+)
 from kernelforge.compile.nvrtc import INVALID_OPTION
 from kernelforge.compile.ptx_text import ptx_hash
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
+from kernelforge.compile.triton_build import compiled_launch, error_in_source, installed_triton, triton_request
+from kernelforge.compile.triton_source import TRITON_FILE
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
-from kernelforge.records import Build, Diagnostic, KernelFacts, content_hash
+from kernelforge.records import Build, CompiledLaunch, Diagnostic, KernelFacts, Language, content_hash, language_of
 from kernelforge.sandbox import ExitReport, Frame, Limits, Zygote, role_policy
 from kernelforge.sandbox.jail import Tier
 
@@ -34,12 +43,30 @@ COMPILE_LIMITS = Limits(
     file_bytes=64 << 20,
     reply_bytes=128 << 20,
 )
-_FORMAT = "build/2"
+_FORMAT, _TRITON_FORMAT = "build/2", "triton-build/1"
+_ROLES: Mapping[Language, str] = {"cuda": "compiler", "triton": "triton-compiler"}
+_FILES: Mapping[Language, str] = {"cuda": CANDIDATE_FILE, "triton": TRITON_FILE}
 _STATIC_SHARED_LIMIT_BYTES = 48 << 10
 
 
+@dataclass(frozen=True)
+class _Work:
+    """One compilation."""
+
+    language: Language
+    request: dict[str, Any]
+    names: tuple[str, ...]
+    signatures: Sequence[LaunchSignature]
+    facts: dict[str, Any]
+    """Those of the build that are known before it: key, architecture, toolchain."""
+
+    @property
+    def file(self) -> str:
+        return _FILES[self.language]
+
+
 class Compiler:
-    """Builds candidates in confined children of one warm zygote. Safe to use from several threads.
+    """Builds candidates in confined children of a warm zygote per language. Safe to use from several threads.
 
     Args:
         cache: a cache, or the folder of one; None keeps builds in memory.
@@ -63,7 +90,7 @@ class Compiler:
         self._allow_unconfined = allow_unconfined
         self._tier = tier
         self._toolchain = toolchain
-        self._zygote: Zygote | None = None
+        self._zygotes: dict[Language, Zygote] = {}
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
@@ -77,8 +104,8 @@ class Compiler:
         return self._toolchain or installed_toolchain()
 
     def start(self) -> None:
-        """Warm the zygote up now rather than at the first build."""
-        self._running_zygote().start()
+        """Warm CUDA's zygote up now rather than at the first build."""
+        self._running_zygote("cuda").start()
 
     def build(
         self,
@@ -93,11 +120,12 @@ class Compiler:
         """Compile ``source`` for the kernels the plan launches.
 
         Args:
-            source: CUDA C++ device code.
+            source: device code in CUDA C++ or Triton.
             expressions: kernels as the plan names them: ``softmax`` or ``softmax<float, 256>``.
             arch: real architecture.
             signatures: argument types the plan passes; each is checked against the kernel's own.
-            constants: integers the source sees as ``constexpr int`` after its last leading ``#include``.
+            constants: integers the source sees as ``constexpr int`` after its last leading ``#include``; in Triton as
+                ``tl.constexpr``.
             scored: refuse what may only be used while debugging (``printf``, ``assert``).
 
         Returns:
@@ -111,14 +139,15 @@ class Compiler:
         names = tuple(dict.fromkeys([*expressions, *(signature.expression for signature in signatures)]))
         if not names:
             raise CandidateError("the plan launches no kernel")
-        for name in names:
-            check_expression(name)
         if "\0" in source:
             raise CandidateError("the source holds a NUL character")
-        text = compose(source, constants or {}, signatures)
-        options = self.toolchain.options(arch)
-        stable = [option for option in options if not option.startswith("-I")]
-        key = content_hash(_FORMAT, text, stable, list(names), self.toolchain.digest, self.toolchain.name)
+        if language_of(source) == "triton":
+            work = self._triton_work(source, names, arch, signatures, constants or {})
+        else:
+            work = self._cuda_work(source, names, arch, signatures, constants or {})
+        if isinstance(work, Build):
+            return work
+        key = work.facts["key"]
 
         compiled = self.cache.get(key)
         fresh = compiled is None
@@ -127,7 +156,7 @@ class Compiler:
                 compiled = self.cache.get(key)
                 fresh = compiled is None
                 if compiled is None:
-                    compiled = self._compile(text, options, names, signatures, arch, key)
+                    compiled = self._compile(work)
                     if compiled.build.limit is None:
                         self.cache.put(key, compiled)
         return _judge(compiled, source, scored, fresh)
@@ -135,15 +164,15 @@ class Compiler:
     def interrupt(self) -> None:
         """End every compilation that another thread waits for; it raises :class:`~kernelforge.errors.ChildDied`."""
         with self._lock:
-            zygote = self._zygote
-        if zygote is not None:
+            zygotes = list(self._zygotes.values())
+        for zygote in zygotes:
             zygote.interrupt()
 
     def close(self) -> None:
-        """End the zygote."""
+        """End the zygotes."""
         with self._lock:
-            zygote, self._zygote = self._zygote, None
-        if zygote is not None:
+            zygotes, self._zygotes = list(self._zygotes.values()), {}
+        for zygote in zygotes:
             zygote.close()
 
     def __enter__(self) -> Compiler:
@@ -154,63 +183,127 @@ class Compiler:
     ) -> None:
         self.close()
 
-    def _running_zygote(self) -> Zygote:
+    def _cuda_work(
+        self,
+        source: str,
+        names: tuple[str, ...],
+        arch: str,
+        signatures: Sequence[LaunchSignature],
+        constants: Mapping[str, int],
+    ) -> _Work:
+        for name in names:
+            check_expression(name)
+        text = compose(source, constants, signatures)
+        options = self.toolchain.options(arch)
+        stable = [option for option in options if not option.startswith("-I")]
+        key = content_hash(_FORMAT, text, stable, list(names), self.toolchain.digest, self.toolchain.name)
+        request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
+        facts = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
+        return _Work("cuda", request, names, signatures, facts)
+
+    def _triton_work(
+        self,
+        source: str,
+        names: tuple[str, ...],
+        arch: str,
+        signatures: Sequence[LaunchSignature],
+        constants: Mapping[str, int],
+    ) -> _Work | Build:
+        toolchain = installed_triton() or "triton, not installed"
+        request, mistakes = triton_request(source, signatures, constants, arch)
+        facts = {"key": content_hash(_TRITON_FORMAT, request, toolchain), "arch": arch, "toolchain": toolchain}
+        if mistakes:
+            return Build(ok=False, diagnostics=tuple(mistakes), seconds=0.0, **facts)
+        return _Work("triton", request, names, signatures, facts)
+
+    def _running_zygote(self, language: Language) -> Zygote:
         with self._lock:
-            if self._zygote is None:
-                toolchain, policy = self.toolchain, role_policy("compiler")
-                granted = [path for path in policy.mounts if any(i.is_relative_to(path) for i in toolchain.includes)]
-                self._zygote = Zygote(
-                    "compiler",
-                    options=warm_up_options(toolchain),
+            if language not in self._zygotes:
+                role = _ROLES[language]
+                policy = role_policy(role)
+                options: dict[str, Any] = {"arch": "sm_90a"}
+                if language == "cuda":
+                    options = warm_up_options(self.toolchain)
+                    includes = self.toolchain.includes
+                    granted = [path for path in policy.mounts if any(i.is_relative_to(path) for i in includes)]
                     # Another toolchain's headers are out of reach: a build's key does not name their versions.
-                    policy=replace(policy, mounts=tuple(granted)),
+                    policy = replace(policy, mounts=tuple(granted))
+                self._zygotes[language] = Zygote(
+                    role,
+                    options=options,
+                    policy=policy,
                     tier=self._tier,
                     allow_unconfined=self._allow_unconfined,
                 )
-            return self._zygote
+            return self._zygotes[language]
 
-    def _compile(
-        self,
-        text: str,
-        options: Sequence[str],
-        names: Sequence[str],
-        signatures: Sequence[LaunchSignature],
-        arch: str,
-        key: str,
-    ) -> Artifact:
+    def _compile(self, work: _Work) -> Artifact:
         """One compilation in a new child; the build may have failed or hit a limit."""
-        request = {"source": text, "name": CANDIDATE_FILE, "options": list(options), "expressions": list(names)}
-        facts: dict[str, Any] = {"key": key, "arch": arch, "toolchain": self.toolchain.name}
-        frame = self._ask(request, facts)
+        frame = self._ask(work, work.request)
         if isinstance(frame, Artifact):
             return frame
-        if "limit" in frame.data:
-            return _limited(facts, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
         try:
-            return self._read_reply(frame, names, signatures, facts)
+            return self._read_triton_reply(frame, work) if work.language == "triton" else self._read_reply(frame, work)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
 
-    def _ask(self, request: dict[str, Any], facts: dict[str, Any], *, retried: bool = False) -> Frame | Artifact:
-        """The reply of a new child, or the failed build that its end stands for."""
-        with self._slots, self._running_zygote().spawn(self.limits) as child:
+    def _ask(
+        self, work: _Work, request: dict[str, Any], blobs: Sequence[bytes] = (), *, retried: bool = False
+    ) -> Frame | Artifact:
+        """The reply of a new child, or the failed build that its end, or a limit that it met, stands for."""
+        with self._slots, self._running_zygote(work.language).spawn(self.limits) as child:
             try:
-                return child.call(request)
+                frame = child.call(request, blobs)
+                if "limit" in frame.data:
+                    return _limited(work, "memory" if frame.data["limit"] == "memory" else "output", self.limits)
+                return frame
             except ChildTimeout:
-                return _limited(facts, "time", self.limits)
+                return _limited(work, "time", self.limits)
             except ChildDied as error:
                 death = child.death()
                 if retried or death is None or not death.may_be_foreign or self._starved(death):
-                    return self._after_death(facts, death, error)
+                    return self._after_death(work, death, error)
             except SandboxError:
-                return _limited(facts, "output", self.limits)
-        return self._ask(request, facts, retried=True)
+                return _limited(work, "output", self.limits)
+        return self._ask(work, request, blobs, retried=True)
 
-    def _read_reply(
-        self, frame: Frame, names: Sequence[str], signatures: Sequence[LaunchSignature], facts: dict[str, Any]
-    ) -> Artifact:
+    def _read_triton_reply(self, lowered: Frame, work: _Work) -> Artifact:
+        """The build of PTX that comes from a child that ran a candidate's Python: it may hold anything.
+
+        Another child, which has seen none of it, makes the cubin, so that this is the cubin of this PTX.
+        """
+        if "error" in lowered.data:
+            return _failed_triton([lowered], work)
+        (ptx,) = (bytes(blob) for blob in lowered.blobs)
+        assembled = self._ask(work, {"arch": work.facts["arch"]}, [ptx])
+        if isinstance(assembled, Artifact):
+            return assembled
+        if "error" in assembled.data:
+            return _failed_triton([lowered, assembled], work)
+        reply = lowered.data
+        (cubin,) = (bytes(blob) for blob in assembled.blobs)
+        launches, too_large = [], []
+        for expression, raw in zip(work.names, reply["launches"], strict=True):
+            launch, error = compiled_launch(raw, expression)
+            launches.append(launch)
+            too_large += [] if error is None else [error]
+        symbols = [str(name) for name in reply["lowered"]]
+        kernels = _kernels(
+            work.names, symbols, parse_ptxas(str(assembled.data["log"])), ptx, read_cubin(cubin), launches
+        )
+        build = Build(
+            ok=not too_large,
+            ptx_hash=ptx_hash(ptx),
+            kernels=kernels,
+            diagnostics=tuple(too_large),
+            seconds=_seconds([lowered, assembled]),
+            **work.facts,
+        )
+        return Artifact(build, ptx, cubin)
+
+    def _read_reply(self, frame: Frame, work: _Work) -> Artifact:
         """The build in a reply. A candidate may control the child, so the reply is not trusted."""
-        reply = frame.data
+        reply, names, signatures, facts = frame.data, work.names, work.signatures, work.facts
         log, seconds = str(reply["log"]), max(0.0, float(reply["seconds"]))
         if reply["status"] == INVALID_OPTION:
             raise DeviceError(self._refusal(facts["arch"], log))
@@ -251,39 +344,57 @@ class Compiler:
             return self.toolchain.refusal(arch)
         return f"{self.toolchain.name} refuses the options of a build for {arch}: {log[:400]}"
 
-    def _after_death(self, facts: dict[str, Any], death: ExitReport | None, error: ChildDied) -> Artifact:
+    def _after_death(self, work: _Work, death: ExitReport | None, error: ChildDied) -> Artifact:
         if death is None or death.cause in ("killed", "disk"):
             raise error
         if death.cause == "cpu":
-            return _limited(facts, "time", self.limits)
-        aborted = death.signal == 6  # an allocation that failed inside the compiler
+            return _limited(work, "time", self.limits)
+        # An allocation that failed inside NVRTC; Triton's compiler also aborts where one of its assertions fails.
+        aborted = death.signal == 6 and work.language == "cuda"
         if death.cause == "memory" or aborted or (death.cause == "signal" and self._starved(death)):
-            return _limited(facts, "memory", self.limits)
+            return _limited(work, "memory", self.limits)
         if death.cause != "signal":
             raise error
         message = f"the compiler crashed on this source ({death}); simplify it"
-        crash = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
-        return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **facts), b"", b"")
+        crash = Diagnostic(file=work.file, severity="error", message=message)
+        return Artifact(Build(ok=False, diagnostics=(crash,), seconds=death.cpu_s or 0.0, **work.facts), b"", b"")
 
     def _starved(self, death: ExitReport) -> bool:
         """Whether a child had used much of its memory limit."""
         return (death.max_rss_bytes or 0) > self.limits.memory_bytes // 2
 
 
-def _limited(facts: dict[str, Any], limit: Literal["time", "memory", "output"], limits: Limits) -> Artifact:
+def _seconds(frames: Sequence[Frame]) -> float:
+    return sum(max(0.0, float(frame.data["seconds"])) for frame in frames)
+
+
+def _failed_triton(frames: Sequence[Frame], work: _Work) -> Artifact:
+    """The build whose last child sent an error."""
+    reply = frames[-1].data
+    line = reply["line"] if isinstance(reply["line"], int) and reply["line"] > 0 else None
+    error = error_in_source(str(reply["error"])[:MAX_MESSAGE_CHARACTERS], line)
+    return Artifact(Build(ok=False, diagnostics=(error,), seconds=_seconds(frames), **work.facts), b"", b"")
+
+
+def _limited(work: _Work, limit: Literal["time", "memory", "output"], limits: Limits) -> Artifact:
     allowed = {
         "time": f"{limits.wall_s:g} s",
         "memory": f"{limits.memory_bytes >> 20} MiB of memory",
         "output": f"{limits.reply_bytes >> 20} MiB of code",
     }[limit]
     message = f"the compilation took more than the allowed {allowed} and was stopped"
-    diagnostic = Diagnostic(file=CANDIDATE_FILE, severity="error", message=message)
+    diagnostic = Diagnostic(file=work.file, severity="error", message=message)
     seconds = limits.wall_s if limit == "time" else 0.0
-    return Artifact(Build(ok=False, limit=limit, diagnostics=(diagnostic,), seconds=seconds, **facts), b"", b"")
+    return Artifact(Build(ok=False, limit=limit, diagnostics=(diagnostic,), seconds=seconds, **work.facts), b"", b"")
 
 
 def _kernels(
-    names: Sequence[str], lowered: Sequence[str], ptxas: Mapping[str, PtxasFacts], ptx: bytes, cubin: CubinFacts
+    names: Sequence[str],
+    lowered: Sequence[str],
+    ptxas: Mapping[str, PtxasFacts],
+    ptx: bytes,
+    cubin: CubinFacts,
+    launches: Sequence[CompiledLaunch] = (),
 ) -> tuple[KernelFacts, ...]:
     """Facts of the launched kernels. Registers come from the cubin: a candidate can write into the log.
 
@@ -292,7 +403,7 @@ def _kernels(
     """
     kernels = []
     bounds = launch_bounds(ptx.decode("ascii", "replace"))
-    for expression, symbol in zip(names, lowered, strict=True):
+    for number, (expression, symbol) in enumerate(zip(names, lowered, strict=True)):
         is_entry = symbol in cubin.entries
         facts = ptxas[symbol] if is_entry else PtxasFacts(0, 0, 0, 0)  # the gate refuses a kernel that is no entry
         kernels.append(
@@ -305,6 +416,7 @@ def _kernels(
                 spill_load_bytes=facts.spill_load_bytes,
                 stack_frame_bytes=facts.stack_bytes,
                 max_threads_per_block=bounds.get(symbol),
+                launch=launches[number] if launches else None,
             )
         )
     return tuple(kernels)

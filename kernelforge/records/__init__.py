@@ -43,11 +43,13 @@ from kernelforge.records.task import (
     DRAWN_SIZE,
     Build,
     Candidate,
+    CompiledLaunch,
     Diagnostic,
     DType,
     Graph,
     InputGenerator,
     KernelFacts,
+    Language,
     Node,
     Size,
     SizeFacts,
@@ -56,6 +58,7 @@ from kernelforge.records.task import (
     TaskPolicy,
     TensorSpec,
     WeightSpec,
+    language_of,
 )
 from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timing
 
@@ -69,6 +72,7 @@ __all__ = [
     "Candidate",
     "Clocks",
     "Comparison",
+    "CompiledLaunch",
     "Correctness",
     "DType",
     "Diagnostic",
@@ -81,6 +85,7 @@ __all__ = [
     "KernelFacts",
     "KernelProfile",
     "LLMSettings",
+    "Language",
     "Lesson",
     "Limits",
     "MeasureSettings",
@@ -117,5 +122,6 @@ __all__ = [
     "content_hash",
     "evaluation_key",
     "first_fault",
+    "language_of",
     "outcome_words",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
 from typing import Annotated, Any, Final, Literal
 
@@ -271,10 +272,17 @@ class InputGenerator(Record):
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_PLAN_BYTES = 64 * 1024
+Language = Literal["cuda", "triton"]
+_TRITON_KERNEL = re.compile(r"^@triton\.jit\b", re.MULTILINE)
+
+
+def language_of(source: str) -> Language:
+    """The language of device source: Triton has kernels under ``@triton.jit``, which no C++ can."""
+    return "triton" if _TRITON_KERNEL.search(source) else "cuda"
 
 
 class Candidate(Record):
-    """CUDA C++ device source and its launch plan, named by the hash of both.
+    """Device source in CUDA C++ or Triton and its launch plan, named by the hash of both.
 
     A candidate of kind ``modelnew`` is a Python file with a class ``ModelNew``; it has no plan.
     """
@@ -308,6 +316,11 @@ class Candidate(Record):
         return self
 
     @property
+    def language(self) -> Language | None:
+        """The language of its kernels, which follows from the source; None of a class ``ModelNew``, which can mix."""
+        return language_of(self.source) if self.lane == "plan" else None
+
+    @property
     def hash(self) -> str:
         return content_hash("candidate", self.source, self.plan, self.choices, self.lane)
 
@@ -325,6 +338,17 @@ class Diagnostic(Record):
         return f"{position}: {self.severity}: {self.message}"
 
 
+class CompiledLaunch(Record):
+    """Facts of every launch of one kernel that Triton's compiler decides."""
+
+    threads_per_block: int = Field(ge=32, le=1024)
+    dynamic_shared_bytes: int = Field(ge=0)
+    scratch_bytes_per_block: int = Field(ge=0)
+    """Global memory that each block gets, in order of the blocks."""
+    hidden_parameters: int = Field(ge=0, le=4)
+    """Pointers after the parameters of the source: the first one is to that memory, others are null."""
+
+
 class KernelFacts(Record):
     """Report of ptxas about one entry point on the real architecture."""
 
@@ -338,6 +362,8 @@ class KernelFacts(Record):
     spill_load_bytes: int = Field(ge=0)
     stack_frame_bytes: int = Field(ge=0)
     max_threads_per_block: int | None = None
+    launch: CompiledLaunch | None = None
+    """Of a Triton kernel: what its compiler decides of every launch."""
 
 
 class Build(Record):

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from kernelforge.candidate import parse_plan
 from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, content_hash
+from kernelforge.records import Attempt, Language, content_hash
 
 _TOKEN = re.compile(
     r"""
@@ -97,8 +97,11 @@ def fingerprints(attempt: Attempt) -> tuple[str, ...]:
     candidate, build = attempt.candidate, attempt.evaluation.build
     if candidate is None:
         return ()
-    plan = _read_plan(candidate.plan)
-    source, names = normalised_source(candidate.source, plan.constants)
+    language = candidate.language or "cuda"
+    plan = _read_plan(candidate.plan, language)
+    # The tokens of Triton are Python's: its text counts as it is, but for the blank lines around it.
+    triton: tuple[str, Mapping[str, str]] = candidate.source.strip(), {}
+    source, names = triton if language == "triton" else normalised_source(candidate.source, plan.constants)
     # What the plan binds is its own, but for the constants that it shares with the source.
     replacements = {
         name: replacement for name, replacement in names.items() if name in plan.constants or name not in plan.bound
@@ -188,10 +191,10 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(maxsize=64)  # a Coder seldom changes the plan with the source
-def _read_plan(text: str) -> _Plan:
+def _read_plan(text: str, language: Language) -> _Plan:
     try:
         # Only what this lets through is safe to give to Python's own parser and tokenizer.
-        plan = parse_plan(text)
+        plan = parse_plan(text, language)
     except CandidateError:
         return _Plan(text)
     tree = ast.parse(plan.text)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan, signatures
+from kernelforge.candidate import LaunchSignature, PlanLimits, ResolvedPlan, parse_plan, signatures
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, TensorArg
 from kernelforge.errors import CandidateError, PlanGuard
 from kernelforge.records import DType, TensorSpec
@@ -159,7 +159,7 @@ def test_choices_and_guards_reach_setup() -> None:
 
 
 def test_signatures_include_the_launches_of_setup() -> None:
-    assert signatures(resolve(PLAN))[0] == ("transpose", ("tensor:float32", "tensor:float32"))
+    assert signatures(resolve(PLAN))[0] == LaunchSignature("transpose", ("tensor:float32", "tensor:float32"))
 
 
 def test_a_plan_with_setup_survives_the_wire() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.candidate import PlanLimits, ResolvedPlan, parse_plan, signatures
+from kernelforge.candidate import LaunchSignature, PlanLimits, ResolvedPlan, parse_plan, signatures
 from kernelforge.candidate.resolved import TensorMapArg
 from kernelforge.errors import PlanError
 from kernelforge.records import DType, TensorSpec
@@ -29,7 +29,7 @@ def test_a_tensor_map_names_its_buffer_shape_and_box() -> None:
     first, second, _ = plan.launches[0].args
     assert first == TensorMapArg(0, 0, DType.FLOAT32, (8, 32), (4, 16), 0)
     assert second == TensorMapArg(1, 2 * 16 * 8 * 64 * 2, DType.FLOAT16, (16, 8, 64), (16, 8, 64), 128)
-    assert signatures(plan) == [("k", ("tensor_map", "tensor_map", "i32"))]
+    assert signatures(plan) == [LaunchSignature("k", ("tensor_map", "tensor_map", "i32"))]
     assert ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire()))) == plan
 
 

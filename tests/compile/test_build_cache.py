@@ -18,7 +18,7 @@ KERNEL = "__global__ void k(float* x) { x[0] = 1; }\n"
 def counted(compiler, tmp_path, monkeypatch):
     """A compiler with a cache of its own that counts its real compilations."""
     counting = Compiler(tmp_path / "cache")
-    counting._zygote = compiler._running_zygote()
+    counting._zygotes["cuda"] = compiler._running_zygote("cuda")
     done = []
     compile_one = counting._compile
 

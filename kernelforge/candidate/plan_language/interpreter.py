@@ -18,7 +18,7 @@ from kernelforge.candidate.plan_language.values import (
     kind_of,
     show,
 )
-from kernelforge.candidate.resolved import ScalarArg
+from kernelforge.candidate.resolved import ScalarArg, Specialisation
 from kernelforge.records.task import DType, TensorSpec
 
 
@@ -62,6 +62,7 @@ class PendingLaunch(NamedTuple):
     line: int
     cluster: tuple[int, int, int] | None
     cooperative: bool
+    specialisation: Specialisation | None = None
 
 
 class PendingFill(NamedTuple):

@@ -220,7 +220,14 @@ def _argument(value: Any, position: int, name: str) -> Tensor | TensorMap | Scal
     )
 
 
-def _parameter_bytes(arguments: tuple[Tensor | TensorMap | ScalarArg, ...]) -> int:
+def checked_grid(value: Any, name: str, limits: PlanLimits) -> tuple[int, int, int]:
+    """The grid of a launch as three extents within the limits."""
+    grid = _extent3(value, f"the grid of {name}")
+    _check_extents(grid, limits.grid, f"the grid of {name}", "; guard the launch with if when there is nothing to do")
+    return grid
+
+
+def parameter_bytes(arguments: tuple[Tensor | TensorMap | ScalarArg, ...]) -> int:
     """Size of the kernel's parameters, each aligned to its own size."""
     end = 0
     for arg in arguments:
@@ -251,8 +258,7 @@ def launch(
         raise Fault(
             f"{name}[...] takes grid, block and optionally bytes of dynamic shared memory; it got {len(options)}"
         )
-    grid = _extent3(options[0], f"the grid of {name}")
-    _check_extents(grid, limits.grid, f"the grid of {name}", "; guard the launch with if when there is nothing to do")
+    grid = checked_grid(options[0], name, limits)
     block = _extent3(options[1], f"the block of {name}")
     _check_extents(block, limits.block, f"the block of {name}", "")
     if math.prod(block) > limits.threads_per_block:
@@ -268,7 +274,7 @@ def launch(
     if type(cooperative) is not bool:
         raise Fault(f"cooperative of {name} is True or False, not {show(cooperative)}")
     arguments = tuple(_argument(value, position, name) for position, value in enumerate(args, 1))
-    size = _parameter_bytes(arguments)
+    size = parameter_bytes(arguments)
     if size > limits.parameter_bytes:
         raise Fault(
             f"the arguments of {name} take {bytes_text(size)}; the limit is {bytes_text(limits.parameter_bytes)}"

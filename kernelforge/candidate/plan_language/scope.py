@@ -10,6 +10,7 @@ from typing import Any
 from kernelforge.candidate.plan_language.functions import RESERVED
 from kernelforge.candidate.plan_language.interpreter import Machine
 from kernelforge.candidate.plan_language.values import Fault
+from kernelforge.records import Language
 
 Frame = list[Any]
 """Values of one call by slot; slot 0 is the machine."""
@@ -74,8 +75,16 @@ class Routine:
 class Scope:
     """Slots of one function, or of the top level when ``module`` is None."""
 
-    def __init__(self, module: Scope | None, names: Iterable[str], routines: dict[str, Routine], owner: Routine | None):
+    def __init__(
+        self,
+        module: Scope | None,
+        names: Iterable[str],
+        routines: dict[str, Routine],
+        owner: Routine | None,
+        language: Language = "cuda",
+    ) -> None:
         self.module = module
+        self.language: Language = language if module is None else module.language
         self.routines = routines
         self.owner = owner
         self.slots = {name: slot for slot, name in enumerate(dict.fromkeys(names), 1)}

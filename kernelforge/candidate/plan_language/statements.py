@@ -21,7 +21,11 @@ from kernelforge.candidate.plan_language.scope import (
     assigned_names,
     check_name,
 )
+from kernelforge.candidate.plan_language.triton_launches import launch_triton
 from kernelforge.candidate.plan_language.values import Fault, KernelName, Refusal, Tensor, kind_of, sequence, truth
+from kernelforge.records import Language
+
+Values = Callable[[Frame], list[Any]]
 
 
 def launch_statement(node: ast.Call, target: ast.Subscript, scope: Scope) -> Execute:
@@ -30,6 +34,8 @@ def launch_statement(node: ast.Call, target: ast.Subscript, scope: Scope) -> Exe
     options = values(target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice], scope)
     args = values(node.args, scope)
     keywords = keyword_values(node, scope)
+    if scope.language == "triton":
+        return _triton_launch(name, options, args, keywords, node.lineno)
     if extra := keywords.keys() - {"cluster", "cooperative"}:
         raise Fault(
             f"a launch has no option {min(extra)!r}; kernel arguments go by position, "
@@ -46,6 +52,21 @@ def launch_statement(node: ast.Call, target: ast.Subscript, scope: Scope) -> Exe
         is_cooperative = False if cooperative is None else cooperative(frame)
         machine.line = line
         launch(machine, launched, shape, arguments, extent, is_cooperative)
+
+    return run
+
+
+def _triton_launch(
+    name: Callable[[Frame], KernelName], extents: Values, args: Values, keywords: dict[str, Evaluate], line: int
+) -> Execute:
+    """``name[grid](arguments, BLOCK=1024, num_warps=4)``."""
+
+    def run(frame: Frame) -> None:
+        machine: Machine = frame[0]
+        launched, grid, arguments = name(frame), tuple(extents(frame)), args(frame)
+        named = {key: value(frame) for key, value in keywords.items()}
+        machine.line = line
+        launch_triton(machine, launched, grid, arguments, named)
 
     return run
 
@@ -115,8 +136,8 @@ class Program:
         return self.routines.get("setup")
 
 
-def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
-    """Compile a parsed plan.
+def compile_program(tree: ast.Module, tunables: Sequence[str], language: Language) -> Program:
+    """Compile a parsed plan that launches kernels in ``language``.
 
     Raises:
         Fault: with its line, when the plan uses an unsupported construct.
@@ -129,7 +150,7 @@ def compile_program(tree: ast.Module, tunables: Sequence[str]) -> Program:
         if not isinstance(node, ast.FunctionDef | ast.Assign) and not _is_docstring(node):
             raise Fault("the top level holds def and NAME = expression only", node.lineno)
     routines: dict[str, Routine] = {}
-    module = Scope(None, [*tunables, *assigned_names(list(assignments))], routines, None)
+    module = Scope(None, [*tunables, *assigned_names(list(assignments))], routines, None, language)
     for node in definitions:
         if node.name in routines or node.name in module.slots:
             raise Fault(f"{node.name!r} is defined twice", node.lineno)

@@ -19,7 +19,7 @@ from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailure, RunRequest
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
-from kernelforge.records import Comparison, Size, SizeCheck, Stage, Task, TaskFacts, Verdict, content_hash
+from kernelforge.records import Comparison, Size, SizeCheck, Stage, Task, TaskFacts, Verdict, content_hash, language_of
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 VARIATIONS = 2**32 - 1
@@ -281,7 +281,9 @@ class CandidateRuns(ExitStack):
         self.work.fail(verdict, size, family, message, stage=stage)
 
     def _wrote(self, line: int, size: Size) -> bool:
-        """Whether the candidate's own source holds a line of its build's PTX, as inline assembly."""
+        """Whether the candidate's own source holds a line of its build's PTX, as inline assembly. Triton's has none."""
+        if language_of(self.work.source) == "triton":
+            return False
         ptx = self.work.artifacts[size.name].ptx.decode(errors="replace")
         return written_inline(self.work.source, ptx, line)
 

@@ -83,7 +83,7 @@ def resolve_plans(
         StageFailed: the plan is refused.
     """
     try:
-        plan = parse_plan(candidate.plan)
+        plan = parse_plan(candidate.plan, candidate.language or "cuda")
     except CandidateError as error:
         raise StageFailed(Verdict.POLICY, "plan", f"launch plan: {error}") from error
     for size in task.sizes if sizes is None else sizes:
@@ -156,6 +156,7 @@ def compile_plans(
             raise _failure(Verdict.POLICY, "compile", size, str(error), work) from error
         if isinstance(result, Artifact):
             work.artifacts[size.name] = result
+            work.plans[size.name] = plan.bound_to(result.build)
             work.build = work.build or result.build
             continue
         work.build = _without_text(result) if size.is_hidden else result

@@ -90,7 +90,7 @@ def tune(
         supports, that faults, or that was not reached has a problem instead of a time. A candidate that takes part
         in no comparison (its own choices have a problem) has no :func:`winner`. Trouble of ours is a problem too.
     """
-    combinations = parse_plan(candidate.plan).combinations
+    combinations = parse_plan(candidate.plan, candidate.language or "cuda").combinations
     if len(combinations) < 2:
         return ()
     arms = [_Combination(choices) for choices in combinations]
