@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -28,11 +28,6 @@ pytestmark = pytest.mark.slow
 CORE = shipped("core")
 INPUTS = [TensorSpec.contiguous((8, 8), DType.FLOAT32)]
 SIZES = ["small", "hidden_odd", "hidden_quad", "hidden_tiny"]
-
-
-@pytest.fixture(scope="module")
-def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
-    return kept_zygotes("oracle")
 
 
 def recipe_for(oracle: Oracle, *values: str) -> Recipe:

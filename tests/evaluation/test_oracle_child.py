@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pytest
 
@@ -18,11 +17,6 @@ from tests.evaluation.oracle_tasks import make_task
 from tests.support.shipped_prompts import shipped
 
 CORE = shipped("core")
-
-
-@pytest.fixture(scope="module")
-def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
-    return kept_zygotes("oracle")
 
 
 def test_the_parent_never_imports_torch() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,11 +18,6 @@ from tests.evaluation.oracle_tasks import make_task
 from tests.support.shipped_prompts import shipped
 
 SOFTMAX = shipped("core").task("softmax")
-
-
-@pytest.fixture(scope="module")
-def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
-    return kept_zygotes("oracle")
 
 
 def test_a_baseline_is_timed_in_the_oracles_process(zygote: Zygote) -> None:

@@ -7,7 +7,7 @@ make one takes as long as to admit a task; each that is checked whole has a chil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -75,11 +75,6 @@ class SharedZygote:
         if self.shared is not None:
             self.shared.child.close()
         self.shared = None
-
-
-@pytest.fixture(scope="module")
-def zygote(kept_zygotes: Callable[..., Zygote]) -> Zygote:
-    return kept_zygotes("oracle")
 
 
 @pytest.fixture(scope="module")

@@ -53,6 +53,14 @@ def test_a_return_in_the_middle_ends_the_host_function(workshop: EvaluatorPool) 
     assert [check.launches for check in evaluation.correctness.sizes] == [1, 1]
 
 
+@pytest.mark.parametrize("attribute", ["__launch_bounds__(64, 2)", "__cluster_dims__(2, 1, 1)", "__maxnreg__(64)"])
+def test_attributes_before_a_kernels_name_are_not_its_parameters(attribute: str) -> None:
+    conversion = convert(SWISH.replace("__launch_bounds__(THREADS)", attribute))
+    assert conversion.problems == ()
+    assert conversion.candidate is not None
+    assert attribute in conversion.candidate.source
+
+
 def test_a_name_that_hides_another_is_refused() -> None:
     line = "const int threads = 256;"
     conversion = convert(GELU.replace(line, f"{line} if (n > 0) {{ int64_t n = 1; }}"))

@@ -13,7 +13,15 @@ from kernelforge.modelnew.convert.cpp_expressions import (
     convert_expression,
     plan_name,
 )
-from kernelforge.modelnew.convert.cpp_tokens import Problem, Token, Unconvertible, matching, split_commas, text_of
+from kernelforge.modelnew.convert.cpp_tokens import (
+    Problem,
+    Token,
+    Unconvertible,
+    matching,
+    outermost,
+    split_commas,
+    text_of,
+)
 from kernelforge.modelnew.convert.cpp_units import HostFunction, Kernel, Parameter, Unit
 
 _DISPATCH = {
@@ -379,27 +387,12 @@ def _declaration(tokens: Sequence[Token]) -> int | None:
 
 
 def _semicolon(tokens: Sequence[Token], at: int) -> int:
-    position = at
-    while position < len(tokens):
-        text = tokens[position].text
-        if text == ";":
-            return position
-        if text in ("(", "[", "{"):
-            position = matching(tokens, position)
-        position += 1
-    return len(tokens)
+    return next((position for position in outermost(tokens, at) if tokens[position].text == ";"), len(tokens))
 
 
 def _statement_end(tokens: Sequence[Token], at: int) -> int:
     """One past a statement that could not be converted."""
-    position = at
-    while position < len(tokens):
-        text = tokens[position].text
-        if text == ";":
-            return position + 1
-        if text in ("(", "[", "{"):
-            position = matching(tokens, position)
-            if text == "{":
-                return position + 1
-        position += 1
+    for position in outermost(tokens, at):
+        if tokens[position].text in (";", "{"):
+            return (position if tokens[position].text == ";" else matching(tokens, position)) + 1
     return len(tokens)

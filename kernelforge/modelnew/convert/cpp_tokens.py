@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -120,6 +120,13 @@ def matching(tokens: Sequence[Token], opening: int) -> int:
             if depth == 0:
                 return position
     raise Unconvertible(tokens[opening].line, open_mark, "this bracket is never closed")
+
+
+def outermost(tokens: Sequence[Token], at: int) -> Iterator[int]:
+    """Positions from ``at`` on, but for those inside brackets that open there."""
+    while at < len(tokens):
+        yield at
+        at = (matching(tokens, at) if tokens[at].text in _CLOSING else at) + 1
 
 
 def split_commas(tokens: Sequence[Token]) -> list[list[Token]]:

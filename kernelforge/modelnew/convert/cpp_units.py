@@ -10,6 +10,7 @@ from kernelforge.modelnew.convert.cpp_tokens import (
     Token,
     Unconvertible,
     matching,
+    outermost,
     split_commas,
     text_of,
     tokenize,
@@ -110,18 +111,14 @@ def _read(source: str, tokens: Sequence[Token], unit: Unit) -> None:
 
 def _item_end(tokens: Sequence[Token], at: int) -> int:
     """One past the item that begins at ``at``: a function ends with its body, all else with a semicolon."""
-    position, called = at, False
-    while position < len(tokens):
+    called = False
+    for position in outermost(tokens, at):
         text = tokens[position].text
         if text == ";":
             return position + 1
-        if text in ("(", "[", "{"):
-            end = matching(tokens, position)
-            if text == "{" and called:
-                return end + 1
-            called = called or text == "("
-            position = end
-        position += 1
+        if text == "{" and called:
+            return matching(tokens, position) + 1
+        called = called or text == "("
     raise Unconvertible(tokens[at].line, text_of(tokens[at : at + 8]), "this declaration has no end")
 
 
@@ -179,7 +176,8 @@ def _kernel(tokens: Sequence[Token]) -> Kernel:
         template = tuple(part[-1].text if "=" not in [t.text for t in part] else _before_equals(part)
                          for part in split_commas(tokens[2:end]))  # fmt: skip
         at = end + 1
-    while tokens[at].text != "(" or tokens[at - 1].text in ("__launch_bounds__", "__cluster_dims__"):
+    # `__launch_bounds__(256)` and its like stand before the name.
+    while tokens[at].text != "(" or (tokens[at - 1].text.startswith("__") and tokens[at - 1].text.endswith("__")):
         at = matching(tokens, at) + 1 if tokens[at].text == "(" else at + 1
     close = matching(tokens, at)
     parameters = tuple(_parameter(part) for part in split_commas(tokens[at + 1 : close]))

@@ -14,7 +14,7 @@ from kernelforge.devices.cuda.discovery import missing_packages
 from kernelforge.errors import DeviceError
 from kernelforge.records import MeasureSettings
 from kernelforge.sandbox import select_tier
-from tests.devices.cuda.plans import Weights, build, resolve
+from tests.devices.cuda.plans import Make, Weights, build, resolve
 from tests.devices.cuda.software import SoftwareDevice
 
 DEVICES = [
@@ -51,9 +51,6 @@ def device(request: pytest.FixtureRequest, open_warm: Callable[..., Device]) -> 
         made = open_warm(make_device, request.param, threads=2)
     yield made
     made.close()
-
-
-Make = Callable[..., tuple[ResolvedPlan, Artifact]]
 
 
 @pytest.fixture

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import fields
 
 import numpy as np
 import pytest
 
-from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunResult
 from tests.devices.cuda import plans
-from tests.devices.cuda.plans import ADD, Array, floats, randoms, request
-
-Make = Callable[..., tuple[ResolvedPlan, Artifact]]
+from tests.devices.cuda.plans import ADD, Array, Make, floats, randoms, request
 
 GRID_SYNC = """
 #include <cooperative_groups.h>

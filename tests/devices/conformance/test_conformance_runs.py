@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunRequest
 from kernelforge.errors import UnsupportedError
 from tests.devices.cuda import plans
-from tests.devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
-
-Make = Callable[..., tuple[ResolvedPlan, Artifact]]
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Make, floats, randoms, request
 
 
 def passes(device: Device, make: Make) -> bool:

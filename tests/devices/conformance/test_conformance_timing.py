@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact
 from kernelforge.devices.base import Device, RunFailed
 from tests.devices.cuda import plans
-from tests.devices.cuda.plans import ADD, ADD_PLAN, floats, randoms, request
+from tests.devices.cuda.plans import ADD, ADD_PLAN, Make, floats, randoms, request
 
 pytestmark = pytest.mark.usefixtures("timing")
-
-Make = Callable[..., tuple[ResolvedPlan, Artifact]]
 
 
 def test_every_set_is_run_in_every_sample(device: Device, make: Make) -> None:

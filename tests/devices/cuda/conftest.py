@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from kernelforge.sandbox import Child, Limits, Zygote, role_policy
-from tests.devices.cuda.software import SoftwareDevice
+from tests.devices.cuda.software import DeviceOf, SoftwareDevice
 
 
 class Naming:
@@ -26,8 +27,14 @@ class Naming:
         """Left warm for the next."""
 
 
+@pytest.fixture(scope="module")
+def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
+    with open_warm(SoftwareDevice) as made:
+        yield made
+
+
 @pytest.fixture(scope="session")
-def device_of(kept_zygotes: Callable[..., Zygote]) -> Callable[[str], SoftwareDevice]:
+def device_of(kept_zygotes: Callable[..., Zygote]) -> DeviceOf:
     """Makes a device on the driver that a factory of ``software.py`` makes."""
 
     def make(factory: str) -> SoftwareDevice:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from kernelforge.records import DType, TensorSpec
 
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
+Make = Callable[..., tuple[ResolvedPlan, Artifact]]
 
 
 def specs(arrays: Sequence[Array]) -> list[TensorSpec]:

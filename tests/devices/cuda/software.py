@@ -344,3 +344,6 @@ class SoftwareDevice(CudaDevice):
 
     def open(self, artifact: Artifact) -> CudaSession:
         return super().open(with_ptx(artifact))
+
+
+DeviceOf = Callable[[str], SoftwareDevice]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -15,17 +14,16 @@ from kernelforge.devices.cuda.worker.module_globals import unwritten_variables
 from kernelforge.sandbox import select_tier
 from tests.devices.cuda import plans
 from tests.devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
-from tests.devices.cuda.software import BYTES_PER_US, INSTRUCTIONS_PER_US, LAUNCH_US, OPERATOR_US, SoftwareDevice
-
-DeviceOf = Callable[[str], SoftwareDevice]
+from tests.devices.cuda.software import (
+    BYTES_PER_US,
+    INSTRUCTIONS_PER_US,
+    LAUNCH_US,
+    OPERATOR_US,
+    DeviceOf,
+    SoftwareDevice,
+)
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
-
-
-@pytest.fixture(scope="module")
-def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
-    with open_warm(SoftwareDevice) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

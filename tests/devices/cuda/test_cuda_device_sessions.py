@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,17 +22,9 @@ from kernelforge.errors import ChildTimeout, DeviceError, SandboxError
 from kernelforge.sandbox import Frame, select_tier
 from tests.devices.cuda import plans
 from tests.devices.cuda.plans import ADD, ADD_PLAN, build, floats, randoms, request, resolve
-from tests.devices.cuda.software import FACTS, SoftwareDevice
-
-DeviceOf = Callable[[str], SoftwareDevice]
+from tests.devices.cuda.software import FACTS, DeviceOf, SoftwareDevice
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
-
-
-@pytest.fixture(scope="module")
-def device(open_warm: Callable[..., Any]) -> Iterator[SoftwareDevice]:
-    with open_warm(SoftwareDevice) as made:
-        yield made
 
 
 def a_good_candidate_passes(compiler: Compiler, device: SoftwareDevice) -> None:

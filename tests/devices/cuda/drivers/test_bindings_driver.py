@@ -2,6 +2,20 @@
 
 import struct
 
+from tests.devices.cuda.drivers import gpu_scripts, software_cuda
+
+
+def test_the_kernels_of_the_gpu_suite_compile_for_hopper_where_there_is_no_gpu():
+    script = """
+        from tests.devices.cuda.drivers.gpu_scripts import *
+        made = compiled("sm_90a")
+        answer = made.status, made.log, len(made.cubin)
+    """
+    status, log, size = software_cuda.run(None, script)
+    assert (status, log) == (0, "")
+    assert size > 1000
+    assert gpu_scripts.SOURCE.exists()
+
 
 def test_facts_are_what_the_library_says(software):
     facts = software(

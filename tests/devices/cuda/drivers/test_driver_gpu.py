@@ -9,10 +9,10 @@ import pytest
 
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.nvml import read_clocks
-from tests.devices.cuda.drivers import gpu_scripts, software_cuda
+from tests.devices.cuda.drivers import software_cuda
 
 GPUS = discovery.gpus()
-needs_gpu = pytest.mark.skipif(not GPUS, reason="needs an NVIDIA GPU")
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not GPUS, reason="needs an NVIDIA GPU")]
 
 
 @pytest.fixture(params=["cupy", "pycuda"])
@@ -32,20 +32,6 @@ def gpu(request):
     return run
 
 
-def test_the_kernels_compile_for_hopper_where_there_is_no_gpu():
-    script = """
-        from tests.devices.cuda.drivers.gpu_scripts import *
-        made = compiled("sm_90a")
-        answer = made.status, made.log, len(made.cubin)
-    """
-    status, log, size = software_cuda.run(None, script)
-    assert (status, log) == (0, "")
-    assert size > 1000
-    assert gpu_scripts.SOURCE.exists()
-
-
-@pytest.mark.gpu
-@needs_gpu
 def test_facts_agree_with_what_discovery_found(gpu):
     facts = gpu(
         "from dataclasses import asdict\nanswer = {**asdict(driver.facts), 'gbps': driver.facts.memory_bandwidth_gbps}"
@@ -59,8 +45,6 @@ def test_facts_agree_with_what_discovery_found(gpu):
     assert 200 < facts["gbps"] < 20_000
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_clocks_can_be_read():
     clocks = read_clocks(GPUS[0].uuid)
     assert clocks is not None
@@ -68,8 +52,6 @@ def test_clocks_can_be_read():
     assert clocks.power_w[0] > 0
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_memory_is_written_filled_copied_and_read_in_order(gpu):
     answer = gpu(
         """
@@ -89,8 +71,6 @@ def test_memory_is_written_filled_copied_and_read_in_order(gpu):
     assert answer == [True, True, 0, 0, True]
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_scalar_arguments_arrive(gpu):
     answer = gpu(
         """
@@ -104,8 +84,6 @@ def test_scalar_arguments_arrive(gpu):
     assert answer == struct.pack("<bhiqdh", -3, -1000, 1 << 30, -(1 << 50), 0.1, 77).hex()
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_structure_arrives_by_value(gpu):
     answer = gpu(
         """
@@ -118,8 +96,6 @@ def test_a_structure_arrives_by_value(gpu):
     assert answer == (b"\x09" + bytes(range(24))).hex()
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_variables_and_large_shared_memory_work_and_a_module_unloads(gpu):
     answer = gpu(
         """
@@ -150,8 +126,6 @@ def test_variables_and_large_shared_memory_work_and_a_module_unloads(gpu):
     assert codes[1] in ("CUDA_ERROR_INVALID_IMAGE", "CUDA_ERROR_NO_BINARY_FOR_GPU", "CUDA_ERROR_INVALID_PTX")
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_events_time_what_lies_between_them(gpu):
     short, long = gpu(
         """
@@ -169,8 +143,6 @@ def test_events_time_what_lies_between_them(gpu):
     assert 0 < short < long
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_events_can_be_recorded_again(gpu):
     first, second = gpu(
         """
@@ -188,8 +160,6 @@ def test_events_can_be_recorded_again(gpu):
     assert 0 < first < second
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
     answer = gpu(
         """
@@ -211,8 +181,6 @@ def test_the_flush_is_compiled_from_text_and_reads_all_of_its_buffer(gpu):
     assert answer == [0, 1]
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_the_flush_leaves_nothing_in_shared_memory(gpu):
     assert (
         gpu(
@@ -234,8 +202,6 @@ def test_the_flush_leaves_nothing_in_shared_memory(gpu):
     )
 
 
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("size", [2, 8, 16])
 def test_clusters_have_the_size_asked_for(gpu, size):
     answer = gpu(
@@ -249,8 +215,6 @@ def test_clusters_have_the_size_asked_for(gpu, size):
     assert sorted(answer) == sorted(100 * size + block % size for block in range(32))
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_cooperative_grid_is_resident_and_one_too_large_is_refused(gpu):
     ones, code = gpu(
         """
@@ -271,8 +235,6 @@ def test_a_cooperative_grid_is_resident_and_one_too_large_is_refused(gpu):
     assert code == "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE"
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_tensor_map_moves_a_tile_and_pads_with_zeros(gpu):
     answer = gpu(
         """
@@ -291,8 +253,6 @@ def test_a_tensor_map_moves_a_tile_and_pads_with_zeros(gpu):
     assert answer == expected
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_graph_replays_launches_fills_and_copies(gpu):
     answer = gpu(
         """
@@ -332,8 +292,6 @@ with driver.torch_stream():
 """
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_torch_works_on_the_drivers_stream(gpu):
     answer = gpu(
         _TORCH
@@ -347,8 +305,6 @@ answer = driver.read(target, 4 * 64 * 64) == pack("f", 64.0)[0] * 64 * 64
     assert answer is True
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_torch_is_captured_with_memory_that_the_graph_keeps(gpu):
     answer = gpu(
         _TORCH
@@ -373,8 +329,6 @@ held.graph.close()
     assert answer == [True, True]
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_region_can_be_profiled(gpu):
     answer = gpu(
         """
@@ -388,8 +342,6 @@ def test_a_region_can_be_profiled(gpu):
     assert answer == [1, 1, 1, 1]
 
 
-@pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("runtime", ["cupy", "pycuda"])
 def test_an_illegal_address_is_sticky_and_named(runtime):
     missing = discovery.missing_packages(runtime)
@@ -416,8 +368,6 @@ def test_an_illegal_address_is_sticky_and_named(runtime):
     assert answer == [["CUDA_ERROR_ILLEGAL_ADDRESS", True]] * 2
 
 
-@pytest.mark.gpu
-@needs_gpu
 def test_a_gpu_that_is_not_there_is_named():
     script = f"from kernelforge.devices.cuda.worker.cupy_driver import make\nmake({len(GPUS) + 7})"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
