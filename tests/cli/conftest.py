@@ -1,4 +1,4 @@
-"""Runs the command line in this process, and finds the golden run, which lies with the store's tests."""
+"""Runs the command line in this process, on two golden runs."""
 
 from __future__ import annotations
 
@@ -86,11 +86,9 @@ def journal(written_once: Path, tmp_path: Path) -> Path:
 @pytest.fixture
 def start(tmp_path: Path) -> Callable[..., subprocess.Popen[str]]:
     """``start("-m", "kernelforge.cli.main", "export")``: another Python with this checkout, in the empty folder."""
-    tests = Path(__file__).parents[1]
-    folders = [str(tests.parent), str(tests), str(tests / "store")]
 
     def call(*arguments: str, **options: Any) -> subprocess.Popen[str]:
-        variables = os.environ | {"PYTHONPATH": os.pathsep.join(folders)} | options.pop("env", {})
+        variables = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | options.pop("env", {})
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
         return subprocess.Popen([sys.executable, *arguments], cwd=tmp_path, env=variables, text=True, **pipes)
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from kernelforge.cli.convert import convert
 from kernelforge.cli.import_candidates import app as import_app
+from tests.support.kernelbench_files import DOUBLE
 
 convert_app = typer.Typer()
 convert_app.command()(convert)
@@ -34,18 +35,6 @@ class ModelNew(nn.Module):
         swish(((x.numel() + 255) // 256,), (256,), (x.data_ptr(), out.data_ptr(), np.int32(x.numel())))
         return out
 '''
-
-REFERENCE = """
-import torch
-N = 64
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x * 2
-def get_inputs():
-    return [torch.randn(N, N)]
-def get_init_inputs():
-    return []
-"""
 
 GOOD = """
 import torch
@@ -79,7 +68,7 @@ def test_convert_says_what_it_could_not(runner: CliRunner, tmp_path: Path) -> No
 
 
 def rows(path: Path) -> Path:
-    common = {"level_id": 1, "ref_code": REFERENCE, "score_default": 3.0}
+    common = {"level_id": 1, "ref_code": DOUBLE, "score_default": 3.0}
     texts = [GOOD, GOOD.replace("x + x", "x"), "None"]
     path.write_text(
         "".join(json.dumps({**common, "task_id": at, "custom_code": text}) + "\n" for at, text in enumerate(texts))

@@ -11,18 +11,8 @@ import pytest
 
 from kernelforge.datasets import as_task, read_cuda_l1, read_kernelbench
 from kernelforge.errors import TaskError, UsageError
+from tests.support.kernelbench_files import DOUBLE
 
-REFERENCE = """
-import torch
-N = 8
-class Model(torch.nn.Module):
-    def forward(self, x):
-        return x * 2
-def get_inputs():
-    return [torch.randn(N, N)]
-def get_init_inputs():
-    return []
-"""
 CUSTOM = "class ModelNew: pass\n"
 
 
@@ -32,7 +22,7 @@ def lines(path: Path, *rows: Any) -> Path:
 
 
 def row(**changes: Any) -> dict[str, Any]:
-    fields = {"level_id": 1, "task_id": 9, "ref_code": REFERENCE, "custom_code": CUSTOM, "cuda_graph_code": "None",
+    fields = {"level_id": 1, "task_id": 9, "ref_code": DOUBLE, "custom_code": CUSTOM, "cuda_graph_code": "None",
               "cudnn_code": None, "score_default": 1.5, "score_cuda_graph": None, "score_cudnn": None}  # fmt: skip
     return fields | changes
 
@@ -58,7 +48,7 @@ def test_every_way_to_leave_code_out_is_listed(tmp_path: Path, missing: str | No
 
 def test_one_object_by_level_is_the_same_data(tmp_path: Path) -> None:
     path = tmp_path / "codes.json"
-    entry = {"task_id": 3, "ref_code": REFERENCE, "custom_code": CUSTOM, "score": 4.0}
+    entry = {"task_id": 3, "ref_code": DOUBLE, "custom_code": CUSTOM, "score": 4.0}
     path.write_text(json.dumps({"1": [entry], "2": [entry, "odd"], "3": []}))
     result = read_cuda_l1(path)
     assert [(item.level, item.problem, item.published_score) for item in result.candidates] == [
@@ -118,7 +108,7 @@ def test_a_run_folder_gives_kernels_with_what_was_found_of_them(run_folder: Path
 def test_references_come_from_a_folder_of_tasks(run_folder: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "KernelBench" / "level1"
     tasks.mkdir(parents=True)
-    (tasks / "9_Double.py").write_text(REFERENCE)
+    (tasks / "9_Double.py").write_text(DOUBLE)
     result = read_kernelbench(run_folder, tasks.parent)
     assert {item.problem: item.reference is not None for item in result.candidates} == {"9": True, "12": False}
     assert any(item.name == "level1_problem12_sample0" and "not known" in item.reason for item in result.unread)

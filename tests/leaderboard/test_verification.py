@@ -80,36 +80,35 @@ def test_a_changed_source_is_refused_when_the_file_is_read(reference: EntryFile)
         parse_entry(data, "x.json")
 
 
-def test_a_changed_time_does_not_fit_its_roofline(reference: EntryFile, forged: Forge):
-    def faster(data: dict[str, Any]) -> None:
-        row_of(data, "softmax")["best"]["evaluation"]["performance"]["time_us"] = 0.5
-
-    problem = failed(forged(reference, faster))
-    assert set(problem) == {"times"}
-    assert "softmax: 0.5 us" in problem["times"]
+def _other_suite(data: dict[str, Any]) -> None:
+    data["suite_digest"] = data["key"]["suite_digest"] = "0123456789abcdef"
 
 
-def test_another_suite_digest_is_not_the_suite_here(reference: EntryFile, forged: Forge):
-    def other(data: dict[str, Any]) -> None:
-        data["suite_digest"] = data["key"]["suite_digest"] = "0123456789abcdef"
-
-    assert "0123456789abcdef in the entry" in failed(forged(reference, other))["suite"]
+def _other_task(data: dict[str, Any]) -> None:
+    row = row_of(data, "softmax")
+    row["task_digest"] = row["best"]["evaluation"]["task"] = "0123456789abcdef"
 
 
-def test_another_task_digest_is_not_the_task_here(reference: EntryFile, forged: Forge):
-    def easier(data: dict[str, Any]) -> None:
-        row = row_of(data, "softmax")
-        row["task_digest"] = row["best"]["evaluation"]["task"] = "0123456789abcdef"
-
-    assert "softmax" in failed(forged(reference, easier))["tasks"]
+def _no_hidden_size(best: dict[str, Any]) -> None:
+    correctness = best["evaluation"]["correctness"]
+    correctness["sizes"] = [check for check in correctness["sizes"] if not check["size"].startswith("hidden")]
 
 
-def test_a_hidden_size_that_was_left_out_is_missed(reference: EntryFile, forged: Forge):
-    def drop(data: dict[str, Any]) -> None:
-        correctness = row_of(data, "softmax")["best"]["evaluation"]["correctness"]
-        correctness["sizes"] = [check for check in correctness["sizes"] if not check["size"].startswith("hidden")]
-
-    assert "softmax was not checked at hidden" in failed(forged(reference, drop))["sizes"]
+@pytest.mark.parametrize(
+    ("forgery", "check", "message"),
+    [
+        (at_time(lambda performance: performance.update(time_us=0.5)), "times", "softmax: 0.5 us"),
+        (_other_suite, "suite", "0123456789abcdef in the entry"),
+        (_other_task, "tasks", "softmax"),
+        (at_best(_no_hidden_size), "sizes", "softmax was not checked at hidden"),
+    ],
+)
+def test_what_contradicts_the_suite_or_the_roofline_fails_the_check_of_that_name(
+    reference: EntryFile, forged: Forge, forgery: Callable, check: str, message: str
+):
+    problem = failed(forged(reference, forgery))
+    assert set(problem) == {check}
+    assert message in problem[check]
 
 
 def test_a_suite_that_is_not_here_is_said(reference: EntryFile, forged: Forge):

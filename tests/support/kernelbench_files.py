@@ -14,6 +14,18 @@ def get_init_inputs():
     return []
 """
 
+DOUBLE = """
+import torch
+N = 64
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x * 2
+def get_inputs():
+    return [torch.randn(N, N)]
+def get_init_inputs():
+    return []
+"""
+
 SOFTMAX = (
     _HEAD
     + '''
