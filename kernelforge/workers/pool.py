@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypedDict, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.evaluation.pool import WARM_TASKS
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.records import Fingerprint, MeasureSettings, Task
 from kernelforge.workers.base import (
@@ -27,10 +26,61 @@ from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.slot import WorkerSlot
 
 
-class WorkerPoolEngine(Engine):
-    """Common part of all engines. Subclasses add and remove worker slots, also while the engine runs."""
+class WorkerOptions(TypedDict, total=False):
+    """Options of every engine for its workers."""
 
-    def __init__(self) -> None:
+    measure: MeasureSettings | None
+    """Settings of timing on a GPU."""
+    allow_unconfined: bool
+    """Run children without a jail if none works."""
+    threads: int | None
+    """Threads of one emulated run, and of an oracle; None for the engine's default."""
+    warm_tasks: int
+    """Oracles that each slot keeps. Between orders those of all slots of a machine together hold at most a third of
+    its memory; while it runs, one may take 8 GiB."""
+    cache: Path | None
+    """Folder of the build cache, which all workers of a machine share; None for the user's cache."""
+    run_limit_s: float | None
+    """Longest run of a candidate's plan, in wall seconds; a longer one is ``TIMEOUT``. None for 20 s, which a run at
+    the full size may need on an emulated device."""
+    compile_limit_s: float | None
+    """Longest compilation, in seconds of wall and of CPU time; None for 60 s."""
+
+
+class WorkerPoolEngine(Engine):
+    """Common part of all engines. Subclasses add and remove worker slots, also while the engine runs.
+
+    Args:
+        device: of the workers.
+        threads: default number of threads of a worker.
+        counts: numbers of slots and compile workers, None where the engine decides.
+        options: of :class:`WorkerOptions`.
+
+    Raises:
+        UsageError: a number is below 1, or a limit is not above 0.
+    """
+
+    def __init__(self, device: str, *, threads: int, counts: Mapping[str, int | None], options: WorkerOptions) -> None:
+        for name, count in {**counts, "threads": options.get("threads")}.items():
+            if count is not None and count < 1:
+                raise UsageError(f"an engine needs at least one of its {name}; {count} were requested")
+        for limit in ("run_limit_s", "compile_limit_s"):
+            seconds = options.get(limit)
+            if isinstance(seconds, float | int) and not seconds > 0:
+                raise UsageError(f"{limit} is a number of seconds above 0; {seconds:g} was requested")
+        cache = options.get("cache")
+        measure = check_measure(options.get("measure") or MeasureSettings(), device)
+        self._settings = WorkerSettings(
+            role="device",
+            device=device,
+            **{
+                **options,
+                "measure": measure,
+                "threads": options.get("threads") or threads,
+                "cache": cache and cache.resolve(),
+            },
+        )
+        """Of a worker with a device."""
         self._change, self._compile_change = asyncio.Event(), asyncio.Event()
         self._worker_slots: dict[str, WorkerSlot] = {}
         self._compile_slots: dict[str, WorkerSlot] = {}
@@ -96,6 +146,10 @@ class WorkerPoolEngine(Engine):
             *(worker_slot.close() for worker_slot in [*self._worker_slots.values(), *self._compile_slots.values()])
         )
 
+    def _compile_settings(self, target: Target) -> WorkerSettings:
+        """Settings of a compile worker."""
+        return self._settings.model_copy(update={"role": "cpu", "device": "", "target": target})
+
     async def _first_target(self) -> Target:
         """The target of the first worker that is ready.
 
@@ -124,28 +178,6 @@ class WorkerPoolEngine(Engine):
             await self._compile_change.wait()
 
 
-def check_counts(**counts: int | None) -> None:
-    """Check numbers of slots, compilers or threads.
-
-    Raises:
-        UsageError: one of them is below 1.
-    """
-    for name, count in counts.items():
-        if count is not None and count < 1:
-            raise UsageError(f"an engine needs at least one of its {name}; {count} were requested")
-
-
-def check_limits(**limits_s: float | None) -> None:
-    """Check time limits.
-
-    Raises:
-        UsageError: one of them is not above 0.
-    """
-    for name, seconds in limits_s.items():
-        if seconds is not None and not seconds > 0:
-            raise UsageError(f"{name} is a number of seconds above 0; {seconds:g} was requested")
-
-
 _CORES_PER_COMPILER = 4
 
 
@@ -156,15 +188,7 @@ class LocalEngine(WorkerPoolEngine):
         device: ``emulated:h100``; or GPUs, as in ``cuda`` (all of them) or ``cuda:0,cuda:1``: each is a slot.
         slots: candidates evaluated at a time on an emulated device; None for the number of cores.
         compilers: compile workers; None for one per four cores, at least one.
-        measure: settings of timing on a GPU.
-        allow_unconfined: run children without a jail if none works.
-        threads: threads of one emulated run, and of an oracle; None for an equal share of the cores per slot.
-        warm_tasks: oracles that each slot keeps. Between orders those of all slots together hold at most a third of
-            the machine's memory; while it runs, one may take 8 GiB.
-        cache: folder of the build cache, which all workers share; None for the user's cache.
-        run_limit_s: longest run of a candidate's plan, in wall seconds; a longer one is ``TIMEOUT``. None for 20 s,
-            which a run at the full size may need on an emulated device.
-        compile_limit_s: longest compilation, in seconds of wall and of CPU time; None for 60 s.
+        options: ``threads`` are an equal share of the cores per slot by default.
 
     Raises:
         UsageError: options that contradict each other.
@@ -174,18 +198,7 @@ class LocalEngine(WorkerPoolEngine):
     name: Literal["local", "ray"] = "local"
 
     def __init__(
-        self,
-        device: str,
-        *,
-        slots: int | None = None,
-        compilers: int | None = None,
-        measure: MeasureSettings | None = None,
-        allow_unconfined: bool = False,
-        threads: int | None = None,
-        warm_tasks: int = WARM_TASKS,
-        cache: Path | None = None,
-        run_limit_s: float | None = None,
-        compile_limit_s: float | None = None,
+        self, device: str, *, slots: int | None = None, compilers: int | None = None, **options: Unpack[WorkerOptions]
     ) -> None:
         names = parse_devices(device)
         on_gpu = names[0].startswith("cuda:")
@@ -194,31 +207,18 @@ class LocalEngine(WorkerPoolEngine):
             raise UsageError(
                 f"{device} has one slot per GPU, {len(names)} in all: concurrent runs would distort the times"
             )
-        check_counts(slots=slots, compilers=compilers, threads=threads)
-        check_limits(run_limit_s=run_limit_s, compile_limit_s=compile_limit_s)
         slot_count = len(names) if on_gpu else slots or cores
-        self._common: dict[str, Any] = {
-            "threads": threads or max(cores // slot_count, 1),
-            "allow_unconfined": allow_unconfined,
-            "cache": None if cache is None else cache.resolve(),
-            "run_limit_s": run_limit_s,
-            "compile_limit_s": compile_limit_s,
-        }
+        super().__init__(
+            names[0],
+            threads=max(cores // slot_count, 1),
+            counts={"slots": slots, "compilers": compilers},
+            options=options,
+        )
+        share = {"warm_bytes": _memory_bytes() // (3 * slot_count)}
         labels = names if on_gpu else [f"{names[0]}#{number + 1}" for number in range(slot_count)]
-        settings = {
-            "measure": check_measure(measure or MeasureSettings(), names[0]),
-            "warm_tasks": warm_tasks,
-            "warm_bytes": _memory_bytes() // (3 * slot_count),
-        }
-        super().__init__()
-        self._worker_slots = {
-            label: WorkerSlot(
-                label,
-                WorkerSettings(role="device", device=label.partition("#")[0], **settings, **self._common),
-                self._change.set,
-            )
-            for label in labels
-        }
+        for label in labels:
+            settings = self._settings.model_copy(update={"device": label.partition("#")[0], **share})
+            self._worker_slots[label] = WorkerSlot(label, settings, self._change.set)
         self._compilers = [f"compiler#{n + 1}" for n in range(compilers or max(cores // _CORES_PER_COMPILER, 1))]
 
     async def start(self) -> None:
@@ -229,7 +229,7 @@ class LocalEngine(WorkerPoolEngine):
         except BaseException:
             await self.close()
             raise
-        settings = WorkerSettings(role="cpu", target=self._target, **self._common)
+        settings = self._compile_settings(self._target)
         self._compile_slots = {name: WorkerSlot(name, settings, self._compile_change.set) for name in self._compilers}
         for compile_slot in self._compile_slots.values():
             compile_slot.open()

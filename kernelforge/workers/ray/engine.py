@@ -10,16 +10,12 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple, Unpack
 
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
-from kernelforge.evaluation.pool import WARM_TASKS
-from kernelforge.evaluation.stages.full_size_measured import check_measure
-from kernelforge.records import MeasureSettings
 from kernelforge.workers.base import Health
-from kernelforge.workers.pool import WorkerPoolEngine, check_counts, check_limits
+from kernelforge.workers.pool import WorkerOptions, WorkerPoolEngine
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
 from kernelforge.workers.roles import Target, WorkerSettings
@@ -49,14 +45,8 @@ class RayEngine(WorkerPoolEngine):
         address: address of the cluster's head node, as in ``10.0.0.1:6379``.
         slots: candidates that a node evaluates at a time; None for as many as its GPUs or CPUs allow.
         compilers: compile workers of a node.
-        measure: settings of timing on a GPU.
-        allow_unconfined: run children without a jail if none works.
-        threads: threads of one emulated run, and of an oracle, which is the number of CPUs per slot.
-        warm_tasks: oracles that each slot keeps; those of a node together hold at most a third of its memory.
-        cache: folder of the build cache on every node; None for the user's cache. Without a shared file system a
+        options: ``threads`` are the number of CPUs per slot, 1 by default. Without a shared file system for ``cache`` a
             slot compiles again what another node has prepared.
-        run_limit_s: longest run of a candidate's plan, in wall seconds; None for 20 s.
-        compile_limit_s: longest compilation, in seconds of wall and of CPU time; None for 60 s.
 
     Raises:
         UsageError: contradicting options; no address, no Ray, no token.
@@ -72,30 +62,12 @@ class RayEngine(WorkerPoolEngine):
         address: str | None,
         slots: int | None = None,
         compilers: int = 1,
-        measure: MeasureSettings | None = None,
-        allow_unconfined: bool = False,
-        threads: int = 1,
-        warm_tasks: int = WARM_TASKS,
-        cache: Path | None = None,
-        run_limit_s: float | None = None,
-        compile_limit_s: float | None = None,
+        **options: Unpack[WorkerOptions],
     ) -> None:
-        super().__init__()
-        self._device = _checked(device)
-        check_counts(slots=slots, compilers=compilers, threads=threads)
-        check_limits(run_limit_s=run_limit_s, compile_limit_s=compile_limit_s)
-        self._slots, self._compilers, self._threads = slots, compilers, threads
-        self._common: dict[str, Any] = {
-            "threads": threads,
-            "allow_unconfined": allow_unconfined,
-            "cache": None if cache is None else cache.resolve(),
-            "run_limit_s": run_limit_s,
-            "compile_limit_s": compile_limit_s,
-        }
-        measured = check_measure(measure or MeasureSettings(), self._device)
-        self._slot_settings = WorkerSettings(
-            role="device", device=self._device, measure=measured, warm_tasks=warm_tasks, **self._common
-        )
+        counts = {"slots": slots, "compilers": compilers}
+        super().__init__(_checked(device), threads=1, counts=counts, options=options)
+        self._device, self._threads = self._settings.device, self._settings.threads
+        self._slots, self._compilers = slots, compilers
         self._cluster = Cluster(address)
         self._nodes: dict[str, Node] = {}
         self._closing: set[asyncio.Task[None]] = set()
@@ -171,12 +143,12 @@ class RayEngine(WorkerPoolEngine):
                 node, on_gpu=self._on_gpu, threads=self._threads, slots=self._slots, compilers=self._compilers
             )
             share = {"warm_bytes": node.memory_bytes // (3 * max(capacity.slots, 1))}
-            settings = self._slot_settings.model_copy(update=share)
+            settings = self._settings.model_copy(update=share)
             for number in range(capacity.slots):
                 name = f"{node.label}/{self._device}#{number + 1}"
                 self._add_slot(self._worker_slots, name, node, settings, self._change.set)
             if self._target is not None:
-                settings = WorkerSettings(role="cpu", target=self._target, **self._common)
+                settings = self._compile_settings(self._target)
                 for number in range(capacity.compilers):
                     name = f"{node.label}/compiler#{number + 1}"
                     self._add_slot(self._compile_slots, name, node, settings, self._compile_change.set)
