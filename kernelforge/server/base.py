@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from kernelforge.errors import KernelForgeError
-from kernelforge.records import Evaluation, Profile
 
 _PROCESS_EPOCH = time.time() - time.monotonic()
 
@@ -47,18 +46,6 @@ class Caller:
 
     name: str
     scopes: frozenset[str] = frozenset({"submit", "read", "admin"})
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """A stored evaluation."""
-
-    evaluation: Evaluation
-    profile: Profile | None
-    source: str | None
-    """Source of the candidate; None if there was none."""
-    finished_at: float
-    """UTC seconds since 1970."""
 
 
 Key = TypeVar("Key")

@@ -27,7 +27,8 @@ from kernelforge.errors import UsageError
 from kernelforge.hardware.specs import H100
 from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import Caller, Evaluated, RequestRejected
+from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.results import Evaluated
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import Health
 

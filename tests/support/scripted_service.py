@@ -20,9 +20,9 @@ from kernelforge.client.models import Fault, Job, JobRequest, JobStatus, RewardR
 from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
-from kernelforge.server.base import Caller, Evaluated, RequestRejected
+from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.requests import Registry, RequestParser
-from kernelforge.server.jobs.results import feedback
+from kernelforge.server.jobs.results import Evaluated, feedback
 from tests.agents.prompt_samples import profile as make_profile
 from tests.support.factories import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
 from tests.support.minimal_service import FULL, MinimalService

@@ -134,7 +134,7 @@ class JobCompletion:
         self._state.counters["evaluated"] += 1
         self._state.counters["failed_at_hidden"] += evaluation.failed_at_hidden
         now = utc_seconds()
-        stored = Stored(task.id, evaluation, report.profile, task.profile, task.candidate.source, now)
+        stored = Stored(evaluation, report.profile, task.candidate.source, now, task=task.id, profiled=task.profile)
         self._state.cache.put(task.key, stored)
         self._state.active.close(task)
         profile = None if report.profile is None else report.profile.model_dump_json()

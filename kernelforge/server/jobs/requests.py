@@ -14,7 +14,7 @@ from typing import NamedTuple
 from pydantic import ValidationError
 
 from kernelforge.candidate import parse_reply
-from kernelforge.client.models import CandidateText, JobRequest
+from kernelforge.client.models import JobRequest
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.records import Candidate, Fingerprint, Task, content_hash, evaluation_key, first_fault
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -128,12 +128,7 @@ class RequestParser:
         Raises:
             RequestRejected: 422: there is no policy of that name.
         """
-        if request.policy is None:
-            return self.default_policy
-        try:
-            return find_policy(request.policy).name
-        except UsageError as error:
-            raise RequestRejected(422, "unknown_policy", str(error)) from error
+        return self.default_policy if request.policy is None else policy_name(request.policy)
 
     def close(self) -> None:
         self._reader.shutdown(cancel_futures=True)
@@ -147,8 +142,7 @@ class RequestParser:
         registered = self.registry.find(request.task, request.reference_code)
         text = request.completion
         if text is None:
-            assert request.candidate is not None  # JobRequest validates this
-            candidate = candidate_of(request.candidate)
+            candidate = candidate_in(request)
             return _parsed(registered, candidate, fingerprint), candidate
         sha256 = _sha256(text.encode())
         cache_key = (registered.digest, sha256)
@@ -170,20 +164,28 @@ class RequestParser:
         return candidate_in(request)
 
 
+def policy_name(reference: str) -> str:
+    """Name of a reward policy with its version.
+
+    Raises:
+        RequestRejected: 422: there is no such policy.
+    """
+    try:
+        return find_policy(reference).name
+    except UsageError as error:
+        raise RequestRejected(422, "unknown_policy", str(error)) from error
+
+
 def candidate_in(request: JobRequest) -> Candidate:
-    """The candidate of a request that was parsed without a fault before."""
-    if request.completion is not None:
-        return parse_reply(request.completion)
-    assert request.candidate is not None
-    return candidate_of(request.candidate)
-
-
-def candidate_of(parts: CandidateText) -> Candidate:
-    """The candidate that a request gives as source and plan.
+    """The candidate of a request: of a completion that was parsed without a fault before, or given in parts.
 
     Raises:
         RequestRejected: 413 or 422: the parts are not a candidate.
     """
+    if request.completion is not None:
+        return parse_reply(request.completion)
+    parts = request.candidate
+    assert parts is not None  # JobRequest validates this
     for part, text, most in (("source", parts.source, MAX_SOURCE_BYTES), ("plan", parts.plan, MAX_PLAN_BYTES)):
         size = len(text.encode())
         if size > most:

@@ -250,20 +250,27 @@ class Scored:
     text: str
 
 
-@dataclass(slots=True)
-class Stored:
+@dataclass(frozen=True)
+class Evaluated:
+    """A stored evaluation."""
+
+    evaluation: Evaluation
+    profile: Profile | None
+    source: str | None
+    """Source of the candidate; None if the completion held none."""
+    finished_at: float
+    """UTC seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Stored(Evaluated):
     """A finished evaluation, with the results of the policies that were asked for."""
 
     task: int
     """Number of its evaluation task."""
-    evaluation: Evaluation
-    profile: Profile | None
     profiled: bool
     """Whether a profile was requested."""
-    source: str | None
-    """Source of the candidate; None if the completion held none."""
-    finished_at: float
-    results: dict[str, Scored] = field(default_factory=dict)
+    results: dict[str, Scored] = field(default_factory=dict, compare=False)
 
     def answers(self, *, profile: bool, max_age_s: float, now: float) -> bool:
         """Whether it may answer a request: it has a profile if one is requested, and a measured time is no older than

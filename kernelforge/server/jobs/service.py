@@ -17,11 +17,11 @@ from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, Run
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import Task
-from kernelforge.server.base import Caller, Evaluated, LRUCache, RequestRejected
+from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
-from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, failed
+from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, failed
 from kernelforge.server.jobs.retention import Retention
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
@@ -390,10 +390,7 @@ class JobService:
         """The evaluation of a job that was scored; None if nothing was evaluated."""
         result = self.job(job_id).result
         task = None if result is None else self._state.completed.task_of(job_id)
-        stored = None if task is None or result is None else self._state.cache.of_task(task, result.evaluation)
-        return (
-            None if stored is None else Evaluated(stored.evaluation, stored.profile, stored.source, stored.finished_at)
-        )
+        return None if task is None or result is None else self._state.cache.of_task(task, result.evaluation)
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         """Completed jobs in the order of their end, once there are ``k`` (None: all) of them or time is up.

@@ -252,7 +252,7 @@ class Submission:
             evaluation=evaluation.model_dump_json(),
         )
         into.batch.tasks.append(row)
-        stored = Stored(row.id, evaluation, None, True, None, now)
+        stored = Stored(evaluation, None, None, now, task=row.id, profiled=True)
         self._state.cache.put(completion.key, stored)
         return stored
 

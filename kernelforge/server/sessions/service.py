@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
-from kernelforge.errors import KernelForgeError, StoreError, TaskError, UsageError
+from kernelforge.errors import StoreError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.records import Attempt, Reward
-from kernelforge.rewards import discounted_returns, find_policy
-from kernelforge.server.base import Caller, Evaluated, RequestRejected, utc_seconds
+from kernelforge.rewards import discounted_returns
+from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
-from kernelforge.server.jobs.results import scored
+from kernelforge.server.jobs.requests import policy_name
+from kernelforge.server.jobs.results import Evaluated, scored
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
@@ -96,8 +96,8 @@ class Sessions:
         """
         reference, task = self._service.find_task(request.task)
         await self._sweep()
-        policy = _policy(request.policy or self._service.default_policy)
-        context = await self._context(reference)
+        policy = policy_name(request.policy or self._service.default_policy)
+        context = await self._service.task_context(task)
         first = await self._in_thread(lambda: next_turn(context, (), request.turns))
         row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
         unused = utc_seconds() - self._spared_s
@@ -112,7 +112,8 @@ class Sessions:
         Raises:
             RequestRejected: as :meth:`open`.
         """
-        context = await self._context(reference)
+        _, task = self._service.find_task(reference)
+        context = await self._service.task_context(task)
         return (await self._in_thread(lambda: next_turn(context, (), 1))).prompt
 
     async def get(self, session: str, caller: Caller) -> Session:
@@ -195,7 +196,8 @@ class Sessions:
         result = _in_session(row.policy, job.result, stored, earlier)
         if result.outcome != "scored":
             raise missing_score(job.model_copy(update={"result": result}))
-        context = await self._context(row.task)
+        _, task = self._service.find_task(row.task)
+        context = await self._service.task_context(task)
 
         def store_turn() -> TurnRow:
             reward = Reward(policy=result.policy, value=result.reward, components={})
@@ -222,17 +224,6 @@ class Sessions:
         if loaded is None or (loaded[0].owner != caller.name and "admin" not in caller.scopes):
             raise _unknown(session)
         return loaded
-
-    async def _context(self, reference: str) -> TaskContext:
-        _, task = self._service.find_task(reference)
-        try:
-            return await self._service.task_context(task)
-        except RequestRejected:
-            raise
-        except TaskError as error:
-            raise RequestRejected(422, "task_unusable", f"task {reference!r} cannot be used: {error}") from error
-        except KernelForgeError as error:
-            raise RequestRejected(503, "infra_error", f"task {reference!r}: {error}", retry_after_s=2) from error
 
     async def _stop(self, session: str) -> None:
         running = self._running.get(session)
@@ -279,13 +270,6 @@ def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Se
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
     result = scored(policy, stored.evaluation, stored.source, before)
     return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
-
-
-def _policy(name: str) -> str:
-    try:
-        return find_policy(name).name
-    except UsageError as error:
-        raise RequestRejected(422, "unknown_policy", str(error)) from error
 
 
 def _unknown(session: str) -> RequestRejected:

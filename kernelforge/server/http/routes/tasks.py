@@ -12,7 +12,7 @@ from starlette.responses import Response
 from kernelforge.agents.base import CoderRequest
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.client.models import PolicyRow, TaskPage, TaskRow
-from kernelforge.errors import TaskError, UsageError
+from kernelforge.errors import UsageError
 from kernelforge.records import Operator, Task
 from kernelforge.rewards import POLICIES
 from kernelforge.server.base import RequestRejected
@@ -89,10 +89,7 @@ def row_of(suite: str, task: Task) -> TaskRow:
 
 
 async def _page(service: JobService, suite: str, task: Task) -> TaskPage:
-    try:
-        context = await service.task_context(task)
-    except TaskError as error:
-        raise RequestRejected(422, "bad_task", str(error)) from error
+    context = await service.task_context(task)
     prompt = coder_prompt(CoderRequest(brief=context, operator=Operator.SEED, parent=None, finding=None, history=()))
     return TaskPage(
         **row_of(suite, task).model_dump(),
