@@ -22,7 +22,6 @@ PROMPT = "<|im_start|>user\nWrite it, for example 9.9<|im_end|>\n<|im_start|>ass
 def loaded() -> Callable[..., Any]:
     """The function, as ``--reward.remote_url FILE.py`` finds it."""
     spec = importlib.util.spec_from_file_location("reward_func", adapter.__file__)
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

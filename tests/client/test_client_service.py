@@ -77,7 +77,6 @@ class Served:
 
     def hold(self, on: bool) -> None:
         """Have evaluations wait, or go on."""
-        assert self.loop is not None
         self.loop.call_soon_threadsafe(self.engine.gate.clear if on else self.engine.gate.set)
 
 

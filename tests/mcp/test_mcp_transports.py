@@ -71,7 +71,6 @@ def test_sigterm_ends_a_server_that_waits_for_its_client(tmp_path: Path) -> None
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n')
         process.stdin.flush()

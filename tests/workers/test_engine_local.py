@@ -105,7 +105,6 @@ def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(
     engine: LocalEngine, runner: asyncio.Runner
 ) -> None:
     evaluation = runner.run(evaluated(engine, slow_run("to its end"))).evaluation
-    assert evaluation is not None
     assert evaluation.verdict is Verdict.TIMEOUT
     assert "within 3 s" in evaluation.reason or "budget" in evaluation.reason
     assert evaluation.fingerprint.evaluator.endswith("+run.3s")
@@ -123,8 +122,6 @@ def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, runner:
     there = runner.run(evaluated(engine, order(source))).evaluation
     ended = runner.run(engine.prepare(order(source)))
     assert isinstance(ended, EvaluationReport)
-    assert ended.evaluation is not None
-    assert there is not None
     assert ended.evaluation.key == there.key
     assert (ended.evaluation.verdict, ended.evaluation.stage) == (there.verdict, there.stage)
     assert ended.evaluation.reason == there.reason
@@ -137,8 +134,6 @@ def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: as
     assert prepared.seconds["build"] > 0
     prepared_order = order(source).model_copy(update={"prepared": {"build": 100.0}})
     evaluation = runner.run(evaluated(engine, prepared_order)).evaluation
-    assert evaluation is not None
-    assert evaluation.build is not None
     assert evaluation.build.cached
     assert evaluation.seconds["build"] > 100, "what preparing took is part of its cost"
 
@@ -161,9 +156,7 @@ def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngin
 
     report, after = runner.run(both())
     assert report.evaluation is None
-    assert report.trouble is not None
     assert (report.trouble.code, report.trouble.retryable) == ("oracle", False)
-    assert after.evaluation is not None
     assert after.evaluation.verdict is Verdict.OK
 
 
@@ -178,7 +171,6 @@ def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
 
     before = engine.health().restarts
     evaluation = runner.run(scenario()).evaluation
-    assert evaluation is not None
     assert evaluation.verdict is Verdict.OK
     assert engine.health().restarts == before, "its worker came back by itself"
 
@@ -191,7 +183,6 @@ def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine, r
 
     report = runner.run(scenario())
     assert isinstance(report, EvaluationReport)
-    assert report.evaluation is not None
     assert report.evaluation.verdict is Verdict.BUILD
 
 
@@ -219,7 +210,6 @@ def test_a_worker_sees_nothing_of_what_its_engine_has(
     for include in (f'#include "{secret}"\n', f"#include <{secret}>\n"):
         report = runner.run(engine.prepare(order(include + order().candidate.source)))
         assert isinstance(report, EvaluationReport)
-        assert report.evaluation is not None
         assert report.evaluation.verdict is not Verdict.OK
         assert CANARY not in report.model_dump_json()
 
@@ -244,7 +234,6 @@ def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngi
         task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
         await asyncio.sleep(1.0)
         worker = engine._worker_slots[slot].worker
-        assert worker is not None
         children = family_of(worker.pid)
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied):
@@ -255,7 +244,6 @@ def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngi
     before = engine.health().restarts
     children, after = runner.run(scenario())
     assert len(children) > 3, "the worker, its warm helpers, and an oracle"
-    assert after.evaluation is not None
     assert after.evaluation.verdict is Verdict.OK
     assert engine.health().restarts == before + 1
 

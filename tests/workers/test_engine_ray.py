@@ -83,7 +83,6 @@ def token_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def open_cluster() -> Iterator[str]:
     """Address of a cluster that accepts any client, with a head but no nodes."""
     ray = importlib.util.find_spec("ray")
-    assert ray is not None
     assert ray.origin is not None
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     environment |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0"}
@@ -310,7 +309,6 @@ def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyn
         task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
         await asyncio.sleep(1.0)
         worker = engine._worker_slots[slot].worker
-        assert worker is not None
         children = family_of(worker.pid)
         os.kill(worker.pid, signal.SIGKILL)
         with pytest.raises(WorkerDied):

@@ -26,7 +26,6 @@ def test_a_token_has_256_random_bits_and_is_found_again(tmp_path: Path) -> None:
     assert token != other
     assert len(token.removeprefix("kf_")) == 43  # 32 bytes in base64
     caller = Tokens(tmp_path).caller(token.encode())
-    assert caller is not None
     assert (caller.name, caller.scopes) == ("one", {"read", "submit"})
 
 

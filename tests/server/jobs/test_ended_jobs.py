@@ -82,7 +82,6 @@ def test_jobs_are_of_a_run_and_scored_under_any_policy(
 def test_a_job_that_was_cancelled_was_never_scored(tmp_path: Path) -> None:
     # Both ask for the same candidate: the evaluation is there, but it did not answer the second.
     first, second = asyncio.run(answered(tmp_path, request("v0"), request("v0"), cancel=1))
-    assert second.result is not None
     assert second.result.outcome == "infra_error"
     assert [job.id for job in completed_jobs(tmp_path)] == [first.id]
 

@@ -25,7 +25,6 @@ async def test_a_candidate_is_evaluated_and_scored(tmp_path: Path) -> None:
         assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
         assert (built.result.verdict, built.result.reward) == ("BUILD", 0)
         stored = service.stored(right.id)
-        assert stored is not None
         assert stored.evaluation.key == right.result.evaluation
 
 
@@ -39,7 +38,6 @@ async def test_a_completion_without_a_candidate_ends_at_once_with_the_reward_of_
         assert "no code" in job.result.feedback
         assert engine.prepared == []
         stored = service.stored(job.id)
-        assert stored is not None
         assert stored.evaluation.stage == "parse"
         assert stored.evaluation.key == job.result.evaluation
         [agent] = await accepted(
@@ -126,7 +124,6 @@ async def test_an_evaluation_on_another_device_is_nobodys_score(tmp_path: Path) 
     class Elsewhere(InProcessEngine):
         async def evaluate(self, order: EvaluationOrder, slot: str) -> EvaluationReport:
             report = await super().evaluate(order, slot)
-            assert report.evaluation is not None
             made = report.evaluation.fingerprint.model_copy(update={"device": "emulated:a100"})
             return report.model_copy(update={"evaluation": report.evaluation.model_copy(update={"fingerprint": made})})
 
