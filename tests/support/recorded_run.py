@@ -16,7 +16,6 @@ from kernelforge.records import (
     Finding,
     Fingerprint,
     Graph,
-    KernelFacts,
     KernelProfile,
     MemoryHotSpot,
     Message,
@@ -40,6 +39,7 @@ from kernelforge.records import (
     Verdict,
     WeightSpec,
 )
+from tests.support import factories
 from tests.support.factories import make_timing
 
 TASKS = ("softmax", "matmul", "argmax")
@@ -116,38 +116,18 @@ def make_candidate(number: int) -> Candidate:
 
 
 def make_fingerprint(device: str = "emulated:h100") -> Fingerprint:
-    hardware = {"gpu": "NVIDIA H200", "gpu_uuid": "GPU-1", "driver": "580.159.04", "runtime": "cupy 14.2.0"}
-    return Fingerprint(
-        **({} if device.startswith("emulated") else hardware),
-        device=device,
-        device_kind="emulated" if device.startswith("emulated") else "cuda",
-        arch="sm_90a",
-        toolchain="nvrtc 13.0.88",
-        kernelforge="0.1.0",
-        evaluator="1",
-        torch="2.13.0",
-        python="3.11.7",
-        host="x86_64",
-        jail="namespaces",
-    )
+    if device.startswith("emulated"):
+        return factories.make_fingerprint(device=device, host="x86_64")
+    return factories.make_fingerprint(device=device, device_kind="cuda", gpu_uuid="GPU-1", host="x86_64")
 
 
 def make_build(ok: bool = True, refused: str | None = None) -> Build:
-    kernel = KernelFacts(
-        expression="k", symbol="k", registers_per_thread=32, static_shared_bytes=0, spill_store_bytes=0,
-        spill_load_bytes=0, stack_frame_bytes=0,
-    )  # fmt: skip
+    kernel = factories.make_kernel(symbol="k", registers_per_thread=32)
     error = Diagnostic(file="candidate.cu", line=2, severity="error", message='identifier "nope" is undefined')
-    return Build(
-        key="b" * 16,
-        ok=ok,
-        refused=refused,
-        arch="sm_90a",
-        toolchain="nvrtc 13.0.88",
-        kernels=(kernel,) if ok else (),
+    return factories.make_build(
+        ok=ok, refused=refused, key="b" * 16, kernels=(kernel,) if ok else (),
         diagnostics=() if ok or refused else (error,),
-        seconds=0.04,
-    )
+    )  # fmt: skip
 
 
 def make_profile(dram_bytes: float, *, time_us: float = 9.5, device: str = "emulated:h100") -> Profile:
