@@ -63,6 +63,7 @@ class EmulatedDevice:
             counts_ptx=True,
             cooperative=True,
             clusters=spec.compute_capability >= (9, 0),
+            tensor_maps=spec.compute_capability >= (9, 0),
         )
         self.name = f"emulated:{spec.key}"
         self.arch = spec.arch

@@ -199,6 +199,21 @@ ASYNC_ARRIVALS: Final = ASYNC_CLEAR
 ASYNC_GROUPED: Final = ASYNC_ARRIVALS + ASYNC_CAPACITY * TRANSFER_ENTRY
 ASYNC_BYTES: Final = ASYNC_GROUPED + ASYNC_CAPACITY * TRANSFER_ENTRY
 
+# A tensor map: where a tensor is, and which box of it a copy moves. The layout is ours; hardware's is not documented.
+MAP_MAGIC: Final = 0  # i64
+MAP_ADDRESS: Final = 8  # device address, i64
+MAP_EXTENTS: Final = 16  # five i64: elements along each dimension, innermost first
+MAP_STRIDES: Final = 56  # four i64: bytes between neighbours along each dimension but the innermost
+MAP_BOX: Final = 88  # five i32: extents of a box
+MAP_STEPS: Final = 108  # five u8: distance of the elements of a box that are moved
+MAP_RANK: Final = 113  # u8
+MAP_ELEMENT: Final = 114  # bytes of an element, u8
+MAP_TYPE: Final = 115  # u8: index in the list of types of the CUDA driver API
+MAP_SWIZZLE: Final = 116  # u8: 0 for none, else 1 for 32 bytes, 2 for 64, 3 for 128
+MAP_FILL: Final = 117  # u8, 1: elements outside the tensor are NaN, not zero
+MAP_BYTES: Final = 128
+MAP_MAGIC_NUMBER: Final = 0x4B46_5445_4E53_4F52
+
 # Memory-operation record: the last address pattern and what it costs.
 OP_LOW: Final = 0  # lowest allowed address of the reference lane
 OP_SPAN: Final = 8  # highest minus lowest allowed address
@@ -279,6 +294,9 @@ FAULT_MBARRIER_COUNT: Final = 18
 FAULT_MBARRIER_BYTES: Final = 19
 FAULT_MBARRIER_BUSY: Final = 20
 FAULT_MBARRIER_DEADLOCK: Final = 21
+FAULT_COPY_SIZE: Final = 22
+FAULT_NO_TENSOR_MAP: Final = 23
+FAULT_COPY_ALIGNMENT: Final = 24
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -302,6 +320,9 @@ FAULT_NAMES: Final = (
     "mbarrier_bytes",
     "mbarrier_busy",
     "mbarrier_deadlock",
+    "copy_size",
+    "no_tensor_map",
+    "copy_misaligned",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

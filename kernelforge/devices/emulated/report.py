@@ -74,6 +74,11 @@ class LaunchFault:
             "it",
             "mbarrier_deadlock": "wait for a phase of an mbarrier that nothing completes: no thread and no copy goes "
             "on, too few arrive, or more bytes are expected than are copied",
+            "copy_size": f"a bulk copy of {self.bytes} bytes: its size must be a positive multiple of 16",
+            "no_tensor_map": f"no tensor map at {self.address:#x}: the plan passes one by tensor_map(...), the kernel "
+            "takes it as const __grid_constant__ CUtensorMap",
+            "copy_misaligned": f"bulk {access} at {self.address:#x}: its address must be a multiple of 16, in shared "
+            "memory of 128 for a box of a tensor map",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",

@@ -11,7 +11,7 @@ from kernelforge.candidate import ResolvedPlan, parse_plan
 from kernelforge.candidate.resolved import Launch
 from kernelforge.devices.base import RunRequest
 from kernelforge.devices.emulated.execute.plan_execution import LaunchFailed
-from kernelforge.hardware.specs import H100
+from kernelforge.hardware.specs import H100, SPECS
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import DType, TensorSpec
 from tests.devices.emulated.emulated_plans import Array, facts, randoms, runner, work
@@ -162,7 +162,7 @@ LACKS = [
     ("library('add', x, x, out=out)", "this device calls no torch operators, write a kernel: library('add') in plan"),
     (
         "add[2, 32](x, tensor_map(x, box=32), out, i32(9))",
-        "does not emulate tensor maps, pass the tensor and load its tiles in the kernel: argument 2 of 'add', launched",
+        "A100 SXM4 80 GB has no tensor maps, pass the tensor and load its tiles in the kernel: argument 2 of 'add', ",
     ),
 ]
 
@@ -179,7 +179,7 @@ def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, messag
         plan = PLAN.replace("    return packed\n", f"    {line}\n    return packed\n")
         number = 8
     resolved = resolve(plan, 64, library=("add",))
-    runs = runner(SOURCE)
+    runs = runner(SOURCE, spec=SPECS["a100"])
     ran = runs.run(run_request(resolved, randoms(64), randoms(64)))
     assert [fault.kind for fault in ran.faults] == ["unsupported"]
     assert message in ran.faults[0].message

@@ -152,6 +152,14 @@ def fill_bytes(builder: Any, address: Any, value: Any, count: Any) -> None:
     builder.call(function, [pointer, builder.trunc(value, _I8), count, ir.Constant(ir.IntType(1), 0)])
 
 
+@_intrinsic(types.void, types.int64, types.int64, types.int64)
+def copy_bytes(builder: Any, target: Any, source: Any, count: Any) -> None:
+    """memmove(target, source, count)."""
+    pointers = [builder.inttoptr(address, _I8.as_pointer()) for address in (target, source)]
+    function = builder.module.declare_intrinsic("llvm.memmove", [p.type for p in pointers] + [_I64])
+    builder.call(function, [*pointers, count, ir.Constant(ir.IntType(1), 0)])
+
+
 @_intrinsic(types.int64, types.int64)
 def popcount(builder: Any, value: Any) -> Any:
     """Number of set bits of an int64."""

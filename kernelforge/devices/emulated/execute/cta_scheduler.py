@@ -16,6 +16,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime import record_fault
+from kernelforge.devices.emulated.runtime.transfers import complete_grouped
 
 READY = 0
 AT_BARRIER = 1
@@ -482,6 +483,8 @@ def release_cluster(ctx: int, args: int, slot: int) -> None:
 def end_cta(ctx: int, args: int, slot: int) -> None:
     """Free a CTA's slot. Another CTA's access to its shared memory in the present phase may come after its end."""
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
+    if _arg(args, ARG_ASYNC_STRIDE):
+        complete_grouped(ctx, _arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE))
     touched = load_i64(entry + lay.SLOT_TOUCHED)
     if touched and touched == load_i64(entry + lay.SLOT_PHASE) + 1 and _arg(args, ARG_PHASES_ONLY):
         store_i64(ctx + lay.CTX_CTA, load_i64(entry + lay.SLOT_TOUCH_CTA))

@@ -34,6 +34,7 @@ from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry, check_cluster
 from kernelforge.devices.emulated.report import LaunchFault, LaunchReport
 from kernelforge.devices.emulated.runtime.cache import CacheModel
+from kernelforge.devices.emulated.tensor_maps import tensor_map_bytes
 from kernelforge.devices.wire import pack_scalar
 from kernelforge.hardware.occupancy import occupancy
 from kernelforge.hardware.specs import DeviceSpec
@@ -44,7 +45,7 @@ MAX_REPORTED_FAULTS = 8
 RACECHECK_BLOCKS = 64
 """Blocks of a launch that are checked for races on shared memory: a race does not depend on the block."""
 FIRST_WITH_CLUSTERS = (9, 0)
-"""Compute capability from which on GPUs have thread block clusters."""
+"""Compute capability from which on GPUs have thread block clusters and tensor maps."""
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
 _KINDS: Mapping[str, str] = {"timeout": "timeout", "trap": "crash", "assert": "crash"}
@@ -388,7 +389,8 @@ class Execution:
     def _argument(self, arg: TensorArg | ScalarArg | TensorMapArg) -> bytes:
         if isinstance(arg, TensorArg):
             return struct.pack("<Q", self._address[arg.buffer] + arg.offset_bytes)
-        assert isinstance(arg, ScalarArg)
+        if isinstance(arg, TensorMapArg):
+            return tensor_map_bytes(arg, self._address[arg.buffer] + arg.offset_bytes)
         return pack_scalar(arg)
 
     def _where(self, step: Launch) -> str:
@@ -412,12 +414,13 @@ def _unsupported_feature(step: Launch | Library, spec: DeviceSpec) -> str | None
     launched = f"{step.expression!r}, launched"
     if step.cluster is not None and spec.compute_capability < FIRST_WITH_CLUSTERS:
         return f"a {spec.title} has no thread block clusters: {launched}"
-    for position, arg in enumerate(step.args, 1):
-        if isinstance(arg, TensorMapArg):
-            return (
-                "this device does not emulate tensor maps, pass the tensor and load its tiles in the kernel: "
-                f"argument {position} of {launched}"
-            )
+    if spec.compute_capability < FIRST_WITH_CLUSTERS:
+        for position, arg in enumerate(step.args, 1):
+            if isinstance(arg, TensorMapArg):
+                return (
+                    f"a {spec.title} has no tensor maps, pass the tensor and load its tiles in the kernel: "
+                    f"argument {position} of {launched}"
+                )
     return None
 
 

@@ -57,6 +57,8 @@ def registers_of(operand: Operand) -> Iterator[str]:
         yield operand.name
     elif isinstance(operand, Addr):
         yield from registers_of(operand.base)
+        for item in operand.coordinates:
+            yield from registers_of(item)
     elif isinstance(operand, Vec):
         for item in operand.items:
             yield from registers_of(item)

@@ -144,7 +144,7 @@ class _Inliner:
         if isinstance(operand, Addr):
             base = self.rename(operand.base, names)
             assert isinstance(base, Reg | Sym | Imm)
-            return Addr(base, operand.offset)
+            return Addr(base, operand.offset, tuple(self.rename(item, names) for item in operand.coordinates))
         if isinstance(operand, Vec):
             return Vec(tuple(self.rename(item, names) for item in operand.items))
         if isinstance(operand, Pair):

@@ -68,10 +68,11 @@ class Sym:
 
 @dataclass(frozen=True, slots=True)
 class Addr:
-    """A memory operand ``[base + offset]``."""
+    """A memory operand ``[base + offset]``, or ``[tensor map, {coordinates}]``."""
 
     base: Reg | Sym | Imm
     offset: int = 0
+    coordinates: tuple[Operand, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,6 +548,13 @@ class _Parser:
         return Sym(name, -offset if match[3] == "-" else offset)
 
     def address(self, function: Function, text: str, scope: _Scope) -> Addr:
+        base, *rest = split_list(text)
+        if rest:
+            coordinates = self.operand(function, rest[0], scope)
+            if len(rest) > 1 or not isinstance(coordinates, Vec):
+                raise self.fail(f"cannot parse the address [{text}]")
+            address = self.address(function, base, scope)
+            return Addr(address.base, address.offset, coordinates.items)
         match = _ADDRESS.match(text)
         if match is None:
             raise self.fail(f"cannot parse the address [{text}]")

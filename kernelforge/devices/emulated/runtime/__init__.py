@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
+from kernelforge.devices.emulated.runtime.bulk_copies import box_load, box_store, bulk_copy, prefetch
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
 from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
-from kernelforge.devices.emulated.runtime.transfers import copy_arrive, mbarrier_inval, mbarrier_wait
+from kernelforge.devices.emulated.runtime.transfers import (
+    bulk_commit,
+    bulk_wait,
+    copy_arrive,
+    mbarrier_inval,
+    mbarrier_wait,
+)
 from kernelforge.devices.emulated.runtime.warp import (
     GROUP_OPERATIONS,
     find_set,
@@ -32,6 +39,12 @@ EXPORTS = {
     "kf_copy_commit": copy_commit,
     "kf_copy_wait": copy_wait,
     "kf_copy_arrive": copy_arrive,
+    "kf_bulk_copy": bulk_copy,
+    "kf_bulk_commit": bulk_commit,
+    "kf_bulk_wait": bulk_wait,
+    "kf_box_load": box_load,
+    "kf_box_store": box_store,
+    "kf_prefetch": prefetch,
     "kf_mbarrier_init": mbarrier_init,
     "kf_mbarrier_inval": mbarrier_inval,
     "kf_mbarrier_change": mbarrier_change,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    copy_bytes,
     exported,
     fill_bytes,
     load_i32,
@@ -19,13 +20,16 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import HOST
+from kernelforge.devices.emulated.runtime.boxes import LOAD, REDUCE, STORE, reduce_bytes, visit_box
 from kernelforge.devices.emulated.runtime.copies import arrive, drop_arrived, entry_of
 from kernelforge.devices.emulated.runtime.faults import record_fault
 from kernelforge.devices.emulated.runtime.mbarrier import (
     ARRIVE,
+    COMPLETE_BYTES,
     barrier_lanes,
     change_barrier,
     check_barrier,
+    holds_barrier,
     mark_barrier,
     offset_of,
     parity,
@@ -35,7 +39,11 @@ from kernelforge.devices.emulated.runtime.mbarrier import (
 )
 
 ARRIVAL = 1
-"""Kind of transfer: an arrival when the thread's earlier ``cp.async`` are complete."""
+COPY = 2
+BOX_LOAD = 3
+BOX_STORE = 4
+"""Kinds of transfer: an arrival when the thread's earlier ``cp.async`` are complete, adjacent bytes, a box of a tensor
+map to shared memory, and one to global memory."""
 
 
 @native
@@ -86,6 +94,34 @@ def complete(ctx: int, entry: int) -> None:
         site = load_i32(entry + lay.TRANSFER_SITE)
         lane_id = load_i32(entry + lay.TRANSFER_LANE)
         change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
+        return
+    size = load_i64(entry + lay.TRANSFER_SIZE)
+    code = load_i32(entry + lay.TRANSFER_OPERATION)
+    target = load_i64(entry + lay.TRANSFER_TARGET)
+    source = load_i64(entry + lay.TRANSFER_SOURCE)
+    lane_id = load_i32(entry + lay.TRANSFER_LANE)
+    if kind == COPY:
+        if code < 0:
+            copy_bytes(target, source, size)
+        else:
+            reduce_bytes(target, source, size, code >> 4, code & 15, element_bytes(code & 15))
+    else:
+        at = entry + lay.TRANSFER_AT
+        offset = load_i64(entry + lay.TRANSFER_OFFSET)
+        shared = target if kind == BOX_LOAD else source
+        mode = LOAD if kind == BOX_LOAD else STORE if code < 0 else REDUCE
+        visit_box(ctx, 0, entry + lay.TRANSFER_MAP, at, shared, offset, mode, code, lane_id)
+    barrier = load_i64(entry + lay.TRANSFER_BARRIER)
+    if barrier != 0 and holds_barrier(ctx, barrier):
+        change_barrier(ctx, load_i32(entry + lay.TRANSFER_SITE), lane_id, barrier, 0, size, COMPLETE_BYTES)
+
+
+@native
+def element_bytes(kind: int) -> int:
+    """Size of a type of atomics, by its position in their list."""
+    if kind >= 6:
+        return 2
+    return 4 if kind < 3 else 8
 
 
 @native
@@ -200,3 +236,48 @@ def copy_arrive(ctx: int, op: int, addresses: int, mask: int, expected: int) -> 
         record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
         entry = new_transfer(ctx, record, lay.ASYNC_ARRIVALS_FIRST, ARRIVAL, site, lane_id)
         store_i64(entry + lay.TRANSFER_BARRIER, host)
+
+
+@native
+def group_cell(ctx: int, record: int, lane_id: int) -> int:
+    """Address of the number of groups of bulk copies that a thread of the running warp has committed."""
+    return record + lay.ASYNC_GROUPS + 4 * (lay.LANES * load_i32(ctx + lay.CTX_WARP) + lane_id)
+
+
+@exported("void(int64, int64)")
+def bulk_commit(ctx: int, mask: int) -> None:
+    """``cp.async.bulk.commit_group``: make a group of the copies that each lane has issued since its last group."""
+    record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        cell = group_cell(ctx, record, lane_id)
+        store_u32(cell, load_i32(cell) + 1)
+
+
+@exported("void(int64, int64, int64)")
+def bulk_wait(ctx: int, mask: int, pending: int) -> None:
+    """``cp.async.bulk.wait_group``: every lane's groups but its last ``pending`` complete, the oldest copies first.
+
+    With ``.read`` too: a copy is complete at the latest when its source has been read.
+    """
+    record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
+    warp = load_i32(ctx + lay.CTX_WARP)
+    for position in range(load_i32(record + lay.ASYNC_GROUPED_FIRST), load_i32(record + lay.ASYNC_GROUPED_END)):
+        entry = transfer_at(record, lay.ASYNC_GROUPED_FIRST, position)
+        lane_id = load_i32(entry + lay.TRANSFER_LANE)
+        if load_i32(entry) == 0 or load_i32(entry + lay.TRANSFER_WARP) != warp or not mask >> lane_id & 1:
+            continue
+        if load_i32(entry + lay.TRANSFER_GROUP) < load_i32(group_cell(ctx, record, lane_id)) - pending:
+            complete(ctx, entry)
+    drop_complete(record, lay.ASYNC_GROUPED_FIRST)
+
+
+@native
+def complete_grouped(ctx: int, record: int) -> None:
+    """Complete the copies of a CTA that ends: what they write is there after the kernel."""
+    for position in range(load_i32(record + lay.ASYNC_GROUPED_FIRST), load_i32(record + lay.ASYNC_GROUPED_END)):
+        entry = transfer_at(record, lay.ASYNC_GROUPED_FIRST, position)
+        if load_i32(entry) != 0:
+            complete(ctx, entry)
+    drop_complete(record, lay.ASYNC_GROUPED_FIRST)

@@ -1,4 +1,7 @@
-"""Asynchronous copies: ``cp.async``, its groups and its waits."""
+"""Asynchronous copies: ``cp.async``, its groups and its waits, and bulk copies, of bytes and of boxes.
+
+Bulk copies hand the runtime their operands in areas; see :mod:`kernelforge.devices.emulated.runtime.bulk_copies`.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,17 @@ from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySit
 from kernelforge.devices.emulated.codegen.emit.mbarrier import copies_arrive
 from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.ptx.inline import unsupported
-from kernelforge.devices.emulated.ptx.parser import Instruction, Reg
+from kernelforge.devices.emulated.ptx.parser import Addr, Instruction, Operand, Reg
+from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
+from kernelforge.devices.emulated.runtime.bulk_copies import MULTICAST, REDUCES
 
 
 def _copy(e: Emitter, i: Instruction) -> None:
     """``cp.async``, its groups and its waits."""
     m = i.modifiers
+    if "bulk" in m:
+        _bulk(e, i)
+        return
     if m[:1] != ("async",):
         raise unsupported(i)
     if m[1:2] == ("mbarrier",):
@@ -54,6 +62,119 @@ def _copy(e: Emitter, i: Instruction) -> None:
         "kf_copy_async", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", write), ("ptr", "%area0"), ("ptr", "%area1"),
         ("i64", mask), ("ptr", "%area2"),
     )  # fmt: skip
+
+
+_SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "shared::cta": lay.SHARED, "shared::cluster": lay.SHARED_CLUSTER}
+_MECHANISM = "mbarrier::complete_tx::bytes"
+_HINT = "L2::cache_hint"
+_BULK = {"async", "bulk", "reduce", "tensor", "tile", "noftz", _MECHANISM, "bulk_group", "multicast::cluster", _HINT}
+_DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
+_REDUCTIONS = {
+    **dict.fromkeys(("and", "or", "xor"), ("u32", "u64")), "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"),
+    "inc": ("u32",), "dec": ("u32",),
+    **dict.fromkeys(("min", "max"), ("u32", "s32", "u64", "s64", "f16", "bf16")),
+}  # fmt: skip
+"""Types of elements by the operation that reduces them."""
+
+
+def _bulk(e: Emitter, i: Instruction) -> None:
+    """``cp.async.bulk`` in all its forms."""
+    m = [modifier for modifier in i.modifiers if modifier not in ("async", "bulk")]
+    mask = ("i64", e.op(f"zext i32 {e.active(i)} to i64"))
+    e.asynchronous = True
+    if m == ["commit_group"]:
+        e.call("kf_bulk_commit", "void", ("ptr", "%ctx"), mask)
+    elif m[:1] == ["wait_group"] and m[1:] in ([], ["read"]):
+        pending = e.constant(i.operands[0])
+        if pending is None or pending < 0:
+            raise unsupported(i, "the number of groups must be a constant")
+        e.call("kf_bulk_wait", "void", ("ptr", "%ctx"), mask, ("i64", str(pending)))
+    elif m[:1] == ["prefetch"]:
+        _prefetch(e, i, mask)
+    else:
+        _bulk_copy(e, i, mask)
+
+
+def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
+    m = i.modifiers
+    spaces = [_SPACES[modifier] for modifier in m if modifier in _SPACES]
+    box, reduces = "tensor" in m, "reduce" in m
+    operation = next((modifier for modifier in m if modifier in _REDUCTIONS), "")
+    rank = next((number for number, name in enumerate(_DIMENSIONS, 1) if name in m), 0)
+    rest = set(m) - _BULK - _SPACES.keys() - {operation, _DIMENSIONS[rank - 1]} - set(ATOMIC_TYPES) - {"b32", "b64"}
+    to_global = spaces[:1] == [lay.GLOBAL]
+    right = spaces in ([lay.GLOBAL, lay.SHARED], [lay.SHARED_CLUSTER, lay.SHARED]) or spaces[1:] == [lay.GLOBAL]
+    if (
+        rest
+        or len(spaces) != 2
+        or not right
+        or to_global != ("bulk_group" in m)
+        or to_global == (_MECHANISM in m)
+        or box != (rank > 0)
+        or reduces != bool(operation)
+        or (box and lay.GLOBAL not in spaces)
+    ):
+        raise unsupported(i)
+    operands = list(i.operands)
+    target, source = operands.pop(0), operands.pop(0)
+    code = REDUCES if reduces else 0
+    if reduces:
+        code |= ATOMIC_OPERATIONS.index(operation) << 8
+    if not box:
+        e.put(3, e.spread(e.source(i, operands.pop(0), 32), 32), 32)
+        if reduces:
+            kind = {"b32": "u32", "b64": "u64"}.get(i.type, i.type)
+            if kind not in _REDUCTIONS[operation]:
+                raise unsupported(i)
+            code = REDUCES | (ATOMIC_OPERATIONS.index(operation) << 4 | ATOMIC_TYPES.index(kind)) << 8
+    access = lay.ATOMIC if reduces else lay.STORE
+    coordinates = target if to_global else source
+    read = _bulk_site(e, i, source, spaces[1] if to_global or not box else lay.GENERIC, lay.LOAD, 1, False)
+    _bulk_site(e, i, target, lay.GENERIC if to_global and box else spaces[0], access, 0, False)
+    if not to_global:
+        _bulk_site(e, i, operands.pop(0), spaces[0], lay.ATOMIC, 2, True)
+    if "multicast::cluster" in m:
+        code |= MULTICAST
+        ctas = e.resize(e.source(i, operands.pop(0), 16), 16, 32)
+        e.store("<32 x i32>", e.spread(ctas, 32), "%area3", 4 * lay.LANES, align=64)
+    if len(operands) != int(_HINT in m):
+        raise unsupported(i)
+    if box:
+        _coordinates(e, i, coordinates, rank)
+    name = "kf_bulk_copy" if not box else "kf_box_store" if to_global else "kf_box_load"
+    e.call(name, "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(code)))
+
+
+def _prefetch(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
+    box = "tensor" in i.modifiers
+    rank = next((number for number, name in enumerate(_DIMENSIONS, 1) if name in i.modifiers), 0)
+    rest = set(i.modifiers) - {"async", "bulk", "prefetch", "L2", "global", "tensor", "tile", _HINT, *_DIMENSIONS}
+    if rest or box != (rank > 0):
+        raise unsupported(i)
+    read = _bulk_site(e, i, i.operands[0], lay.GENERIC if box else lay.GLOBAL, lay.LOAD, 1, True)
+    if box:
+        _coordinates(e, i, i.operands[0], rank)
+    else:
+        e.put(3, e.spread(e.source(i, i.operands[1], 32), 32), 32)
+    e.call("kf_prefetch", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(int(box))))
+
+
+def _bulk_site(e: Emitter, i: Instruction, operand: Operand, space: int, access: int, area: int, hidden: bool) -> str:
+    """Put the addresses of an operand into an area; returns its memory record, of which global memory is reported."""
+    declared = lay.SHARED if space == lay.SHARED_CLUSTER else space
+    target, addresses = memory_operand(e, i, operand, declared)
+    e.put(area, addresses, 64)
+    hidden = hidden or declared == lay.SHARED
+    return e.new_site(MemorySite(i, space, 16, access, target.offset, target.narrow, hidden))
+
+
+def _coordinates(e: Emitter, i: Instruction, operand: Operand, rank: int) -> None:
+    """Put the coordinates of a box into area 4 and the next."""
+    if not isinstance(operand, Addr) or len(operand.coordinates) != rank:
+        raise unsupported(i, "a box needs a coordinate for each dimension")
+    for axis, coordinate in enumerate(operand.coordinates):
+        value = e.spread(e.source(i, coordinate, 32), 32)
+        e.store("<32 x i32>", value, "%area4", 4 * lay.LANES * axis, align=64)
 
 
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cp": _copy}

@@ -1,0 +1,219 @@
+"""Boxes of tensor maps: their elements in global memory, inside the tensor or not, and in swizzled shared memory.
+
+A box lies in shared memory row by row, innermost dimension first. A swizzle exchanges chunks of 16 bytes: bits 4 to 6
+of an address (4 and 5 for 64 bytes, 4 for 32) are combined by exclusive or with the bits three places above them.
+"""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    copy_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    native,
+    store_i64,
+)
+from kernelforge.devices.emulated.runtime.access import find_allocation, read_element, write_element
+from kernelforge.devices.emulated.runtime.atomics import combine
+from kernelforge.devices.emulated.runtime.cache import l2_access
+from kernelforge.devices.emulated.runtime.faults import record_fault
+from kernelforge.devices.emulated.runtime.warp import half_to_f32
+
+COUNT = 0
+LOAD = 1
+STORE = 2
+REDUCE = 3
+"""What is done with a box: check and count its bytes in global memory, fill shared memory, or write global memory."""
+
+CHUNK = 16
+_MAX, _MIN = 3, 4
+"""Positions in the list of atomic operations."""
+_F16, _BF16 = 6, 7
+"""Positions in the list of their types."""
+
+
+@native
+def is_tensor_map(at: int) -> bool:
+    """Whether a tensor map that can be used is at a host address: a kernel may have written it."""
+    rank = load_u8(at + lay.MAP_RANK)
+    element = load_u8(at + lay.MAP_ELEMENT)
+    if load_i64(at + lay.MAP_MAGIC) != lay.MAP_MAGIC_NUMBER or rank < 1 or rank > 5:
+        return False
+    if element not in (1, 2, 4, 8) or load_u8(at + lay.MAP_SWIZZLE) > 3 or load_u8(at + lay.MAP_TYPE) > 9:
+        return False
+    for axis in range(rank):
+        extent = load_i64(at + lay.MAP_EXTENTS + 8 * axis)
+        step = load_u8(at + lay.MAP_STEPS + axis)
+        box = load_i32(at + lay.MAP_BOX + 4 * axis)
+        if extent < 1 or extent > 1 << 32 or box < 1 or box > 256 or step < 1 or step > 8:
+            return False
+    return row_bytes(at) % CHUNK == 0
+
+
+@native
+def moved(at: int, axis: int) -> int:
+    """Elements of a box along one dimension."""
+    step = load_u8(at + lay.MAP_STEPS + axis)
+    return (load_i32(at + lay.MAP_BOX + 4 * axis) + step - 1) // step
+
+
+@native
+def row_bytes(at: int) -> int:
+    """Bytes of a box's row."""
+    return moved(at, 0) * load_u8(at + lay.MAP_ELEMENT)
+
+
+@native
+def box_bytes(at: int) -> int:
+    """Bytes of a box in shared memory."""
+    size = row_bytes(at)
+    for axis in range(1, load_u8(at + lay.MAP_RANK)):
+        size *= moved(at, axis)
+    return size
+
+
+@native
+def swizzled(offset: int, swizzle: int) -> int:
+    """Offset in shared memory of a chunk that lies at ``offset`` without swizzle."""
+    return offset ^ ((offset >> 3) & (((1 << swizzle) - 1) << 4))
+
+
+@native
+def fill_word(at: int) -> int:
+    """Eight bytes of elements outside the tensor."""
+    if load_u8(at + lay.MAP_FILL) == 0:
+        return 0
+    element = load_u8(at + lay.MAP_ELEMENT)
+    if element == 2:
+        return 0x7FFF7FFF7FFF7FFF
+    return 0x7FFFFFFF7FFFFFFF if element == 4 else 0x7FFFFFFFFFFFFFFF
+
+
+@native
+def count_range(ctx: int, op: int, address: int, size: int, access: int, last: int) -> int:
+    """Count the sectors of adjacent bytes beyond ``last``, which is counted; returns the last sector."""
+    first = address >> 5
+    end = (address + size - 1) >> 5
+    if first == last:
+        first += 1
+    store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + max(end - first + 1, 0))
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
+        for sector in range(first, end + 1):
+            if access != lay.STORE:
+                l2_access(load_i64(ctx + lay.CTX_CACHE), sector, False)
+            if access != lay.LOAD:
+                l2_access(load_i64(ctx + lay.CTX_CACHE), sector, True)
+    return end
+
+
+@native
+def count_request(op: int, size: int) -> None:
+    """Count one request for ``size`` bytes."""
+    store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)
+    store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + (size + CHUNK - 1) // CHUNK)
+    store_i64(op + lay.OP_IDEAL_TOTAL, load_i64(op + lay.OP_IDEAL_TOTAL) + ((size + 31) >> 5))
+
+
+@native
+def reduce_bytes(target: int, source: int, size: int, operation: int, kind: int, width: int) -> None:
+    """Combine elements of ``width`` bytes at ``source`` into those at ``target``."""
+    for k in range(0, size, width):
+        old = read_element(target + k, 4, 0, width)
+        new = read_element(source + k, 4, 0, width)
+        if kind in (_F16, _BF16) and operation in (_MAX, _MIN):
+            a = half_to_f32(old, kind == _BF16)
+            b = half_to_f32(new, kind == _BF16)
+            # Of a number and a NaN the number is taken.
+            result = old if b != b or (a == a and (a > b) == (operation == _MAX)) else new
+        else:
+            result = combine(operation, kind, old, new, 0)
+        write_element(target + k, 4, 0, width, result)
+
+
+@native
+def visit_box(
+    ctx: int, op: int, at: int, coordinates: int, shared: int, offset: int, mode: int, code: int, lane_id: int
+) -> int:
+    """Do something with the rows of a box, ``mode``; returns the bytes inside the tensor, or -1 after a fault.
+
+    ``shared`` is the host address of the box's place in shared memory, and ``offset`` its offset there. ``code`` is an
+    access to count, or the operation and type of a reduction, as atomics are encoded.
+    """
+    rank = load_u8(at + lay.MAP_RANK)
+    element = load_u8(at + lay.MAP_ELEMENT)
+    swizzle = load_u8(at + lay.MAP_SWIZZLE)
+    step = load_u8(at + lay.MAP_STEPS)
+    delta = load_i64(ctx + lay.CTX_ARENA_DELTA)
+    fill = fill_word(at)
+    width = row_bytes(at)
+    rows = box_bytes(at) // width
+    start = load_i32(coordinates)
+    extent = load_i64(at + lay.MAP_EXTENTS)
+    inside = 0
+    last = -1
+    for row in range(rows):
+        address = load_i64(at + lay.MAP_ADDRESS) + start * element
+        there = True
+        rest = row
+        for axis in range(1, rank):
+            count = moved(at, axis)
+            index = load_i32(coordinates + 4 * axis) + rest % count * load_u8(at + lay.MAP_STEPS + axis)
+            rest = rest // count
+            if index < 0 or index >= load_i64(at + lay.MAP_EXTENTS + 8 * axis):
+                there = False
+            address += index * load_i64(at + lay.MAP_STRIDES + 8 * (axis - 1))
+        # Elements of the row that are in the tensor, as bytes of the row.
+        low = min(max((-start + step - 1) // step, 0), moved(at, 0)) * element
+        high = min(max((extent - start + step - 1) // step, 0), moved(at, 0)) * element
+        if not there or high < low:
+            high = low
+        span = (high - low - element) * step + element if high > low else 0
+        if mode == COUNT:
+            if span == 0:
+                continue
+            table = find_allocation(ctx, address + low * step, span)
+            if table == 0:
+                record_fault(
+                    ctx, lay.FAULT_OUT_OF_BOUNDS, (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD, lane_id,
+                    address + low * step, span, lay.GLOBAL,
+                )  # fmt: skip
+                return -1
+            flags = load_i64(table + lay.ALLOC_FLAGS)
+            if code != lay.LOAD and flags != 0:
+                kind = lay.FAULT_MODULE_WRITE if flags & lay.FLAG_MODULE else lay.FAULT_READ_ONLY_WRITE
+                record_fault(
+                    ctx, kind, (op - load_i64(ctx + lay.CTX_OPS)) // lay.OP_RECORD, lane_id, address + low * step, span,
+                    lay.GLOBAL,
+                )  # fmt: skip
+                return -1
+            last = count_range(ctx, op, address + low * step, span, code, last)
+            inside += high - low
+            continue
+        inside += high - low
+        for chunk in range(0, width, CHUNK):
+            chunk_at = shared + swizzled(offset + row * width + chunk, swizzle) - offset
+            first = min(max(low - chunk, 0), CHUNK)
+            end = min(max(high - chunk, 0), CHUNK)
+            if mode == LOAD and end - first < CHUNK:
+                store_i64(chunk_at, fill)
+                store_i64(chunk_at + 8, fill)
+            if end <= first:
+                continue
+            if step == 1 and mode != REDUCE:
+                host = address + chunk + first + delta
+                if mode == LOAD:
+                    copy_bytes(chunk_at + first, host, end - first)
+                else:
+                    copy_bytes(host, chunk_at + first, end - first)
+                continue
+            for k in range(first, end, element):
+                host = address + (chunk + k) * step + delta
+                if mode == LOAD:
+                    copy_bytes(chunk_at + k, host, element)
+                elif mode == STORE:
+                    copy_bytes(host, chunk_at + k, element)
+                else:
+                    reduce_bytes(host, chunk_at + k, element, code >> 4, code & 15, element)
+    return inside

@@ -1,0 +1,360 @@
+"""Issue of bulk copies (``cp.async.bulk``, of bytes and of boxes): bounds, alignment, counts, and their transfers.
+
+Generated code leaves the operands of each lane in areas of 512 bytes: the addresses of the target, the source and the
+mbarrier, each i64; then the sizes and, 128 bytes on, the masks of CTAs, each i32; then five coordinates, i32 per lane.
+"""
+
+from __future__ import annotations
+
+from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    copy_bytes,
+    exported,
+    fill_bytes,
+    load_i32,
+    load_i64,
+    load_u8,
+    load_u32,
+    native,
+    store_i64,
+    store_u32,
+    trailing_zeros,
+)
+from kernelforge.devices.emulated.layout import EFFECTIVE
+from kernelforge.devices.emulated.runtime.access import find_allocation, resolve_peer
+from kernelforge.devices.emulated.runtime.boxes import (
+    COUNT,
+    box_bytes,
+    count_range,
+    count_request,
+    is_tensor_map,
+    visit_box,
+)
+from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
+from kernelforge.devices.emulated.runtime.mbarrier import check_barrier, offset_of, record_of, site_of
+from kernelforge.devices.emulated.runtime.transfers import BOX_LOAD, BOX_STORE, COPY, group_cell, new_transfer
+
+TARGETS = 0
+SOURCES = lay.SCRATCH_AREA
+BARRIERS = 2 * lay.SCRATCH_AREA
+SIZES = 3 * lay.SCRATCH_AREA
+CTAS = SIZES + 4 * lay.LANES
+COORDINATES = 4 * lay.SCRATCH_AREA
+
+MULTICAST = 1
+REDUCES = 2
+"""Flags of a copy, as generated code encodes them; from bit 8 on the operation and type of a reduction."""
+
+
+@native
+def locate(ctx: int, op: int, lane_id: int, address: int, size: int, align: int) -> int:
+    """Host address of bytes that a copy reads or writes; 0 where it is a fault. ``address`` lacks the offset."""
+    site = site_of(ctx, op)
+    space = load_i32(op + lay.OP_SPACE)
+    access = load_i32(op + lay.OP_ACCESS)
+    address += load_i64(op + lay.OP_OFFSET)
+    if load_i32(op + lay.OP_NARROW):
+        address &= 0xFFFFFFFF
+    window = load_i64(ctx + lay.CTX_SHARED_WINDOW)
+    if space == lay.GENERIC:
+        space = lay.GLOBAL
+        if address >= window and address < window + lay.WINDOW_BYTES:
+            space = lay.SHARED_CLUSTER
+            address -= window
+    if address & (align - 1) != 0:
+        record_fault(ctx, lay.FAULT_COPY_ALIGNMENT, site, lane_id, address, size, space)
+        return 0
+    if space == lay.GLOBAL:
+        row = find_allocation(ctx, address, size)
+        if row == 0:
+            record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, address, size, space)
+            return 0
+        flags = load_i64(row + lay.ALLOC_FLAGS)
+        if access != lay.LOAD and flags != 0:
+            kind = lay.FAULT_MODULE_WRITE if flags & lay.FLAG_MODULE else lay.FAULT_READ_ONLY_WRITE
+            record_fault(ctx, kind, site, lane_id, address, size, space)
+            return 0
+        return address + load_i64(ctx + lay.CTX_ARENA_DELTA)
+    rank = address >> lay.PEER_SHIFT
+    if space == lay.SHARED_CLUSTER and rank > 0 and rank != load_i32(ctx + lay.CTX_CLUSTER_CTARANK) + 1:
+        return resolve_peer(ctx, site, lane_id, address, size)
+    if space == lay.SHARED_CLUSTER and rank > 0:
+        address &= (1 << lay.PEER_SHIFT) - 1
+    if address < 0 or address > load_i64(ctx + lay.CTX_SHARED_BYTES) - size:
+        record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, address, size, lay.SHARED)
+        return 0
+    return load_i64(ctx + lay.CTX_SHARED) + address
+
+
+@native
+def count_global(ctx: int, op: int, host: int, size: int, access: int) -> None:
+    """Count adjacent bytes of global memory as one request."""
+    count_request(op, size)
+    count_range(ctx, op, host - load_i64(ctx + lay.CTX_ARENA_DELTA), size, access, -1)
+
+
+@native
+def check_shared(ctx: int, op: int, lane_id: int, host: int, size: int, access: int) -> None:
+    """Look for races of a copy in the CTA's own shared memory, as if its thread made the access at once."""
+    start = load_i64(ctx + lay.CTX_SHARED)
+    inside = host >= start and host < start + load_i64(ctx + lay.CTX_SHARED_BYTES)
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK and inside:
+        addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
+        store_i64(addresses + 8 * lane_id, host - start)
+        check_race(ctx, op, site_of(ctx, op), addresses, 1 << lane_id, size, access, 0, 1)
+
+
+@native
+def is_in_cluster(ctx: int, host: int) -> bool:
+    """Whether a host address is in the shared memory of a CTA of the cluster."""
+    distance = host - load_i64(ctx + lay.CTX_PEER_SHARED)
+    ctas = load_i32(ctx + lay.CTX_CLUSTER_NCTARANK)
+    return distance >= 0 and distance < ctas * load_i64(ctx + lay.CTX_PEER_STRIDE)
+
+
+@native
+def issue(
+    ctx: int, op: int, lane_id: int, kind: int, target: int, source: int, size: int, barrier: int, code: int
+) -> int:
+    """Record a transfer that completes at a barrier; its target is undefined until then. Returns the entry, or 0.
+
+    ``op`` is the record of the target, the barrier's comes after it.
+    """
+    site = site_of(ctx, op + lay.OP_RECORD)
+    if not check_barrier(ctx, site, lane_id, barrier):
+        return 0
+    distance = barrier - load_i64(ctx + lay.CTX_PEER_SHARED)
+    record = record_of(ctx, distance // load_i64(ctx + lay.CTX_PEER_STRIDE))
+    if code < 0:
+        fill_bytes(target, load_i64(ctx + lay.CTX_POISON), size)
+    check_shared(ctx, op, lane_id, target, size, lay.STORE if code < 0 else lay.ATOMIC)
+    entry = new_transfer(ctx, record, lay.ASYNC_ARRIVALS_FIRST, kind, site, lane_id)
+    store_i64(entry + lay.TRANSFER_TARGET, target)
+    store_i64(entry + lay.TRANSFER_SOURCE, source)
+    store_i64(entry + lay.TRANSFER_SIZE, size)
+    store_i64(entry + lay.TRANSFER_BARRIER, barrier)
+    store_u32(entry + lay.TRANSFER_OPERATION, code)
+    store_i64(entry + lay.TRANSFER_OFFSET, offset_of(ctx, target))
+    return entry
+
+
+@native
+def issue_grouped(ctx: int, op: int, lane_id: int, kind: int, target: int, source: int, size: int, code: int) -> int:
+    """Record a transfer from shared memory that its thread waits for by groups; returns the entry."""
+    check_shared(ctx, op, lane_id, source, size, lay.LOAD)
+    record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
+    entry = new_transfer(ctx, record, lay.ASYNC_GROUPED_FIRST, kind, site_of(ctx, op), lane_id)
+    store_i64(entry + lay.TRANSFER_TARGET, target)
+    store_i64(entry + lay.TRANSFER_SOURCE, source)
+    store_i64(entry + lay.TRANSFER_SIZE, size)
+    store_u32(entry + lay.TRANSFER_OPERATION, code)
+    store_u32(entry + lay.TRANSFER_GROUP, load_i32(group_cell(ctx, record, lane_id)))
+    store_i64(entry + lay.TRANSFER_OFFSET, source - load_i64(ctx + lay.CTX_SHARED))
+    return entry
+
+
+@native
+def locate_map(ctx: int, op: int, lane_id: int, address: int) -> int:
+    """Host address of a tensor map that a generic address names; 0 where it is a fault."""
+    address += load_i64(op + lay.OP_OFFSET)
+    window = load_i64(ctx + lay.CTX_PARAM_WINDOW)
+    host = 0
+    if address >= window and address < window + lay.WINDOW_BYTES:
+        if address - window <= load_i64(ctx + lay.CTX_PARAM_BYTES) - lay.MAP_BYTES:
+            host = load_i64(ctx + lay.CTX_PARAMS) + address - window
+    elif find_allocation(ctx, address, lay.MAP_BYTES) != 0:
+        host = address + load_i64(ctx + lay.CTX_ARENA_DELTA)
+    if host == 0 or address & 63 != 0 or not is_tensor_map(host):
+        record_fault(ctx, lay.FAULT_NO_TENSOR_MAP, site_of(ctx, op), lane_id, address, lay.MAP_BYTES, lay.GENERIC)
+        return 0
+    return host
+
+
+@native
+def first_cta(ctx: int, areas: int, lane_id: int, code: int) -> int:
+    """CTAs of the cluster that a copy goes to, as a mask: those of the operand, or the own one."""
+    if code & MULTICAST:
+        return load_u32(areas + CTAS + 4 * lane_id) & ((1 << load_i32(ctx + lay.CTX_CLUSTER_NCTARANK)) - 1)
+    return 1 << load_i32(ctx + lay.CTX_CLUSTER_CTARANK)
+
+
+@native
+def peer_address(ctx: int, host: int, rank: int) -> int:
+    """Host address of the same place in the shared memory of the CTA of a rank."""
+    stride = load_i64(ctx + lay.CTX_PEER_STRIDE)
+    return load_i64(ctx + lay.CTX_PEER_SHARED) + rank * stride + offset_of(ctx, host)
+
+
+@native
+def cta_runs(ctx: int, op: int, lane_id: int, rank: int, host: int) -> bool:
+    """Whether a CTA of the cluster has not ended; it is a fault otherwise."""
+    peer = load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES
+    if load_i64(peer + lay.SLOT_CTA) >= 0 and load_i64(peer + lay.SLOT_LIVE) != 0:
+        return True
+    record_fault(ctx, lay.FAULT_PEER_ENDED, site_of(ctx, op), lane_id, offset_of(ctx, host), 16, lay.SHARED_CLUSTER)
+    return False
+
+
+@native
+def reduced_type(kind: int) -> int:
+    """Position of a tensor map's type in the list of types of atomics; 15 where it cannot be reduced."""
+    if kind == 2:
+        return 0
+    if kind == 3:
+        return 1
+    if kind == 4:
+        return 3
+    if kind == 5:
+        return 4
+    if kind == 6:
+        return 6
+    if kind == 7:
+        return 2
+    if kind == 8:
+        return 5
+    return 7 if kind == 9 else 15
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def bulk_copy(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
+    """``cp.async.bulk`` of bytes, and its reductions. Records from ``op`` on: source, target, mbarrier if there is one.
+
+    A target in global memory belongs to a group of the thread; others complete at an mbarrier.
+    """
+    to = op + lay.OP_RECORD
+    operation = code >> 8 if code & REDUCES else -1
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        size = load_i32(areas + SIZES + 4 * lane_id)
+        if size <= 0 or size & 15 != 0:
+            record_fault(ctx, lay.FAULT_COPY_SIZE, site_of(ctx, op), lane_id, 0, size, lay.GENERIC)
+            continue
+        source = locate(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id), size, 16)
+        if source == 0:
+            continue
+        in_global = not is_in_cluster(ctx, source)
+        target = locate(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id), size, 16)
+        if target == 0:
+            continue
+        if load_i32(to + lay.OP_SPACE) == lay.GLOBAL:
+            count_global(ctx, to, target, size, load_i32(to + lay.OP_ACCESS))
+            issue_grouped(ctx, op, lane_id, COPY, target, source, size, operation)
+            continue
+        if in_global:
+            count_global(ctx, op, source, size, lay.LOAD)
+        else:
+            check_shared(ctx, op, lane_id, source, size, lay.LOAD)
+        address = load_i64(areas + BARRIERS + 8 * lane_id)
+        barrier = locate(ctx, to + lay.OP_RECORD, lane_id, address, 8, 8)
+        if barrier == 0 or not is_in_cluster(ctx, barrier) or not is_in_cluster(ctx, target):
+            continue
+        if code & MULTICAST == 0:
+            issue(ctx, to, lane_id, COPY, target, source, size, barrier, operation)
+            continue
+        ctas = first_cta(ctx, areas, lane_id, code)
+        while ctas != 0:
+            rank = trailing_zeros(ctas)
+            ctas &= ctas - 1
+            if cta_runs(ctx, to, lane_id, rank, target):
+                there = peer_address(ctx, target, rank)
+                issue(ctx, to, lane_id, COPY, there, source, size, peer_address(ctx, barrier, rank), operation)
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
+    """``cp.async.bulk.tensor`` to shared memory. Records from ``op`` on: source, target, mbarrier."""
+    to = op + lay.OP_RECORD
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        at = locate_map(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id))
+        if at == 0:
+            continue
+        size = box_bytes(at)
+        target = locate(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id), size, 128)
+        barrier = locate(ctx, to + lay.OP_RECORD, lane_id, load_i64(areas + BARRIERS + 8 * lane_id), 8, 8)
+        if target == 0 or barrier == 0 or not is_in_cluster(ctx, barrier) or not is_in_cluster(ctx, target):
+            continue
+        coordinates = load_i64(ctx + lay.CTX_SCRATCH)
+        for axis in range(5):
+            value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
+            store_u32(coordinates + 4 * axis, value)
+        inside = visit_box(ctx, op, at, coordinates, 0, 0, COUNT, lay.LOAD, lane_id)
+        if inside < 0:
+            continue
+        count_request(op, inside)
+        ctas = first_cta(ctx, areas, lane_id, code)
+        while ctas != 0:
+            rank = trailing_zeros(ctas)
+            ctas &= ctas - 1
+            there = target
+            where = barrier
+            if code & MULTICAST:
+                if not cta_runs(ctx, to, lane_id, rank, target):
+                    continue
+                there = peer_address(ctx, target, rank)
+                where = peer_address(ctx, barrier, rank)
+            entry = issue(ctx, to, lane_id, BOX_LOAD, there, 0, size, where, -1)
+            if entry != 0:
+                copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)
+                copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
+    """``cp.async.bulk.tensor`` and ``cp.reduce.async.bulk.tensor`` to global memory. Records: source, target."""
+    to = op + lay.OP_RECORD
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        at = locate_map(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id))
+        if at == 0:
+            continue
+        size = box_bytes(at)
+        source = locate(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id), size, 128)
+        if source == 0:
+            continue
+        operation = -1
+        if code & REDUCES:
+            operation = (code >> 8) << 4 | reduced_type(load_u8(at + lay.MAP_TYPE))
+            if operation & 15 == 15:
+                record_fault(ctx, lay.FAULT_NO_TENSOR_MAP, site_of(ctx, to), lane_id, 0, lay.MAP_BYTES, lay.GENERIC)
+                continue
+        coordinates = load_i64(ctx + lay.CTX_SCRATCH)
+        for axis in range(5):
+            value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
+            store_u32(coordinates + 4 * axis, value)
+        inside = visit_box(ctx, to, at, coordinates, 0, 0, COUNT, load_i32(to + lay.OP_ACCESS), lane_id)
+        if inside < 0:
+            continue
+        count_request(to, inside)
+        entry = issue_grouped(ctx, op, lane_id, BOX_STORE, 0, source, size, operation)
+        copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)
+        copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
+
+
+@exported("void(int64, int64, int64, int64, int64)")
+def prefetch(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
+    """``cp.async.bulk.prefetch``, of bytes or, with ``code``, of a box: checked, and read by the caches."""
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        address = load_i64(areas + SOURCES + 8 * lane_id)
+        if code:
+            at = locate_map(ctx, op, lane_id, address)
+            if at == 0:
+                continue
+            coordinates = load_i64(ctx + lay.CTX_SCRATCH)
+            for axis in range(5):
+                value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
+                store_u32(coordinates + 4 * axis, value)
+            visit_box(ctx, op, at, coordinates, 0, 0, COUNT, lay.LOAD, lane_id)
+            continue
+        size = load_i32(areas + SIZES + 4 * lane_id)
+        if size <= 0 or size & 15 != 0:
+            record_fault(ctx, lay.FAULT_COPY_SIZE, site_of(ctx, op), lane_id, 0, size, lay.GENERIC)
+            continue
+        host = locate(ctx, op, lane_id, address, size, 16)
+        if host != 0:
+            count_range(ctx, op, host - load_i64(ctx + lay.CTX_ARENA_DELTA), size, lay.LOAD, -1)
