@@ -1,4 +1,4 @@
-"""Prompts of a task: selection of kind and lessons, and rendering from the templates in ``prompts/``.
+"""Prompts of a task: selection of their kind, and rendering from the templates in ``prompts/``.
 
 Every prompt begins with a preamble that is the same for all calls of that agent on the task, so that a provider can
 cache it: role, language, device, precision, task and sizes. Then comes what varies. Text that others wrote (tasks,
@@ -19,55 +19,8 @@ from kernelforge.agents.prompting.render import launch_plan_page, render
 from kernelforge.agents.prompting.text import fenced, inline
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Prompt
-from kernelforge.records import AgentName, Attempt, Graph, Lesson, Operator, Verdict
+from kernelforge.records import AgentName, Attempt, Operator, Verdict
 from kernelforge.search.base import ProfileVisibility
-
-SHOWN = 6
-"""Lessons that a prompt shows at most, over all of the task's families."""
-PER_FAMILY = 3
-"""Of these, about one family."""
-OTHER = "elementwise"
-
-FAMILIES: dict[str, str] = {
-    "attention": r"scaled_dot_product|attention",
-    "convolution": r"conv",
-    "matmul": r"matmul|\bmm\b|addmm|bmm|baddbmm|linear|einsum|\bdot\b|\bmv\b|outer",
-    "recurrent": r"\b(gru|lstm|rnn)",
-    "softmax": r"softmax|logsumexp|cross_entropy",
-    "normalisation": r"_norm|batch_norm|normalize",
-    "pooling": r"pool",
-    "scan": r"cumsum|cumprod|cummax|cummin|logcumsumexp",
-    "loss": r"loss|cross_entropy|kl_div|mse",
-    "reduction": r"\b(sum|mean|amax|amin|max|min|prod|argmax|argmin|var|std|norm|any|all|topk|sort)\b",
-    "index": r"gather|scatter|index|embedding|take",
-    "movement": r"transpose|permute|\bcat\b|stack|flip|roll|copy|pad\b",
-}
-"""Families of operators, the most telling first, each with the ATen names that belong to it."""
-
-
-def operator_families(graph: Graph) -> tuple[str, ...]:
-    """The operator families in a reference, the most telling first; ``elementwise`` when there is no other."""
-    names = [node.op.removeprefix("aten.") for node in graph.nodes if node.kind == "op"]
-    families = [family for family, pattern in FAMILIES.items() if any(re.search(pattern, name) for name in names)]
-    return tuple(families) or (OTHER,)
-
-
-def select_lessons(lessons: Sequence[Lesson], families: Sequence[str]) -> tuple[str, ...]:
-    """The lessons that a task is shown: per family those of the largest gain, each text once.
-
-    Args:
-        lessons: newest first.
-        families: of the task, the most telling first.
-    """
-    selected: list[str] = []
-    for family in families:
-        about = sorted((item for item in lessons if item.family == family), key=lambda item: -(item.gain or 0.0))
-        for lesson in about[:PER_FAMILY]:
-            line = f"{lesson.family}: {lesson.text}"
-            if line not in selected:
-                selected.append(line)
-    return tuple(selected[:SHOWN])
-
 
 __all__ = [
     "PROMPTS",
@@ -223,9 +176,7 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
         return ()
     sizes = {item.size: item for item in request.brief.facts.sizes}
     diagnoses = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
-    return notes_for(
-        [item.bottleneck for item in diagnoses[request.rank - 1 :]], operator_families(request.brief.graph)
-    )
+    return notes_for([item.bottleneck for item in diagnoses[request.rank - 1 :]], request.brief.graph.families)
 
 
 def _has_code(attempt: Attempt | None) -> bool:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.agents.base import BUILTIN, TaskContext
-from kernelforge.agents.prompts import operator_families, reflexion_prompt
+from kernelforge.agents.prompts import reflexion_prompt
 from kernelforge.agents.reply_forms import read_form
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
@@ -63,7 +63,7 @@ class LLMReflexion:
         self._answerer = answerer
 
     def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
-        families = operator_families(brief.graph)
+        families = brief.graph.families
 
         def check(text: str) -> None:
             _parse(text, families)
@@ -89,7 +89,7 @@ class BuiltinReflexion:
     name = BUILTIN
 
     def reflect(self, brief: TaskContext, history: Sequence[Attempt]) -> ReflexionResult:
-        family = operator_families(brief.graph)[0]
+        family = brief.graph.families[0]
         answered = [
             attempt for attempt in history if attempt.operator is Operator.OPTIMISE and attempt.finding is not None
         ]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -73,6 +75,12 @@ DisplayOption = Annotated[
     typer.Option("--display", help="Progress output: a live screen, lines, JSON lines, or warnings only."),
 ]
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="The same as --display none.")]
+
+ABORTED = 130
+"""Exit code after an abort: 128 + SIGINT."""
+
+_DRAINING = "\nstopping: the attempts in flight are being finished; Ctrl-C again to abort them\n"
+_ABORTING = "\naborting: the attempts in flight are dropped; 'kernelforge resume' makes them again\n"
 
 EvaluationsOption = Annotated[
     int | None, typer.Option("--evaluations", min=1, help="At most this many evaluations in the whole run.")
@@ -267,7 +275,6 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
         config: what the run does.
         display: any but ``auto``.
     """
-    from kernelforge.cli.support.interrupt import ABORTED, stopping
     from kernelforge.cli.support.progress import progress
     from kernelforge.run import StopSignal
 
@@ -289,6 +296,46 @@ def conduct(work: Work, config: RunConfig, store: Store, results: Path, *, displ
         print_summary(store.run(done.id), store, results)
     if watched.failed and not stop.draining:
         raise typer.Exit(1)
+
+
+@contextlib.contextmanager
+def stopping(stop: StopSignal) -> Iterator[None]:
+    """Within the block, SIGINT and SIGTERM stop the run in good order instead of ending the process."""
+
+    received = handled = 0
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        nonlocal received, handled
+        received += 1
+        if received > handled + 1:
+            return  # a signal during the handling of another: the loop below, in the other call, handles it
+        while handled < received:
+            _escalate(stop)
+            handled += 1
+
+    before = {number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _escalate(stop: StopSignal) -> None:
+    """Take the next step: drain, abort, exit."""
+    if stop.aborting:
+        os._exit(ABORTED)
+    if stop.draining:
+        stop.abort()
+        _write_stderr(_ABORTING)
+    else:
+        stop.drain()
+        _write_stderr(_DRAINING)
+
+
+def _write_stderr(text: str) -> None:
+    """Write unbuffered: a signal may come while a buffer is locked."""
+    os.write(sys.__stderr__.fileno() if sys.__stderr__ else 2, text.encode())
 
 
 def _print_resume_hint(store: Store, config: RunConfig, results: Path) -> None:

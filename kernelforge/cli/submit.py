@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.interrupt import leaving_on_sigterm
 from kernelforge.cli.support.options import JsonOption
 from kernelforge.errors import UsageError
 
@@ -72,6 +73,20 @@ def submit(
                 typer.echo(job.model_dump_json() if as_json else f"{job.id}  {_label(request)}")
             return
         raise typer.Exit(_wait(client, requests, as_json))
+
+
+@contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Within the block, SIGTERM raises an exception as Ctrl-C does, to cancel pending work. Exit code 143."""
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, on_signal)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _wait(client: Client, requests: Sequence[JobRequest], as_json: bool) -> int:

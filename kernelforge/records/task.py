@@ -230,11 +230,37 @@ class Node(Record):
     """The value's shape and dtype where it is one tensor."""
 
 
+FAMILIES: Final[dict[str, str]] = {
+    "attention": r"scaled_dot_product|attention",
+    "convolution": r"conv",
+    "matmul": r"matmul|\bmm\b|addmm|bmm|baddbmm|linear|einsum|\bdot\b|\bmv\b|outer",
+    "recurrent": r"\b(gru|lstm|rnn)",
+    "softmax": r"softmax|logsumexp|cross_entropy",
+    "normalisation": r"_norm|batch_norm|normalize",
+    "pooling": r"pool",
+    "scan": r"cumsum|cumprod|cummax|cummin|logcumsumexp",
+    "loss": r"loss|cross_entropy|kl_div|mse",
+    "reduction": r"\b(sum|mean|amax|amin|max|min|prod|argmax|argmin|var|std|norm|any|all|topk|sort)\b",
+    "index": r"gather|scatter|index|embedding|take",
+    "movement": r"transpose|permute|\bcat\b|stack|flip|roll|copy|pad\b",
+}
+"""Families of operators, the most telling first, each with the ATen names that belong to it."""
+
+OTHER_FAMILY: Final = "elementwise"
+
+
 class Graph(Record):
     """Nodes in execution order; the last one is the output node whose ``args`` lists the results."""
 
     size: str
     nodes: tuple[Node, ...]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """The operator families in it, the most telling first; ``elementwise`` when there is no other."""
+        names = [node.op.removeprefix("aten.") for node in self.nodes if node.kind == "op"]
+        families = (family for family, pattern in FAMILIES.items() if any(re.search(pattern, name) for name in names))
+        return tuple(families) or (OTHER_FAMILY,)
 
 
 MAX_GENERATOR_BYTES = 4096

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from random import Random
@@ -11,7 +11,6 @@ from typing import Any
 
 from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.prompts import operator_families, select_lessons
 from kernelforge.agents.tester import agree_on_tests
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
@@ -50,6 +49,11 @@ from kernelforge.run.events import Event
 from kernelforge.run.proposals import ProposalExecutor, ReadyReply, TaskAgents, messages_of
 from kernelforge.search import STRATEGIES, Proposal
 from kernelforge.store import Store
+
+SHOWN = 6
+"""Lessons that a prompt shows at most, over all of the task's families."""
+PER_FAMILY = 3
+"""Of these, about one family."""
 
 
 class TaskLoop:
@@ -228,7 +232,7 @@ class TaskLoop:
             self._evaluator.oracle.require_admitted()
         context = make_task_context(self._evaluator)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, context.graph)
-        families = operator_families(context.graph)
+        families = context.graph.families
         memory = self.run.config.memory
         lessons = [] if memory == "off" else self.store.lessons(families, self.run.id if memory == "run" else None)
         return replace(context, lessons=select_lessons(lessons, families))
@@ -430,6 +434,23 @@ def make_task_context(evaluator: Evaluator) -> TaskContext:
         device=evaluator.device.describe(),
         spec=evaluator.device.spec,
     )
+
+
+def select_lessons(lessons: Sequence[Lesson], families: Sequence[str]) -> tuple[str, ...]:
+    """The lessons that a task is shown: per family those of the largest gain, each text once.
+
+    Args:
+        lessons: newest first.
+        families: of the task, the most telling first.
+    """
+    selected: list[str] = []
+    for family in families:
+        about = sorted((item for item in lessons if item.family == family), key=lambda item: -(item.gain or 0.0))
+        for lesson in about[:PER_FAMILY]:
+            line = f"{lesson.family}: {lesson.text}"
+            if line not in selected:
+                selected.append(line)
+    return tuple(selected[:SHOWN])
 
 
 def infrastructure_failure(evaluator: Evaluator, candidate: Candidate, reason: str) -> Evaluation:

@@ -8,7 +8,6 @@ import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
@@ -28,13 +27,14 @@ from kernelforge.store.task_store import (
     parse_attempt,
     unique,
 )
+from kernelforge.utils.closing import Closing
 
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
 """Most runs named in an error."""
 
 
-class Store(TaskState):
+class Store(TaskState, Closing):
     """One results database. Threads may share it; several processes may open it."""
 
     def __init__(self, database: Database) -> None:
@@ -57,14 +57,6 @@ class Store(TaskState):
 
     def close(self) -> None:
         self._database.close()
-
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     # Runs
 

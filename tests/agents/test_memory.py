@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.agents.prompts import PER_FAMILY, SHOWN, operator_families, select_lessons
 from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
+from kernelforge.run.task_loop import PER_FAMILY, SHOWN, select_lessons
 from tests.agents import agent_setup as workbench
 from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
 
@@ -29,7 +29,7 @@ def lesson(text: str, family: str = "softmax", gain: float | None = 1.0) -> Less
     ],
 )
 def test_a_reference_belongs_to_the_family_of_its_most_telling_operator(task: str, family: str) -> None:
-    assert operator_families(workbench.graph_of(task))[0] == family
+    assert workbench.graph_of(task).families[0] == family
 
 
 def test_the_lessons_of_the_largest_gain_are_shown_and_no_more_than_a_few() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from kernelforge.agents.diagnosis.diagnose import NOTES_SHOWN, Note, all_notes, notes_for
 from kernelforge.agents.diagnosis.rules import Bottleneck
-from kernelforge.agents.prompts import FAMILIES, OTHER
+from kernelforge.records.task import FAMILIES, OTHER_FAMILY
 from tests.agents.prompt_samples import FULL_SIGHT, SLOW, judge
 
 SOURCES = (
@@ -28,12 +28,12 @@ def test_a_note_is_short_sourced_and_about_known_operators(note: Note) -> None:
     assert not note.title.endswith(".")
     assert any(source in note.source for source in SOURCES), note.source
     assert len(set(note.bottlenecks)) == len(note.bottlenecks)
-    assert set(note.families) <= {*FAMILIES, OTHER}
+    assert set(note.families) <= {*FAMILIES, OTHER_FAMILY}
 
 
 @pytest.mark.parametrize("bottleneck", Bottleneck)
 def test_every_bottleneck_has_a_note(bottleneck: Bottleneck) -> None:
-    assert notes_for([bottleneck], [*FAMILIES, OTHER])
+    assert notes_for([bottleneck], [*FAMILIES, OTHER_FAMILY])
 
 
 def test_the_first_bottleneck_has_its_own_notes_first_and_no_more_than_two() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from kernelforge.agents.base import BUILTIN, ProposedGenerator, TaskContext, TesterReply
-from kernelforge.agents.prompts import fenced, operator_families, tester_prompt
+from kernelforge.agents.prompts import fenced, tester_prompt
 from kernelforge.agents.tester import generator_page
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS
 from kernelforge.records import Message, TensorSpec
@@ -55,7 +55,7 @@ class BuiltinTester:
                 "ends", why, _plan(inputs, None, "pick(low({own}), high({own}))")
             )
         if any(isinstance(item, TensorSpec) and item.dtype.is_floating for item in inputs):
-            for family in operator_families(brief.graph):
+            for family in brief.graph.families:
                 for name in _BY_FAMILY[family]:
                     fill, why = _FLOATS[name]
                     generators_by_name.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))

@@ -14,7 +14,6 @@ from kernelforge.agents.prompts import (
     PROMPTS,
     coder_prompt,
     judge_prompt,
-    operator_families,
     reflexion_prompt,
     tester_prompt,
 )
@@ -69,7 +68,7 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
     if kind.agent == "tester":
         return tester_prompt(case.brief, generator_page())
     if kind.agent == "reflexion":
-        return reflexion_prompt(case.brief, case.history, operator_families(case.brief.graph))
+        return reflexion_prompt(case.brief, case.history, case.brief.graph.families)
     _check_fits(name, case.parent)
     best = best_attempt(case.history)
     if kind.agent == "judge":
