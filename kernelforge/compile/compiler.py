@@ -308,7 +308,13 @@ class Compiler:
         if reply["status"] == INVALID_OPTION:
             raise DeviceError(self._refusal(facts["arch"], log))
         succeeded = reply["status"] == 0 and len(frame.blobs) == 2
-        diagnostics = parse_log(log, succeeded=succeeded, signatures=signatures, paths=self.toolchain.shown_paths())
+        diagnostics = parse_log(
+            log,
+            succeeded=succeeded,
+            signatures=signatures,
+            paths=self.toolchain.shown_paths(),
+            missing_headers=self.toolchain.missing_headers(),
+        )
         if not succeeded:
             if not any(diagnostic.severity == "error" for diagnostic in diagnostics):
                 message = f"the compiler failed without a message: {log[:400]}"

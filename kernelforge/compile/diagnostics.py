@@ -25,6 +25,7 @@ _TOO_MUCH_SHARED = re.compile(
     r"Entry function '(?P<kernel>[^']*)' uses too much shared data "
     r"\((?P<bytes>0x[0-9a-f]+) bytes, (?P<max>0x[0-9a-f]+) max\)"
 )
+_NO_SUCH_HEADER = re.compile(r'cannot open source file "([^"]+)"')
 _SEVERITY = {"error": "error", "catastrophic error": "error", "internal error": "error", "warning": "warning"}
 _WITH = re.compile(r'class "kernelforge_plan::(argument|count)<[^"]*> \[with ([^"]*)\]"')
 _WANTED = {
@@ -59,15 +60,17 @@ def parse_log(
     succeeded: bool = False,
     signatures: Sequence[LaunchSignature] = (),
     paths: Mapping[str, str] | None = None,
+    missing_headers: Mapping[str, str] | None = None,
 ) -> tuple[Diagnostic, ...]:
     """Diagnostics of an NVRTC log, errors first, at most :data:`MAX_DIAGNOSTICS`.
 
     A compilation that ``succeeded`` has no errors, even if its log contains some (a candidate can write into it).
-    ``paths`` maps folders of this machine to their replacements in messages.
+    ``paths`` maps folders of this machine to their replacements in messages, ``missing_headers`` beginnings of headers'
+    names to advice.
     """
     distinct: dict[Diagnostic, None] = {}  # a candidate can cause thousands
     for entry in _entries(log):
-        diagnostic = _diagnostic(entry, signatures, paths or {})
+        diagnostic = _diagnostic(entry, signatures, paths or {}, missing_headers or {})
         if diagnostic is not None and not (succeeded and diagnostic.severity == "error"):
             distinct[diagnostic] = None
     diagnostics = list(distinct)
@@ -96,7 +99,9 @@ def _entries(log: str) -> list[_Entry]:
     return entries
 
 
-def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str]) -> Diagnostic | None:
+def _diagnostic(
+    entry: _Entry, signatures: Sequence[LaunchSignature], paths: Mapping[str, str], missing_headers: Mapping[str, str]
+) -> Diagnostic | None:
     severity = _SEVERITY.get(entry.severity, "note" if entry.severity != "remark" else "remark")
     if severity == "remark" or (severity != "error" and entry.file != CANDIDATE_FILE):
         return None  # a warning from a library's header
@@ -115,6 +120,9 @@ def _diagnostic(entry: _Entry, signatures: Sequence[LaunchSignature], paths: Map
     if match := _TOO_MUCH_SHARED.search(text):
         text = too_much_static_shared(match["kernel"], int(match["bytes"], 16), int(match["max"], 16))
     text = text.removesuffix(": Permission denied")  # a file that is not granted looks like a missing one
+    if match := _NO_SUCH_HEADER.search(text):
+        advice = (text for beginning, text in missing_headers.items() if match[1].startswith(beginning))
+        text += "".join(f"; {words}" for words in advice)
     for folder, stands_for in paths.items():
         text, file = text.replace(folder, stands_for), file.replace(folder, stands_for)
     if file.startswith("/"):

@@ -20,7 +20,14 @@ from pathlib import Path
 from kernelforge.compile import nvrtc
 from kernelforge.compile.worker import supplied_headers
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.wheels import RELEASES, cuda_include_folders, installed_cuda, nvidia_folder
+from kernelforge.hardware.wheels import (
+    HEADER_WHEELS,
+    RELEASES,
+    cuda_include_folders,
+    header_wheels,
+    installed_cuda,
+    nvidia_folder,
+)
 from kernelforge.records import content_hash
 from kernelforge.sandbox import data_folder
 from kernelforge.sandbox.policy import import_path
@@ -48,7 +55,7 @@ class Toolchain:
     headers: Path
     """Folder of the supplied headers."""
     includes: tuple[Path, ...]
-    """CUDA's own headers."""
+    """Headers of NVIDIA's wheels, CUDA's own first."""
     library: Path
     """NVRTC's."""
 
@@ -68,6 +75,16 @@ class Toolchain:
         """Folders of this machine → their replacements in diagnostics, longest first."""
         folders = sorted((str(folder) for folder in self.includes), key=len, reverse=True)
         return {folder + os.sep: "" for folder in folders}
+
+    def missing_headers(self) -> dict[str, str]:
+        """Beginnings of the names of headers that are not installed → the advice that a build error gives."""
+        installed = header_wheels(self.major)
+        return {
+            beginning: f"it is in {wheel.distribution}, which is not installed here: install the extra {wheel.extra}"
+            for wheel in HEADER_WHEELS[self.major]
+            if wheel not in installed
+            for beginning in wheel.beginnings
+        }
 
     @property
     def install(self) -> str:
@@ -159,7 +176,8 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     library = None if folder is None else folder / f"libnvrtc.so.{release.major}"
     if library is None or not library.is_file():
         raise DeviceError(f"the libraries of {release.compiler[0]} are gone; {release.install()}")
-    versions = [metadata.version(distribution) for distribution in release.compiler]
+    further = [wheel.distribution for wheel in header_wheels(release.major)]
+    versions = [metadata.version(distribution) for distribution in (*release.compiler, *further)]
     headers = data_folder() / "headers"
     digest = content_hash("toolchain/1", versions, supplied_headers(headers))
     includes = cuda_include_folders(release.major)

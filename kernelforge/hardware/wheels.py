@@ -85,6 +85,27 @@ RELEASES: Mapping[int, CudaRelease] = {
 
 
 @dataclass(frozen=True)
+class HeaderWheel:
+    """A wheel of headers that candidates may include, optional."""
+
+    distribution: str
+    extra: str
+    """Extra of this project that installs it."""
+    folder: tuple[str, ...]
+    """Folder of the headers in the folder that packages are installed into."""
+    beginnings: tuple[str, ...]
+    """How the names of its headers begin in an ``#include``."""
+
+
+_CUTLASS = HeaderWheel("nvidia-cutlass", "cutlass", ("cutlass_library", "source", "include"), ("cute/", "cutlass/"))
+HEADER_WHEELS: Mapping[int, tuple[HeaderWheel, ...]] = {
+    13: (_CUTLASS, HeaderWheel("nvidia-curand", "curand", ("nvidia", "cu13", "include"), ("curand",))),
+    12: (_CUTLASS, HeaderWheel("nvidia-curand-cu12", "curand12", ("nvidia", "curand", "include"), ("curand",))),
+}
+"""By CUDA's major version."""
+
+
+@dataclass(frozen=True)
 class InstalledCuda:
     """CUDA versions of this environment's packages."""
 
@@ -161,17 +182,27 @@ def nvidia_folders(path: str) -> Iterator[Path]:
     Args:
         path: Under ``nvidia``, as in :class:`CudaRelease`.
     """
+    return _package_folders("nvidia", path)
+
+
+def _package_folders(*path: str) -> Iterator[Path]:
     for entry in sys.path:
-        folder = Path(entry or ".", "nvidia", path)
+        folder = Path(entry or ".", *path)
         if folder.is_dir():
             yield folder.resolve()
 
 
+def header_wheels(major: int) -> tuple[HeaderWheel, ...]:
+    """Installed wheels of :data:`HEADER_WHEELS`."""
+    return tuple(wheel for wheel in HEADER_WHEELS[major] if is_installed(wheel.distribution))
+
+
 def cuda_include_folders(major: int) -> tuple[Path, ...]:
-    """Installed folders of CUDA's headers of one major version, from NVIDIA's wheels.
+    """Installed folders of headers for one major version of CUDA, from NVIDIA's wheels; CUDA's own come first.
 
     Args:
         major: A key of :data:`RELEASES`.
     """
-    folders = (nvidia_folder(path) for path in RELEASES[major].headers)
-    return tuple(folder for folder in folders if folder is not None)
+    own = (nvidia_folder(path) for path in RELEASES[major].headers)
+    further = (next(_package_folders(*wheel.folder), None) for wheel in header_wheels(major))
+    return tuple(dict.fromkeys(folder for folder in (*own, *further) if folder is not None))

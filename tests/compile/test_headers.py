@@ -1,0 +1,184 @@
+"""Headers of NVIDIA's wheels: what kernels include builds, passes the gate, and is right on the emulated device."""
+
+from __future__ import annotations
+
+import importlib
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelforge.compile import COMPILE_LIMITS, Artifact, Compiler, installed_toolchain
+from kernelforge.compile.diagnostics import parse_log
+from kernelforge.hardware.wheels import HEADER_WHEELS, header_wheels
+from tests.devices.emulated.harness import Device
+
+RNG = np.random.default_rng(5)
+
+CUTE_COPY = """#include <cute/tensor.hpp>
+using namespace cute;
+__global__ void k(const float* in, float* out, int m, int n) {
+  auto shape = make_shape(m, n);
+  Tensor x = make_tensor(make_gmem_ptr(in), shape, LayoutRight{});
+  Tensor y = make_tensor(make_gmem_ptr(out), shape, LayoutRight{});
+  Tensor where = make_identity_tensor(shape);
+  auto tile = make_shape(Int<16>{}, Int<64>{});
+  auto block = make_coord(blockIdx.y, blockIdx.x);
+  auto threads = Layout<Shape<_4, _64>, Stride<_64, _1>>{};
+  Tensor mine = local_partition(local_tile(x, tile, block), threads, threadIdx.x);
+  Tensor result = local_partition(local_tile(y, tile, block), threads, threadIdx.x);
+  Tensor position = local_partition(local_tile(where, tile, block), threads, threadIdx.x);
+  for (int i = 0; i < size(mine); i++) {
+    if (elem_less(position(i), shape)) result(i) = 2 * mine(i);
+  }
+}
+"""
+CUTE_GEMM = """#include <cute/tensor.hpp>
+using namespace cute;
+// c (m, n) = a (m, d) b (n, d)^T, all row-major: cp.async in two stages, swizzled tiles, ldmatrix, mma.
+__global__ void __launch_bounds__(128) k(const __half* a, const __half* b, float* c, int m, int n, int d) {
+  using Extent = Shape<_64, _64, _32>;
+  Tensor A = make_tensor(make_gmem_ptr(reinterpret_cast<const half_t*>(a)), make_shape(m, d), make_stride(d, _1{}));
+  Tensor B = make_tensor(make_gmem_ptr(reinterpret_cast<const half_t*>(b)), make_shape(n, d), make_stride(d, _1{}));
+  Tensor C = make_tensor(make_gmem_ptr(c), make_shape(m, n), make_stride(n, _1{}));
+  auto block = make_coord(blockIdx.y, blockIdx.x, _);
+  Tensor gA = local_tile(A, Extent{}, block, Step<_1, X, _1>{});
+  Tensor gB = local_tile(B, Extent{}, block, Step<X, _1, _1>{});
+  Tensor gC = local_tile(C, Extent{}, block, Step<_1, _1, X>{});
+
+  auto atom = composition(Swizzle<2, 3, 3>{}, Layout<Shape<_8, _32>, Stride<_32, _1>>{});
+  auto staged = tile_to_shape(atom, Shape<_64, _32, _2>{});
+  __shared__ alignas(128) half_t shared_a[64 * 32 * 2];
+  __shared__ alignas(128) half_t shared_b[64 * 32 * 2];
+  Tensor sA = make_tensor(make_smem_ptr(shared_a), staged);
+  Tensor sB = make_tensor(make_smem_ptr(shared_b), staged);
+  auto load = make_tiled_copy(Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>, half_t>{},
+                              Layout<Shape<_32, _4>, Stride<_4, _1>>{}, Layout<Shape<_1, _8>>{});
+  auto loader = load.get_slice(threadIdx.x);
+  Tensor tAg = loader.partition_S(gA);
+  Tensor tAs = loader.partition_D(sA);
+  Tensor tBg = loader.partition_S(gB);
+  Tensor tBs = loader.partition_D(sB);
+
+  auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{}, Layout<Shape<_2, _2>>{}, cute::Tile<_32, _32, _16>{});
+  auto thread = mma.get_slice(threadIdx.x);
+  Tensor tCg = thread.partition_C(gC);
+  Tensor sum = thread.make_fragment_C(tCg);
+  Tensor fA = thread.partition_fragment_A(sA(_, _, 0));
+  Tensor fB = thread.partition_fragment_B(sB(_, _, 0));
+  auto read_a = make_tiled_copy_A(Copy_Atom<SM75_U32x4_LDSM_N, half_t>{}, mma);
+  auto read_b = make_tiled_copy_B(Copy_Atom<SM75_U32x4_LDSM_N, half_t>{}, mma);
+  auto reader_a = read_a.get_slice(threadIdx.x);
+  auto reader_b = read_b.get_slice(threadIdx.x);
+  Tensor tAr = reader_a.partition_S(sA);
+  Tensor vA = reader_a.retile_D(fA);
+  Tensor tBr = reader_b.partition_S(sB);
+  Tensor vB = reader_b.retile_D(fB);
+  clear(sum);
+  int tiles = size<3>(tAg);
+  copy(load, tAg(_, _, _, 0), tAs(_, _, _, 0));
+  copy(load, tBg(_, _, _, 0), tBs(_, _, _, 0));
+  cp_async_fence();
+  for (int tile = 0; tile < tiles; tile++) {
+    int stage = tile & 1;
+    if (tile + 1 < tiles) {
+      copy(load, tAg(_, _, _, tile + 1), tAs(_, _, _, stage ^ 1));
+      copy(load, tBg(_, _, _, tile + 1), tBs(_, _, _, stage ^ 1));
+    }
+    cp_async_fence();
+    cp_async_wait<1>();
+    __syncthreads();
+    copy(read_a, tAr(_, _, _, stage), vA);
+    copy(read_b, tBr(_, _, _, stage), vB);
+    gemm(mma, fA, fB, sum);
+    __syncthreads();
+  }
+  copy(sum, tCg);
+}
+"""
+
+
+@pytest.fixture
+def cutlass() -> None:
+    """Skip where the extra is not installed."""
+    if not any(wheel.extra == "cutlass" for wheel in header_wheels(installed_toolchain().major)):
+        pytest.skip("nvidia-cutlass is not installed: install the extra cutlass")
+
+
+@pytest.fixture
+def without_wheels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """No wheel of :data:`HEADER_WHEELS` is installed."""
+    module = importlib.import_module("kernelforge.hardware.wheels")
+    there = module.metadata.version
+
+    def version(name: str) -> str:
+        if any(name == wheel.distribution for wheels in HEADER_WHEELS.values() for wheel in wheels):
+            raise module.metadata.PackageNotFoundError(name)
+        return str(there(name))
+
+    monkeypatch.setattr(module.metadata, "version", version)
+    installed_toolchain.cache_clear()
+    yield
+    installed_toolchain.cache_clear()
+
+
+def load(compiler: Compiler, source: str, arch: str = "sm_90a") -> Device:
+    """The module of a source that builds and that the gate lets through."""
+    built = compiler.build(source, ["k"], arch=arch)
+    assert isinstance(built, Artifact), built
+    return Device(built.ptx.decode())
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
+def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -> None:
+    x = RNG.standard_normal((37, 100)).astype(np.float32)
+    y = np.zeros_like(x)
+    load(compiler, CUTE_COPY, arch).run((2, 3), 256, x, y, *x.shape)
+    assert np.array_equal(y, 2 * x)
+
+
+@pytest.mark.slow
+def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cutlass: None) -> None:
+    """To instantiate its templates takes half a minute of CPU time, and more on a busy machine."""
+    compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
+    m, n, d = 128, 64, 96
+    a, b = (RNG.standard_normal((rows, d)).astype(np.float16) for rows in (m, n))
+    c = np.zeros((m, n), np.float32)
+    load(compiler, CUTE_GEMM, "sm_80").run((n // 64, m // 64), 128, a, b, c, m, n, d)
+    np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("header", ["cute/tensor.hpp", "cutlass/numeric_types.h"])
+def test_a_header_that_is_not_installed_names_its_extra(without_wheels: None, header: str) -> None:
+    with Compiler(None) as compiler:
+        built = compiler.build(f"#include <{header}>\n__global__ void k(float* x) {{ x[0] = 1; }}", ["k"])
+    assert not isinstance(built, Artifact)
+    assert built.errors[0].message == (
+        f'cannot open source file "{header}"; it is in nvidia-cutlass, which is not installed here: '
+        "install the extra cutlass"
+    )
+
+
+@pytest.mark.parametrize(("header", "named"), [("curand_kernel.h", "curand"), ("nothing/such.h", None)])
+def test_only_headers_of_the_wheels_have_advice(without_wheels: None, header: str, named: str | None) -> None:
+    log = f'candidate.cu(1): catastrophic error: cannot open source file "{header}"\n'
+    (error,) = parse_log(log, missing_headers=installed_toolchain().missing_headers())
+    assert error.message.partition("install the extra ")[2] == (named or "")
+
+
+def test_the_digest_changes_with_the_installed_headers(request: pytest.FixtureRequest, cutlass: None) -> None:
+    digest = installed_toolchain().digest
+    request.getfixturevalue("without_wheels")
+    assert installed_toolchain().digest != digest
+
+
+def test_every_header_wheel_is_in_the_extra_that_messages_name() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    for wheel in (wheel for wheels in HEADER_WHEELS.values() for wheel in wheels):
+        required = project["optional-dependencies"][wheel.extra]
+        assert any(
+            requirement.startswith((f"{wheel.distribution}=", f"{wheel.distribution}>")) for requirement in required
+        )
