@@ -153,17 +153,6 @@ def forget_blocking(session: Conversation) -> None:
         session.close()
 
 
-def flags(result: RewardResult) -> dict[str, float]:
-    """Components that are 0 or 1 for every scored result, under fixed keys, for logs that average."""
-    parts = result.components
-    return {
-        "format": parts.format or 0.0,
-        "built": parts.built or 0.0,
-        "correct": parts.correct or 0.0,
-        "policy": 1.0 if parts.policy is None else parts.policy,
-    }
-
-
 def task_of(*sources: object) -> str:
     """The task's name: the first source that is a string, or a mapping with a ``task``.
 

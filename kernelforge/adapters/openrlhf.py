@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from kernelforge.adapters.common import Scorer, completion_of, flags, task_of
+from kernelforge.adapters.common import Scorer, completion_of, task_of
 
 
 def reward_function(scorer: Scorer | None = None) -> Callable[[Sequence[str], Sequence[str], Sequence[Any]], Any]:
@@ -28,7 +28,7 @@ def reward_function(scorer: Scorer | None = None) -> Callable[[Sequence[str], Se
         texts = [completion_of(query, prompt) for query, prompt in zip(queries, prompts, strict=True)]
         results = scorer_used.score_many_blocking([task_of(label) for label in labels], texts)
         rewards = torch.tensor([result.require() for result in results], dtype=torch.float32)
-        logs = [flags(result) for result in results]
+        logs = [result.components.flags() for result in results]
         extra_logs = {name: torch.tensor([parts[name] for parts in logs]) for name in logs[0]}
         return {"rewards": rewards, "scores": rewards, "extra_logs": extra_logs}
 

@@ -15,7 +15,7 @@ import skyrl_gym
 from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput
 from skyrl_gym.envs.registration import registry
 
-from kernelforge.adapters.common import Scorer, flags, forget_blocking, task_of
+from kernelforge.adapters.common import Scorer, forget_blocking, task_of
 from kernelforge.client import Conversation
 from kernelforge.client.models import RewardResult
 
@@ -72,7 +72,7 @@ class KernelEnv(BaseTextEnv):
 
     def _output(self, result: RewardResult, observation: str, *, done: bool) -> BaseTextEnvStepOutput:
         value = result.require()
-        self._metrics = flags(result)
+        self._metrics = result.components.flags()
         return BaseTextEnvStepOutput(
             observations=[] if done else [{"role": "user", "content": observation}],
             reward=value,

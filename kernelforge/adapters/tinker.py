@@ -23,7 +23,7 @@ from tinker_cookbook.rl.types import (
     StopReason,
 )
 
-from kernelforge.adapters.common import Scorer, flags, forget
+from kernelforge.adapters.common import Scorer, forget
 from kernelforge.client import AsyncConversation
 from kernelforge.client.models import RewardResult
 
@@ -73,7 +73,7 @@ class KernelEnv(Env):
             episode_done=done,
             next_observation=tinker.ModelInput.empty() if done else self._observation(),
             next_stop_condition=self._renderer.get_stop_sequences(),
-            metrics=flags(result) | (_STOPPED if done and self._turns > 1 else {}),
+            metrics=result.components.flags() | (_STOPPED if done and self._turns > 1 else {}),
             logs={"task": self._task, "verdict": result.verdict_words or "", "feedback": result.feedback},
         )
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kernelforge.adapters.common import TASK, Scorer, flags, task_of, text_of
+from kernelforge.adapters.common import TASK, Scorer, task_of, text_of
 from kernelforge.client.models import RewardResult
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -87,7 +87,7 @@ def _rewards(results: list[RewardResult], columns: Mapping[str, Any]) -> Rewards
         log_extra("kernelforge_verdict", [result.verdict_words or result.outcome for result in results])
         log_extra("kernelforge_feedback", [result.feedback for result in results])
     if log_metric is not None and results:
-        scored = [flags(result) for result in results if result.reward is not None]
+        scored = [result.components.flags() for result in results if result.reward is not None]
         log_metric("kernelforge/unscored", 1 - len(scored) / len(results))
         for name in scored[0] if scored else ():
             log_metric(f"kernelforge/{name}", sum(parts[name] for parts in scored) / len(scored))

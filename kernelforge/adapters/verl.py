@@ -42,13 +42,11 @@ async def compute_score(
     """
     scorer = Scorer(**{name: value for name, value in kwargs.items() if name not in VERL_ARGUMENTS})
     result = await scorer.score(task_of(extra_info, ground_truth), solution_str)
-    parts = result.components
+    flags = result.components.flags()
     return {
         "score": result.require(),
-        "acc": parts.correct or 0.0,
-        "format": parts.format or 0.0,
-        "built": parts.built or 0.0,
-        "policy": 1.0 if parts.policy is None else parts.policy,
-        "speedup": parts.speedup,
+        "acc": flags.pop("correct"),
+        **flags,
+        "speedup": result.components.speedup,
         "verdict": result.verdict_words or "",
     }

@@ -144,6 +144,16 @@ class Components(_Answer):
     cost: float | None = None
     """Seconds of compiler, oracle and device that the original evaluation took."""
 
+    def flags(self) -> dict[str, float]:
+        """Components that are 0 or 1, under fixed keys, for logs that average. A stage that a candidate did not reach
+        counts as 0."""
+        return {
+            "format": self.format or 0.0,
+            "built": self.built or 0.0,
+            "correct": self.correct or 0.0,
+            "policy": 1.0 if self.policy is None else self.policy,
+        }
+
 
 FaultCode = Literal[
     "cancelled", "deadline", "stale", "worker_died", "unsupported", "device", "oracle", "sandbox", "internal"

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from kernelforge.adapters.common import Scorer, completion_of, flags, task_of, text_of
+from kernelforge.adapters.common import Scorer, completion_of, task_of, text_of
 from kernelforge.client.models import Components, RewardResult, TurnRequest
 from kernelforge.errors import MissingRewardError, ServerError, ServerUnreachable, UsageError
 from tests.support.protocol_server import refusal
@@ -120,8 +120,9 @@ def test_flags_have_the_same_keys_whatever_is_known() -> None:
     result = RewardResult(
         outcome="scored", reward=1.0, components=Components(format=1.0, built=1.0, correct=1.0, policy=0.0)
     )
-    assert flags(result) == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
-    assert flags(RewardResult(outcome="scored", reward=0.0)).keys() == flags(result).keys()
+    flags = result.components.flags()
+    assert flags == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
+    assert RewardResult(outcome="scored", reward=0.0).components.flags().keys() == flags.keys()
 
 
 def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() -> None:

@@ -195,15 +195,11 @@ def extras(components: Components) -> dict[str, float]:
     """Components as numbers under fixed keys, for loggers that do not accept None.
 
     ``timed`` is 1 if ``speedup`` and its bound are known; otherwise they are 0, so that the mean of ``speedup`` over
-    the mean of ``timed`` is the mean speedup. A stage that a candidate did not reach counts as 0.
+    the mean of ``timed`` is the mean speedup.
     """
-    timed = components.speedup is not None
     return {
-        "format": components.format or 0.0,
-        "built": components.built or 0.0,
-        "correct": components.correct or 0.0,
-        "policy": 1.0 if components.policy is None else components.policy,
-        "timed": float(timed),
+        **components.flags(),
+        "timed": float(components.speedup is not None),
         "speedup": components.speedup or 0.0,
         "speedup_lower": components.speedup_lower or 0.0,
     }

@@ -256,14 +256,10 @@ class Episode:
         )
         self._state = self._state.model_copy(update={"step_count": number})
         return Stepped(
-            observation=Observation(
+            observation=_observation(
+                turn.result,
                 task=self._state.task or "",
                 prompt=turn.observation,
-                feedback=turn.result.feedback,
-                verdict=turn.result.verdict,
-                uncompared=turn.result.uncompared,
-                stage=turn.result.stage,
-                components=turn.result.components,
                 best=turn.best and not turn.result.uncompared,
                 turn=number,
                 max_turns=self._max_turns,
@@ -319,19 +315,14 @@ async def _serve_messages(socket: WebSocket, episode: Episode) -> None:
 
 
 def _single(reference: str, result: RewardResult) -> Stepped:
-    observation = Observation(
-        task=reference,
-        prompt="",
-        feedback=result.feedback,
-        verdict=result.verdict,
-        uncompared=result.uncompared,
-        stage=result.stage,
-        components=result.components,
-        best=result.verdict == "OK" and not result.uncompared,
-        turn=1,
-        max_turns=1,
-    )
+    best = result.verdict == "OK" and not result.uncompared
+    observation = _observation(result, task=reference, prompt="", best=best, turn=1, max_turns=1)
     return Stepped(observation=observation, reward=result.reward, done=True)
+
+
+def _observation(result: RewardResult, **fields: Any) -> Observation:
+    shown = {"feedback", "verdict", "uncompared", "stage", "components"}
+    return Observation(**{name: getattr(result, name) for name in shown}, **fields)
 
 
 def _observed(stepped: Stepped) -> dict[str, Any]:

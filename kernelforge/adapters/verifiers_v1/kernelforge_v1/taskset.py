@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import verifiers.v1 as vf
 
-from kernelforge.adapters.common import Scorer, flags
+from kernelforge.adapters.common import Scorer
 from kernelforge.client import Client
 from kernelforge.client.models import RewardResult
 
@@ -61,7 +61,7 @@ class KernelTask(vf.Task[KernelData, KernelState, ServerConfig]):
         if not results:
             results = [await self.config.scorer().score(self.data.task, trace.last_reply)]
         best = max(results, key=RewardResult.require)
-        trace.record_metrics(flags(best))
+        trace.record_metrics(best.components.flags())
         return best.require()
 
 
