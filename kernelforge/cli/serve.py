@@ -299,7 +299,6 @@ async def _serve(service: JobService, tokens: Tokens, listener: socket.socket, r
             tokens=tokens,
             public=not is_loopback(listener),
             limits=limits,
-            policy=service.settings.policy,
             routers=[*protocols.routers(service, sessions), session_routes.router(sessions)],
         )
         # These objects stay. A garbage collection over them would delay requests by tens of milliseconds.

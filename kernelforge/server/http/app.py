@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from fastapi import APIRouter, FastAPI, Request
 from starlette.responses import Response
 
-from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.http.auth import AuthMiddleware, Tokens
 from kernelforge.server.http.errors import answer_problems
 from kernelforge.server.http.limits import BodyLimit, ClientGone, Limits, LongPollLimiter
@@ -31,7 +30,6 @@ def create_app(
     tokens: Tokens | None = None,
     public: bool = False,
     limits: Limits | None = None,
-    policy: str = DEFAULT_POLICY,
     routers: Sequence[APIRouter] = (),
 ) -> FastAPI:
     """The application of a started job service.
@@ -40,7 +38,6 @@ def create_app(
         tokens: None if there are none; then only loopback host names are accepted.
         public: whether the address is not a loopback one; then every request needs a token.
         limits: limits of requests and bodies.
-        policy: the reward policy of jobs that name none, the same as the job service's.
         routers: further routes, such as those of trainer protocols. Each declares its scope as a parameter of
             :mod:`kernelforge.server.http.auth`.
     """
@@ -62,7 +59,7 @@ def create_app(
     for router in (
         jobs.router(service),
         operations.runs_router(service),
-        tasks.router(service, policy),
+        tasks.router(service),
         operations.router(service, metrics),
         *routers,
     ):

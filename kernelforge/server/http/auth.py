@@ -177,13 +177,9 @@ class Tokens:
     @contextmanager
     def _writing(self) -> Iterator[None]:
         try:
-            self._db.execute("begin immediate")
-            try:
+            with self._db:  # commits, or rolls back
+                self._db.execute("begin immediate")
                 yield
-            except BaseException:
-                self._db.execute("rollback")
-                raise
-            self._db.execute("commit")
         except sqlite3.Error as error:
             raise StoreError(f"cannot write {self._path}: {error}") from error
 

@@ -25,7 +25,7 @@ from kernelforge.server.jobs.service import JobService
 _ROWS = TypeAdapter(list[TaskRow])
 
 
-def router(service: JobService, default_policy: str) -> APIRouter:
+def router(service: JobService) -> APIRouter:
     """Routes of tasks and reward policies."""
     api = api_router("tasks")
     pages: dict[str, TaskPage] = {}  # one per task of the catalogue at most
@@ -73,7 +73,7 @@ def router(service: JobService, default_policy: str) -> APIRouter:
                 title=policy.title,
                 source=policy.source,
                 bounds=policy.bounds,
-                default=name == default_policy,
+                default=name == service.default_policy,
             )
             for name, policy in POLICIES.items()
         ]
