@@ -63,11 +63,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Run a test that is a coroutine function on an event loop of its own."""
+    """Run a test that is a coroutine function on the event loop of its fixture ``runner``, or on one of its own."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
-    asyncio.run(pyfuncitem.obj(**arguments))
+    run = pyfuncitem.funcargs["runner"].run if "runner" in pyfuncitem.funcargs else asyncio.run
+    run(pyfuncitem.obj(**arguments))
     return True
 
 

@@ -84,12 +84,9 @@ async def evaluated(engine: LocalEngine, evaluation_order: EvaluationOrder) -> E
     return await engine.evaluate(evaluation_order, (await idle_slot(engine)).name)
 
 
-def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    async def all_of_them() -> list[EvaluationReport]:
-        orders = (order(), order(WRONG), order(BROKEN), order(FORBIDDEN))
-        return [await evaluated(engine, evaluation_order) for evaluation_order in orders]
-
-    reports = runner.run(all_of_them())
+async def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine) -> None:
+    orders = (order(), order(WRONG), order(BROKEN), order(FORBIDDEN))
+    reports = [await evaluated(engine, evaluation_order) for evaluation_order in orders]
     evaluations = [report.evaluation for report in reports if report.evaluation is not None]
     assert [evaluation.verdict for evaluation in evaluations] == [
         Verdict.OK,
@@ -101,94 +98,81 @@ def test_each_verdict_comes_back_from_a_slot(engine: LocalEngine, runner: asynci
     assert all(report.worker_seconds > 0 for report in reports)
 
 
-def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(
-    engine: LocalEngine, runner: asyncio.Runner
-) -> None:
-    evaluation = runner.run(evaluated(engine, slow_run("to its end"))).evaluation
+async def test_a_run_over_the_limit_is_a_timeout_that_the_fingerprint_explains(engine: LocalEngine) -> None:
+    evaluation = (await evaluated(engine, slow_run("to its end"))).evaluation
     assert evaluation.verdict is Verdict.TIMEOUT
     assert "within 3 s" in evaluation.reason or "budget" in evaluation.reason
     assert evaluation.fingerprint.evaluator.endswith("+run.3s")
 
 
-def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    with_one = runner.run(evaluated(engine, order(profile=True)))
-    without = runner.run(evaluated(engine, order()))
+async def test_a_profile_comes_when_it_was_asked_for(engine: LocalEngine) -> None:
+    with_one = await evaluated(engine, order(profile=True))
+    without = await evaluated(engine, order())
     assert with_one.profile is not None
     assert without.profile is None
 
 
 @pytest.mark.parametrize("source", [BROKEN, FORBIDDEN])
-def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, runner: asyncio.Runner, source: str) -> None:
-    there = runner.run(evaluated(engine, order(source))).evaluation
-    ended = runner.run(engine.prepare(order(source)))
+async def test_preparing_ends_a_candidate_as_a_slot_would(engine: LocalEngine, source: str) -> None:
+    there = (await evaluated(engine, order(source))).evaluation
+    ended = await engine.prepare(order(source))
     assert isinstance(ended, EvaluationReport)
     assert ended.evaluation.key == there.key
     assert (ended.evaluation.verdict, ended.evaluation.stage) == (there.verdict, there.stage)
     assert ended.evaluation.reason == there.reason
 
 
-def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine, runner: asyncio.Runner) -> None:
+async def test_what_was_prepared_is_not_compiled_again(engine: LocalEngine) -> None:
     source = order().candidate.source + "// another\n"
-    prepared = runner.run(engine.prepare(order(source)))
+    prepared = await engine.prepare(order(source))
     assert isinstance(prepared, Prepared)
     assert prepared.seconds["build"] > 0
     prepared_order = order(source).model_copy(update={"prepared": {"build": 100.0}})
-    evaluation = runner.run(evaluated(engine, prepared_order)).evaluation
+    evaluation = (await evaluated(engine, prepared_order)).evaluation
     assert evaluation.build.cached
     assert evaluation.seconds["build"] > 100, "what preparing took is part of its cost"
 
 
-def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    facts = runner.run(engine.task_context(order().task))
+async def test_a_brief_tells_nothing_of_hidden_sizes(engine: LocalEngine) -> None:
+    facts = await engine.task_context(order().task)
     assert {size.size for size in facts.facts.sizes} == {"full", "small"}
     assert facts.graph.nodes
     assert "H100" in facts.device["device"]
 
 
-def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngine, runner: asyncio.Runner) -> None:
+async def test_a_task_that_cannot_be_judged_is_trouble_and_no_score(engine: LocalEngine) -> None:
     good = order()
     task = good.task.model_copy(update={"source": good.task.source.replace("x * 2 + y", "x * 0")})
     bad = good.model_copy(update={"task": task})
 
-    async def both() -> tuple[EvaluationReport, EvaluationReport]:
-        report = await engine.evaluate(bad, (await idle_slot(engine)).name)
-        return report, await engine.evaluate(good, (await idle_slot(engine)).name)
-
-    report, after = runner.run(both())
+    report = await engine.evaluate(bad, (await idle_slot(engine)).name)
+    after = await engine.evaluate(good, (await idle_slot(engine)).name)
     assert report.evaluation is None
     assert (report.trouble.code, report.trouble.retryable) == ("oracle", False)
     assert after.evaluation.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize("slow", [slow_build(), slow_run()], ids=["while compiling", "while running"])
-def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
-    engine: LocalEngine, runner: asyncio.Runner, slow: EvaluationOrder
+async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(
+    engine: LocalEngine, slow: EvaluationOrder
 ) -> None:
-    async def scenario() -> EvaluationReport:
-        slot = (await idle_slot(engine)).name
-        await cancelled(engine.evaluate(slow, slot), after_s=1.0)
-        return await evaluated(engine, order())
-
     before = engine.health().restarts
-    evaluation = runner.run(scenario()).evaluation
+    slot = (await idle_slot(engine)).name
+    await cancelled(engine.evaluate(slow, slot), after_s=1.0)
+    evaluation = (await evaluated(engine, order())).evaluation
     assert evaluation.verdict is Verdict.OK
     assert engine.health().restarts == before, "its worker came back by itself"
 
 
-def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> EvaluationReport | Prepared:
-        await cancelled(engine.prepare(slow_build("prepared")), after_s=1.0)
-        async with asyncio.timeout(20):
-            return await engine.prepare(order(BROKEN + "// after it\n"))
-
-    report = runner.run(scenario())
+async def test_cancelling_a_preparation_lets_the_next_one_begin(engine: LocalEngine) -> None:
+    await cancelled(engine.prepare(slow_build("prepared")), after_s=1.0)
+    async with asyncio.timeout(20):
+        report = await engine.prepare(order(BROKEN + "// after it\n"))
     assert isinstance(report, EvaluationReport)
     assert report.evaluation.verdict is Verdict.BUILD
 
 
-def test_a_worker_sees_nothing_of_what_its_engine_has(
-    engine: LocalEngine, runner: asyncio.Runner, secret: Path
-) -> None:
+async def test_a_worker_sees_nothing_of_what_its_engine_has(engine: LocalEngine, secret: Path) -> None:
     workers = own_workers()
     assert len(workers) == 2
     assert all(CANARY.encode() not in Path(f"/proc/{pid}/environ").read_bytes() for pid in workers)
@@ -197,18 +181,15 @@ def test_a_worker_sees_nothing_of_what_its_engine_has(
         assert links
         assert str(secret) not in links
 
-    async def while_it_runs() -> set[int]:
-        slot = (await idle_slot(engine)).name
-        task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
-        await asyncio.sleep(1.0)
-        seen = {pid for pid in family_of(*workers) - workers if reads_the_secret(pid, secret)}
-        task.cancel()
-        await asyncio.wait({task})
-        return seen
-
-    assert runner.run(while_it_runs()) == set()
+    slot = (await idle_slot(engine)).name
+    task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
+    await asyncio.sleep(1.0)
+    seen = {pid for pid in family_of(*workers) - workers if reads_the_secret(pid, secret)}
+    task.cancel()
+    await asyncio.wait({task})
+    assert seen == set()
     for include in (f'#include "{secret}"\n', f"#include <{secret}>\n"):
-        report = runner.run(engine.prepare(order(include + order().candidate.source)))
+        report = await engine.prepare(order(include + order().candidate.source))
         assert isinstance(report, EvaluationReport)
         assert report.evaluation.verdict is not Verdict.OK
         assert CANARY not in report.model_dump_json()
@@ -228,53 +209,42 @@ def reads_the_secret(pid: int, secret: Path) -> bool:
         return False  # it ended, or not even we may look
 
 
-def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> tuple[set[int], EvaluationReport]:
-        slot = (await idle_slot(engine)).name
-        task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
-        await asyncio.sleep(1.0)
-        worker = engine._worker_slots[slot].worker
-        children = family_of(worker.pid)
-        os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied):
-            await task
-        await until(lambda: not running(children))
-        return children, await evaluated(engine, order())
-
+async def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: LocalEngine) -> None:
     before = engine.health().restarts
-    children, after = runner.run(scenario())
+    slot = (await idle_slot(engine)).name
+    task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
+    await asyncio.sleep(1.0)
+    worker = engine._worker_slots[slot].worker
+    children = family_of(worker.pid)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        await task
+    await until(lambda: not running(children))
+    after = await evaluated(engine, order())
     assert len(children) > 3, "the worker, its warm helpers, and an oracle"
     assert after.evaluation.verdict is Verdict.OK
     assert engine.health().restarts == before + 1
 
 
-def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason(runner: asyncio.Runner) -> None:
-    async def scenario() -> tuple[str, str]:
-        worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
-        worker_slot.open()
-        await until(lambda: worker_slot.state == "quarantined")
-        state = worker_slot.slot()
-        await worker_slot.close()
-        return state.state, state.why
-
-    state, why = runner.run(scenario())
-    assert state == "quarantined"
-    assert "nowhere" in why
+async def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason() -> None:
+    worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
+    worker_slot.open()
+    await until(lambda: worker_slot.state == "quarantined")
+    slot = worker_slot.slot()
+    await worker_slot.close()
+    assert slot.state == "quarantined"
+    assert "nowhere" in slot.why
 
 
-def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(
-    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_engine_that_cannot_start_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelforge.workers.slot.START_S", 0.1)
     before = own_workers()
     with pytest.raises(KernelForgeError, match="not warm after"):
-        runner.run(LocalEngine("emulated:h100", slots=1).start())
+        await LocalEngine("emulated:h100", slots=1).start()
     assert own_workers() == before
 
 
-def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(
-    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def cancelled_there(*, sock: socket.socket) -> None:
         sock.close()
         raise asyncio.CancelledError
@@ -282,7 +252,7 @@ def test_a_start_that_is_cancelled_in_its_first_moment_leaves_nothing(
     monkeypatch.setattr("kernelforge.workers.slot.asyncio.open_connection", cancelled_there)
     before = own_workers()
     with pytest.raises(asyncio.CancelledError):
-        runner.run(Worker.start("one", WorkerSettings(role="device", device="emulated:h100")))
+        await Worker.start("one", WorkerSettings(role="device", device="emulated:h100"))
     assert own_workers() == before
 
 

@@ -169,17 +169,14 @@ def verdict(report: EvaluationReport) -> Verdict | str:
     return report.evaluation.verdict if report.evaluation is not None else str(report.trouble)
 
 
-def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> list[list[EvaluationReport]]:
-        async def on(slot: str) -> list[EvaluationReport]:
-            return [
-                await engine.evaluate(evaluation_order, slot)
-                for evaluation_order in (order(), order(WRONG), order(BROKEN), order(profile=True))
-            ]
+async def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine) -> None:
+    async def on(slot: str) -> list[EvaluationReport]:
+        return [
+            await engine.evaluate(evaluation_order, slot)
+            for evaluation_order in (order(), order(WRONG), order(BROKEN), order(profile=True))
+        ]
 
-        return await asyncio.gather(*(on(slot.name) for slot in engine.slots()))
-
-    nodes = runner.run(scenario())
+    nodes = await asyncio.gather(*(on(slot.name) for slot in engine.slots()))
     assert len(nodes) == 2
     for reports in nodes:
         assert [verdict(report) for report in reports] == [Verdict.OK, Verdict.WRONG, Verdict.BUILD, Verdict.OK]
@@ -188,43 +185,36 @@ def test_verdicts_are_those_of_any_engine_on_every_node(engine: RayEngine, runne
     assert all(slot.cached_tasks == {order().task.digest} for slot in engine.slots())
 
 
-def test_preparing_and_briefs_take_no_slot(engine: RayEngine, runner: asyncio.Runner) -> None:
+async def test_preparing_and_briefs_take_no_slot(engine: RayEngine) -> None:
     assert engine.preparing == 2
 
-    async def scenario() -> tuple[list[EvaluationReport | Prepared], str]:
-        slots = [asyncio.create_task(engine.evaluate(slow_run(), slot.name)) for slot in engine.slots()]
-        async with asyncio.timeout(WAIT_S):
-            ended = await asyncio.gather(
-                *(engine.prepare(order(source)) for source in (order().candidate.source, BROKEN))
-            )
-            brief = await engine.task_context(order().task)
-        assert not any(task.done() for task in slots)
-        for task in slots:
-            task.cancel()
-        await asyncio.wait(slots)
-        return list(ended), brief.device["device"]
-
-    (fine, broken), device = runner.run(scenario())
+    slots = [asyncio.create_task(engine.evaluate(slow_run(), slot.name)) for slot in engine.slots()]
+    async with asyncio.timeout(WAIT_S):
+        fine, broken = await asyncio.gather(
+            *(engine.prepare(order(source)) for source in (order().candidate.source, BROKEN))
+        )
+        brief = await engine.task_context(order().task)
+    assert not any(task.done() for task in slots)
+    for task in slots:
+        task.cancel()
+    await asyncio.wait(slots)
     assert isinstance(fine, Prepared)
     assert isinstance(broken, EvaluationReport)
     assert verdict(broken) is Verdict.BUILD
-    assert "H100" in device
+    assert "H100" in brief.device["device"]
 
 
-def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> EvaluationReport:
-        slot = (await idle_slot(engine)).name
-        await cancelled(engine.evaluate(slow_run("cancelled"), slot), after_s=1.0)
-        await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
-        return await engine.evaluate(order(), slot)
-
+async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine) -> None:
     before = engine.health().restarts
-    assert verdict(runner.run(scenario())) is Verdict.OK
+    slot = (await idle_slot(engine)).name
+    await cancelled(engine.evaluate(slow_run("cancelled"), slot), after_s=1.0)
+    await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
+    assert verdict(await engine.evaluate(order(), slot)) is Verdict.OK
     assert engine.health().restarts == before, "its worker came back by itself"
 
 
-def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
-    engine: RayEngine, runner: asyncio.Runner, cluster: Any, token_file: Path
+async def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
+    engine: RayEngine, cluster: Any, token_file: Path
 ) -> None:
     workers = own_workers()
     assert len(workers) == 4
@@ -238,18 +228,14 @@ def test_rays_token_and_sockets_are_out_of_reach_of_workers_and_candidates(
         assert str(token_file) not in kinds
         assert inherited_sockets(pid) <= 1, "the one to its actor, and none of Ray's"
 
-    async def while_it_runs() -> tuple[set[int], set[int]]:
-        slot = (await idle_slot(engine)).name
-        task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
-        await until(lambda: bool(jailed(family_of(*workers))))
-        await asyncio.sleep(1.0)
-        children = jailed(family_of(*workers))
-        seen = {pid for pid in family_of(*workers) - workers if reaches(pid, doors)}
-        task.cancel()
-        await asyncio.wait({task})
-        return children, seen
-
-    children, seen = runner.run(while_it_runs())
+    slot = (await idle_slot(engine)).name
+    task = asyncio.create_task(engine.evaluate(slow_run("seen"), slot))
+    await until(lambda: bool(jailed(family_of(*workers))))
+    await asyncio.sleep(1.0)
+    children = jailed(family_of(*workers))
+    seen = {pid for pid in family_of(*workers) - workers if reaches(pid, doors)}
+    task.cancel()
+    await asyncio.wait({task})
     assert children
     assert seen == set()
 
@@ -303,27 +289,24 @@ def test_sigterm_is_the_servers_to_hear(
     assert "SIGTERM" not in capfd.readouterr().err, "Ray's own handler would print a stack trace"
 
 
-def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine, runner: asyncio.Runner) -> None:
-    async def scenario() -> EvaluationReport:
-        slot = (await idle_slot(engine)).name
-        task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
-        await asyncio.sleep(1.0)
-        worker = engine._worker_slots[slot].worker
-        children = family_of(worker.pid)
-        os.kill(worker.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied):
-            await task
-        await until(lambda: not running(children))
-        await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
-        return await engine.evaluate(order(), slot)
-
+async def test_a_killed_worker_is_told_of_and_replaced(engine: RayEngine) -> None:
     before = engine.health().restarts
-    assert verdict(runner.run(scenario())) is Verdict.OK
+    slot = (await idle_slot(engine)).name
+    task = asyncio.create_task(engine.evaluate(slow_run("killed"), slot))
+    await asyncio.sleep(1.0)
+    worker = engine._worker_slots[slot].worker
+    children = family_of(worker.pid)
+    os.kill(worker.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied):
+        await task
+    await until(lambda: not running(children))
+    await until(lambda: {slot_state.name: slot_state.state for slot_state in engine.slots()}[slot] == "idle")
+    assert verdict(await engine.evaluate(order(), slot)) is Verdict.OK
     assert engine.health().restarts == before + 1
 
 
-def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
-    engine: RayEngine, runner: asyncio.Runner, cluster: Any, monkeypatch: pytest.MonkeyPatch
+async def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
+    engine: RayEngine, cluster: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ended: dict[str, list[Verdict | str]] = {}
     deaths = 0
@@ -361,29 +344,26 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     family = processes_of(victim)
     assert len(family) > 4
 
-    async def under_load() -> None:
-        callers: asyncio.Queue[EvaluationOrder] = asyncio.Queue()
-        for evaluation_order, _ in orders.values():
-            callers.put_nowait(evaluation_order)
+    callers: asyncio.Queue[EvaluationOrder] = asyncio.Queue()
+    for evaluation_order, _ in orders.values():
+        callers.put_nowait(evaluation_order)
 
-        async def caller() -> None:
-            while not callers.empty():
-                await until_it_ends(callers.get_nowait())
+    async def caller() -> None:
+        while not callers.empty():
+            await until_it_ends(callers.get_nowait())
 
-        async def killer() -> None:
-            await until(lambda: len(ended) >= 4)
-            await until(lambda: any(slot.state == "busy" for slot in engine.slots() if slot.name in its_slots))
-            raylet.kill()
+    async def killer() -> None:
+        await until(lambda: len(ended) >= 4)
+        await until(lambda: any(slot.state == "busy" for slot in engine.slots() if slot.name in its_slots))
+        raylet.kill()
 
-        # As the job service does: no more callers than slots look for an idle one at a time.
-        async with asyncio.timeout(WAIT_S):
-            await asyncio.gather(killer(), caller(), caller())
-            await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))
-            assert len(engine.slots()) == 1
-            assert engine.preparing == 1
-            closed.set()
-
-    runner.run(under_load())
+    # As the job service does: no more callers than slots look for an idle one at a time.
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.gather(killer(), caller(), caller())
+        await until(lambda: its_slots.isdisjoint(slot.name for slot in engine.slots()))
+        assert len(engine.slots()) == 1
+        assert engine.preparing == 1
+        closed.set()
     assert ended == {id: [expected] for id, (_, expected) in orders.items()}
     assert deaths >= 1
     assert all_gone(family), "nothing that ran on the node goes on"
@@ -391,24 +371,22 @@ def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots_back(
     cluster.remove_node(victim)
     cluster.add_node(num_cpus=2, **LEAN)
 
-    async def with_the_new_node() -> list[EvaluationReport]:
-        await until(lambda: [slot.state for slot in engine.slots()] == ["idle", "idle"])
-        return [await engine.evaluate(order(), slot.name) for slot in engine.slots()]
+    await until(lambda: [slot.state for slot in engine.slots()] == ["idle", "idle"])
+    assert [verdict(report) for report in [await engine.evaluate(order(), slot.name) for slot in engine.slots()]] == [
+        Verdict.OK,
+        Verdict.OK,
+    ]
 
-    assert [verdict(report) for report in runner.run(with_the_new_node())] == [Verdict.OK, Verdict.OK]
 
-
-def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any, runner: asyncio.Runner) -> None:
+async def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any) -> None:
     with pytest.raises(KernelForgeError, match="accepts clients without a valid token"):
-        runner.run(RayEngine("emulated:h100", address=open_cluster).start())
+        await RayEngine("emulated:h100", address=open_cluster).start()
 
 
-def test_a_wrong_token_is_refused_at_once(
-    cluster: Any, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_wrong_token_is_refused_at_once(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "not-the-token-of-this-cluster")
     with pytest.raises(KernelForgeError, match="refuses the token"):
-        runner.run(RayEngine("emulated:h100", address=cluster.address).start())
+        await RayEngine("emulated:h100", address=cluster.address).start()
 
 
 def test_without_a_token_nothing_is_asked_of_ray(
@@ -422,9 +400,9 @@ def test_without_a_token_nothing_is_asked_of_ray(
         RayEngine("emulated:h100", address=cluster.address)
 
 
-def test_where_nothing_answers_the_address_is_named(cluster: Any, runner: asyncio.Runner) -> None:
+async def test_where_nothing_answers_the_address_is_named(cluster: Any) -> None:
     with pytest.raises(KernelForgeError, match=r"no Ray cluster answers at 127\.0\.0\.1:9"):
-        runner.run(RayEngine("emulated:h100", address="127.0.0.1:9").start())
+        await RayEngine("emulated:h100", address="127.0.0.1:9").start()
     for address in ("ray://127.0.0.1:10001", "auto", None):
         with pytest.raises(UsageError, match="HOST:PORT"):
             RayEngine("emulated:h100", address=address)

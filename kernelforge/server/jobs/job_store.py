@@ -121,10 +121,10 @@ class NewTask(NamedTuple):
     task: str
     task_digest: str
     candidate: str
-    source: str | None
-    plan: str | None
-    choices: str | None
     profiled: bool
+    source: str | None = None
+    plan: str | None = None
+    choices: str | None = None
     finished_at: float | None = None
     evaluation: str | None = None
 
@@ -334,7 +334,7 @@ class JobStore:
         _many(execute, "INSERT OR IGNORE INTO texts VALUES {rows}", texts)
         _many(
             execute,
-            "INSERT INTO works (id, key, state, task, task_digest, candidate, source, plan, choices, profiled, "
+            "INSERT INTO works (id, key, state, task, task_digest, candidate, profiled, source, plan, choices, "
             "finished_at, evaluation) VALUES {rows}",
             gather("tasks"),
         )

@@ -237,19 +237,8 @@ class Submission:
         evaluation = without_candidate(
             completion.candidate, completion.registered.digest, self._engine.fingerprint, completion.fault
         )
-        row = NewTask(
-            id=self._new_task(),
-            key=completion.key,
-            state="done",
-            task=completion.registered.name,
-            task_digest=completion.registered.digest,
-            candidate=completion.candidate,
-            source=None,
-            plan=None,
-            choices=None,
-            profiled=True,
-            finished_at=now,
-            evaluation=evaluation.model_dump_json(),
+        row = self._task_row(
+            completion, "done", profiled=True, finished_at=now, evaluation=evaluation.model_dump_json()
         )
         into.batch.tasks.append(row)
         stored = Stored(evaluation, None, None, now, task=row.id, profiled=True)
@@ -298,27 +287,17 @@ class Submission:
         task = self._state.active.joinable_task(completion.key, profile=request.profile)
         if task is None:
             candidate = parsed.candidate or candidate_in(request)
-            task = EvaluationTask(
-                self._new_task(),
-                completion.key,
-                completion.registered,
-                candidate,
-                completion.candidate,
-                request.profile,
+            row = self._task_row(
+                completion,
+                "open",
+                profiled=request.profile,
+                source=candidate.source,
+                plan=candidate.plan,
+                choices=json.dumps(candidate.choices),
             )
-            into.batch.tasks.append(
-                NewTask(
-                    id=task.id,
-                    key=task.key,
-                    state="open",
-                    task=completion.registered.name,
-                    task_digest=completion.registered.digest,
-                    candidate=completion.candidate,
-                    source=candidate.source,
-                    plan=candidate.plan,
-                    choices=json.dumps(candidate.choices),
-                    profiled=request.profile,
-                )
+            into.batch.tasks.append(row)
+            task = EvaluationTask(
+                row.id, row.key, completion.registered, candidate, completion.candidate, request.profile
             )
         else:
             self._state.counters["joined"] += 1
@@ -337,6 +316,18 @@ class Submission:
         into.active.append(active)
         self._write(parsed, into, active.seq, active.accepted, task.id, active.deadline_at)
         return active
+
+    def _task_row(self, completion: ParsedCompletion, state: str, **fields: Any) -> NewTask:
+        registered = completion.registered
+        return NewTask(
+            self._new_task(),
+            completion.key,
+            state,
+            registered.name,
+            registered.digest,
+            completion.candidate,
+            **fields,
+        )
 
     def _ended(
         self,
