@@ -210,24 +210,34 @@ def test_reading_the_clock_is_refused(evaluator: Evaluator) -> None:
     refused(evaluator, Verdict.POLICY, "clock", source=source)
 
 
+OF_A_TEXTURE = KERNEL.replace("    if (i < n)", "    if (tex1Dfetch<float>(1ull, i) == 5.0f) return;\n    if (i < n)")
+
+
+@pytest.mark.parametrize(
+    "source", [OF_A_TEXTURE, OF_A_TEXTURE.replace("    if (t", '    asm volatile("bar.warp.sync -1;");\n    if (t')]
+)
+def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(evaluator: Evaluator, source: str) -> None:
+    evaluation = run(evaluator, source=source).evaluation
+    assert evaluation.verdict is Verdict.INFRA, evaluation.reason
+    assert "tex.1d" in evaluation.reason
+    assert "write the kernel without it" in evaluation.reason
+    assert run(evaluator).evaluation.verdict is Verdict.OK
+
+
 RECURSIVE = """__device__ __noinline__ int f(int n) {
     volatile int a[64];
     a[n % 64] = n;
     return n <= 0 ? 0 : f(n - 1) + a[n % 64];
 }
 """
-CALLS_ITSELF = RECURSIVE + KERNEL.replace("    if (i < n)", "    if (f(100000 + i) == -5) return;\n    if (i < n)")
+CALLS_ITSELF = RECURSIVE + KERNEL.replace("    if (i < n)", "    if (f(DEPTH) == -5) return;\n    if (i < n)")
 
 
-@pytest.mark.parametrize(
-    "source", [CALLS_ITSELF, CALLS_ITSELF.replace("    if (f", '    asm volatile("bar.warp.sync -1;");\n    if (f')]
-)
-def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(evaluator: Evaluator, source: str) -> None:
-    evaluation = run(evaluator, source=source).evaluation
-    assert evaluation.verdict is Verdict.INFRA, evaluation.reason
-    assert "recursion" in evaluation.reason
-    assert "write the kernel without it" in evaluation.reason
-    assert run(evaluator).evaluation.verdict is Verdict.OK
+def test_recursion_has_the_stack_that_it_has(evaluator: Evaluator) -> None:
+    evaluation = run(evaluator, source=CALLS_ITSELF.replace("DEPTH", "100000 + i")).evaluation
+    assert evaluation.verdict is Verdict.CRASH, evaluation.reason
+    assert "stack" in evaluation.reason
+    assert run(evaluator, source=CALLS_ITSELF.replace("DEPTH", "i % 4")).evaluation.verdict is Verdict.OK
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,10 @@ SHARED_WINDOW: Final = 0x0001_0000_0000
 LOCAL_WINDOW: Final = 0x0002_0000_0000
 PARAM_WINDOW: Final = 0x0003_0000_0000
 WINDOW_BYTES: Final = 0x0001_0000_0000
+FUNCTION_BASE: Final = 0x0004_0000_0000
+"""Pointers to functions begin here; no memory is there."""
+STACK_BYTES: Final = 8192
+"""Size of a thread's stack, where functions recur. The registers that a call keeps take their PTX size here."""
 RED_ZONE: Final = 512
 """Unmapped bytes after every buffer, so that a window load may read (never use) bytes past its end."""
 
@@ -297,6 +301,8 @@ FAULT_MBARRIER_DEADLOCK: Final = 21
 FAULT_COPY_SIZE: Final = 22
 FAULT_NO_TENSOR_MAP: Final = 23
 FAULT_COPY_ALIGNMENT: Final = 24
+FAULT_STACK: Final = 25
+FAULT_POINTER: Final = 26
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -323,6 +329,8 @@ FAULT_NAMES: Final = (
     "copy_size",
     "no_tensor_map",
     "copy_misaligned",
+    "stack_overflow",
+    "bad_function_pointer",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -189,7 +189,8 @@ ret i32 %code
             self.save(block)
             self.goto(block, block.successors[0])
         elif term.opcode == "trap":
-            e.fault(term, lay.FAULT_ASSERT if "assert" in term.modifiers else lay.FAULT_TRAP, e.mask)
+            kinds = {"assert": lay.FAULT_ASSERT, "stack": lay.FAULT_STACK, "pointer": lay.FAULT_POINTER}
+            e.fault(term, next((kinds[m] for m in term.modifiers if m in kinds), lay.FAULT_TRAP), e.mask)
             self.finish_lanes(e.mask)
         elif term.opcode in ("ret", "exit") and term.predicate is None:
             self.finish_lanes(e.mask)

@@ -16,7 +16,7 @@ from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.execute.launch import Launch, cta_ids, execute
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
-from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten
+from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten, function_address
 from kernelforge.devices.emulated.ptx.kernel_entry import (
     KernelEntry,
     Param,
@@ -28,6 +28,7 @@ from kernelforge.devices.emulated.ptx.kernel_entry import (
     uses_global_atomics,
 )
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, WriterKernel, writer_kernel
+from kernelforge.devices.emulated.ptx.subroutines import link
 from kernelforge.devices.emulated.ptx.wmma import lower_wmma
 from kernelforge.devices.emulated.report import LaunchReport, summarise
 from kernelforge.devices.emulated.runtime.cache import CacheModel
@@ -80,15 +81,18 @@ class LoadedModule:
             self.memory.write(address, content)
             self._relocations += [(variable.name, *relocation) for relocation in relocations]
         for _, _, symbol, _ in self._relocations:
-            if symbol not in self._addresses:
-                raise parser.PtxSyntaxError(f"initialiser names {symbol!r}, which is not a module variable")
+            if symbol not in self._addresses and symbol not in self._module.functions:
+                raise parser.PtxSyntaxError(f"initialiser names {symbol!r}, which is no variable or function")
         self._relocate()
 
     def _relocate(self) -> None:
         """Write the addresses that initial values of module variables hold."""
         for name, at, symbol, addend in self._relocations:
-            address = (self._addresses[symbol] + addend).to_bytes(8, "little")
-            self.memory.write(self._addresses[name] + at, address)
+            if symbol in self._addresses:
+                value = self._addresses[symbol]
+            else:
+                value = function_address(self._module, symbol)
+            self.memory.write(self._addresses[name] + at, (value + addend).to_bytes(8, "little"))
 
     def arrange(self, variation: int) -> None:
         """Move memory, with the module's variables, to the addresses of a variation; nothing else is allocated yet."""
@@ -110,6 +114,7 @@ class LoadedModule:
         function = self._module.functions[name]
         try:
             kernel = flatten(self._module, name)
+            link(kernel)
             lower_wmma(kernel)
         except UnsupportedInstruction as error:
             # Reported when the kernel is used: another entry of the module may be fine.

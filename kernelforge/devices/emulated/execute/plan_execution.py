@@ -48,7 +48,10 @@ FIRST_WITH_CLUSTERS = (9, 0)
 """Compute capability from which on GPUs have thread block clusters and tensor maps."""
 _MAX_GRID = (2**31 - 1, 65535, 65535)
 _MAX_BLOCK = (1024, 1024, 64)
-_KINDS: Mapping[str, str] = {"timeout": "timeout", "trap": "crash", "assert": "crash"}
+_KINDS: Mapping[str, str] = {
+    "timeout": "timeout",
+    **dict.fromkeys(("trap", "assert", "stack_overflow", "bad_function_pointer"), "crash"),
+}
 """Kind of run failure by kind of emulator fault; the others are the sanitizer's."""
 
 

@@ -280,7 +280,7 @@ def _spins(blocks: list[Block], loops: list[set[int]]) -> list[set[int]]:
         fenced = any(i.opcode in ("membar", "fence", "nanosleep", "bar") for b in loop for i in blocks[b].all())
         tainted: set[str] = set()
         for i in instructions:
-            reads_memory = i.opcode == "ld" and not {"param", "const", "nc"} & set(i.modifiers)
+            reads_memory = i.opcode == "ld" and not {"param", "const", "nc", "local"} & set(i.modifiers)
             if i.opcode == "atom" or (reads_memory and (fenced or _SPIN_SOURCES & set(i.modifiers))):
                 tainted |= set(registers_of(i.operands[0]))
         if tainted and _leaves_on(blocks, loop, tainted):
@@ -363,7 +363,7 @@ def _polling_blocks(blocks: list[Block], loops: list[set[int]], live_in: list[in
     return polling
 
 
-def _liveness(blocks: list[Block], ids: dict[str, int]) -> tuple[list[int], list[int]]:
+def liveness(blocks: list[Block], ids: dict[str, int]) -> tuple[list[int], list[int]]:
     count = len(blocks)
     uses, kills = [0] * count, [0] * count
     for block in blocks:
@@ -675,7 +675,7 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     position = {old: new for new, old in enumerate(order)}
     spinning = [{position[b] for b in loop} for loop in spinning]
     ids = {name: k for k, name in enumerate(kernel.registers)}
-    live_in, live_out = _liveness(blocks, ids)
+    live_in, live_out = liveness(blocks, ids)
     uniformity = _Uniformity(kernel, blocks, block_shape, live_in, ids, spins)
     uniformity.run()
     rotates = spins or uniformity.lanes_wait_for_lanes()

@@ -1,10 +1,13 @@
 """Flatten one kernel: expand every ``call`` in place, so later stages see a single function.
 
 A call's ``.param`` variables become slots of the thread's local frame; callee parameters alias the caller's slots.
+Functions that recur, and those that are called through a pointer, become subroutines: see ``subroutines``.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from kernelforge.devices.emulated import layout as lay
@@ -32,6 +35,25 @@ MAX_CALL_DEPTH = 100
 
 
 @dataclass
+class Subroutine:
+    """A function that is not expanded in place. Its ``body`` ends with the label ``end``, to which it returns."""
+
+    name: str
+    body: list[Instruction | Label]
+    entry: Label
+    end: Label
+    slots: dict[str, tuple[Variable, int]]
+    """Results and parameters, by their names in ``body``, with their offsets in its frame."""
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+    recurs: bool
+    """It may be active more than once, so that its frame is on the stack."""
+    locals: dict[str, tuple[Variable, int]] = field(default_factory=dict)
+    """Local variables on the stack, with their offsets."""
+    frame_bytes: int = 0
+
+
+@dataclass
 class FlatKernel:
     """A kernel without calls. ``frame`` maps local variables and call parameters to byte offsets in the frame."""
 
@@ -47,6 +69,12 @@ class FlatKernel:
     shared: dict[str, Variable] = field(default_factory=dict)
     call_params: set[str] = field(default_factory=set)
     module_variables: set[str] = field(default_factory=set)
+    slot_bytes: dict[str, int] = field(default_factory=dict)
+    """Sizes of the call parameters."""
+    subroutines: dict[str, Subroutine] = field(default_factory=dict)
+    """Until they are linked, the body has calls of them: ``call (results), target, (arguments)``."""
+    addresses: dict[int, str] = field(default_factory=dict)
+    """Functions by the values of their pointers."""
 
 
 def unsupported(instruction: Instruction, reason: str = "") -> UnsupportedInstruction:
@@ -54,6 +82,8 @@ def unsupported(instruction: Instruction, reason: str = "") -> UnsupportedInstru
     return UnsupportedInstruction(instruction.text, instruction.location.line, instruction.ptx_line, reason)
 
 
+_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
+"""Instructions on textures and surfaces."""
 _SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
 
 
@@ -81,14 +111,118 @@ def param_layout(params: list[Variable]) -> tuple[dict[str, tuple[Variable, int]
     return offsets, at
 
 
+def function_address(module: Module, name: str) -> int:
+    """The value of a pointer to a function."""
+    return lay.FUNCTION_BASE + 16 * list(module.functions).index(name)
+
+
+def _symbols(operand: Operand) -> Iterator[str]:
+    if isinstance(operand, Sym):
+        yield operand.name
+    elif isinstance(operand, Addr):
+        yield from _symbols(operand.base)
+    elif isinstance(operand, Vec):
+        for item in operand.items:
+            yield from _symbols(item)
+
+
+class _CallGraph:
+    """The calls of a module's functions, and the functions whose addresses are values."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.calls: dict[str, set[str]] = {}
+        self.indirect: set[str] = set()
+        """Functions with a call through a pointer."""
+        taken: set[str] = set()
+        for variable in module.variables.values():
+            if variable.initialiser is not None and variable.type in ("u64", "b64", "s64"):
+                taken |= set(re.findall(r"[A-Za-z_$][\w$]*", variable.initialiser))
+        for name, function in module.functions.items():
+            self.calls[name] = set()
+            for item in function.body:
+                if not isinstance(item, Instruction):
+                    continue
+                named = [s for op in item.operands for s in _symbols(op) if s in module.functions]
+                if item.opcode != "call":
+                    taken |= set(named)
+                elif named:
+                    self.calls[name] |= set(named)
+                else:
+                    self.indirect.add(name)
+        functions = module.functions
+        self.candidates = [n for n in functions if n in taken and functions[n].defined and not functions[n].is_entry]
+        for name in self.indirect:
+            self.calls[name] |= set(self.candidates)
+
+    def reachable(self, start: str) -> set[str]:
+        """Functions that ``start`` calls, directly or not; itself where it recurs."""
+        reached: set[str] = set()
+        work = list(self.calls.get(start, ()))
+        while work:
+            name = work.pop()
+            if name not in reached:
+                reached.add(name)
+                work.extend(self.calls.get(name, ()))
+        return reached
+
+
 class _Inliner:
     def __init__(self, module: Module, entry: Function) -> None:
         self.module = module
         params, size = param_layout(entry.params)
         self.kernel = FlatKernel(entry.name, params, size, {}, [], {}, entry.directives)
         self.serial = 0
+        graph = _CallGraph(module)
+        self.reached = graph.reachable(entry.name)
+        self.cyclic = {name for name in self.reached if name in graph.reachable(name)}
+        through_pointer = graph.candidates if graph.indirect & {entry.name, *self.reached} else []
+        self.apart = self.cyclic | set(through_pointer)
 
-    def expand(self, function: Function, aliases: dict[str, str], suffix: str, stack: tuple[str, ...]) -> None:
+    def subroutines(self) -> None:
+        """Expand the functions that are not expanded where they are called."""
+        kernel, main = self.kernel, self.kernel.body
+        for name in (n for n in self.module.functions if n in self.apart):
+            function = self.module.functions[name]
+            if not function.defined:
+                raise UnsupportedInstruction(f".func {name}", reason="it has no definition")
+            suffix = f"~{name}"
+            layout, size = param_layout(function.returns + function.params)
+            if name in self.cyclic:
+                layout, size = {n: (v, at + 8) for n, (v, at) in layout.items()}, size + 8  # behind the return address
+            slots = {n + suffix: slot for n, slot in layout.items()}
+            routine = Subroutine(
+                name, [], Label(f"@entry{suffix}"), Label(f"@return{suffix}"), slots,
+                tuple(v.name + suffix for v in function.params), tuple(v.name + suffix for v in function.returns),
+                name in self.cyclic, frame_bytes=size,
+            )  # fmt: skip
+            if not routine.recurs:
+                for slot, (variable, _) in slots.items():
+                    self.allocate(slot, variable)
+                    kernel.call_params.add(slot)
+            kernel.body = routine.body
+            aliases = {n: n + suffix for n in layout}
+            self.expand(function, aliases, suffix, (kernel.name, name), routine if routine.recurs else None)
+            kernel.subroutines[name] = routine
+            kernel.addresses[function_address(self.module, name)] = name
+        kernel.body = main
+
+    def allocate(self, name: str, variable: Variable) -> None:
+        """Reserve a static slot of the thread's frame."""
+        kernel = self.kernel
+        kernel.frame_bytes = _align(kernel.frame_bytes, max(variable.align, 4))
+        kernel.frame[name] = kernel.frame_bytes
+        kernel.frame_bytes += variable.size
+        kernel.slot_bytes[name] = variable.size
+
+    def expand(
+        self,
+        function: Function,
+        aliases: dict[str, str],
+        suffix: str,
+        stack: tuple[str, ...],
+        recursive: Subroutine | None = None,
+    ) -> None:
         kernel = self.kernel
         names = dict(aliases)
         for register, kind in function.registers.items():
@@ -97,10 +231,13 @@ class _Inliner:
         for variable in function.variables:
             if variable.space in ("local", "param"):
                 name = variable.name + suffix
-                kernel.frame_bytes = _align(kernel.frame_bytes, max(variable.align, 4))
-                kernel.frame[name] = kernel.frame_bytes
-                kernel.frame_bytes += variable.size
                 names[variable.name] = name
+                if recursive is not None and variable.space == "local":
+                    at = _align(recursive.frame_bytes, max(variable.align, 4))
+                    recursive.locals[name] = variable, at
+                    recursive.frame_bytes = at + variable.size
+                    continue
+                self.allocate(name, variable)
                 if variable.space == "param":
                     kernel.call_params.add(name)
             elif variable.space == "shared":
@@ -121,6 +258,8 @@ class _Inliner:
             if item.opcode == "call":
                 self.call(item, names, suffix, stack)
                 continue
+            if item.opcode in _OBJECTS:
+                raise unsupported(item, "no plan makes textures or surfaces")
             instruction = replace(item, operands=tuple(self.rename(op, names) for op in item.operands))
             if item.predicate is not None:
                 instruction.predicate = Reg(names[item.predicate.name])
@@ -140,6 +279,8 @@ class _Inliner:
         if isinstance(operand, Sym):
             if operand.name in self.module.variables and operand.name not in names:
                 self.kernel.module_variables.add(operand.name)
+            if operand.name in self.module.functions and operand.name not in names:
+                return Imm(function_address(self.module, operand.name) + operand.offset)
             return Sym(names.get(operand.name, operand.name), operand.offset)
         if isinstance(operand, Addr):
             base = self.rename(operand.base, names)
@@ -164,8 +305,8 @@ class _Inliner:
             second = operands.pop(0)
             assert isinstance(second, Vec)
             arguments = second.items
-        if not isinstance(target, Sym):
-            raise unsupported(item, "indirect call")
+        if not isinstance(target, Sym | Reg):
+            raise unsupported(item, "the target of a call")
         self.serial += 1
         if self.serial > MAX_CALLS or len(stack) > MAX_CALL_DEPTH:
             raise unsupported(item, f"more than {MAX_CALLS} calls, or calls nested deeper than {MAX_CALL_DEPTH}")
@@ -181,7 +322,11 @@ class _Inliner:
         slots = [self.slot(item, op, names) for op in returns]
         values = [self.slot(item, op, names) for op in arguments]
         callee = self.module.functions.get(target.name)
-        if target.name == "vprintf":
+        if isinstance(target, Reg) or target.name in self.apart:
+            pointer = self.rename(target, names) if isinstance(target, Reg) else target
+            lists = (Vec(tuple(Sym(s) for s in slots)), pointer, Vec(tuple(Sym(v) for v in values)))
+            self.kernel.body.append(replace(item, operands=lists, predicate=None))
+        elif target.name == "vprintf":
             # Device printf is accepted and its output is discarded; the call still shows in the instruction mix.
             if slots:
                 store = replace(
@@ -196,8 +341,6 @@ class _Inliner:
             self.kernel.body.append(replace(item, opcode="trap", modifiers=("assert",), operands=(), predicate=None))
         elif callee is None or not callee.defined:
             raise unsupported(item, f"{target.name!r} has no definition")
-        elif callee.name in stack:
-            raise unsupported(item, "recursion")
         else:
             aliases = {v.name: slot for v, slot in zip(callee.returns, slots, strict=True)}
             aliases |= {v.name: slot for v, slot in zip(callee.params, values, strict=True)}
@@ -215,11 +358,12 @@ def flatten(module: Module, entry: str) -> FlatKernel:
     """Expand every call of kernel ``entry``.
 
     Raises:
-        UnsupportedInstruction: Recursion, an indirect call, or a callee without a definition.
+        UnsupportedInstruction: A callee without a definition, or too many calls.
     """
     function = module.functions[entry]
     inliner = _Inliner(module, function)
     inliner.expand(function, {}, "", (entry,))
+    inliner.subroutines()
     for variable in module.variables.values():
         if variable.space == "shared":
             inliner.kernel.shared.setdefault(variable.name, variable)
