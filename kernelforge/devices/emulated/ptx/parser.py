@@ -548,7 +548,7 @@ class _Parser:
         return Sym(name, -offset if match[3] == "-" else offset)
 
     def address(self, function: Function, text: str, scope: _Scope) -> Addr:
-        base, *rest = split_list(text)
+        base, *rest = split_list(text) or [""]
         if rest:
             coordinates = self.operand(function, rest[0], scope)
             if len(rest) > 1 or not isinstance(coordinates, Vec):
