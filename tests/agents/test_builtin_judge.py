@@ -7,10 +7,10 @@ import re
 import pytest
 
 from kernelforge.agents import JudgeRequest
-from kernelforge.agents.builtin.advice import REMEDIES
+from kernelforge.agents.builtin.advice import ADVICE
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.judge import BuiltinJudge
-from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
+from kernelforge.agents.builtin.transformations import RULES
 from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.errors import UsageError
@@ -134,8 +134,8 @@ def test_a_built_in_candidate_without_moves_left_is_diagnosed_where_others_answe
 
 
 def test_every_bottleneck_has_a_remedy_and_every_move_a_bottleneck() -> None:
-    assert set(REMEDIES) == set(Bottleneck)
-    assert set(RULES) == set(ACTIONS) == set(BOTTLENECKS)
+    assert set(ADVICE.remedies) == set(Bottleneck)
+    assert set(RULES) == set(ADVICE.moves)
 
 
 def test_the_judge_is_made_by_its_name() -> None:

@@ -7,16 +7,15 @@ them.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from types import MappingProxyType
 from typing import NamedTuple
 
 from kernelforge.agents.base import BUILTIN, CoderReply, CoderRequest, TaskContext
+from kernelforge.agents.builtin.advice import ADVICE
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
-from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
@@ -252,14 +251,14 @@ def _taking(base: Design, design: Design) -> Choice:
 
 def _hinted(move: str, finding: Finding | None, technique: str | None) -> bool:
     """Whether a finding's words or bottleneck, or the name of a technique, ask for a move."""
-    if technique is not None and move in TECHNIQUES.get(technique, ()):
+    if technique is not None and move in ADVICE.techniques.get(technique, ()):
         return True
-    words = technique.lower() if technique is not None and technique not in TECHNIQUES else ""
+    words = technique.lower() if technique is not None and technique not in ADVICE.techniques else ""
     if finding is not None:
-        if move in ANSWERS.get(finding.bottleneck or "", ()):
+        if move in ADVICE.answers.get(finding.bottleneck or "", ()):
             return True
         words += f" {finding.headline} {finding.action}".lower() if finding.bottleneck is None else ""
-    return any(hint in words for hint in HINTS[move])
+    return any(hint in words for hint in ADVICE.moves[move].hints)
 
 
 def _design(attempt: Attempt | None) -> Design | None:
@@ -276,49 +275,3 @@ def _kernels(rendered: Rendered) -> tuple[str, str]:
 
 def _listed(moves: Iterable[str]) -> str:
     return ", ".join(f"'{move}'" for move in moves)
-
-
-HINTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "fuse": ("fuse", "fusion", "one kernel", "intermediate"),
-        "warp-reduce": ("shuffle", "warp", "coalesc"),
-        "register-tile": ("register",),
-        "tile": ("tile", "tiling", "shared memory"),
-        "stage": ("shared memory", "re-read", "reread", "passes"),
-        "vectorise": ("vector", "float4"),
-        "block-shape": ("block", "grid"),
-    }
-)
-"""Words by which a Judge that is not built in asks for a move."""
-
-TECHNIQUES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "tiling": ("tile", "register-tile"),
-        "shared-memory": ("tile", "stage"),
-        "vectorisation": ("vectorise",),
-        "warp-primitives": ("warp-reduce",),
-        "occupancy": ("block-shape",),
-        "loop-unrolling": ("register-tile", "vectorise"),
-        "fusion": ("fuse",),
-    }
-)
-"""Moves that use a technique, by the names that strategies give them."""
-
-ANSWERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        Bottleneck.UNCOALESCED: ("warp-reduce", "tile"),
-        Bottleneck.UNVECTORISED: ("vectorise",),
-        Bottleneck.REDUNDANT_LOADS: ("tile", "stage"),
-        Bottleneck.REDUNDANT_WORK: ("warp-reduce", "stage"),
-        Bottleneck.INTERMEDIATE_TRAFFIC: ("fuse",),
-        Bottleneck.LAUNCH_BOUND: ("fuse",),
-        Bottleneck.TINY_GRID: ("warp-reduce",),
-        Bottleneck.SHARED_BOUND: ("register-tile",),
-        Bottleneck.FP32_BOUND: ("register-tile",),
-        Bottleneck.L2_BOUND: ("tile", "stage"),
-        Bottleneck.ISSUE_BOUND: ("block-shape", "vectorise"),
-        Bottleneck.LATENCY_BOUND: ("warp-reduce", "vectorise"),
-        Bottleneck.DRAM_BOUND: ("fuse",),
-    }
-)
-"""Moves that answer a bottleneck, by the names that a diagnosis gives them."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from kernelforge.agents.base import BUILTIN, JudgeReply, JudgeRequest
-from kernelforge.agents.builtin.advice import REMEDIES, advise
+from kernelforge.agents.builtin.advice import ADVICE, advise
 from kernelforge.agents.builtin.coder import applicable_designs
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.transformations import ACTIONS, BOTTLENECKS, RULES
+from kernelforge.agents.builtin.transformations import RULES
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
 from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.prompts import judge_prompt
@@ -73,10 +73,11 @@ def _by_moves(request: JudgeRequest, profile: Profile, design: Design) -> list[F
     for move, look in RULES.items():
         evidence = look(profile) if move in options and move not in failed else None
         if evidence is not None:
+            advice = ADVICE.moves[move]
             findings.append(
                 Finding(
-                    kind="optimise", headline=evidence.headline, why=evidence.why, action=ACTIONS[move], move=move,
-                    metrics=evidence.metrics, bottleneck=BOTTLENECKS[move],
+                    kind="optimise", headline=evidence.headline, why=evidence.why, action=advice.action, move=move,
+                    metrics=evidence.metrics, bottleneck=advice.bottleneck,
                 )
             )  # fmt: skip
     return findings
@@ -107,7 +108,7 @@ def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None, spec:
 
 def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:
     """A diagnosis as the Judge puts it, with the standard remedy."""
-    remedy = REMEDIES[diagnosis.bottleneck]
+    remedy = ADVICE.remedies[diagnosis.bottleneck]
     where = f" in kernel {diagnosis.kernel}" if diagnosis.kernel else ""
     time = "the time that measured counters and public figures explain" if measured else "the modelled time"
     return Finding(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from kernelforge.agents.diagnosis.metrics import (
     COALESCED,
@@ -20,7 +19,6 @@ from kernelforge.agents.diagnosis.metrics import (
     SECTORS_STORED,
     WAVEFRONTS,
 )
-from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.records import Profile
 
 ALL_KINDS = "rows|scan|product|conv|window|map"
@@ -181,32 +179,3 @@ RULES: dict[str, Callable[[Profile], TransformEvidence | None]] = {
     "block-shape": _block_shape,
 }
 """Moves in the order they are looked at, each with what the profile must show."""
-
-ACTIONS: Mapping[str, str] = MappingProxyType(
-    {
-        "fuse": "Fuse the chain: compute producers in registers where their values are used; keep one store per "
-        "output.",
-        "warp-reduce": "Give each row a warp, or a block where rows are long or few; lanes walk it together, then "
-        "shuffle.",
-        "tile": "Stage 16x16 tiles of both operands (32x32 for a transposing copy) in shared memory, padded by one "
-        "column.",
-        "register-tile": "Enlarge the tile to 64x64 and let each thread keep a 4x4 patch of results in registers.",
-        "stage": "Load the row into shared memory once and let every pass read it there, where it fits in 48 KB.",
-        "vectorise": "Move four adjacent elements per instruction where extents are multiples of 4; else one, as now.",
-        "block-shape": "Lay blocks out in two dimensions over the result: coordinates come from thread and block ids.",
-    }
-)
-"""What a finding asks for, by move."""
-
-BOTTLENECKS: Mapping[str, Bottleneck] = MappingProxyType(
-    {
-        "warp-reduce": Bottleneck.UNCOALESCED,
-        "fuse": Bottleneck.INTERMEDIATE_TRAFFIC,
-        "tile": Bottleneck.REDUNDANT_LOADS,
-        "register-tile": Bottleneck.SHARED_BOUND,
-        "stage": Bottleneck.REDUNDANT_LOADS,
-        "vectorise": Bottleneck.UNVECTORISED,
-        "block-shape": Bottleneck.ISSUE_BOUND,
-    }
-)
-"""What each move is against."""

@@ -8,6 +8,7 @@ launch-plan language, together with their value at the full size.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from kernelforge.records import DType
@@ -59,9 +60,14 @@ class Value:
     dtype: DType
     origin: str = field(default="", kw_only=True)
 
-    @property
+    @cached_property
     def operands(self) -> tuple[Value, ...]:
-        return ()
+        """The values among its fields, in their order."""
+        operands: list[Value] = []
+        for name in self.__dataclass_fields__:
+            held = getattr(self, name)
+            operands += [part for part in (held if isinstance(held, tuple) else (held,)) if isinstance(part, Value)]
+        return tuple(operands)
 
 
 @dataclass(eq=False)
@@ -85,10 +91,6 @@ class Pointwise(Value):
 
     template: str
     args: tuple[Value, ...]
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.args
 
 
 @dataclass(eq=False)
@@ -115,10 +117,6 @@ class View(Value):
     """What ``{e0} {e1}...`` in the templates stand for."""
 
     @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.base,)
-
-    @property
     def keeps_order(self) -> bool:
         """Whether it only inserts and drops axes of extent 1."""
         if not all(template == "0" or template[1:-1].isdigit() for template in self.index):
@@ -142,10 +140,6 @@ class Reshape(Value):
 
     base: Value
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.base,)
-
 
 @dataclass(eq=False)
 class Padded(Value):
@@ -156,10 +150,6 @@ class Padded(Value):
     extents: tuple[Dim, ...]
     outside: str
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.base,)
-
 
 @dataclass(eq=False)
 class Concat(Value):
@@ -167,10 +157,6 @@ class Concat(Value):
 
     parts: tuple[Value, ...]
     axis: int
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return self.parts
 
 
 @dataclass(eq=False)
@@ -180,10 +166,6 @@ class Gather(Value):
     base: Value
     index: Value
     axis: int
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.base, self.index)
 
 
 @dataclass(eq=False)
@@ -195,10 +177,6 @@ class Reduce(Value):
     first: int
     last: int
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.arg,)
-
 
 @dataclass(eq=False)
 class Scan(Value):
@@ -208,10 +186,6 @@ class Scan(Value):
     arg: Value
     axis: int
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.arg,)
-
 
 @dataclass(eq=False)
 class Contraction(Value):
@@ -219,10 +193,6 @@ class Contraction(Value):
 
     a: Value
     b: Value
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.a, self.b)
 
 
 @dataclass(eq=False)
@@ -240,10 +210,6 @@ class Convolution(Value):
     groups: int
     transposed: bool = False
 
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.x, self.weight)
-
 
 @dataclass(eq=False)
 class Window(Value):
@@ -256,10 +222,6 @@ class Window(Value):
     padding: tuple[Dim, ...]
     dilation: tuple[Dim, ...]
     count_padding: bool = True
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        return (self.x,)
 
 
 ANCHORS = (Reduce, Scan, Contraction, Convolution, Window)
