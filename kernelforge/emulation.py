@@ -24,7 +24,17 @@ from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.hardware.specs import EMULATED
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import Build, DType, KernelFacts, Performance, Profile, SizeFacts, TensorSpec, content_hash
+from kernelforge.records import (
+    Build,
+    DType,
+    KernelFacts,
+    Performance,
+    Profile,
+    SizeFacts,
+    TensorSpec,
+    content_hash,
+    language_of,
+)
 from kernelforge.utils.closing import Closing
 
 if TYPE_CHECKING:
@@ -223,7 +233,7 @@ class Emulator(Closing):
         if (launch is None) == (plan is None):
             raise UsageError("give either launches, such as 'saxpy[4096, 256](x, y, f32(2.0))', or a launch plan")
         inputs = {name: _tensor(name, value, seed + k) for k, (name, value) in enumerate((tensors or {}).items())}
-        parsed = parse_plan(plan if plan is not None else _plan_of(launch or "", inputs))
+        parsed = parse_plan(plan if plan is not None else _plan_of(launch or "", inputs), language_of(source))
         missing = [name for name in parsed.parameters if name not in inputs]
         if missing:
             raise UsageError(f"forward takes {', '.join(missing)}: give a tensor of each of these names")
@@ -233,6 +243,7 @@ class Emulator(Closing):
         artifact = self._assembled(source, resolved, registers) if is_ptx else self._compiled(source, resolved)
         if isinstance(artifact, Build):
             return Emulation(self._device.name, artifact, (), {}, None, None, ())
+        resolved = resolved.bound_to(artifact.build)
         buffers = [buffer.id for buffer in resolved.buffers if buffer.kind == "input"]
         request = RunRequest(
             resolved,
