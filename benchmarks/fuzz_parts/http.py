@@ -16,7 +16,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 # After the path is set: an engine that judges nothing lives with the tests of the server.
 from fuzz_parts.damage import NESTED, of_bytes, of_json, of_text
-from kernelforge.records import Task, TaskFacts
 from kernelforge.server import protocols
 from kernelforge.server.base import DATABASE_NAME
 from kernelforge.server.http.app import create_app
@@ -31,8 +30,6 @@ from kernelforge.server.jobs.state import JobServiceSettings
 from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import Sessions
 from kernelforge.tasks.suites import Catalogue
-from kernelforge.workers.base import TaskContextData
-from tests.agents.prompt_samples import BRIEF
 from tests.support.inprocess_engine import InProcessEngine, completion
 
 _ANSWER_S = 8.0
@@ -56,16 +53,6 @@ _TEXTS = (
 _STATUS = re.compile(rb"HTTP/1\.1 (\d{3})")
 
 
-class _Engine(InProcessEngine):
-    """Also tells of a task what a prompt needs."""
-
-    async def task_context(self, task: Task) -> TaskContextData:
-        facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
-        return TaskContextData(
-            facts=facts, shared=dict(BRIEF.shared), graph=BRIEF.graph, device=dict(BRIEF.device), spec=BRIEF.spec.key
-        )
-
-
 class Cases:
     """See above."""
 
@@ -84,7 +71,7 @@ class Cases:
         self._thread.join(30)
 
     async def _serve(self, folder: Path, ready: threading.Event) -> None:
-        gateway = JobService(_Engine(), Catalogue(["core"], ["gelu"]), folder, JobServiceSettings())
+        gateway = JobService(InProcessEngine(), Catalogue(["core"], ["gelu"]), folder, JobServiceSettings())
         await gateway.start()
         sessions = Sessions(gateway, folder / DATABASE_NAME)
         limits = Limits(head_s=0.1, body_s=0.1, body_bytes=100_000, batch_bytes=200_000)

@@ -253,15 +253,12 @@ def test_an_answer_that_is_none_of_ours_is_told_as_such(
     assert server.lines() == [SUBMIT]
 
 
-def test_a_server_that_is_not_there_is_told_with_what_to_do() -> None:
-    async def go() -> None:
-        async with AsyncClient("http://127.0.0.1:9", retries=1) as client:
-            await client.score(TASK, "1")
-
+async def test_a_server_that_is_not_there_is_told_with_what_to_do() -> None:
     with pytest.raises(
         ServerUnreachable, match=r"http://127.0.0.1:9 .*kernelforge serve.*KERNELFORGE_SERVER"
     ) as raised:
-        asyncio.run(go())
+        async with AsyncClient("http://127.0.0.1:9", retries=1) as client:
+            await client.score(TASK, "1")
     assert (raised.value.status, raised.value.code) == (None, "unreachable")
 
 

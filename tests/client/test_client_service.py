@@ -4,97 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import doctest
-import socket
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
-import uvicorn
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import JobStatus
 from kernelforge.errors import ServerError
-from kernelforge.records import Task
-from kernelforge.workers.base import TaskContextData
-from tests.support.inprocess_engine import InProcessEngine, completion
-from tests.support.minimal_service import MinimalService
+from tests.server.socket_server import ServedJobs
+from tests.support.inprocess_engine import completion
 
 TASK = "core/gelu"
 
 
-class EngineWithBriefs(InProcessEngine):
-    """Knows what a prompt tells of a task, as an engine that ran its reference does."""
-
-    async def task_context(self, task: Task) -> TaskContextData:
-        context = await MinimalService().task_context(task)
-        return TaskContextData(
-            facts=context.facts,
-            shared=context.shared,
-            graph=context.graph,
-            device=context.device,
-            spec=context.spec.key,
-        )
-
-
-class Served:
-    """A job service in a thread with its own event loop."""
-
-    def __init__(self, folder: Path) -> None:
-        self.engine = EngineWithBriefs(slots=2)
-        self.url = ""
-        self.loop: asyncio.AbstractEventLoop | None = None
-        self.started = threading.Event()
-        self._folder = folder
-
-    def run(self) -> None:
-        try:
-            asyncio.run(self._serve())
-        finally:
-            self.started.set()
-
-    async def _serve(self) -> None:
-        from kernelforge.server.http.app import create_app
-        from kernelforge.server.jobs.service import JobService
-        from kernelforge.server.sessions import routes as session_routes
-        from kernelforge.server.sessions.service import Sessions
-        from kernelforge.tasks.suites import Catalogue
-
-        service = JobService(self.engine, Catalogue(["core"]), self._folder)
-        await service.start()
-        sessions = Sessions(service, self._folder / "server.db")
-        app = create_app(service, routers=[session_routes.router(sessions)])
-        self.server = uvicorn.Server(
-            uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=1)
-        )
-        listener = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.loop = asyncio.get_running_loop()
-        self.started.set()
-        await self.server.serve([listener])
-        await sessions.close()
-        await service.close()
-
-    def hold(self, on: bool) -> None:
-        """Have evaluations wait, or go on."""
-        self.loop.call_soon_threadsafe(self.engine.gate.clear if on else self.engine.gate.set)
-
-
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    server = Served(tmp_path_factory.mktemp("service"))
-    thread = threading.Thread(target=server.run, daemon=True)
-    thread.start()
-    assert server.started.wait(60)
-    assert thread.is_alive(), "the job service did not start"
-    yield server
-    server.hold(False)
-    server.server.should_exit = True
-    thread.join(30)
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedJobs]:
+    with ServedJobs(tmp_path_factory.mktemp("service")).running() as served:
+        yield served
 
 
 @pytest.mark.parametrize("client", [AsyncClient, Client])
-def test_the_example_of_a_client_runs(client: type, served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_of_a_client_runs(client: type, served: ServedJobs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"Args:", "Raises:", "Example:"} <= {line.strip() for line in client.__doc__.splitlines()}
     monkeypatch.setenv("KERNELFORGE_SERVER", served.url)
     (example,) = doctest.DocTestFinder(recurse=False).find(client, client.__name__, globs={client.__name__: client})
@@ -102,7 +32,7 @@ def test_the_example_of_a_client_runs(client: type, served: Served, monkeypatch:
     assert doctest.DocTestRunner().run(example).failed == 0
 
 
-async def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: Served) -> None:
+async def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_cache(served: ServedJobs) -> None:
     async with AsyncClient(served.url) as client:
         first = await client.score(TASK, completion("one"), run_id="run-1", tag="x")
         second = await client.score(TASK, completion("one"), policy="kevin/1")
@@ -110,13 +40,13 @@ async def test_one_completion_is_scored_and_the_same_one_is_answered_from_the_ca
     assert (second.evaluation, second.cached, second.policy) == (first.evaluation, True, "kevin/1")
 
 
-def test_an_empty_reply_is_scored_by_its_format(served: Served) -> None:
+def test_an_empty_reply_is_scored_by_its_format(served: ServedJobs) -> None:
     with Client(served.url) as client:
         result = client.score(TASK, "no kernel at all")
     assert (result.outcome, result.components.format, result.stage) == ("scored", 0.0, "parse")
 
 
-def test_many_are_streamed_and_trouble_is_no_number(served: Served) -> None:
+def test_many_are_streamed_and_trouble_is_no_number(served: ServedJobs) -> None:
     replies = [completion("many 1"), completion("many TROUBLE"), completion("many WRONG"), completion("many 1")]
     with Client(served.url) as client:
         results = dict(client.stream([{"task": TASK, "completion": reply} for reply in replies]))
@@ -125,7 +55,7 @@ def test_many_are_streamed_and_trouble_is_no_number(served: Served) -> None:
     assert (results[0].evaluation, results[2].verdict) == (results[3].evaluation, "WRONG")
 
 
-def test_the_same_key_is_the_same_job(served: Served) -> None:
+def test_the_same_key_is_the_same_job(served: ServedJobs) -> None:
     request = {"task": TASK, "completion": completion("key")}
     with Client(served.url) as client:
         job = client.submit(request, key="a-key")
@@ -136,7 +66,7 @@ def test_the_same_key_is_the_same_job(served: Served) -> None:
         assert client.wait([job.id]).pending == []
 
 
-def test_leaving_a_call_frees_the_device(served: Served) -> None:
+def test_leaving_a_call_frees_the_device(served: ServedJobs) -> None:
     served.hold(True)
 
     async def go() -> None:
@@ -160,7 +90,7 @@ def test_leaving_a_call_frees_the_device(served: Served) -> None:
         served.hold(False)
 
 
-def test_unknown_names_are_refused_with_what_to_do(served: Served) -> None:
+def test_unknown_names_are_refused_with_what_to_do(served: ServedJobs) -> None:
     with Client(served.url) as client:
         with pytest.raises(ServerError) as raised:
             client.score("core/unheard-of", "x")
@@ -173,7 +103,7 @@ def test_unknown_names_are_refused_with_what_to_do(served: Served) -> None:
             assert raised.value.status == 404
 
 
-def test_runs_tasks_policies_and_the_state_are_told(served: Served) -> None:
+def test_runs_tasks_policies_and_the_state_are_told(served: ServedJobs) -> None:
     with Client(served.url) as client:
         assert client.set_run("team/run-2", weight=2.0, min_policy_version=5).weight == 2.0
         stale = client.score(TASK, completion("stale"), run_id="team/run-2", policy_version=4)
@@ -187,7 +117,7 @@ def test_runs_tasks_policies_and_the_state_are_told(served: Served) -> None:
         assert client.job(job.id).status is JobStatus.CANCELLED
 
 
-def test_a_conversation_is_held_over_several_turns(served: Served) -> None:
+def test_a_conversation_is_held_over_several_turns(served: ServedJobs) -> None:
     with Client(served.url) as client:
         conversation = client.session(TASK, turns=2)
         assert conversation.prompt

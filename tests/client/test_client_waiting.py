@@ -149,11 +149,8 @@ async def test_more_rollouts_than_connections_are_all_scored(server: ProtocolSer
         assert [result.reward for result in others] == [float(number) for number in range(30)]
 
 
-def test_waiting_for_what_the_server_does_not_know_is_refused(server: ProtocolServer) -> None:
-    async def go() -> None:
-        async with AsyncClient(server.url) as client:
+async def test_waiting_for_what_the_server_does_not_know_is_refused(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        with pytest.raises(ServerError) as raised:
             await client.job("j99")
-
-    with pytest.raises(ServerError) as raised:
-        asyncio.run(go())
     assert raised.value.status == 404

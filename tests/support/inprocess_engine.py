@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from kernelforge.client.models import Fault, JobRequest
-from kernelforge.records import Evaluation, Fingerprint, Graph, Profile, Roofline, Task, TaskFacts, Verdict
+from kernelforge.records import Evaluation, Fingerprint, Profile, Roofline, Task, TaskFacts, Verdict
 from kernelforge.workers.base import (
     EvaluationOrder,
     EvaluationReport,
@@ -24,6 +24,7 @@ from kernelforge.workers.base import (
     TaskContextData,
     WorkerDied,
 )
+from tests.agents.prompt_samples import BRIEF
 from tests.support.factories import make_evaluation, make_fingerprint, measured
 
 
@@ -136,11 +137,11 @@ class InProcessEngine:
         self.briefs += 1
         await asyncio.sleep(0)
         return TaskContextData(
-            facts=TaskFacts(task_digest=task.digest, sizes=()),
-            shared={},
-            graph=Graph(size="full", nodes=()),
-            device={},
-            spec="h100",
+            facts=TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes),
+            shared=dict(BRIEF.shared),
+            graph=BRIEF.graph,
+            device=dict(BRIEF.device),
+            spec=BRIEF.spec.key,
         )
 
     async def close(self) -> None:

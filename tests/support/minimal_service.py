@@ -7,7 +7,7 @@ import itertools
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -24,13 +24,13 @@ from kernelforge.client.models import (
     ServerStatus,
 )
 from kernelforge.errors import UsageError
-from kernelforge.hardware.specs import H100
-from kernelforge.records import DType, Graph, Node, SizeFacts, Task, TaskFacts, TensorSpec
+from kernelforge.records import Task, TaskFacts
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.jobs.results import Evaluated
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import Health
+from tests.agents.prompt_samples import BRIEF
 
 SLOW = "slow"
 """A completion with this text ends when the test says so."""
@@ -250,28 +250,7 @@ class MinimalService:
         return self._run(run_id)
 
     async def task_context(self, task: Task) -> TaskContext:
-        spec = TensorSpec.contiguous((64, 64), DType.FLOAT32)
-        sizes = tuple(
-            SizeFacts(
-                size=size,
-                inputs=(spec,),
-                outputs=(spec,),
-                weights=(),
-                attrs={},
-                compulsory_bytes=32_768,
-                flops=4096,
-                eager_launches=1,
-            )
-            for size in ("full", "small")
-        )
-        nodes = (
-            Node(name="x", kind="input", op="0", spec=spec),
-            Node(name="y", kind="op", op="aten.relu", args=({"ref": "x"},), spec=spec),
-            Node(name="output", kind="output", op="output", args=({"ref": "y"},)),
-        )
-        device = {"device": "emulated:h100", "architecture": "sm_90a"}
-        facts = TaskFacts(task_digest=task.digest, sizes=sizes)
-        return TaskContext(task, facts, {}, Graph(size="full", nodes=nodes), device, H100)
+        return replace(BRIEF, task=task, facts=TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes))
 
     async def drain(self) -> None:
         self.state = "draining"

@@ -172,17 +172,13 @@ async def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, mo
             assert viewer.token not in answer.text
 
 
-def test_a_folder_that_cannot_be_written_can_be_looked_at(results: Path, tmp_path: Path) -> None:
+async def test_a_folder_that_cannot_be_written_can_be_looked_at(results: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     copy.mkdir()
     shutil.copy(results / "kernelforge.db", copy)
     copy.chmod(0o555)
-
-    async def all_of_it() -> None:
+    try:
         async with opened(copy) as viewer:
             assert "r1" in (await viewer.client.get("/")).text
-
-    try:
-        asyncio.run(all_of_it())
     finally:
         copy.chmod(0o755)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,19 +113,15 @@ async def test_what_a_live_run_tells_is_on_the_page_and_in_the_events(tmp_path: 
             assert not [bar for bar in tree(page).iter("progress") if "data-since" in bar.attrib]
 
 
-def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
+async def test_a_stalled_worker_is_called_so(tmp_path: Path) -> None:
     store, _ = begun(tmp_path)
     with store, store.lock_run("r1"):
         fold = RunProgress(make_run().config, pid=1)
         fold.on_event(Event("run_started", message="r1"), datetime(2026, 1, 1, tzinfo=UTC))
         fold.on_event(Event("stage", task="matmul", round=1, stage="evaluate"), datetime(2026, 1, 1, tzinfo=UTC))
         write_status(tmp_path, "r1", fold.view(datetime.now(UTC)).model_dump_json())
-
-        async def all_of_it() -> str:
-            async with opened(tmp_path) as viewer:
-                return (await viewer.client.get("/live.html")).text
-
-        page = asyncio.run(all_of_it())
+        async with opened(tmp_path) as viewer:
+            page = (await viewer.client.get("/live.html")).text
     assert len(with_class(page, "stalled")) == 1
     assert re.fullmatch(r"0 matmul evaluate \d+ h \d\d min stalled 1", rows_of(page, "lanes")[0])
 

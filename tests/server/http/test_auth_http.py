@@ -143,21 +143,17 @@ def test_a_token_is_a_bearers_or_a_password(tokens: Tokens) -> None:
     ("scope", "allowed"),
     [("submit", ["POST /v1/jobs"]), ("read", ["GET /v1/runs"]), ("admin", ["PATCH /v1/runs/a"])],
 )
-def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allowed: list[str]) -> None:
+async def test_a_token_does_only_what_its_scopes_say(tokens: Tokens, scope: str, allowed: list[str]) -> None:
     token = tokens.create("one", [scope])
     service = MinimalService()
-
-    async def all_of_it() -> dict[str, int]:
-        headers = {"Authorization": f"Bearer {token}"}
-        client = client_of(service, WORLD, tokens=tokens, public=True, headers=headers)
-        return {
-            "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
-            "GET /v1/runs": (await client.get("/v1/runs")).status_code,
-            "PATCH /v1/runs/a": (await client.patch("/v1/runs/a", json={})).status_code,
-            "GET /healthz": (await client.get("/healthz")).status_code,
-        }
-
-    answered = asyncio.run(all_of_it())
+    headers = {"Authorization": f"Bearer {token}"}
+    client = client_of(service, WORLD, tokens=tokens, public=True, headers=headers)
+    answered = {
+        "POST /v1/jobs": (await client.post("/v1/jobs", json=JOB)).status_code,
+        "GET /v1/runs": (await client.get("/v1/runs")).status_code,
+        "PATCH /v1/runs/a": (await client.patch("/v1/runs/a", json={})).status_code,
+        "GET /healthz": (await client.get("/healthz")).status_code,
+    }
     assert answered.pop("GET /healthz") == 200
     assert [route for route, status in answered.items() if status == 200] == allowed
     assert {status for route, status in answered.items() if route not in allowed} == {403}

@@ -121,21 +121,12 @@ async def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion
         assert first["ms"] >= 0
 
 
-def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() -> None:
+async def test_tasks_come_with_the_prompt_and_what_reference_code_is_looked_up_by() -> None:
     service = MinimalService()
-
-    async def all_of_it() -> tuple[list[TaskRow], TaskPage, list[PolicyRow]]:
-        client = client_of(service)
-        rows = (await client.get("/v1/tasks?suite=core")).json()
-        page = (await client.get("/v1/tasks/core/swish")).text
-        policies = (await client.get("/v1/policies")).json()
-        return (
-            [TaskRow.model_validate(row) for row in rows],
-            TaskPage.model_validate_json(page),
-            [PolicyRow.model_validate(row) for row in policies],
-        )
-
-    rows, page, policies = asyncio.run(all_of_it())
+    client = client_of(service)
+    rows = [TaskRow.model_validate(row) for row in (await client.get("/v1/tasks?suite=core")).json()]
+    page = TaskPage.model_validate_json((await client.get("/v1/tasks/core/swish")).text)
+    policies = [PolicyRow.model_validate(row) for row in (await client.get("/v1/policies")).json()]
     assert [row.task for row in rows] == [f"core/{task.name}" for task in service.catalogue.tasks("core")]
     _, task = service.catalogue.task("core/swish")
     assert page.reference_sha256 == reference_hash(task.source)

@@ -3,71 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import uvicorn
 
 from kernelforge.adapters import openrlhf, slime, trl, verl
 from kernelforge.adapters.common import Scorer
 from kernelforge.errors import MissingRewardError, ServerError
-from kernelforge.records import Task
-from kernelforge.server.http.app import create_app
-from kernelforge.server.jobs.service import JobService
-from kernelforge.server.sessions import routes as session_routes
-from kernelforge.server.sessions.service import Sessions
-from kernelforge.tasks.suites import Catalogue
-from kernelforge.workers.base import TaskContextData
-from tests.support.inprocess_engine import InProcessEngine, completion
-from tests.support.minimal_service import MinimalService
+from tests.server.socket_server import ServedJobs
+from tests.support.inprocess_engine import completion
 
 TASK = "core/gelu"
 RIGHT, WRONG, TROUBLE, TALK = completion("v0"), completion("WRONG"), completion("TROUBLE"), "I cannot do that."
 
 
-class Engine(InProcessEngine):
-    """One whose tasks have facts that a prompt can be written from."""
-
-    async def task_context(self, task: Task) -> TaskContextData:
-        context = await MinimalService().task_context(task)
-        return TaskContextData(facts=context.facts, shared={}, graph=context.graph, device={}, spec=context.spec.key)
-
-
 @pytest.fixture(scope="module")
 def service_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a server with an engine that does what a candidate's source says."""
-    folder: Path = tmp_path_factory.mktemp("service")
-    ready, stop = threading.Event(), threading.Event()
-    addresses: list[str] = []
-
-    async def main() -> None:
-        service = JobService(Engine(), Catalogue(["core"]), folder)
-        await service.start()
-        sessions = Sessions(service, folder / "server.db")
-        app = create_app(service, routers=[session_routes.router(sessions)])
-        server = uvicorn.Server(
-            uvicorn.Config(app, port=0, log_level="warning", lifespan="off", timeout_graceful_shutdown=2)
-        )
-        serving = asyncio.create_task(server.serve())
-        while not server.started:
-            await asyncio.sleep(0.01)
-        addresses.append(f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-        ready.set()
-        await asyncio.to_thread(stop.wait)
-        server.should_exit = True
-        await serving
-        await sessions.close()
-        await service.close()
-
-    thread = threading.Thread(target=asyncio.run, args=(main(),), daemon=True)
-    thread.start()
-    assert ready.wait(60)
-    yield addresses[0]
-    stop.set()
-    thread.join(30)
+    with ServedJobs(tmp_path_factory.mktemp("service")).running() as served:
+        yield served.url
 
 
 @pytest.fixture(autouse=True)
@@ -85,18 +40,15 @@ def test_trl_has_a_reward_for_all_but_the_one_in_trouble() -> None:
     assert rewards[1:] == [0.0, None, 0.0]
 
 
-def test_verl_has_the_same_keys_for_right_wrong_and_talk() -> None:
+async def test_verl_has_the_same_keys_for_right_wrong_and_talk() -> None:
     async def score(text: str) -> dict[str, float | str | None]:
         return await verl.compute_score("kernelforge", text, TASK, {"index": 0})
 
-    async def scores() -> list[dict[str, float | str | None]]:
-        return await asyncio.gather(*map(score, (RIGHT, WRONG, TALK)))
-
-    right, wrong, talk = asyncio.run(scores())
+    right, wrong, talk = await asyncio.gather(*map(score, (RIGHT, WRONG, TALK)))
     assert right.keys() == wrong.keys() == talk.keys()
     assert [(each["format"], each["acc"]) for each in (right, wrong, talk)] == [(1, 1), (1, 0), (0, 0)]
     with pytest.raises(MissingRewardError):
-        asyncio.run(score(TROUBLE))
+        await score(TROUBLE)
 
 
 def test_openrlhf_scores_the_reply_and_not_the_prompts_example() -> None:

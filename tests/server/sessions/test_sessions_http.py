@@ -14,7 +14,7 @@ import pytest
 
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import TaskError
-from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, TaskFacts, Verdict
+from kernelforge.records import Correctness, Evaluation, Reward, SizeCheck, Task, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, Context, RewardPolicy
 from kernelforge.server.base import Caller
 from kernelforge.server.http.app import create_app
@@ -24,7 +24,7 @@ from kernelforge.server.sessions import routes as session_routes
 from kernelforge.server.sessions.service import MAX_SESSION_CHARS, Sessions
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, TaskContextData
-from tests.agents.prompt_samples import BRIEF, profile
+from tests.agents.prompt_samples import profile
 from tests.support.inprocess_engine import InProcessEngine, completion
 
 CATALOGUE = Catalogue(["core"], ["softmax", "gelu"])
@@ -43,14 +43,7 @@ class TellingEngine(InProcessEngine):
     async def task_context(self, task: Task) -> TaskContextData:
         if task.name == "gelu":
             raise TaskError("its reference does not run")
-        facts = TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes)
-        return TaskContextData(
-            facts=facts,
-            shared=dict(BRIEF.shared),
-            graph=BRIEF.graph,
-            device=dict(BRIEF.device),
-            spec=BRIEF.spec.key,
-        )
+        return await super().task_context(task)
 
 
 class Server:
