@@ -8,7 +8,8 @@ Rules, each with a message for the Coder:
 - Nothing external but dynamic shared memory and the driver's own ``.nv.reservedSmem.*``; ``vprintf`` and
   ``__assertfail`` outside scored runs.
 - No clock is read (``%clock``, ``%clock64``, ``%clock_hi``, ``%globaltimer``...): a kernel that can tell time can tell
-  a benchmark from a check. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``...):
+  a benchmark from a check. Waits of libcu++ read none: in the supplied ``cuda/std/__cuda/chrono.h`` the clock
+  stands still. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``...):
   one that can tell a GPU from the emulated device can be right on one of them alone.
 - Inline PTX holds instructions, not entry points, functions or module variables; and no text that ptxas could read
   otherwise than this gate and the emulated device do (:mod:`kernelforge.compile.ptx_text`).
@@ -116,10 +117,7 @@ def _problems(
             yield f"external symbol {name} is not allowed (device malloc, launches and linked code are not available)"
     clocks = [name for name in module.registers if _CLOCKS.fullmatch(name)]
     if clocks:
-        hint = ""
-        if any("globaltimer" in name for name in clocks):
-            hint = " (cuda::barrier and other waits of libcu++ do; use cooperative groups or mbarrier instructions)"
-        yield f"a kernel must not read the time: {', '.join(clocks)}{hint}"
+        yield f"a kernel must not read the time: {', '.join(clocks)}"
     places = [name for name in module.registers if _PLACES.fullmatch(name)]
     if places:
         names = ", ".join(places)

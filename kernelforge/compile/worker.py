@@ -19,7 +19,8 @@ _state: dict[str, Any] = {}
 
 def supplied_headers(folder: Path) -> dict[str, str]:
     """Headers given to NVRTC in memory, by the name they are included under."""
-    headers = {file.name: file.read_text() for file in sorted(folder.iterdir()) if file.suffix != ".txt"}
+    files = sorted(file for file in folder.rglob("*") if file.is_file() and file.suffix != ".txt")
+    headers = {file.relative_to(folder).as_posix(): file.read_text() for file in files}
     for line in (folder / "host_only.txt").read_text().splitlines():
         if line and not line.startswith("#"):
             headers[line] = _HOST_ONLY.format(name=line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 import tomllib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pytest
 
 from kernelforge.compile import COMPILE_LIMITS, Artifact, Compiler, installed_toolchain
 from kernelforge.compile.diagnostics import parse_log
-from kernelforge.hardware.wheels import HEADER_WHEELS, header_wheels
+from kernelforge.hardware.wheels import HEADER_WHEELS, RELEASES, header_wheels
 from tests.devices.emulated.harness import Device
 
 RNG = np.random.default_rng(5)
@@ -101,6 +102,40 @@ __global__ void __launch_bounds__(128) k(const __half* a, const __half* b, float
 """
 
 
+BARRIER = """#include <cuda/barrier>
+__global__ void k(const float* in, float* out) {
+  __shared__ float tile[256];
+  __shared__ cuda::barrier<cuda::thread_scope_block> full;
+  if (threadIdx.x == 0) init(&full, blockDim.x);
+  __syncthreads();
+  cuda::memcpy_async(tile + threadIdx.x, in + blockIdx.x * 256 + threadIdx.x, sizeof(float), full);
+  full.arrive_and_wait();
+  out[blockIdx.x * 256 + threadIdx.x] = tile[255 - threadIdx.x];
+}
+"""
+PIPELINE = """#include <cooperative_groups.h>
+#include <cuda/pipeline>
+__global__ void k(const float* in, float* out, int n) {
+  auto block = cooperative_groups::this_thread_block();
+  __shared__ float tile[2][32];
+  __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
+  auto pipe = cuda::make_pipeline(block, &state);
+  float sum = 0;
+  for (int batch = 0, sent = 0; batch < n; batch++) {
+    for (; sent < n && sent < batch + 2; sent++) {
+      pipe.producer_acquire();
+      cuda::memcpy_async(block, tile[sent & 1], in + sent * 32, sizeof(float) * 32, pipe);
+      pipe.producer_commit();
+    }
+    pipe.consumer_wait();
+    sum += tile[batch & 1][31 - threadIdx.x];
+    pipe.consumer_release();
+  }
+  out[threadIdx.x] = sum;
+}
+"""
+
+
 @pytest.fixture
 def cutlass() -> None:
     """Skip where the extra is not installed."""
@@ -149,6 +184,66 @@ def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cu
     c = np.zeros((m, n), np.float32)
     load(compiler, CUTE_GEMM, "sm_80").run((n // 64, m // 64), 128, a, b, c, m, n, d)
     np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_asynchronous_copies_at_a_barrier_are_right(compiler: Compiler, arch: str) -> None:
+    x = RNG.standard_normal((3, 256)).astype(np.float32)
+    y = np.zeros_like(x)
+    load(compiler, BARRIER, arch).run(3, 256, x, y)
+    assert np.array_equal(y, x[:, ::-1])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_pipeline_of_a_warp_is_right(compiler: Compiler, arch: str) -> None:
+    x = RNG.standard_normal((7, 32)).astype(np.float32)
+    y = np.zeros(32, np.float32)
+    load(compiler, PIPELINE, arch).run(1, 32, x, y, len(x))
+    np.testing.assert_allclose(y, x[:, ::-1].sum(0), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("source", [BARRIER, PIPELINE], ids=["barrier", "pipeline"])
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+@pytest.mark.parametrize("major", sorted(RELEASES))
+def test_waits_read_no_clock(open_warm: Callable[..., Compiler], source: str, arch: str, major: int) -> None:
+    compiler = open_warm(Compiler, None, toolchain=installed_toolchain(major))
+    built = compiler.build(source, ["k"], arch=arch)
+    assert isinstance(built, Artifact), built
+    assert not re.search(rb"%(globaltimer|clock)|nanosleep", built.ptx)
+
+
+CLOCKS = """#include <cuda/std/chrono>
+__global__ void k(long long* out) {
+  using clock = cuda::std::chrono::CLOCK;
+  auto begin = clock::now();
+  for (int i = 0; i < 100; i++) atomicAdd((unsigned long long*)out, 1ull);
+  out[1] = (clock::now() - begin).count() + begin.time_since_epoch().count();
+}
+"""
+
+
+@pytest.mark.parametrize("clock", ["system_clock", "high_resolution_clock"])
+def test_the_clock_of_a_candidate_stands_still(compiler: Compiler, clock: str) -> None:
+    """What is not compared with a memory's state could tell a benchmark from a check."""
+    out = np.full(2, 7, np.int64)
+    load(compiler, CLOCKS.replace("CLOCK", clock)).run(1, 1, out)
+    assert out.tolist() == [107, 0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["cuda/std/detail/../__cuda/chrono.h", "cuda/std/__cuda/../__cuda/chrono.h", "FOLDER/cuda/std/__cuda/chrono.h"],
+)
+def test_the_clock_that_runs_is_refused_by_any_path(compiler: Compiler, path: str) -> None:
+    """The header of libcu++ itself can be reached by another path; the gate then sees what it reads."""
+    (folder,) = (each for each in installed_toolchain().includes if (each / "cuda/std/__cuda/chrono.h").is_file())
+    source = f"""
+    #include <cuda/std/detail/libcxx/include/chrono>
+    #include "{path.replace("FOLDER", str(folder))}"
+    __global__ void k(long long* out) {{ out[0] = cuda::std::chrono::system_clock::now().time_since_epoch().count(); }}
+    """
+    built = compiler.build(source, ["k"])
+    assert not isinstance(built, Artifact) or b"globaltimer" not in built.ptx
 
 
 @pytest.mark.parametrize("header", ["cute/tensor.hpp", "cutlass/numeric_types.h"])
