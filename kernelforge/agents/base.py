@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pydantic import BaseModel, ConfigDict, Field
+
 from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.llm.base import Answer
 from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
+from kernelforge.records.task import GENERATOR_NAME, MAX_GENERATOR_BYTES
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
 BUILTIN = "builtin"
@@ -55,14 +59,6 @@ class CoderRequest:
 
 
 @dataclass(frozen=True)
-class CoderReply:
-    """The Coder's words, as a model would write them (two fenced blocks), and the messages to keep."""
-
-    text: str
-    messages: tuple[Message, ...]
-
-
-@dataclass(frozen=True)
 class JudgeRequest:
     """One finding asked for."""
 
@@ -87,7 +83,9 @@ class Coder(Protocol):
 
     name: str
 
-    def propose(self, request: CoderRequest) -> CoderReply: ...
+    def propose(self, request: CoderRequest) -> Answer:
+        """Write a candidate, as a model would: two fenced blocks."""
+        ...
 
 
 class Judge(Protocol):
@@ -98,19 +96,20 @@ class Judge(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class ProposedGenerator:
-    """An input generator as a Tester wrote it, not checked yet."""
+class GeneratorForm(BaseModel):
+    """One proposed generator."""
 
-    name: str
-    why: str
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: str = Field(pattern=GENERATOR_NAME)
+    why: str = Field(min_length=1, max_length=400)
     """Which fault it would show."""
-    plan: str
+    plan: str = Field(min_length=1, max_length=MAX_GENERATOR_BYTES)
 
 
 @dataclass(frozen=True)
 class TesterReply:
-    generators: tuple[ProposedGenerator, ...]
+    generators: tuple[GeneratorForm, ...]
     messages: tuple[Message, ...]
 
 

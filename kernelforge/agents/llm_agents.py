@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from kernelforge.agents.base import CoderReply, CoderRequest, JudgeReply, JudgeRequest
+from kernelforge.agents.base import CoderRequest, JudgeReply, JudgeRequest
 from kernelforge.agents.prompts import check_three_parts, coder_prompt, coder_prompt_name, judge_prompt
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply, parse_finding
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
-from kernelforge.llm.base import Answerer, Question
+from kernelforge.llm.base import Answer, Answerer, Question
 from kernelforge.records import Finding, Verdict
 
 
@@ -18,12 +18,11 @@ class LLMCoder:
         self.name = name
         self._answerer = answerer
 
-    def propose(self, request: CoderRequest) -> CoderReply:
+    def propose(self, request: CoderRequest) -> Answer:
         """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
         check = _check_contrast if coder_prompt_name(request) == "contrast" else _check_candidate
         question = Question("coder", request.brief.task.name, coder_prompt(request), check, sample=request.sample)
-        answer = self._answerer.ask(question)
-        return CoderReply(answer.text, answer.messages)
+        return self._answerer.ask(question)
 
 
 class LLMJudge:

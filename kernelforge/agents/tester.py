@@ -7,11 +7,10 @@ restricted plan for inputs alone; what must come out of them is the oracle's bus
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from kernelforge.agents.base import ProposedGenerator, TaskContext, Tester, TesterReply
+from kernelforge.agents.base import GeneratorForm, TaskContext, Tester, TesterReply
 from kernelforge.agents.prompting.render import shipped_page
 from kernelforge.agents.prompts import tester_prompt
 from kernelforge.agents.reply_forms import read_form
@@ -20,23 +19,12 @@ from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_gener
 from kernelforge.evaluation.oracle.client import GeneratorFinding, Oracle
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import InputGenerator, Message, Task
-from kernelforge.records.task import GENERATOR_NAME, MAX_GENERATOR_BYTES
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class GeneratorForm(_Strict):
-    """One proposed generator."""
-
-    name: Annotated[str, Field(pattern=GENERATOR_NAME)]
-    why: str = Field(min_length=1, max_length=400)
-    plan: str = Field(min_length=1, max_length=MAX_GENERATOR_BYTES)
-
-
-class TesterForm(_Strict):
+class TesterForm(BaseModel):
     """A Tester's reply."""
+
+    model_config = ConfigDict(extra="forbid")
 
     generators: tuple[GeneratorForm, ...] = Field(max_length=MAX_GENERATORS)
 
@@ -70,18 +58,17 @@ class LLMTester:
             return TesterReply((), answer.messages)
 
 
-def parse_tests(text: str) -> tuple[ProposedGenerator, ...]:
+def parse_tests(text: str) -> tuple[GeneratorForm, ...]:
     """Read a Tester's reply: the last JSON object in it. The plans are not read yet.
 
     Raises:
         CandidateError: there is none, or it has another form.
     """
     expected = 'of the form {"generators": [{"name": "...", "why": "...", "plan": "def inputs(...): ..."}]}'
-    form = read_form(TesterForm, text, expected)
-    return tuple(ProposedGenerator(generator.name, generator.why, generator.plan) for generator in form.generators)
+    return read_form(TesterForm, text, expected).generators
 
 
-def _check_plan(proposed: ProposedGenerator, brief: TaskContext) -> None:
+def _check_plan(proposed: GeneratorForm, brief: TaskContext) -> None:
     try:
         parse_generator(proposed.plan, brief.facts.at("small").inputs)
     except PlanError as error:
@@ -113,7 +100,7 @@ def agree_on_tests(
     return tried, reply.messages
 
 
-def _try(proposed: ProposedGenerator, provider: str, brief: TaskContext, oracle: Oracle) -> InputGenerator:
+def _try(proposed: GeneratorForm, provider: str, brief: TaskContext, oracle: Oracle) -> InputGenerator:
     sizes = [size.name for size in brief.task.sizes if size.name != "full"]
     reason, passed = "", tuple[str, ...]()
     try:

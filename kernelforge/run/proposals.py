@@ -48,15 +48,6 @@ class AgentReply(Record):
     """Wall time of the agents."""
 
 
-@dataclass(frozen=True)
-class ReadyReply:
-    """A proposal with its reply."""
-
-    step: int
-    proposal: Proposal
-    reply: AgentReply
-
-
 class ProposalExecutor:
     """Makes the drafts of one task. Agents are called from threads of its own; everything else from one thread.
 
@@ -122,15 +113,15 @@ class ProposalExecutor:
         best = best_attempt(history)
         self._open[step] = (proposal, self._pool.submit(self._write, step, proposal, history, best, previous))
 
-    def result(self, step: int) -> ReadyReply:
-        """Wait for a draft that was ordered.
+    def result(self, step: int) -> tuple[Proposal, AgentReply]:
+        """Wait for a draft that was ordered; gives back its proposal too.
 
         Raises:
             BudgetExhausted, ProviderError, UsageError: what ended the agents' work on it.
         """
         proposal, future = self._open.pop(step)
         try:
-            return ReadyReply(step, proposal, future.result())
+            return proposal, future.result()
         except BaseException:
             self._budget.give_back_evaluation()
             raise

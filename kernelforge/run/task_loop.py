@@ -46,7 +46,7 @@ from kernelforge.records import (
 )
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
-from kernelforge.run.proposals import ProposalExecutor, ReadyReply, TaskAgents, messages_of
+from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
 from kernelforge.search import STRATEGIES, Proposal
 from kernelforge.store import Store
 
@@ -197,12 +197,11 @@ class TaskLoop:
             step = len(self.strategy.steps)
             if not self._submit(executor, step):
                 return self.strategy.stopped or "the strategy has nothing more to try"
-            ready = executor.result(step)
-            reply = ready.reply
+            proposal, reply = executor.result(step)
             if reply.text is None:
                 assert reply.finding is not None
                 return f"judge: {reply.finding.headline}"
-            self._attempt(ready, reply.text)
+            self._attempt(step, proposal, reply, reply.text)
 
     def _submit(self, executor: ProposalExecutor, step: int) -> bool:
         """Have every draft begun that can be named now. False when there is none."""
@@ -255,10 +254,9 @@ class TaskLoop:
             self.store.put_generators(run, task, self._tests, messages)
         self._evaluator.use_generators(self._tests)
 
-    def _attempt(self, ready: ReadyReply, text: str) -> None:
+    def _attempt(self, step: int, proposal: Proposal, reply: AgentReply, text: str) -> None:
         """Evaluate a draft, search its ``# tune:`` space, and journal both."""
         started = time.perf_counter()
-        proposal, reply = ready.proposal, ready.reply
         parent = None if proposal.parent is None else self.attempts[proposal.parent]
         self._stage("evaluate")
         candidate, result = self._evaluate_reply(text)
@@ -279,7 +277,7 @@ class TaskLoop:
             messages=reply.messages,
             trials=trials,
         )
-        self._journal(attempt, step=ready.step)
+        self._journal(attempt, step=step)
 
     def _make_attempt(
         self,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelforge.agents import ProposedGenerator, tester
+from kernelforge.agents import GeneratorForm, tester
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS, parse_generator
@@ -71,7 +71,7 @@ class Nobody:
 def test_a_good_reply_is_read_and_its_messages_are_kept() -> None:
     script = Script(reply(GOOD))
     result = tester.LLMTester("script", script).propose(workbench.brief("layernorm"))
-    assert result.generators == (ProposedGenerator(**GOOD),)
+    assert result.generators == (GeneratorForm(**GOOD),)
     assert [item.role for item in result.messages] == ["prompt", "reply"]
     (question,) = script.questions
     assert (question.agent, question.task, question.schema) == ("tester", "layernorm", tester.TesterForm)

@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Finding, Record, Verdict
 
 
 class Advice(Record):
-    """What is wrong, and what to do."""
+    """Standard words for a fault: a headline, and the action to take."""
 
     headline: str
     action: str
@@ -25,11 +25,11 @@ class Issue(Advice):
 
 
 class MoveAdvice(Record):
-    """What a finding asks for by a move of the built-in Coder."""
+    """Standard words for a move of the built-in Coder."""
 
     action: str
     bottleneck: Bottleneck
-    """What the move is against."""
+    """Bottleneck that the move is against."""
     hints: tuple[str, ...]
     """Words by which a Judge that is not built in asks for it."""
 
@@ -56,14 +56,14 @@ def advise(parent: Attempt) -> Finding:
     if design is not None and not design.moves:
         why = f"{evaluation.verdict} at stage {evaluation.stage}: {_short(reason)}"
         return Finding(kind="stop", headline="the plainest design already fails", why=why, action="stop here")
-    found = ADVICE.verdicts.get(evaluation.verdict, Advice(headline="the candidate failed", action="see the reason"))
-    issue, fix = found.headline, found.action
+    advice = ADVICE.verdicts.get(evaluation.verdict, Advice(headline="the candidate failed", action="see the reason"))
+    issue, fix = advice.headline, advice.action
     if evaluation.verdict is Verdict.BUILD and evaluation.build is not None and evaluation.build.errors:
         issue = f"the compiler refuses {_short(str(evaluation.build.errors[0]), 160)}"
     elif evaluation.verdict in (Verdict.WRONG, Verdict.CRASH):
-        for known in ADVICE.issues:
-            if re.search(known.pattern, reason, re.IGNORECASE):
-                issue, fix = known.headline, known.action
+        for cause in ADVICE.issues:
+            if re.search(cause.pattern, reason, re.IGNORECASE):
+                issue, fix = cause.headline, cause.action
                 break
     why = f"verdict {evaluation.verdict} at stage {evaluation.stage}: {_short(reason)}"
     return Finding(kind="repair", headline=issue, why=why, action=fix)

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from kernelforge.agents.base import BUILTIN, CoderReply, CoderRequest, TaskContext
+from kernelforge.agents.base import BUILTIN, CoderRequest, TaskContext
 from kernelforge.agents.builtin.advice import ADVICE
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
+from kernelforge.llm.base import Answer
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
 from kernelforge.search.base import value
 
@@ -27,7 +28,7 @@ class BuiltinCoder:
 
     name = BUILTIN
 
-    def propose(self, request: CoderRequest) -> CoderReply:
+    def propose(self, request: CoderRequest) -> Answer:
         """A candidate for the request.
 
         Where the reference cannot be written, or every design that could be was tried, a reply without code that says
@@ -42,7 +43,7 @@ class BuiltinCoder:
             Message(agent="coder", role="prompt", provider=self.name, content=coder_prompt(request).text),
             Message(agent="coder", role="reply", provider=self.name, content=text),
         )
-        return CoderReply(text, messages)
+        return Answer(text, messages)
 
 
 def _reply(request: CoderRequest, choice: Choice, rendered: Rendered) -> str:

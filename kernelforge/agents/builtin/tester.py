@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from kernelforge.agents.base import BUILTIN, ProposedGenerator, TaskContext, TesterReply
+from kernelforge.agents.base import BUILTIN, GeneratorForm, TaskContext, TesterReply
 from kernelforge.agents.prompts import fenced, tester_prompt
 from kernelforge.agents.tester import generator_page
 from kernelforge.evaluation.generators.parser import MAX_GENERATORS
@@ -48,19 +48,20 @@ class BuiltinTester:
     def propose(self, brief: TaskContext) -> TesterReply:
         """The fills of the task's operator families, the most telling family first."""
         inputs = brief.facts.at("small").inputs
-        generators_by_name: dict[str, ProposedGenerator] = {}
+        generators_by_name: dict[str, GeneratorForm] = {}
         if any(isinstance(item, TensorSpec) and not item.dtype.is_floating for item in inputs):
             why = "only the first and the last index, each many times"
-            generators_by_name["ends"] = ProposedGenerator(
-                "ends", why, _plan(inputs, None, "pick(low({own}), high({own}))")
+            generators_by_name["ends"] = GeneratorForm(
+                name="ends", why=why, plan=_plan(inputs, None, "pick(low({own}), high({own}))")
             )
         if any(isinstance(item, TensorSpec) and item.dtype.is_floating for item in inputs):
             for family in brief.graph.families:
                 for name in _BY_FAMILY[family]:
                     fill, why = _FLOATS[name]
-                    generators_by_name.setdefault(name, ProposedGenerator(name, why, _plan(inputs, fill, None)))
+                    form = GeneratorForm(name=name, why=why, plan=_plan(inputs, fill, None))
+                    generators_by_name.setdefault(name, form)
         generators = tuple(generators_by_name.values())[:MAX_GENERATORS]
-        reply = {"generators": [{"name": item.name, "why": item.why, "plan": item.plan} for item in generators]}
+        reply = {"generators": [item.model_dump() for item in generators]}
         messages = (
             Message(
                 agent="tester",

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from kernelforge.agents.base import CoderReply, CoderRequest, TaskContext
+from kernelforge.agents.base import CoderRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.evaluator import EvaluationResult
+from kernelforge.llm.base import Answer
 from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Operator, Reward, RunConfig, TaskFacts, Verdict
 from kernelforge.run.budget import RunBudget, StopSignal
 from kernelforge.run.proposals import TaskAgents
@@ -40,9 +41,9 @@ class Scripted:
         self.asked: list[str] = []
         self._replies = replies
 
-    def propose(self, request: CoderRequest) -> CoderReply:
+    def propose(self, request: CoderRequest) -> Answer:
         self.asked.append(coder_prompt(request).text)
-        return CoderReply(self._replies[len(self.asked) - 1], ())
+        return Answer(self._replies[len(self.asked) - 1], ())
 
 
 class Bench:

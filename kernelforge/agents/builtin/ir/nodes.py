@@ -65,8 +65,8 @@ class Value:
         """The values among its fields, in their order."""
         operands: list[Value] = []
         for name in self.__dataclass_fields__:
-            held = getattr(self, name)
-            operands += [part for part in (held if isinstance(held, tuple) else (held,)) if isinstance(part, Value)]
+            value = getattr(self, name)
+            operands += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Value)]
         return tuple(operands)
 
 
