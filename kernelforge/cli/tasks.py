@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,7 +141,7 @@ def _rows(admission: AdmissionResult) -> list[AdmissionRow]:
         return [
             AdmissionRow(task=admission.task, size=None, family=None, ok=False, admitted=False, text=admission.error)
         ]
-    return [AdmissionRow(task=admission.task, **asdict(finding)) for finding in admission.findings]
+    return [AdmissionRow(task=admission.task, **dict(finding)) for finding in admission.findings]
 
 
 def _print_detail(detail: TaskDetail) -> None:

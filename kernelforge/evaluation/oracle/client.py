@@ -8,13 +8,16 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Literal, Protocol, get_args
+
+from pydantic import AfterValidator, StrictBool
 
 from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxError, TaskError, UsageError
 from kernelforge.evaluation.audit.results import TaskAudit
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
 from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
+from kernelforge.records.base import Record
 from kernelforge.sandbox import Child
 from kernelforge.sandbox.channel import Frame
 from kernelforge.sandbox.policy import Limits
@@ -86,7 +89,7 @@ _ERRORS: dict[str, type[UsageError] | type[TaskError]] = {"UsageError": UsageErr
 _LONGEST_TEXT = 10_000
 """Characters of what a child says of one finding."""
 
-_FAMILIES = ("task", "normal", "large", "edge", "sparse")
+Family = Literal["task", "normal", "large", "edge", "sparse"]
 """Input families by name; :mod:`kernelforge.evaluation.oracle.worker.inputs` draws them, in the child."""
 
 
@@ -100,11 +103,6 @@ def _read_as_hostile() -> Iterator[None]:
         raise SandboxError(
             f"the oracle child sent a reply that cannot be read: {type(error).__name__}: {text}"
         ) from error
-
-
-def _shortened(finding: Mapping[str, Any]) -> dict[str, Any]:
-    """A finding with its text no longer than anybody reads."""
-    return {**finding, "text": str(finding["text"])[:_LONGEST_TEXT]}
 
 
 class ChildZygote(Protocol):
@@ -128,20 +126,20 @@ class DrawHandle:
     """Inputs that are no tensors, by position."""
 
 
-@dataclass(frozen=True)
-class AdmissionIssue:
-    """Result of admission for one size and input family."""
+class GeneratorFinding(Record):
+    """Whether inputs may be used at one size, and why not."""
 
     size: str
-    family: str
-    ok: bool
-    admitted: bool
-    """Whether candidates are checked on this family at this size."""
-    text: str
+    ok: StrictBool
+    text: Annotated[str, AfterValidator(lambda text: text[:_LONGEST_TEXT])]
 
-    def __post_init__(self) -> None:
-        if self.family not in _FAMILIES or not isinstance(self.ok, bool) or not isinstance(self.admitted, bool):
-            raise ValueError("a finding is about no family of inputs, or says neither yes nor no")
+
+class AdmissionIssue(GeneratorFinding):
+    """Result of admission for one size and input family."""
+
+    family: Family
+    admitted: StrictBool
+    """Whether candidates are checked on this family at this size."""
 
 
 @dataclass(frozen=True)
@@ -156,19 +154,6 @@ class AdmissionResult:
     @property
     def ok(self) -> bool:
         return not self.error and all(finding.ok for finding in self.findings)
-
-
-@dataclass(frozen=True)
-class GeneratorFinding:
-    """Whether a generator's inputs may be used at one size, and why not."""
-
-    size: str
-    ok: bool
-    text: str
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.size, str) or not isinstance(self.ok, bool):
-            raise ValueError("a finding is about no size, or says neither yes nor no")
 
 
 class Oracle(Closing):
@@ -259,7 +244,7 @@ class Oracle(Closing):
         """Input distributions that torch itself passes at this size; the task's own first."""
         if size not in self.cached.scales:
             scales = self._call({"op": "families", "size": self._checked_size(size)}).data["scales"]
-            if not scales or not scales.keys() <= set(_FAMILIES):
+            if not scales or not scales.keys() <= set(get_args(Family)):
                 raise SandboxError(f"the oracle of task '{self.task.name}' sent no list of input families")
             self.cached.scales[size] = {family: float(scale) for family, scale in scales.items()}
         return tuple(self.cached.scales[size])
@@ -273,7 +258,7 @@ class Oracle(Closing):
         """
         request = {"op": "try", "name": name, "recipe": recipe.model_dump(mode="json")}
         frame = self._call({**request, "sizes": [self._checked_size(size) for size in sizes]})
-        return tuple(GeneratorFinding(**_shortened(finding)) for finding in frame.data["findings"])
+        return tuple(GeneratorFinding(**finding) for finding in frame.data["findings"])
 
     def use_generators(self, recipes: Mapping[str, Recipe]) -> None:
         """From now on :meth:`draw` also knows the families ``tester:<name>``; those known before are forgotten."""
@@ -448,7 +433,7 @@ class Oracle(Closing):
         """
         names = [size.name for size in self.task.sizes if size.name != "full"] if sizes is None else list(sizes)
         frame = self._call({"op": "admit", "sizes": [self._checked_size(name) for name in names]})
-        findings = tuple(AdmissionIssue(**_shortened(finding)) for finding in frame.data["findings"])
+        findings = tuple(AdmissionIssue(**finding) for finding in frame.data["findings"])
         if {finding.size for finding in findings} != set(names):
             raise SandboxError(f"the oracle of task '{self.task.name}' sent findings of other sizes than asked")
         return AdmissionResult(task=self.task.name, findings=findings)
