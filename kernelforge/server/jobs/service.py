@@ -222,24 +222,15 @@ class JobService:
     # -- status -------------------------------------------------------------------------------------------------------
 
     def status(self) -> ServerStatus:
-        if self._phase == "starting":
-            return ServerStatus(
-                state="starting",
-                version=__version__,
-                engine=self._engine.name,
-                devices=[],
-                workers=0,
-                queued=0,
-                running=0,
-            )
+        started = self._phase != "starting"
         running = sum(len(task.jobs) for task in self._active.tasks.values() if task.phase != "queued")
         return ServerStatus(
             state=self._phase,
             version=__version__,
             engine=self._engine.name,
-            devices=sorted({slot.device for slot in self._engine.slots()}),
-            workers=self._engine.health().workers,
-            queued=max(len(self._active.jobs) - running, 0),
+            devices=sorted({slot.device for slot in self._engine.slots()}) if started else [],
+            workers=self._engine.health().workers if started else 0,
+            queued=max(len(self._active.jobs) - running, 0) if started else 0,
             running=running,
         )
 
