@@ -183,7 +183,8 @@ ASYNC_GROUPED_FIRST: Final = 8
 ASYNC_GROUPED_END: Final = 12
 ASYNC_GROUPS: Final = 64  # 1024 x i32: groups that each thread has committed
 ASYNC_BARRIERS: Final = ASYNC_GROUPS + 4 * 1024  # a bit for each 8 bytes of shared memory: there is an mbarrier
-ASYNC_CLEAR: Final = (ASYNC_BARRIERS + MAX_SHARED_BYTES // 64 + 63) // 64 * 64  # zero when a CTA starts
+ASYNC_READS: Final = (ASYNC_BARRIERS + MAX_SHARED_BYTES // 64 + 63) // 64 * 64  # per warp: ranges, groups
+ASYNC_CLEAR: Final = ASYNC_READS + 8 * 32  # zero when a CTA starts
 ASYNC_CAPACITY: Final = 128
 TRANSFER_KIND: Final = 0  # i32, 0 for one that is complete
 TRANSFER_OPERATION: Final = 4  # of a reduction: as atomics are encoded, or -1 for a copy; i32
@@ -201,7 +202,11 @@ TRANSFER_MAP: Final = 88  # the tensor map, 128 bytes
 TRANSFER_ENTRY: Final = 256
 ASYNC_ARRIVALS: Final = ASYNC_CLEAR
 ASYNC_GROUPED: Final = ASYNC_ARRIVALS + ASYNC_CAPACITY * TRANSFER_ENTRY
-ASYNC_BYTES: Final = ASYNC_GROUPED + ASYNC_CAPACITY * TRANSFER_ENTRY
+ASYNC_RANGES: Final = ASYNC_GROUPED + ASYNC_CAPACITY * TRANSFER_ENTRY
+"""Per warp a ring of ranges of shared memory that ``wgmma.mma_async`` may still read: first, end, group; i32 each."""
+RANGE_CAPACITY: Final = 64
+RANGE_BYTES: Final = 16
+ASYNC_BYTES: Final = ASYNC_RANGES + 32 * RANGE_CAPACITY * RANGE_BYTES
 
 # A tensor map: where a tensor is, and which box of it a copy moves. The layout is ours; hardware's is not documented.
 MAP_MAGIC: Final = 0  # i64
@@ -303,6 +308,8 @@ FAULT_NO_TENSOR_MAP: Final = 23
 FAULT_COPY_ALIGNMENT: Final = 24
 FAULT_STACK: Final = 25
 FAULT_POINTER: Final = 26
+FAULT_WGMMA_SOURCE: Final = 27
+FAULT_ACCUMULATOR: Final = 28
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -331,6 +338,8 @@ FAULT_NAMES: Final = (
     "copy_misaligned",
     "stack_overflow",
     "bad_function_pointer",
+    "wgmma_source",
+    "accumulator",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -77,8 +77,11 @@ class LaunchFault:
             "copy_size": f"a bulk copy of {self.bytes} bytes: its size must be a positive multiple of 16",
             "no_tensor_map": f"no tensor map at {self.address:#x}: the plan passes one by tensor_map(...), the kernel "
             "takes it as const __grid_constant__ CUtensorMap",
-            "copy_misaligned": f"bulk {access} at {self.address:#x}: its address must be a multiple of 16, in shared "
-            "memory of 128 for a box of a tensor map",
+            "copy_misaligned": f"misaligned bulk {access} at {self.address:#x}: its address must be a multiple of 16, "
+            "in shared memory of 128 for a box of a tensor map",
+            "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "
+            "no wgmma.wait_group of its warp came before",
+            "accumulator": "a result of wgmma.mma_async is used before a wgmma.wait_group that covers it",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",

@@ -65,7 +65,9 @@ class Product(NamedTuple):
         return halves * blocks, blocks, halves if self.c_type == "f16" else 2 * halves
 
 
-class _Writer(IRBuilder):
+class MatrixWriter(IRBuilder):
+    """Writes the parts of a product's function, each from and to memory."""
+
     def __init__(self, product: Product) -> None:
         super().__init__()
         self.p = product
@@ -218,16 +220,20 @@ class _Writer(IRBuilder):
             factor = self.load(self.total, base, offset, align=self.size)
             first = self.op(f"insertelement {eight} poison, {self.total} {factor}, i64 0")
             spread = self.op(f"shufflevector {eight} {first}, {eight} poison, <8 x i32> zeroinitializer")
-            if self.total == "double":
-                total = self.intrinsic("fma", eight, spread, row, total)
-            elif self.p.a_type == "b1":
-                common = self.op(f"{self.p.option} {eight} {spread}, {row}")
-                total = self.op(f"add {eight} {total}, {self.intrinsic('ctpop', eight, common)}")
-            else:
-                total = self.op(f"add {eight} {total}, {self.op(f'mul {eight} {spread}, {row}')}")
+            total = self.accumulate(total, spread, row)
         self.store(eight, total, at, align=8 * self.size)
         self.emit(f"%next = add i64 %r, 1\n%more = icmp ult i64 %next, {self.p.rows}")
         self.emit("br i1 %more, label %row, label %done\ndone:")
+
+    def accumulate(self, total: str, factor: str, row: str) -> str:
+        """Eight sums after the product of an element of A, repeated, and a row of B."""
+        eight = self.kind(8)
+        if self.total == "double":
+            return self.intrinsic("fma", eight, factor, row, total)
+        if self.p.a_type == "b1":
+            common = self.op(f"{self.p.option} {eight} {factor}, {row}")
+            return self.op(f"add {eight} {total}, {self.intrinsic('ctpop', eight, common)}")
+        return self.op(f"add {eight} {total}, {self.op(f'mul {eight} {factor}, {row}')}")
 
     def write_d(self) -> None:
         """D in the registers of C."""
@@ -293,7 +299,7 @@ class _Writer(IRBuilder):
 @functools.cache
 def product_function(product: Product) -> str:
     """The IR of one product's function."""
-    w = _Writer(product)
+    w = MatrixWriter(product)
     elements = product.rows * product.columns
     w.emit(f"define void @{product.name}(ptr %a, ptr %b, ptr %c) {ATTRIBUTES} {{\nentry:")
     w.emit(f"%left = alloca [{elements} x {w.total}], align 64")

@@ -15,17 +15,20 @@ from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit import HANDLERS
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
+from kernelforge.devices.emulated.codegen.emit.wgmma import A_BYTES, ACCUMULATOR_BYTES, B_BYTES
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx.cfg import (
     Block,
     ControlFlowGraph,
     analyse,
-    begins_with_wait,
+    early_reads,
     is_barrier,
     is_cluster_wait,
+    stops_warp,
     weak_topological_order,
 )
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
@@ -78,6 +81,7 @@ class _ModuleWriter:
         self.flow = flow
         self.e = Emitter(flow, shape)
         self.diverges = bool(flow.divergent_branches)
+        self.early = early_reads(flow)
         self.pending_vote: dict[int, Instruction] = {}
         for block in flow.blocks:
             term = block.terminator
@@ -131,6 +135,9 @@ ret i32 %code
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
         if self.e.products:
             lines.insert(2, f"%matrix = alloca [{FRAGMENT_BYTES} x i8], align 64")
+        if self.e.group_products:
+            areas = {"accumulators": ACCUMULATOR_BYTES, "rows": A_BYTES, "columns": B_BYTES}
+            lines[2:2] = [f"%{name} = alloca [{size} x i8], align 64" for name, size in areas.items()]
         lines += [
             f"%mask_p = getelementptr i8, ptr %state, i64 {lay.W_MASK}",
             "%mask0 = load i32, ptr %mask_p",
@@ -154,7 +161,7 @@ ret i32 %code
         e.begin_block(e.op("load i32, ptr %mask_now"))
         e.block = block.index
         # A wait that is repeated counts once.
-        waits = begins_with_wait(block)
+        waits = bool(block.instructions) and stops_warp(block.instructions[0])
         if not waits:
             self.count(block.index)
         vote = self.pending_vote.get(block.index)
@@ -164,6 +171,8 @@ ret i32 %code
             handler = HANDLERS.get(i.opcode)
             if handler is None:
                 raise unsupported(i)
+            if id(i) in self.early:
+                e.fault(i, lay.FAULT_ACCUMULATOR, e.active(i))
             try:
                 handler(e, i)
             except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
@@ -394,6 +403,8 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     text = writer.write()
     for product in writer.e.products:
         llvm_jit.load_function(product.name, product_function(product))
+    for product in writer.e.group_products:
+        llvm_jit.load_function(group_product_name(product), group_product_function(product))
     level = 1 if text.count("\n") > MANY_LINES else level_for(flow, warps)
     try:
         native = Native(text, level)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from kernelforge.candidate.resolved import Fill, Launch, TensorArg
+from kernelforge.candidate.resolved import Fill, Launch, TensorArg, TensorMapArg
 from kernelforge.devices.base import OutputPart
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.execute.loaded_module import writer_entry
@@ -213,7 +213,9 @@ class PartialRun:
         if not any(demand.touches(buffer) or buffer in outputs for buffer in written):
             return None
         self._execution.check(step)
-        earlier = self._written_before(position) & {arg.buffer for arg in step.args if isinstance(arg, TensorArg)}
+        earlier = self._written_before(position) & {
+            arg.buffer for arg in step.args if isinstance(arg, TensorArg | TensorMapArg)
+        }
         try:
             owners = self._owners(step, written)
         except (NotSliceable, UnsupportedInstruction) as error:
@@ -231,7 +233,7 @@ class PartialRun:
 
     def _writable(self, step: Launch) -> set[int]:
         """Buffers that a launch could write."""
-        args = {arg.buffer for arg in step.args if isinstance(arg, TensorArg)}
+        args = {arg.buffer for arg in step.args if isinstance(arg, TensorArg | TensorMapArg)}
         return {b for b in args if self._buffers[b].kind == "workspace"}
 
     def _written_before(self, position: int) -> set[int]:
@@ -249,12 +251,20 @@ class PartialRun:
             raise NotSliceable("its blocks may wait for one another")
         slices = self._machine.writers(entry.name)
         args = {param.offset: arg for param, arg in zip(entry.params, step.args, strict=True)}
-        through = {arg.buffer for offset in slices.loads_through if isinstance(arg := args.get(offset), TensorArg)}
+        through = {
+            arg.buffer
+            for offset in slices.loads_through
+            if isinstance(arg := args.get(offset), TensorArg | TensorMapArg)
+        }
         if any(self._buffers[buffer].kind == "workspace" for buffer in through):
             raise NotSliceable("where it writes depends on what earlier launches computed")
         if slices.answers:
             raise NotSliceable("the result of an atomic tells a block which others ran before")
-        read = {arg.buffer for offset in slices.reads_through if isinstance(arg := args.get(offset), TensorArg)}
+        read = {
+            arg.buffer
+            for offset in slices.reads_through
+            if isinstance(arg := args.get(offset), TensorArg | TensorMapArg)
+        }
         owners: dict[int, npt.NDArray[np.uint32]] = {}
         kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[slices.granule]
         for plane in range(slices.planes):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kernelforge.candidate.resolved import Fill, Launch, TensorArg
+from kernelforge.candidate.resolved import Fill, Launch, ScalarArg
 from kernelforge.devices.emulated.execute.plan_execution import Execution
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks, choose_launches
 from kernelforge.devices.emulated.profile.traffic import (
@@ -58,7 +58,7 @@ class _Sample:
         buffers = {
             own.buffer: other.buffer
             for own, other in zip(self.step.args, step.args, strict=True)
-            if isinstance(own, TensorArg) and isinstance(other, TensorArg)
+            if not isinstance(own, ScalarArg) and not isinstance(other, ScalarArg)
         }
         read = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
         written = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}

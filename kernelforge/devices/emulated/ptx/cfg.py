@@ -41,8 +41,15 @@ def is_memory_wait(instruction: Instruction) -> bool:
     return instruction.opcode == "mbarrier" and instruction.modifiers[:1] in (("test_wait",), ("try_wait",))
 
 
+def stops_warp(instruction: Instruction) -> bool:
+    """True for instructions that begin a basic block, because a warp may stop at them and come back."""
+    return is_memory_wait(instruction) or (
+        instruction.opcode == "wgmma" and instruction.modifiers[:1] == ("wait_group",)
+    )
+
+
 def begins_with_wait(block: Block) -> bool:
-    """Whether a warp that waits at an mbarrier comes back to this block."""
+    """Whether a block begins with a wait at an mbarrier."""
     return bool(block.instructions) and is_memory_wait(block.instructions[0])
 
 
@@ -79,9 +86,17 @@ def has_destination(instruction: Instruction) -> bool:
     """True when the first operand is written."""
     if instruction.opcode in ("bar", "barrier"):
         return "red" in instruction.modifiers
+    if instruction.opcode == "wgmma":
+        return instruction.modifiers[:1] == ("mma_async",)
     if instruction.opcode == "mbarrier":
         return instruction.modifiers[:1] not in (("init",), ("inval",), ("expect_tx",), ("complete_tx",))
     return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)
+
+
+def sources(instruction: Instruction) -> tuple[Operand, ...]:
+    """The operands that are read: an accumulator of ``wgmma`` is read and written."""
+    accumulates = instruction.opcode == "wgmma"
+    return instruction.operands[1:] if has_destination(instruction) and not accumulates else instruction.operands
 
 
 @dataclass(slots=True)
@@ -130,7 +145,7 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
     serial = 0
     for item in kernel.body:
         special = isinstance(item, Instruction) and (
-            is_barrier(item) or is_cluster_wait(item) or is_memory_wait(item) or item.opcode == "trap"
+            is_barrier(item) or is_cluster_wait(item) or stops_warp(item) or item.opcode == "trap"
         )
         if isinstance(item, Instruction) and special and item.predicate is not None:
             serial += 1
@@ -152,11 +167,11 @@ def build_blocks(kernel: FlatKernel) -> list[Block]:
                 blocks.append(current)
             labels[item.name] = current.index
             continue
-        if current.terminator or (is_memory_wait(item) and current.instructions):
+        if current.terminator or (stops_warp(item) and current.instructions):
             after_barrier = current.terminator is not None and is_barrier(current.terminator)
             current = Block(len(blocks))
             blocks.append(current)
-            if after_barrier and is_memory_wait(item):
+            if after_barrier and stops_warp(item):
                 # The first block after a barrier reads its result; the wait's block may be entered several times.
                 current = Block(len(blocks))
                 blocks.append(current)
@@ -370,7 +385,7 @@ def liveness(blocks: list[Block], ids: dict[str, int]) -> tuple[list[int], list[
         use = kill = 0
         for i in block.all():
             writes = has_destination(i)
-            for op in i.operands[1:] if writes else i.operands:
+            for op in sources(i):
                 for r in registers_of(op):
                     use |= (1 << ids[r]) & ~kill
             if i.predicate is not None:
@@ -701,6 +716,61 @@ def constant_value(flow: ControlFlowGraph, operand: Operand) -> int | None:
             return None
         operand = definitions[0].operands[1]
     return None
+
+
+def early_reads(flow: ControlFlowGraph) -> set[int]:
+    """Instructions, by ``id``, that use a result of ``wgmma.mma_async`` which on every path may not be there yet.
+
+    Of each such register the number of groups committed since is known; a copy by ``mov`` waits as its source does.
+    """
+    entering: list[dict[str, int] | None] = [None] * len(flow.blocks)
+    early: set[int] = set()
+    work = [0]
+    while work:
+        index = work.pop()
+        ages = dict(entering[index] or {})
+        for i in flow.blocks[index].all():
+            _age_results(i, ages, early)
+        for successor in flow.blocks[index].successors:
+            before = entering[successor]
+            met = ages if before is None else {r: max(a, ages[r]) for r, a in before.items() if r in ages}
+            if met != before:
+                entering[successor] = dict(met)
+                work.append(successor)
+    if not any(i.opcode == "wgmma" for block in flow.blocks for i in block.instructions):
+        return set()
+    early.clear()
+    for block in flow.blocks:
+        ages = dict(entering[block.index] or {})
+        for i in block.all():
+            _age_results(i, ages, early)
+    return early
+
+
+def _age_results(i: Instruction, ages: dict[str, int], early: set[int]) -> None:
+    """Follow one instruction: ``ages`` has the groups committed since each result that has not been waited for."""
+    verb = i.modifiers[:1]
+    if i.opcode == "wgmma" and verb == ("commit_group",):
+        ages.update({r: age + 1 for r, age in ages.items()})
+        return
+    if i.opcode == "wgmma" and verb == ("wait_group",):
+        pending = i.operands[0].value if isinstance(i.operands[0], Imm) else 0
+        for r in [r for r, age in ages.items() if age > pending]:
+            del ages[r]
+        return
+    product = i.opcode == "wgmma" and verb == ("mma_async",)
+    read = [r for op in (i.operands[1:] if product else sources(i)) for r in registers_of(op) if r in ages]
+    written = list(registers_of(i.operands[0])) if has_destination(i) else []
+    if read and i.opcode != "mov":
+        early.add(id(i))
+    age = ages[read[0]] if read and i.opcode == "mov" else None
+    for r in written:
+        if product:
+            ages[r] = 0
+        elif age is not None:
+            ages[r] = age
+        elif i.predicate is None:
+            ages.pop(r, None)
 
 
 _NEEDS_ITS_SOURCES = {

@@ -54,6 +54,8 @@ class KernelEntry:
 def uses_global_atomics(kernel: FlatKernel) -> bool:
     """Whether the result may depend on the order of CTAs, through atomics outside shared memory."""
     for item in kernel.body:
+        if isinstance(item, Instruction) and item.opcode == "cp" and {"reduce", "bulk_group"} <= set(item.modifiers):
+            return True
         if not isinstance(item, Instruction) or item.opcode not in ("atom", "red"):
             continue
         if not any(m.startswith("shared") for m in item.modifiers):

@@ -29,7 +29,9 @@ from kernelforge.devices.emulated.ptx.parser import (
 
 _ID, _ID16 = "%block_number", "%block_number16"
 _STORES = ("st", "red", "atom")
-_DEPEND_ON_OTHERS = frozenset({"atom", "mma", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"})
+_DEPEND_ON_OTHERS = frozenset(
+    {"atom", "mma", "wgmma", "mbarrier", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"}
+)
 """Instructions whose results a slice cannot compute: they depend on other threads."""
 
 
@@ -178,7 +180,7 @@ class _Slicer:
                 space = state_space(i) if i.opcode in _STORES else None
                 if space == lay.GLOBAL or (space == lay.GENERIC and not self._in_peers(index, position)):
                     roots.append((index, position))
-                if i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk" in i.modifiers):
+                if i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk_group" in i.modifiers):
                     raise NotSliceable(f"{i.name} may write global memory")
         stores = [self._code[index][position] for index, position in roots]
         granule = min([4, *(_width(i) for i in stores)])
@@ -304,10 +306,12 @@ class _Slicer:
             for operand in self._code[at[0]][at[1]].operands[1:]:
                 for name in registers_of(operand):
                     work += self._definitions.before(name, *at)
-                if isinstance(operand, Addr) and isinstance(operand.base, Sym):
-                    parameter = self._kernel.params.get(operand.base.name)
-                    if parameter is not None:
-                        offsets.add(parameter[1] + operand.base.offset + operand.offset)
+                # The address of a parameter is that of a tensor map.
+                symbol = operand.base if isinstance(operand, Addr) else operand
+                parameter = self._kernel.params.get(symbol.name) if isinstance(symbol, Sym) else None
+                if parameter is not None and isinstance(symbol, Sym):
+                    offset = operand.offset if isinstance(operand, Addr) else 0
+                    offsets.add(parameter[1] + symbol.offset + offset)
         return frozenset(offsets)
 
     def _emit(

@@ -11,6 +11,7 @@ from kernelforge.devices.emulated.runtime.bulk_copies import box_load, box_store
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
 from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
+from kernelforge.devices.emulated.runtime.products import product_commit, product_operand, product_wait
 from kernelforge.devices.emulated.runtime.transfers import (
     bulk_commit,
     bulk_wait,
@@ -45,6 +46,9 @@ EXPORTS = {
     "kf_box_load": box_load,
     "kf_box_store": box_store,
     "kf_prefetch": prefetch,
+    "kf_product_operand": product_operand,
+    "kf_product_commit": product_commit,
+    "kf_product_wait": product_wait,
     "kf_mbarrier_init": mbarrier_init,
     "kf_mbarrier_inval": mbarrier_inval,
     "kf_mbarrier_change": mbarrier_change,

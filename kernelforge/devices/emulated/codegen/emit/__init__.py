@@ -15,6 +15,7 @@ from kernelforge.devices.emulated.codegen.emit import (
     memory,
     simd,
     warp,
+    wgmma,
 )
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter
 from kernelforge.devices.emulated.ptx.inline import unsupported
@@ -49,6 +50,7 @@ HANDLERS: dict[str, Handler] = {
     **warp.HANDLERS,
     **matrix.HANDLERS,
     **mbarrier.HANDLERS,
+    **wgmma.HANDLERS,
     **copies.HANDLERS,
 }
 for _opcode in half.HANDLERS.keys() | integer.HANDLERS.keys() & floating.HANDLERS.keys():

@@ -98,6 +98,8 @@ class Emitter(IRBuilder):
         self.points: list[Instruction] = []
         self.products: set[Product] = set()
         """Matrix products that the kernel computes."""
+        self.group_products: set[Product] = set()
+        """Those that it computes by warpgroups."""
         self.copies = False
         """The kernel has asynchronous copies."""
         self.asynchronous = False

@@ -89,12 +89,17 @@ def _wait(e: Emitter, i: Instruction) -> None:
     phases = e.put(1, e.op(f"and <32 x i64> {wide}, splat (i64 1)"), 64)
     arguments = (("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), _mask(e, i), ("ptr", phases))
     passed = e.call("kf_mbarrier_wait", "i64", *arguments)
+    stop_if_negative(e, passed)
+    e.write(i, target, Value(e.op(f"trunc i64 {passed} to i32"), True), 1)
+
+
+def stop_if_negative(e: Emitter, answer: str) -> None:
+    """Stop the warp, to come back to this block, where the runtime's answer is negative."""
     stop, go = e.label("stop"), e.label("passed")
-    e.emit(f"br i1 {e.op(f'icmp slt i64 {passed}, 0')}, label %{stop}, label %{go}\n{stop}:")
+    e.emit(f"br i1 {e.op(f'icmp slt i64 {answer}, 0')}, label %{stop}, label %{go}\n{stop}:")
     e.store("i32", str(e.block), "%state")
     e.store("i32", e.mask, "%mask_p")
     e.emit(f"ret i32 {lay.RETURN_WAIT}\n{go}:")
-    e.write(i, target, Value(e.op(f"trunc i64 {passed} to i32"), True), 1)
 
 
 def _pending_count(e: Emitter, i: Instruction) -> None:

@@ -1,0 +1,88 @@
+"""LLVM IR of a warp's share of ``wgmma.mma_async``: sixteen rows of the product of 64 rows by N columns.
+
+Rows of A and columns of B of every type come as 32 bytes each, the accumulator as registers of 32 lanes, four of
+them (two for f16) for eight columns. Sums are formed and rounded as those of ``mma``: see :mod:`.matrix_ir`.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
+from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS, MatrixWriter, Product
+from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+
+ROW_BYTES = 32
+"""Of a row of A or a column of B in one instruction."""
+
+
+def group_product_name(product: Product) -> str:
+    """Name of the function: ``void name(ptr a, ptr b, ptr c, i64 blocks, double sign)``; C becomes D."""
+    return product.name.replace("kf_mma", "kf_wgmma")
+
+
+class _Writer(MatrixWriter):
+    def raw(self, pointer: str, rows: int, element: str, order: list[int] | None) -> str:
+        """Some rows in memory as numbers in which products are formed."""
+        bits = max(ELEMENT_BITS[element], 8)
+        bits = 32 if element == "b1" else bits
+        count = rows * ROW_BYTES * 8 // bits
+        value = self.load(f"<{count} x i{bits}>", pointer, align=1)
+        if order is not None:
+            value = self.shuffle(f"<{count} x i{bits}>", value, "poison", order)
+        return value if element == "b1" else self.number(value, element, count)
+
+    def rows_of_a(self) -> None:
+        """A in memory by rows."""
+        width = self.p.columns
+        for r in range(0, 16, 4):
+            numbers = self.raw(self.gep("%a", ROW_BYTES * r), 4, self.p.a_type, None)
+            if self.total == "double":
+                numbers = self.op(f"fmul {self.kind(4 * width)} {numbers}, %signs{4 * width}")
+            self.store(self.kind(4 * width), numbers, "%left", self.size * width * r, align=self.size)
+
+    def block(self) -> None:
+        """Eight columns: B by rows in memory, then every product."""
+        width, eight = self.p.columns, self.kind(8)
+        order = [n * width + k for k in range(width) for n in range(8)]
+        numbers = self.raw(self.gep("%b", self.op(f"mul i64 %j, {8 * ROW_BYTES}")), 8, self.p.b_type, order)
+        self.store(self.kind(8 * width), numbers, "%right", align=64)
+        self.write_c()
+        totals = [self.load(eight, "%total", 8 * self.size * r, align=8 * self.size) for r in range(16)]
+        for k in range(width):
+            row = self.load(eight, "%right", 8 * self.size * k, align=8 * self.size)
+            for r in range(16):
+                factor = self.load(self.total, "%left", self.size * (r * width + k), align=self.size)
+                first = self.op(f"insertelement {eight} poison, {self.total} {factor}, i64 0")
+                spread = self.op(f"shufflevector {eight} {first}, {eight} poison, <8 x i32> zeroinitializer")
+                totals[r] = self.accumulate(totals[r], spread, row)
+        for r, total in enumerate(totals):
+            self.store(eight, total, "%total", 8 * self.size * r, align=8 * self.size)
+        self.write_d()
+
+
+@functools.cache
+def group_product_function(product: Product) -> str:
+    """The IR of one product's function."""
+    w = _Writer(product)
+    registers = 2 if product.c_type == "f16" else 4
+    width = product.columns
+    w.emit(
+        f"define void @{group_product_name(product)}(ptr %a, ptr %b, ptr %registers, i64 %blocks, double %sign) "
+        f"{ATTRIBUTES} {{\nentry:"
+    )
+    w.emit(f"%left = alloca [{16 * width} x {w.total}], align 64")
+    w.emit(f"%right = alloca [{8 * width} x {w.total}], align 64")
+    w.emit(f"%total = alloca [128 x {w.total}], align 64")
+    if w.total == "double":
+        kind = w.kind(4 * width)
+        first = w.op(f"insertelement {kind} poison, double %sign, i64 0")
+        w.emit(f"%signs{4 * width} = shufflevector {kind} {first}, {kind} poison, "
+               f"<{4 * width} x i32> {lane_vector([0] * 4 * width)}")  # fmt: skip
+    w.rows_of_a()
+    w.emit("br label %block\nblock:\n%j = phi i64 [0, %entry], [%next, %block]")
+    w.emit(f"%c = getelementptr i8, ptr %registers, i64 {w.op(f'mul i64 %j, {128 * registers}')}")
+    w.block()
+    w.emit("%next = add i64 %j, 1\n%more = icmp ult i64 %next, %blocks")
+    w.emit("br i1 %more, label %block, label %done\ndone:\nret void\n}")
+    return "\n".join([*sorted(w.declarations), *w.lines])
