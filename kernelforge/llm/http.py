@@ -412,11 +412,12 @@ class RemoteModel(ABC, Generic[ClientT]):
         self.spec = spec
         self.remote = remote
         self.stopped = stopped
+        self.base_url = base_url or self.default_url
         self.loop = BackgroundLoop()
         options = client_options(timeout_seconds)
         self.client: ClientT = self.sdk_client(
             api_key=remote.key.get_secret_value(),
-            base_url=base_url or self.default_url,
+            base_url=self.base_url,
             timeout=options["timeout"],
             max_retries=0,
             http_client=self.sdk_http_client(**options),

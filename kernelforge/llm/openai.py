@@ -6,7 +6,7 @@ all of them have.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import httpx2
@@ -23,7 +23,6 @@ from kernelforge.llm.http import (
     read_wire,
     strict_schema,
 )
-from kernelforge.llm.spec import AgentSpec, Remote
 from kernelforge.records import Usage, content_hash
 
 OPENAI_URL = "https://api.openai.com/v1"
@@ -43,19 +42,15 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
     sdk_http_client = openai.DefaultAsyncHttpxClient
     sdk_errors = (openai.OpenAIError, httpx2.HTTPError, httpx2.StreamError)
 
-    def __init__(
-        self,
-        spec: AgentSpec,
-        remote: Remote,
-        *,
-        base_url: str | None,
-        timeout_seconds: float,
-        stopped: Callable[[], bool],
-    ) -> None:
-        super().__init__(spec, remote, base_url=base_url, timeout_seconds=timeout_seconds, stopped=stopped)
-        self.hosted = (base_url or OPENAI_URL).rstrip("/") == OPENAI_URL
+    @property
+    def hosted(self) -> bool:
         """Whether the server is OpenAI's own."""
-        self.api: Literal["responses", "chat"] = spec.api or ("responses" if self.hosted else "chat")
+        return self.base_url.rstrip("/") == OPENAI_URL
+
+    @property
+    def api(self) -> Literal["responses", "chat"]:
+        """The interface of OpenAI's that is called."""
+        return self.spec.api or ("responses" if self.hosted else "chat")
 
     def body(self, request: ChatRequest) -> dict[str, Any]:
         turns = [{"role": turn.role, "content": turn.text} for turn in request.turns]
