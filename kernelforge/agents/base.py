@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.llm.base import Answer
-from kernelforge.records import Attempt, Finding, Graph, Message, Operator, Task, TaskFacts
+from kernelforge.records import Attempt, Finding, Graph, LanguageChoice, Message, Operator, Task, TaskFacts
 from kernelforge.records.task import GENERATOR_NAME, MAX_GENERATOR_BYTES
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 
@@ -35,6 +35,8 @@ class TaskContext:
     """Public figures of the device's GPU, or of the nearest that is known."""
     lessons: tuple[str, ...] = ()
     """What earlier tasks of the same operator family taught, most useful first."""
+    language: LanguageChoice = "cuda"
+    """Language that candidates are to be written in."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,13 @@ class LLMCoder:
 
     def propose(self, request: CoderRequest) -> Answer:
         """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
-        check = _check_contrast if coder_prompt_name(request) == "contrast" else _check_candidate
+        in_parts = coder_prompt_name(request) == "contrast"
+
+        def check(text: str) -> None:
+            if in_parts:
+                check_three_parts(text)
+            parse_reply(text, request.brief.language)
+
         question = Question("coder", request.brief.task.name, coder_prompt(request), check, sample=request.sample)
         return self._answerer.ask(question)
 
@@ -48,12 +54,3 @@ class LLMJudge:
             # What was wrong with it is among the messages.
             finding = None
         return JudgeReply(finding, answer.messages)
-
-
-def _check_candidate(text: str) -> None:
-    parse_reply(text)
-
-
-def _check_contrast(text: str) -> None:
-    check_three_parts(text)
-    parse_reply(text)

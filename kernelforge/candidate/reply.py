@@ -15,7 +15,7 @@ from typing import Literal
 
 from kernelforge.candidate.plan import plan_as_chosen
 from kernelforge.errors import CandidateError
-from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate, language_of
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES, Candidate, LanguageChoice, language_of
 
 MAX_REPLY_CHARS = 2 << 20
 _MAX_BLOCKS = 2_000
@@ -50,8 +50,8 @@ class _Block:
     closed: bool
 
 
-def parse_reply(text: str) -> Candidate:
-    """Read the candidate out of a reply.
+def parse_reply(text: str, language: LanguageChoice = "any") -> Candidate:
+    """Read the candidate, in the language asked for, out of a reply.
 
     Raises:
         CandidateError: nothing usable; the message names the missing part and its line.
@@ -74,6 +74,9 @@ def parse_reply(text: str) -> Candidate:
         assert present is not None
         hint = _hint(missing, present)
         raise CandidateError(f"the reply has no {_NAMES[missing]}; its only code starts on line {present.line}{hint}")
+    if language not in ("any", source.kind):
+        message = f"the source on line {source.line} is a {source.kind} block; here it has to be a {language} block"
+        raise CandidateError(message, line=source.line)
     _check(source, "source", MAX_SOURCE_BYTES)
     _check(plan, "plan", MAX_PLAN_BYTES)
     if source.kind == "triton" and language_of(source.text) != "triton":

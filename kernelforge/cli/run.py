@@ -60,6 +60,14 @@ class Memory(StrEnum):
     RESULTS = "results"
 
 
+class LanguageOption(StrEnum):
+    """Values of ``--language``."""
+
+    CUDA = "cuda"
+    TRITON = "triton"
+    ANY = "any"
+
+
 class Display(StrEnum):
     """Values of ``--display``."""
 
@@ -146,6 +154,9 @@ def run(
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,
     measure: MeasureOption = None,
+    language: Annotated[
+        LanguageOption, typer.Option("--language", help="What kernels are written in; triton needs the extra triton.")
+    ] = LanguageOption.CUDA,
     tune: Annotated[bool, typer.Option("--tune/--no-tune", help="Search '# tune:' combinations.")] = True,
     reward: Annotated[str | None, typer.Option("--reward", metavar="POLICY", help="Reward policy and version.")] = None,
     rounds: Annotated[
@@ -193,6 +204,7 @@ def run(
         judge=judge,
         tester=tester,
         memory=memory.value,
+        language=language.value,
         tune=tune,
         llm=settings,
         measure=measuring,

@@ -309,7 +309,9 @@ def _explained(error: BaseException, messages: str) -> _Failed:
     if located is not None and located.src is not None:
         for function in _live(JITFunction):
             if function.src == located.src and function.fn.__code__.co_filename == TRITON_FILE:
-                line = function.starting_line_number + located.node.lineno - 1
+                # Lines of the error count from ``def``, those of the function from its decorator.
+                decorators = "".join(function.raw_src).partition("def ")[0].count("\n")
+                line = function.starting_line_number + decorators + located.node.lineno - 1
     text = getattr(reason, "error_message", None) or str(reason) or type(reason).__name__
     if shown_error := _SHOWN_ERROR.fullmatch(text):
         text = shown_error["text"]

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from kernelforge.records.base import Record, content_hash
 from kernelforge.records.evaluation import Evaluation, Profile, Verdict
-from kernelforge.records.task import Candidate
+from kernelforge.records.task import Candidate, LanguageChoice
 
 
 class Price(Record):
@@ -97,6 +97,8 @@ class RunConfig(Record):
     """Specification of the Tester, which proposes further test inputs; None for no Tester."""
     memory: Literal["off", "run", "results"] = "run"
     """Lessons in prompts: none, those of this run, or those of all runs in the results folder."""
+    language: LanguageChoice = "cuda"
+    """Language of the kernels that are asked for and taken."""
     tune: bool = True
     """Whether to search ``# tune:`` combinations."""
     llm: LLMSettings = LLMSettings()
@@ -123,7 +125,8 @@ class RunConfig(Record):
 
     @property
     def digest(self) -> str:
-        return content_hash(self)
+        # The field is younger than stored digests, which have to stay.
+        return content_hash(self.model_dump(mode="json", exclude={"language"} if self.language == "cuda" else None))
 
 
 class RunState(StrEnum):

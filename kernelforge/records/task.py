@@ -299,6 +299,8 @@ class InputGenerator(Record):
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_PLAN_BYTES = 64 * 1024
 Language = Literal["cuda", "triton"]
+LanguageChoice = Literal["cuda", "triton", "any"]
+"""Language that replies are written in."""
 _TRITON_KERNEL = re.compile(r"^@triton\.jit\b", re.MULTILINE)
 
 

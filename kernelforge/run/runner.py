@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from kernelforge.agents import BUILTIN
 from kernelforge.agents.base import TaskContext
+from kernelforge.compile.triton_build import INSTALL, installed_triton
 from kernelforge.devices import best_device
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import DeviceError, KernelForgeError, StoreError, UsageError
@@ -21,7 +22,18 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
-from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Message, Run, RunConfig, RunState, Task
+from kernelforge.records import (
+    Attempt,
+    Budget,
+    LanguageChoice,
+    LLMSettings,
+    MeasureSettings,
+    Message,
+    Run,
+    RunConfig,
+    RunState,
+    Task,
+)
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
 from kernelforge.run.budget import RunBudget, StopSignal, TaskBudget
 from kernelforge.run.events import Event, Observer
@@ -51,6 +63,7 @@ def configure(
     judge: str = BUILTIN,
     tester: str | None = None,
     memory: Literal["off", "run", "results"] = "run",
+    language: LanguageChoice = "cuda",
     tune: bool = True,
     llm: LLMSettings | None = None,
     measure: MeasureSettings | None = None,
@@ -72,6 +85,7 @@ def configure(
         measure: how a device that measures is used; an emulated one must have none.
         tester: proposes further test inputs; None for none.
         memory: whose lessons the agents are shown.
+        language: that candidates are written in.
         stop_after: None for the strategy's own rule.
         keys: whether every hosted model must have its key; a run that is only estimated needs none.
 
@@ -99,6 +113,7 @@ def configure(
         limits = limits.model_copy(update={"rounds": rounds})
     coders = (coder,) if isinstance(coder, str) else tuple(coder)
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
+    _check_language(language, ",".join(coders).split(","))
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     return RunConfig(
         suite=suite,
@@ -112,6 +127,7 @@ def configure(
         judge=judge,
         tester=tester,
         memory=memory,
+        language=language,
         tune=tune,
         llm=settings,
         reward=reward,
@@ -130,6 +146,19 @@ def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     if unknown:
         raise UsageError(f"suite {suite.name!r} has no task {unknown[0]!r}; it has: {', '.join(task_names)}")
     return tuple(name for name in task_names if not names or name in names)
+
+
+def _check_language(language: LanguageChoice, coders: Sequence[str]) -> None:
+    """
+    Raises:
+        UsageError: Triton is asked for where it is not installed, or of the built-in Coder.
+    """
+    if language == "cuda":
+        return
+    if installed_triton() is None:
+        raise UsageError(f"--language {language} needs Triton: {INSTALL}")
+    if BUILTIN in coders and language == "triton":
+        raise UsageError("the built-in Coder writes CUDA C++ alone: name a model with --coder, or use --language any")
 
 
 def _check_agents(agents: Sequence[str], settings: LLMSettings, budget: Budget, *, commas: bool, keys: bool) -> None:
@@ -262,7 +291,7 @@ def task_contexts(config: RunConfig) -> list[TaskContext]:
         for task in _load_tasks(config):
             evaluator = pool.evaluator(task)
             with closing(evaluator.oracle):
-                contexts.append(make_task_context(evaluator))
+                contexts.append(make_task_context(evaluator, config.language))
     return contexts
 
 

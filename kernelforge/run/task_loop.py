@@ -35,6 +35,7 @@ from kernelforge.records import (
     Candidate,
     Evaluation,
     InputGenerator,
+    LanguageChoice,
     Lesson,
     Message,
     Operator,
@@ -229,7 +230,7 @@ class TaskLoop:
     def _make_context(self) -> TaskContext:
         with self._evaluator.gpu_lock():
             self._evaluator.oracle.require_admitted()
-        context = make_task_context(self._evaluator)
+        context = make_task_context(self._evaluator, self.run.config.language)
         self.store.put_task(self.run.id, self.task, self._evaluator.facts, context.graph)
         families = context.graph.families
         memory = self.run.config.memory
@@ -341,7 +342,7 @@ class TaskLoop:
     def _evaluate_reply(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
         """The candidate in a reply, where there is one, and what it came to."""
         try:
-            candidate = parse_reply(text)
+            candidate = parse_reply(text, self.run.config.language)
         except CandidateError as error:
             return None, EvaluationResult(self._evaluator.rejected(error, text), None)
         return candidate, self._evaluate_candidate(candidate)
@@ -421,7 +422,7 @@ class TaskLoop:
         return True
 
 
-def make_task_context(evaluator: Evaluator) -> TaskContext:
+def make_task_context(evaluator: Evaluator, language: LanguageChoice = "cuda") -> TaskContext:
     """Context of a task for agents, without lessons."""
     task, facts = evaluator.task, evaluator.facts
     return TaskContext(
@@ -431,6 +432,7 @@ def make_task_context(evaluator: Evaluator) -> TaskContext:
         graph=evaluator.oracle.trace("full"),
         device=evaluator.device.describe(),
         spec=evaluator.device.spec,
+        language=language,
     )
 
 

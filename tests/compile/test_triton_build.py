@@ -128,12 +128,12 @@ def test_only_constants_that_the_source_names_make_another_build(compiler):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("tl.load(x + at", "tl.load(y + at"), "candidate.py:14: error: y is not defined"),
-        (("value * SCALE", "value * missing"), "candidate.py:8: error: missing is not defined"),
-        (("value * SCALE", "tl.dot(value, value)"), "candidate.py:8: error: input and other must have equal ranks"),
+        (("tl.load(x + at", "tl.load(y + at"), "candidate.py:15: error: y is not defined"),
+        (("value * SCALE", "value * missing"), "candidate.py:9: error: missing is not defined"),
+        (("value * SCALE", "tl.dot(value, value)"), "candidate.py:9: error: input and other must have equal ranks"),
         (
             ("tl.arange(0, BLOCK)", "tl.arange(0, BLOCK + 1)"),
-            "candidate.py:13: error: arange's range must be a power of 2",
+            "candidate.py:14: error: arange's range must be a power of 2",
         ),
     ],
 )

@@ -113,6 +113,8 @@ def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) 
     }
     environment = _environment()
     preamble = environment.get_template("preamble.md.j2").render(shared).strip() + "\n\n"
+    if brief.language != "cuda" and agent != "tester":
+        preamble += environment.get_template("triton.md.j2").render(shared).strip() + "\n\n"
     request = environment.get_template(f"{template}.md.j2").render({**shared, **context}).strip() + "\n"
     return Prompt(preamble + request, stable=len(preamble))
 

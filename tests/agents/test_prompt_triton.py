@@ -1,0 +1,53 @@
+"""A run in Triton asks for it, takes nothing else, and says so before it starts; other prompts do not change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernelforge.agents import CoderRequest
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.candidate import parse_reply
+from kernelforge.errors import CandidateError, UsageError
+from kernelforge.records import Operator
+from kernelforge.run import configure
+from tests.agents.prompt_samples import BRIEF
+
+CUDA = "```cuda\n__global__ void k() {}\n```\n\n```python\ndef forward(x):\n    return x\n```\n"
+TRITON = "```triton\n@triton.jit\ndef k():\n    pass\n```\n\n```python\ndef forward(x):\n    return x\n```\n"
+
+
+def request_in(language: Any) -> CoderRequest:
+    brief = replace(BRIEF, language=language)
+    return CoderRequest(brief, Operator.SEED, None, None, ())
+
+
+def test_the_part_on_triton_follows_the_preamble_of_a_cuda_run() -> None:
+    cuda, triton, either = (coder_prompt(request_in(language)) for language in ("cuda", "triton", "any"))
+    before, after = cuda.text[: cuda.stable], cuda.text[cuda.stable :]
+    for prompt, title in ((triton, "## Triton instead of CUDA C++"), (either, "## Triton, where it suits better")):
+        assert prompt.text.startswith(before + title)
+        assert prompt.text.endswith(after)
+        assert prompt.stable > cuda.stable
+    assert "triton" not in cuda.text.lower()
+
+
+def test_a_reply_in_another_language_is_refused() -> None:
+    assert parse_reply(TRITON, "triton") == parse_reply(TRITON, "any")
+    assert parse_reply(CUDA, "cuda") == parse_reply(CUDA)
+    with pytest.raises(CandidateError, match="is a cuda block; here it has to be a triton block"):
+        parse_reply(CUDA, "triton")
+    with pytest.raises(CandidateError, match="is a triton block; here it has to be a cuda block"):
+        parse_reply(TRITON, "cuda")
+
+
+def test_a_run_in_triton_needs_triton_and_a_coder_that_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.run.runner.installed_triton", lambda: "triton 3.9.0")
+    assert configure(device="emulated:a100", language="any").language == "any"
+    with pytest.raises(UsageError, match=r"the built-in Coder writes CUDA C\+\+ alone"):
+        configure(device="emulated:a100", language="triton")
+    monkeypatch.setattr("kernelforge.run.runner.installed_triton", lambda: None)
+    with pytest.raises(UsageError, match="--language any needs Triton: pip install"):
+        configure(device="emulated:a100", language="any")
