@@ -288,7 +288,7 @@ TransportT = TypeVar("TransportT", bound="AsyncTransport | SyncTransport")
 
 
 class ClientBase(Generic[TransportT]):
-    """What both clients have: settings, and a transport of their own kind."""
+    """Base of both clients: their settings, and a transport of their own kind."""
 
     _transport_type: type[TransportT]
 

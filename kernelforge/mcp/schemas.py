@@ -302,8 +302,8 @@ def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
     for check in checks:
         secret = check.size.startswith("hidden")
         hidden += secret
-        shown = {"size": f"hidden {hidden}", "launches": None} if secret else {}
-        rows.append(CheckRow.of(check, **shown))
+        masked = {"size": f"hidden {hidden}", "launches": None} if secret else {}
+        rows.append(CheckRow.of(check, **masked))
     return tuple(rows)
 
 

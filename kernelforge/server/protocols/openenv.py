@@ -321,8 +321,8 @@ def _single(reference: str, result: RewardResult) -> Stepped:
 
 
 def _observation(result: RewardResult, **fields: Any) -> Observation:
-    shown = {"feedback", "verdict", "uncompared", "stage", "components"}
-    return Observation(**{name: getattr(result, name) for name in shown}, **fields)
+    names = {"feedback", "verdict", "uncompared", "stage", "components"}
+    return Observation(**{name: getattr(result, name) for name in names}, **fields)
 
 
 def _observed(stepped: Stepped) -> dict[str, Any]:
