@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from kernelforge.compile import COMPILE_LIMITS, Artifact, Compiler, installed_toolchain
 from kernelforge.compile.diagnostics import parse_log
@@ -212,6 +213,119 @@ def test_waits_read_no_clock(open_warm: Callable[..., Compiler], source: str, ar
     assert not re.search(rb"%(globaltimer|clock)|nanosleep", built.ptx)
 
 
+STANDARD = """#include <array>
+#include <complex>
+#include <functional>
+#include <iterator>
+#include <tuple>
+#include <utility>
+__global__ void k(const float* x, float* y) {
+  std::array<float, 3> a{x[0], x[1], x[2]};
+  std::pair<float, int> pair = std::make_pair(a[1], 2);
+  auto tuple = std::make_tuple(a[2], 4);
+  std::complex<float> c(x[0], x[1]);
+  c = c * c;
+  std::swap(a[0], a[2]);
+  y[0] = std::plus<float>()(a[0], std::get<1>(tuple)) + std::move(pair.first) * pair.second;
+  y[1] = c.real();
+  y[2] = c.imag();
+}
+"""
+CUB = """#include <cub/cub.cuh>
+#include <cuda/functional>
+__global__ void k(const float* x, float* y) {
+  using Sort = cub::BlockRadixSort<float, 128, 1>;
+  using Scan = cub::BlockScan<float, 128>;
+  __shared__ union { typename Sort::TempStorage sort; typename Scan::TempStorage scan; } storage;
+  float mine[1] = {x[threadIdx.x]};
+  Sort(storage.sort).Sort(mine);
+  y[threadIdx.x] = mine[0];
+  __syncthreads();
+  Scan(storage.scan).InclusiveScan(mine[0], mine[0], cuda::maximum<>());
+  y[128 + threadIdx.x] = mine[0];
+}
+"""
+GROUPS = """#include <cooperative_groups.h>
+#include <cooperative_groups/memcpy_async.h>
+#include <cooperative_groups/scan.h>
+#include <cuda/atomic>
+namespace cg = cooperative_groups;
+__global__ void k(const float* x, float* y, int* count) {
+  __shared__ float tile[256];
+  cg::thread_block block = cg::this_thread_block();
+  cg::memcpy_async(block, tile, x, sizeof(tile));
+  cg::wait(block);
+  y[threadIdx.x] = cg::inclusive_scan(cg::tiled_partition<32>(block), tile[255 - threadIdx.x]);
+  cuda::atomic_ref<int, cuda::thread_scope_device>(count[0]).fetch_add(1, cuda::memory_order_relaxed);
+}
+"""
+NARROW = """#include <cuda_fp8.h>
+__global__ void k(const float* x, float* y) {
+  y[threadIdx.x] = float(__nv_fp8_e4m3(x[threadIdx.x]));
+  y[32 + threadIdx.x] = float(__nv_fp8_e5m2(x[threadIdx.x]));
+}
+"""
+UNIFORM = """#include <curand_kernel.h>
+__global__ void k(float* y, int seed) {
+  curandStatePhilox4_32_10_t state;
+  curand_init(seed, threadIdx.x, 0, &state);
+  float4 drawn = curand_uniform4(&state);
+  y[4 * threadIdx.x] = drawn.x, y[4 * threadIdx.x + 1] = drawn.y;
+  y[4 * threadIdx.x + 2] = drawn.z, y[4 * threadIdx.x + 3] = drawn.w;
+}
+"""
+
+
+@pytest.fixture(scope="module", params=sorted(RELEASES), ids=[f"CUDA {major}" for major in sorted(RELEASES)])
+def either(request: pytest.FixtureRequest, open_warm: Callable[..., Compiler]) -> Compiler:
+    """A compiler of each major version of CUDA."""
+    compiler: Compiler = open_warm(Compiler, None, toolchain=installed_toolchain(request.param))
+    return compiler
+
+
+def test_standard_headers_have_what_device_code_uses(either: Compiler) -> None:
+    x, y = np.array([2, 3, 5], np.float32), np.zeros(3, np.float32)
+    load(either, STANDARD).run(1, 1, x, y)
+    assert y.tolist() == [5 + 4 + 3 * 2, 4 - 9, 12]
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90a"])
+def test_cubs_own_header_has_the_parts_for_blocks(compiler: Compiler, arch: str) -> None:
+    x, y = RNG.standard_normal(128).astype(np.float32), np.zeros(256, np.float32)
+    load(compiler, CUB, arch).run(1, 128, x, y)
+    assert np.array_equal(y[:128], np.sort(x))
+    assert np.array_equal(y[128:], np.sort(x))
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
+def test_groups_copy_and_scan(compiler: Compiler, arch: str) -> None:
+    x, y, count = RNG.standard_normal(256).astype(np.float32), np.zeros(256, np.float32), np.zeros(1, np.int32)
+    load(compiler, GROUPS, arch).run(1, 256, x, y, count)
+    np.testing.assert_allclose(y.reshape(8, 32), x[::-1].reshape(8, 32).cumsum(1), rtol=1e-4, atol=1e-4)
+    assert count[0] == 256
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_values_of_eight_bits_are_rounded_to_nearest(compiler: Compiler, arch: str) -> None:
+    x, y = RNG.standard_normal(32).astype(np.float32), np.zeros(64, np.float32)
+    load(compiler, NARROW, arch).run(1, 32, x, y)
+    for part, dtype in ((y[:32], torch.float8_e4m3fn), (y[32:], torch.float8_e5m2)):
+        assert np.array_equal(part, torch.from_numpy(x).to(dtype).float().numpy())
+
+
+def test_random_numbers_are_uniform_and_repeat(either: Compiler) -> None:
+    if not any(wheel.extra.startswith("curand") for wheel in header_wheels(either.toolchain.major)):
+        pytest.skip("cuRAND's headers are not installed: install the extra curand")
+    device, draws = load(either, UNIFORM), [np.zeros(1024, np.float32) for _ in range(3)]
+    for draw, seed in zip(draws, (1, 1, 2), strict=True):
+        device.run(1, 256, draw, seed)
+    assert np.array_equal(draws[0], draws[1])
+    assert not np.array_equal(draws[0], draws[2])
+    assert draws[0].min() > 0
+    assert draws[0].max() <= 1
+    assert abs(float(draws[0].mean()) - 0.5) < 0.05
+
+
 CLOCKS = """#include <cuda/std/chrono>
 __global__ void k(long long* out) {
   using clock = cuda::std::chrono::CLOCK;
@@ -224,7 +338,7 @@ __global__ void k(long long* out) {
 
 @pytest.mark.parametrize("clock", ["system_clock", "high_resolution_clock"])
 def test_the_clock_of_a_candidate_stands_still(compiler: Compiler, clock: str) -> None:
-    """What is not compared with a memory's state could tell a benchmark from a check."""
+    """A clock that runs would tell a benchmark from a check."""
     out = np.full(2, 7, np.int64)
     load(compiler, CLOCKS.replace("CLOCK", clock)).run(1, 1, out)
     assert out.tolist() == [107, 0]
