@@ -19,7 +19,6 @@ from kernelforge.agents.prompting.examples import (
     ABOUT_FAILED,
     WITHOUT_ATTEMPTS,
     Case,
-    Variation,
     made_here,
     render_case,
 )
@@ -66,7 +65,7 @@ def rows(workshop: EvaluatorPool, task: str, count: Callable[[str], int] | None)
     for name in PROMPTS:
         case = failed if name in ABOUT_FAILED else Case(brief) if name in WITHOUT_ATTEMPTS else correct
         for metrics in ("subset", "full") if "optimise" in name else ("subset",):
-            prompt = render_case(name, case, Variation(sight=ProfileVisibility(metrics)))
+            prompt = render_case(name, case, sight=ProfileVisibility(metrics))
             counted = (None, None) if count is None else (count(prompt.text[: prompt.stable]), count(prompt.text))
             label = f"{name}, full metrics" if metrics == "full" else name
             yield Row(task, label, len(prompt.text), *counted, estimate_tokens(prompt.text))

@@ -93,14 +93,14 @@ def show(
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Render a prompt for a task, with attempts that the built-in agents make on the spot, or a journalled one."""
-    from kernelforge.agents.prompting.examples import Variation, check_name, render_case
+    from kernelforge.agents.prompting.examples import check_name, render_case
     from kernelforge.llm.rate_limits import estimate_tokens
     from kernelforge.search.base import ProfileVisibility
 
     check_name(name)
     case = _case(name, task, suite, attempt, device, results, allow_unconfined=allow_unconfined)
     visibility = ProfileVisibility(metrics.value, latency)
-    prompt = render_case(name, case, Variation(technique, sample, rank, visibility))
+    prompt = render_case(name, case, technique=technique, sample=sample, rank=rank, sight=visibility)
     tokens, stable = estimate_tokens(prompt.text), estimate_tokens(prompt.text[: prompt.stable])
     if as_json:
         from pydantic import RootModel

@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from kernelforge.agents import TaskContext
-from kernelforge.agents.prompting.examples import Case, Variation, journalled, made_here, render_case
+from kernelforge.agents.prompting.examples import Case, journalled, made_here, render_case
 from kernelforge.agents.prompts import PROMPTS
 from kernelforge.cli.main import app
 from kernelforge.errors import UsageError
@@ -55,7 +55,7 @@ def test_an_example_of_a_failure_really_failed(failed: Case) -> None:
 def test_an_example_of_an_improvement_has_a_profile_and_a_parent_that_it_was_made_from(correct: Case) -> None:
     assert [item.operator for item in correct.history] == [Operator.SEED, Operator.OPTIMISE]
     assert all(item.evaluation.verdict is Verdict.OK and item.profile for item in correct.history)
-    text = render_case("optimise", correct, Variation(sight=ProfileVisibility("full"))).text
+    text = render_case("optimise", correct, sight=ProfileVisibility("full")).text
     assert "## What its last change did" in text
 
 

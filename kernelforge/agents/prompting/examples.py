@@ -45,21 +45,16 @@ class Case:
     """The finding of a Judge on it."""
 
 
-@dataclass(frozen=True)
-class Variation:
-    """Settings that may differ between prompts of one name about one attempt."""
-
-    technique: str | None = None
-    sample: int = 0
-    rank: int = 1
-    sight: ProfileVisibility = DEFAULT_VISIBILITY
-
-
-PLAIN = Variation()
-
-
-def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
-    """The prompt of that name.
+def render_case(
+    name: str,
+    case: Case,
+    *,
+    technique: str | None = None,
+    sample: int = 0,
+    rank: int = 1,
+    sight: ProfileVisibility = DEFAULT_VISIBILITY,
+) -> Prompt:
+    """The prompt of that name, with the settings of its :class:`CoderRequest` or :class:`JudgeRequest`.
 
     Raises:
         UsageError: there is no such prompt, or it is not about such an attempt.
@@ -73,7 +68,7 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
     best = best_attempt(case.history)
     if kind.agent == "judge":
         assert case.parent is not None
-        return judge_prompt(JudgeRequest(case.brief, case.parent, case.history, best, variation.rank, variation.sight))
+        return judge_prompt(JudgeRequest(case.brief, case.parent, case.history, best, rank, sight))
     others = [attempt for attempt in case.history if attempt.candidate is not None and attempt is not case.parent]
     if name == "crossover" and not others:
         raise UsageError("a crossover needs a second attempt with code; name one that has another before it")
@@ -86,9 +81,9 @@ def render_case(name: str, case: Case, variation: Variation = PLAIN) -> Prompt:
             case.history,
             best,
             inspirations=tuple(others[-1:]) if name in ("contrast", "crossover") else (),
-            technique=variation.technique,
-            sample=variation.sample,
-            sight=variation.sight,
+            technique=technique,
+            sample=sample,
+            sight=sight,
         )
     )
 
