@@ -6,6 +6,8 @@ Each part draws its cases from a seed and their number, so that one of them can 
     plans       launch plans, parsed and interpreted                      (candidate/plan_language)
     ptx         PTX of real kernels with inline assembly put in: what gate and emulator accept, ptxas must assemble,
                 and a marked instruction is in the cubin exactly where the parser sees it
+    ptxas       programs of constants in odd syntax: the emulator's result is the number that ptxas folds, and what one
+                of them refuses the other refuses too
     frames      bytes on the channel of a jailed child                    (sandbox/channel)
     databases   results and server databases, entries and builds, damaged by byte and by value, under every command
                 that reads them
@@ -34,7 +36,7 @@ from ctypes import c_int64
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-PARTS = ("replies", "plans", "ptx", "frames", "databases", "http")
+PARTS = ("replies", "plans", "ptx", "ptxas", "frames", "databases", "http")
 HANG_S = 10.0
 _PRINTED = 20
 """Findings that are shown with their traceback."""
