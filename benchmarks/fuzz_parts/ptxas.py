@@ -62,14 +62,14 @@ st.global.u32 [%at], r0;
 ret;
 }}
 """
-        ours, reason = self._run(text)
+        result, reason = self._run(text)
         theirs, message = self._assembled(text)
         if theirs is None:  # a build ends there, and the emulator never sees it
             raise Disagreement(f"ptxas refuses what this part writes: {message}; in {text}")
-        if ours is None:
+        if result is None:
             raise Disagreement(f"ptxas takes what the emulator refuses: {reason}; in {text}")
-        if ours not in theirs:
-            raise Disagreement(f"the emulator's result {ours:#x} is not in the code that ptxas makes; in {text}")
+        if result not in theirs:
+            raise Disagreement(f"the emulator's result {result:#x} is not in the code that ptxas makes; in {text}")
         return True
 
     def _run(self, text: str) -> tuple[int | None, str]:
@@ -87,7 +87,10 @@ ret;
         source, cubin = self._folder / "case.ptx", self._folder / "case.cubin"
         source.write_text(text, newline="")
         done = subprocess.run(
-            [self._ptxas, "-arch=sm_90a", "-O3", str(source), "-o", str(cubin)], capture_output=True, timeout=60, text=True
+            [self._ptxas, "-arch=sm_90a", "-O3", str(source), "-o", str(cubin)],
+            capture_output=True,
+            timeout=60,
+            text=True,
         )
         if done.returncode:
             return None, (done.stderr.strip() or done.stdout.strip())[:300]
@@ -127,7 +130,11 @@ class _Program:
         if rng.random() < 0.5:
             return self.register()
         value = rng.choice((rng.getrandbits(32), rng.getrandbits(5), 0, 1, 0xFFFFFFFF))
-        return rng.choice((_number(value, rng), f"-{rng.getrandbits(31)}", "WARP_SZ", f"0x{value:x}U"))
+        small = rng.getrandbits(4)
+        written = (_number(value, rng), f"-{rng.getrandbits(31)}", "WARP_SZ", f"0x{value:x}U", f"({value} + {small})",
+                   f"~{small}", f"{small} << 3", f"{value} & 255", f"{small} > 7 ? {value} : 5", f"-({small} * 3)",
+                   f"!{small}", f"(.u64){value} >> {small}", f"{value} % 17 == {small}", "- 7")  # fmt: skip
+        return rng.choice(written)
 
     def guard(self) -> str:
         rng = self.rng
@@ -153,10 +160,10 @@ class _Program:
             inner = rng.choice(("u32", "b32", "s32"))
             name = rng.choice(("r0", "r1", "r2", "r3", "r<4>"))
             names = [name] if name != "r<4>" else [f"r{k}" for k in range(4)]
-            given = " ".join(f"mov.u32 {r}, {_number(rng.getrandbits(32), rng)};" for r in names)
+            starts = " ".join(f"mov.u32 {r}, {_number(rng.getrandbits(32), rng)};" for r in names)
             body = self.statements(rng.randrange(1, 4), depth + 1)
             outer = f"outer{n}"
-            return f"{{ .reg .b32 {outer}; {{ .reg .{inner} {name}; {given} {body} mov.b32 {outer}, r1; }} " \
+            return f"{{ .reg .b32 {outer}; {{ .reg .{inner} {name}; {starts} {body} mov.b32 {outer}, r1; }} " \
                    f"xor.b32 {to}, {to}, {outer}; }}"  # fmt: skip
         if choice == 7:
             return f"{self.guard()}bra J{n};\n{self.statement(depth + 1)}\nJ{n}:"
@@ -167,5 +174,7 @@ class _Program:
             return f"{{ .reg .f32 x{n}; mov.f32 x{n}, 0{rng.choice('fF')}{rng.getrandbits(30):08{rng.choice('xX')}}; " \
                    f"mov.b32 {to}, x{n}; }}"  # fmt: skip
         if choice == 10:
-            return f"{{ .reg .b16 a{n}, b{n}; mov.b32 {{a{n},b{n}}}, {self.register()}; mov.b32 {to}, {{b{n} , a{n}}}; }}"
+            return (
+                f"{{ .reg .b16 a{n}, b{n}; mov.b32 {{a{n},b{n}}}, {self.register()}; mov.b32 {to}, {{b{n} , a{n}}}; }}"
+            )
         return f"shf.l.wrap.b32 {to}, {self.register()}, {self.register()}, {rng.getrandbits(5)};"

@@ -335,7 +335,7 @@ FAMILIES: dict[str, tuple[int, list[str]]] = {
     "simd": (75, SIMD), "dpx": (75, DPX), "integers": (75, INTEGERS), "wide": (75, WIDE), "single": (75, SINGLE),
     "double": (75, DOUBLE), "casts": (75, CASTS), "half": (75, HALF), "brain": (80, BRAIN), "narrow": (75, NARROW),
     "warp": (80, WARP), "memory": (75, MEMORY), "policies": (80, POLICIES), "atomics": (75, ATOMICS),
-    "atomics_90": (90, ATOMICS_90), "control": (75, CONTROL), 
+    "atomics_90": (90, ATOMICS_90), "control": (75, CONTROL),
 }  # fmt: skip
 
 

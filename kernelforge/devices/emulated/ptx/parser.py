@@ -12,6 +12,7 @@ import struct
 from dataclasses import dataclass, field
 
 from kernelforge.compile.ptx_text import without_comments
+from kernelforge.devices.emulated.ptx.constants import NotConstant, constant_float, constant_integer
 
 TYPE_BYTES: dict[str, int] = {
     "pred": 1, "b8": 1, "u8": 1, "s8": 1, "e4m3": 1, "e5m2": 1, "e2m1x2": 1,
@@ -193,7 +194,7 @@ _LOC = re.compile(
 _INLINED = re.compile(r"inlined_at\s+(\d+)\s+(\d+)\s+(\d+)")
 _LABEL = re.compile(rf"({_IDENTIFIER})\s*:(?!:)")
 _REG_RANGE = re.compile(r"([%\w$]+)<(\d+)>$")
-_OPCODE = re.compile(r"([a-z_][\w.:]*)\s*(.*)$", re.S)
+_OPCODE = re.compile(r"([a-z_][\w:]*(?:\s*\.[\w:]+)*)\s*(.*)$", re.S)
 _PREDICATE = re.compile(r"@\s*(!?)\s*([%\w$]+)\s+")
 _DIRECTIVE = re.compile(r"\.([a-z]\w*)(?:\s+([\d, ]*\d))?")
 _LINKAGE = re.compile(r"\.(extern|visible|weak|common)\s+")
@@ -204,17 +205,8 @@ _VARIABLE = re.compile(
     re.S,
 )
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
-_ADDRESS = re.compile(rf"({_IDENTIFIER}|[+-]?\w+)\s*(?:([+-])\s*(-?\w+))?$")
-
-
-def parse_integer(text: str) -> int:
-    """Return the value of a PTX integer literal (decimal, hexadecimal, octal or binary, optional ``U``)."""
-    digits = text.rstrip("U")
-    sign = -1 if digits.startswith("-") else 1
-    digits = digits.lstrip("+-")
-    if len(digits) > 1 and digits[0] == "0" and digits[1] in "01234567":
-        return sign * int(digits, 8)
-    return sign * int(digits, 0)
+_SYMBOL = re.compile(rf"({_IDENTIFIER}(?:\.[xyzw])?)\s*([+-].*)?$", re.S)
+_FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 
 
 def split_list(text: str) -> list[str]:
@@ -249,10 +241,20 @@ def parse_variable(text: str) -> Variable:
     count = 1
     for extent in re.findall(r"\[\s*(\d*)\s*\]", match["dims"]):
         count *= int(extent) if extent else 0
+    if not count and match["init"]:
+        count = len(split_list(match["init"].replace("{", " ").replace("}", " ")))
     return Variable(
         match["space"], match["type"], match["name"], int(match["align1"] or element), count * element,
         match["init"], extern,
     )  # fmt: skip
+
+
+def parse_variables(text: str) -> list[Variable]:
+    """Parse a declaration, without its semicolon, of one variable or several."""
+    first, *others = split_list(text)
+    head = re.match(r"\s*(?:\.\w+\s+(?:\d+\s+)?)*", first)
+    assert head is not None
+    return [parse_variable(first), *(parse_variable(head[0] + other) for other in others)]
 
 
 def parse_initialiser(variable: Variable) -> tuple[bytes, list[tuple[int, str, int]]]:
@@ -269,16 +271,30 @@ def parse_initialiser(variable: Variable) -> tuple[bytes, list[tuple[int, str, i
             raise PtxSyntaxError(f"too many initialisers for {variable.name!r}")
         if item[:2] in ("0f", "0F", "0d", "0D"):
             data[at : at + element] = int(item[2:], 16).to_bytes(element, "little")
-        elif _INTEGER.match(item):
-            data[at : at + element] = (parse_integer(item) % (1 << 8 * element)).to_bytes(element, "little")
+        elif (number := _number(item)) is not None and number.kind == "int":
+            data[at : at + element] = (number.value % (1 << 8 * element)).to_bytes(element, "little")
         elif re.match(r"[+-]?\d*\.\d*", item) and variable.type in ("f32", "f64"):
             data[at : at + element] = struct.pack("<f" if element == 4 else "<d", float(item))
         else:
-            match = re.match(rf"(?:generic\(\s*)?({_IDENTIFIER})\s*(?:\+\s*(\d+))?\s*\)?$", item)
+            match = re.match(rf"(?:generic\(\s*)?({_IDENTIFIER})\s*\)?\s*(?:\+\s*(\d+))?\s*\)?$", item)
             if match is None or element != 8:
                 raise PtxSyntaxError(f"cannot parse the initialiser {item!r} of {variable.name!r}")
             relocations.append((at, match[1], int(match[2] or 0)))
     return bytes(data), relocations
+
+
+def _number(text: str) -> Imm | None:
+    """The immediate that a constant expression stands for; None where it is none. Lone literals keep their kind."""
+    if text[:2] in ("0f", "0F", "0d", "0D") or (text[0] == "(" and "," in text):
+        return None
+    try:
+        return Imm(constant_integer(text))
+    except NotConstant:
+        pass
+    try:
+        return Imm(constant_float(text), "f64")
+    except NotConstant:
+        return None
 
 
 class _Scope:
@@ -351,10 +367,10 @@ class _Parser:
                 statement = self.until(";")
                 if not statement.lstrip().startswith((".alias", ".pragma")):
                     try:
-                        variable = parse_variable(statement)
+                        for variable in parse_variables(statement):
+                            module.variables[variable.name] = variable
                     except PtxSyntaxError as error:
                         raise self.fail(str(error)) from None
-                    module.variables[variable.name] = variable
 
     def function(self, is_entry: bool) -> None:
         brace = self.text.find("{", self.position)
@@ -483,13 +499,17 @@ class _Parser:
             return
         else:
             try:
-                variable = parse_variable(statement)
+                variables = parse_variables(statement)
             except PtxSyntaxError as error:
                 raise self.fail(str(error)) from None
-            unique = variable.name if depth == 1 and variable.space != "param" else self.unique(variable.name)
-            scope.names[variable.name] = unique
-            variable.name = unique
-            function.variables.append(variable)
+            for variable in variables:
+                self.variable(function, variable, scope, depth)
+
+    def variable(self, function: Function, variable: Variable, scope: _Scope, depth: int) -> None:
+        unique = variable.name if depth == 1 and variable.space != "param" else self.unique(variable.name)
+        scope.names[variable.name] = unique
+        variable.name = unique
+        function.variables.append(variable)
 
     def instruction(
         self, function: Function, statement: str, scope: _Scope, line: int, location: Location
@@ -507,16 +527,22 @@ class _Parser:
         match = _OPCODE.match(rest)
         if match is None:
             raise self.fail(f"cannot parse {text!r}")
-        opcode, *modifiers = match[1].split(".")
-        operands = tuple(self.operand(function, item, scope) for item in split_list(match[2]))
+        opcode, *modifiers = match[1].replace(" ", "").split(".")
+        listed = opcode == "call"  # parentheses are those of an argument list, not of an expression
+        operands = tuple(self.operand(function, item, scope, listed=listed) for item in split_list(match[2]))
         return Instruction(opcode, tuple(modifiers), operands, predicate, negated, line, location, text)
 
-    def operand(self, function: Function, text: str, scope: _Scope) -> Operand:
+    def operand(self, function: Function, text: str, scope: _Scope, *, listed: bool = False) -> Operand:
         text = text.strip()
         if not text:
             raise self.fail("an operand is missing")
-        if text[0] in "{(":
-            return Vec(tuple(self.operand(function, item, scope) for item in split_list(text[1:-1])))
+        if text[0] in "0123456789+-~!(." and not (listed and text[0] == "(") and (number := _number(text)) is not None:
+            return number
+        if text[0] == "{" or (listed and text[0] == "("):
+            items = split_list(text[1:-1])
+            if text[-1] not in "})" or any(item[0] in "{(" for item in items):
+                raise self.fail(f"cannot parse the operand {text[:120]!r}")
+            return Vec(tuple(self.operand(function, item, scope) for item in items))
         if text[0] == "[":
             return self.address(function, text[1:-1].strip(), scope)
         if "|" in text:
@@ -525,27 +551,31 @@ class _Parser:
         if text == "_":
             return Sink()
         if text[0] == "!":
-            return NotReg(scope.resolve(text[1:].strip()))
-        if text[:2] in ("0f", "0F"):
-            return Imm(int(text[2:], 16), "f32")
-        if text[:2] in ("0d", "0D"):
-            return Imm(int(text[2:], 16), "f64")
-        if _INTEGER.match(text):
-            return Imm(parse_integer(text))
+            name = scope.resolve(text[1:].strip())
+            if name not in function.registers:
+                raise self.fail(f"unknown predicate {name!r}")
+            return NotReg(name)
+        match = _FLOAT_BITS.match(text)
+        if match is not None and len(match[2]) == (8 if match[1] in "fF" else 16):
+            return Imm(int(match[2], 16), "f32" if match[1] in "fF" else "f64")
         if text == "WARP_SZ":
             return Imm(32)
-        if re.match(r"[+-]?\d*\.\d+", text):
-            return Imm(struct.unpack("<Q", struct.pack("<d", float(text)))[0], "f64")
-        match = re.match(rf"(-?)({_IDENTIFIER}(?:\.[xyzw])?)\s*(?:([+-])\s*(\w+))?$", text)
-        if match is None or match[1]:
+        match = _SYMBOL.match(text)
+        if match is None:
             raise self.fail(f"cannot parse the operand {text!r}")
-        name = scope.resolve(match[2])
+        name = scope.resolve(match[1])
         if name in function.registers:
             return Reg(name)
         if name.startswith("%"):
             return Special(name)
-        offset = parse_integer(match[4]) if match[4] else 0
-        return Sym(name, -offset if match[3] == "-" else offset)
+        return Sym(name, self.offset(match[2]))
+
+    def offset(self, text: str | None) -> int:
+        """Value of ``+ 4 * 2`` behind a name."""
+        try:
+            return constant_integer(text) if text else 0
+        except NotConstant:
+            raise self.fail(f"cannot parse the offset {text!r}") from None
 
     def address(self, function: Function, text: str, scope: _Scope) -> Addr:
         base, *rest = split_list(text) or [""]
@@ -555,14 +585,11 @@ class _Parser:
                 raise self.fail(f"cannot parse the address [{text}]")
             address = self.address(function, base, scope)
             return Addr(address.base, address.offset, coordinates.items)
-        match = _ADDRESS.match(text)
+        match = _SYMBOL.match(text)
         if match is None:
-            raise self.fail(f"cannot parse the address [{text}]")
-        offset = parse_integer(match[3]) if match[3] else 0
+            return Addr(Imm(self.offset(text or "?")))
         # ptxas adds modulo 2**64, and so may inline assembly write a negative offset.
-        offset = ((-offset if match[2] == "-" else offset) + (1 << 63)) % (1 << 64) - (1 << 63)
-        if _INTEGER.match(match[1]):
-            return Addr(Imm(parse_integer(match[1])), offset)
+        offset = self.offset(match[2])
         name = scope.resolve(match[1])
         return Addr(Reg(name) if name in function.registers else Sym(name), offset)
 

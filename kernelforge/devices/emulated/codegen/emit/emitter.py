@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+import numpy as np
+
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
@@ -388,7 +390,9 @@ class Emitter(IRBuilder):
         if isinstance(operand, Imm):
             value = operand.value
             if operand.kind == "f64" and bits == 32:
-                raise unsupported(i, "double immediate in a 32-bit operation")
+                with np.errstate(over="ignore"):
+                    single = np.array([value], np.uint64).view(np.float64).astype(np.float32)
+                value = int(single.view(np.uint32)[0])
             return Value(str(value % (1 << bits)), False)
         if isinstance(operand, Special):
             width = 64 if operand.name in ("%clock64", "%globaltimer") else 32
