@@ -40,7 +40,13 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
         "reply": _last(words, "reply"),
         "messages": data["messages"],
         "finding": data["finding"],
-        "candidate": None if attempt.candidate is None else {"hash": attempt.candidate.hash, **data["candidate"]},
+        "candidate": None
+        if attempt.candidate is None
+        else {
+            "hash": attempt.candidate.hash,
+            "language": attempt.candidate.language,
+            **data["candidate"],
+        },
         **{name: evaluation[name] for name in ("verdict", "stage", "reason")},
         "uncompared": attempt.evaluation.uncompared,
         "evaluation_key": attempt.evaluation.key,

@@ -177,6 +177,7 @@ def attempt_lines(view: AttemptView) -> Group:
         ),
         field("reward", f"{number(view.reward.value)} ({view.reward.policy})"),
         *([field("coder", _coder(view))] if view.coder else []),
+        *([field("language", view.language)] if view.language == "triton" else []),
         *([field("cost", view.cost.text)] if view.cost.calls else []),
         *([field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
         field("where", format_fingerprint(view.fingerprint)),

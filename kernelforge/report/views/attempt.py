@@ -15,6 +15,7 @@ from kernelforge.records import (
     Evaluation,
     Finding,
     Fingerprint,
+    Language,
     Message,
     Operator,
     Performance,
@@ -200,6 +201,8 @@ class AttemptView(View):
     candidate: str | None
     """Hash of the candidate; None when the reply held none."""
     lane: str | None
+    language: Language | None
+    """Language of its kernels."""
     coder: str
     """Specification of the Coder that wrote it; empty for a tuned child."""
     technique: str
@@ -313,6 +316,7 @@ def attempt_view(
         best=best.id if best else None,
         candidate=candidate.hash if candidate else None,
         lane=candidate.lane if candidate else None,
+        language=candidate.language if candidate else None,
         cost=total_cost(attempt.messages),
         caught_by=caught_by(evaluation),
         choices=chosen_values(candidate) if candidate else {},

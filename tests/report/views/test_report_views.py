@@ -298,6 +298,7 @@ def test_exported_lines_hold_what_training_needs():
     assert best["finding"]["move"] == "vectorise"
     assert best["candidate"]["hash"] == attempts[1].candidate.hash
     assert best["candidate"]["source"] == attempts[1].candidate.source
+    assert best["candidate"]["language"] == attempts[1].candidate.language
     assert best["verdict"] == "OK"
     assert best["reward"]["components"]["odd"] == "Infinity"
     assert best["profile"]["metrics"][0]["name"] == "dram__bytes.sum"
