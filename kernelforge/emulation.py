@@ -9,7 +9,7 @@ import os
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +136,7 @@ def emulate(
     device: str = "emulated:h100",
     profile: bool = True,
     lines: bool = False,
+    sanitize: bool = True,
     seed: int = 0,
     limit_s: float = LIMIT_S,
     registers: int = PTX_REGISTERS,
@@ -153,6 +154,8 @@ def emulate(
         device: an emulated device; ``kernelforge doctor`` lists them.
         profile: count events and model the time, by a second run.
         lines: count the instructions and memory traffic of each line too.
+        sanitize: also report reads of memory that nothing wrote, and races on global memory, at about twenty times the
+            time of a run; accesses, races on shared memory and barriers are always checked.
         seed: seed of described tensors and of the hardware's freedom (documented errors of approximations).
         limit_s: deadline of each run in seconds.
         registers: registers per thread, for the occupancy of PTX; of CUDA C++ the compiler says it.
@@ -182,8 +185,8 @@ def emulate(
     """
     with Emulator(device, allow_unconfined=allow_unconfined) as emulator:
         return emulator.run(
-            source, launch, tensors, plan=plan, profile=profile, lines=lines, seed=seed, limit_s=limit_s,
-            registers=registers,
+            source, launch, tensors, plan=plan, profile=profile, lines=lines, sanitize=sanitize, seed=seed,
+            limit_s=limit_s, registers=registers,
         )  # fmt: skip
 
 
@@ -225,6 +228,7 @@ class Emulator(Closing):
         plan: str | None = None,
         profile: bool = True,
         lines: bool = False,
+        sanitize: bool = True,
         seed: int = 0,
         limit_s: float = LIMIT_S,
         registers: int = PTX_REGISTERS,
@@ -251,6 +255,7 @@ class Emulator(Closing):
             mutable=frozenset(buffers),
             deadline_s=limit_s,
             variation=seed & 0xFFFFFFFF,
+            sanitize=sanitize,
         )
         with self._device.open(artifact) as session:
             result = session.run(request)
@@ -260,14 +265,15 @@ class Emulator(Closing):
             if not profile and not lines:
                 return Emulation(self._device.name, artifact.build, (), after, None, None, ())
             try:
-                counts = session.count(request, EFFORT, lines=("ptx" if is_ptx else "source") if lines else None)
+                counted = replace(request, sanitize=False)
+                counts = session.count(counted, EFFORT, lines=("ptx" if is_ptx else "source") if lines else None)
             except RunFailed as error:
                 return Emulation(self._device.name, artifact.build, (error.fault,), after, None, None, ())
             counters, performance = build_profile(
                 self._device.spec, self._device.name, counts, session.registers, _NO_TASK
             )
-        counted = line_counts(counts, source, ptx=is_ptx) if lines else ()
-        return Emulation(self._device.name, artifact.build, (), after, counters, performance, counted)
+        work = line_counts(counts, source, ptx=is_ptx) if lines else ()
+        return Emulation(self._device.name, artifact.build, (), after, counters, performance, work)
 
     def _compiled(self, source: str, plan: ResolvedPlan) -> Artifact | Build:
         return self._compiler.build(

@@ -48,6 +48,10 @@ def emulate(
         Path | None, typer.Option("--output", metavar="FOLDER", help="Write every tensor after the run as NAME.npy.")
     ] = None,
     profile: Annotated[bool, typer.Option("--profile/--no-profile", help="Count events and model the time.")] = True,
+    sanitize: Annotated[
+        bool,
+        typer.Option("--sanitize/--no-sanitize", help="Report reads before a write, and races on global memory, too."),
+    ] = True,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the tensors' values.")] = 0,
     limit_s: Annotated[float, typer.Option("--limit", min=1, metavar="SECONDS", help="Deadline of a run.")] = 600.0,
     registers: Annotated[
@@ -70,6 +74,7 @@ def emulate(
         device=device,
         profile=profile,
         lines=source or page is not None,
+        sanitize=sanitize,
         seed=seed,
         limit_s=limit_s,
         registers=registers,

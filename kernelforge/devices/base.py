@@ -110,6 +110,8 @@ class RunRequest:
     """Stop (kind ``timeout``) after about this many."""
     sample_seed: int = 0
     """Seed of the choice of sampled blocks and launches; secret from candidates."""
+    sanitize: bool = False
+    """On an emulated device: also report reads of memory that nothing wrote, and races on global memory."""
     variation: int = 0
     """Chooses, on an emulated device, among results that hardware may give: 0 the middle of the documented range,
     others up to 2**32 - 1 by a hash. Equal numbers give equal results."""

@@ -289,6 +289,7 @@ class EmulatedSession:
             "max_thread_instructions": request.max_thread_instructions,
             "sample_seed": request.sample_seed,
             "variation": request.variation,
+            "sanitize": request.sanitize,
         }
         wait, cap = PATIENCE * request.deadline_s + GRACE_S, wire.reply_bytes(request)
         tensors = [request.tensors[b] for b in order]

@@ -100,10 +100,16 @@ CTX_ASYNC_STRIDE: Final = 512  # distance to that of the next CTA, or 0 where th
 CTX_IMPATIENCE: Final = 520  # 0, or what waits at mbarriers do where nothing else continues: see cta_scheduler
 CTX_WAITS: Final = 528  # 1: since it was cleared, a warp stopped at an mbarrier
 CTX_COPIES_STRIDE: Final = 536  # distance between the asynchronous copies of two warps
+CTX_SANITIZED_BASE: Final = 600  # first device address of the records below
+CTX_WRITTEN_GLOBAL: Final = 608  # a byte for each byte of global memory: 1 where it was written
+CTX_OWNERS: Final = 616  # last writer and reader of each word of global memory, or 0
+CTX_LAUNCH: Final = 624  # number of the launch
 CTX_BYTES: Final = 640
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
+MODE_SANITIZE: Final = 8  # check global memory for reads before a write, and for races
+MODE_SANITIZE_SHARED: Final = 16  # and shared memory for reads before a write
 MODE_RESIDENT: Final = 4  # several CTAs side by side: the host address of shared memory changes between turns
 
 # Warp state: header, waiting masks per block, held masks per barrier block, then register slots.
@@ -310,6 +316,8 @@ FAULT_STACK: Final = 25
 FAULT_POINTER: Final = 26
 FAULT_WGMMA_SOURCE: Final = 27
 FAULT_ACCUMULATOR: Final = 28
+FAULT_UNINITIALISED: Final = 29
+FAULT_GLOBAL_RACE: Final = 30
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -340,6 +348,8 @@ FAULT_NAMES: Final = (
     "bad_function_pointer",
     "wgmma_source",
     "accumulator",
+    "uninitialised",
+    "global_race",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

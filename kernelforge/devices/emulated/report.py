@@ -88,7 +88,12 @@ class LaunchFault:
             "assert": "device assert() failed",
             "stack_overflow": f"calls nest too deeply: more than {lay.STACK_BYTES} bytes of stack",
             "bad_function_pointer": "call through a pointer that is no function with these parameters",
-            "divergent_sync": "warp-wide operation names lanes that do not take part (they are elsewhere)",
+            "divergent_sync": "warp-wide operation names lanes that do not take part (they are elsewhere), or leaves "
+            "out a lane that executes it",
+            "uninitialised": f"{access} of {self.bytes} bytes of {self.space} memory at {self.address:#x} that nothing "
+            f"has written{near}",
+            "global_race": f"race: {access} at {self.address:#x} conflicts with an access of another block, or of "
+            f"another warp without __syncthreads() between them{near}",
         }[self.kind]
         return f"{text} at {where} ({who})"
 

@@ -188,6 +188,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
         max_thread_instructions=data["max_thread_instructions"],
         sample_seed=data["sample_seed"],
         variation=data["variation"],
+        sanitize=data["sanitize"],
     )
 
 

@@ -17,9 +17,10 @@ from kernelforge.devices.emulated.codegen.emit.emitter import MemorySite
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.execute import cta_scheduler
-from kernelforge.devices.emulated.execute.memory import Memory, vary
+from kernelforge.devices.emulated.execute.memory import Memory, Sanitizer, vary
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.emulated.runtime.faults import shadow_bytes
+from kernelforge.devices.emulated.runtime.sanitize import written_shared_bytes
 from kernelforge.sandbox.policy import Deadline
 
 RESIDENT_CTAS = 1056
@@ -56,6 +57,9 @@ class Launch:
     explicit_cluster: bool = False
     cooperative: bool = False
     """All blocks of the grid are resident at once, and may wait for one another."""
+    sanitizer: Sanitizer | None = None
+    races: bool = False
+    """Check global memory for races."""
     workspace: int = 0
     """Device address of the memory in which the blocks of a cooperative launch meet; 0 where none do."""
     stop: npt.NDArray[np.int64] = field(init=False)
@@ -105,8 +109,14 @@ class Launch:
 
     @property
     def shadow_bytes(self) -> int:
-        """Size of the race checker's record of one CTA's shared memory."""
-        return shadow_bytes(self.shared) if self.racecheck else 0
+        """Size of the records of one CTA's shared memory: of the race check, and of what was written."""
+        written = written_shared_bytes(self.shared) if self.sanitizes_shared else 0
+        return shadow_bytes(self.shared) + written if self.racecheck or written else 0
+
+    @property
+    def sanitizes_shared(self) -> bool:
+        """Whether shared memory is checked for reads before a write: only the CTA's own threads write it."""
+        return self.sanitizer is not None and math.prod(self.cluster) == 1 and not self.program.asynchronous
 
     def resident(self, count: int) -> int:
         """Number of ``count`` CTAs that run side by side: complete clusters."""
@@ -317,6 +327,9 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     program, cache = launch.program, launch.cache
     mode = (lay.MODE_RACECHECK if launch.racecheck else 0) | (lay.MODE_CACHE if cache is not None else 0)
     mode |= lay.MODE_RESIDENT if resident > 1 else 0
+    sanitizer = launch.sanitizer
+    if sanitizer is not None:
+        mode |= lay.MODE_SANITIZE | (lay.MODE_SANITIZE_SHARED if launch.sanitizes_shared else 0)
     grid = launch.grid
     values = {
         lay.CTX_PARAMS: int(buffers.params.ctypes.data),
@@ -353,6 +366,11 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_COPIES_STRIDE: launch.copies_stride,
         **windows(launch.variation),
     }
+    if sanitizer is not None:
+        values[lay.CTX_SANITIZED_BASE] = sanitizer.base
+        values[lay.CTX_WRITTEN_GLOBAL] = int(sanitizer.written.ctypes.data)
+        values[lay.CTX_OWNERS] = int(sanitizer.owners.ctypes.data) if launch.races and sanitizer.owners.size else 0
+        values[lay.CTX_LAUNCH] = sanitizer.launches
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
     for where, value in values.items():
         longs[where // 8] = value

@@ -14,7 +14,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import Shape
 from kernelforge.devices.emulated.codegen.program import Program, build, cached_program, consume_jit_seconds, level_for
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.execute.launch import Launch, cta_ids, execute
-from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.execute.memory import Memory, Sanitizer
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, flatten, function_address
 from kernelforge.devices.emulated.ptx.kernel_entry import (
@@ -200,6 +200,7 @@ class LoadedModule:
         variation: int = 0,
         cooperative: bool = False,
         cluster: tuple[int, int, int] | None = None,
+        sanitizer: Sanitizer | None = None,
     ) -> LaunchReport:
         """Run a kernel to its end and report counters and faults.
 
@@ -217,6 +218,7 @@ class LoadedModule:
             poison: Byte that fills shared and local memory when a CTA starts.
             variation: From 0 to 2**32 - 1: selects one of the behaviours that hardware may have, 0 the middle one.
             cooperative: All blocks of the grid may wait for one another (``grid.sync()``).
+            sanitizer: Report reads of memory that nothing wrote, and races on global memory; slow, on one thread.
             cluster: CTAs of a cluster per axis; by default those of ``__cluster_dims__``, or no clusters.
 
         Raises:
@@ -251,14 +253,18 @@ class LoadedModule:
             explicit_cluster=(cluster or kernel_entry.cluster) is not None,
             cooperative=cooperative,
             workspace=workspace,
+            sanitizer=sanitizer,
+            races=not (cooperative or kernel_entry.uses_global_atomics or program.flow.spins),
         )
-        in_order = kernel_entry.uses_global_atomics or program.flow.spins or cache is not None
+        in_order = kernel_entry.uses_global_atomics or program.flow.spins or cache is not None or sanitizer is not None
         start = time.perf_counter()
         runs = execute(launch, 1 if in_order else self.threads, deadline)
         report = LaunchReport(entry, grid, block, launch.count)
         report.seconds = time.perf_counter() - start
         report.jit_seconds = compile_seconds
         summarise(self.memory, program, runs, report)
+        if sanitizer is not None and program.asynchronous:
+            sanitizer.written[:] = 1  # bulk copies write without the checks of single threads
         return report
 
 

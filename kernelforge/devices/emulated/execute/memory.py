@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory
+from kernelforge.devices.emulated.runtime.sanitize import OWNER_BYTES
 
 _GRANULE = 512
 """Allocations start at multiples of this, as those of PyTorch do on a GPU."""
@@ -38,6 +39,30 @@ class Allocation:
     def reserved(self) -> int:
         """Bytes of address space it takes, red zone included."""
         return (self.size + _GRANULE - 1) // _GRANULE * _GRANULE + lay.RED_ZONE
+
+
+RACES_UP_TO_BYTES = 256 << 20
+"""Device memory in use up to which its words have records of their last accesses, of eight times the size."""
+
+
+class Sanitizer:
+    """Records of what was written to global memory in one run, and by which block of the launch.
+
+    Args:
+        memory: with every allocation of the run; all count as written.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        end = max((a.base + a.reserved for a in memory.allocations), default=memory.base)
+        self.base = memory.base
+        self.written = np.ones(end - memory.base, dtype=np.uint8)
+        words = (end - memory.base) // 4 if end - memory.base <= RACES_UP_TO_BYTES else 0
+        self.owners = np.zeros(words * OWNER_BYTES, dtype=np.uint8)
+        self.launches = 1  # words that nothing has accessed have launch 0
+
+    def mark(self, address: int, nbytes: int, *, written: bool) -> None:
+        """Note that a range was written, or that its content is undefined."""
+        self.written[address - self.base : address - self.base + nbytes] = written
 
 
 class Memory:

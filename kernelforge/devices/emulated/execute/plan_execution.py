@@ -28,7 +28,7 @@ from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute.launch import cluster_ctas, cluster_of
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
-from kernelforge.devices.emulated.execute.memory import Memory
+from kernelforge.devices.emulated.execute.memory import Memory, Sanitizer
 from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks
 from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.ptx.kernel_entry import KernelEntry, check_cluster
@@ -159,6 +159,7 @@ class Execution:
         try:
             for buffer in request.plan.buffers:
                 self._allocate(buffer)
+            self._sanitizer = self._sanitize() if request.sanitize else None
         except OutOfDeviceMemory as error:
             self.close()
             raise LaunchFailed(RunFailure("memory", f"out of device memory: {error}")) from error
@@ -177,6 +178,13 @@ class Execution:
             got = "nothing" if content is None else f"{len(content)} bytes"
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes, the request has {got}")
         self._memory.write(address, content)
+
+    def _sanitize(self) -> Sanitizer:
+        """Records in which all memory counts as written but that which the plan allocates."""
+        sanitizer = Sanitizer(self._memory)
+        for buffer in self.request.plan.buffers:
+            sanitizer.mark(self._address[buffer.id], buffer.nbytes, written=buffer.provided)
+        return sanitizer
 
     def close(self) -> None:
         """Free the buffers."""
@@ -236,7 +244,10 @@ class Execution:
         if isinstance(step, Launch):
             self.launch(step)
         elif isinstance(step, Fill):
-            self._memory.fill(self._address[step.buffer] + step.offset_bytes, step.nbytes, bytes(1))
+            address = self._address[step.buffer] + step.offset_bytes
+            self._memory.fill(address, step.nbytes, bytes(1))
+            if self._sanitizer is not None:
+                self._sanitizer.mark(address, step.nbytes, written=True)
 
     def poison(self) -> None:
         """Fill workspace and outputs with the run's poison, as before the run."""
@@ -270,6 +281,8 @@ class Execution:
     def launch(self, step: Launch) -> None:
         """Run a complete grid; its first blocks are checked for races on shared memory."""
         self.check(step)
+        if self._sanitizer is not None:
+            self._sanitizer.launches += 1
         entry = self.build.entry(step.expression)
         blocks = math.prod(step.grid)
         # A grid whose blocks wait for one another can neither be cut in two nor run block by block.
@@ -351,6 +364,7 @@ class Execution:
                 variation=self.request.variation,
                 cooperative=step.cooperative,
                 cluster=step.cluster,
+                sanitizer=self._sanitizer,
             )
         except UnsupportedInstruction as error:
             raise LaunchFailed(RunFailure("unsupported", str(error), error.ptx_line)) from error
@@ -429,6 +443,10 @@ def _unsupported_feature(step: Launch | Library, spec: DeviceSpec) -> str | None
 
 def _run_failures(faults: Sequence[LaunchFault], launched: str) -> list[RunFailure]:
     """The first faults, in terms of the candidate's source."""
+    if len(faults) > MAX_REPORTED_FAULTS:
+        # Each kind in each line first: the same fault of many threads would hide the others.
+        first = {(fault.kind, fault.ptx_line): fault for fault in reversed(faults)}
+        faults = sorted(faults, key=lambda fault: fault is not first[fault.kind, fault.ptx_line])
     failures = []
     for fault in faults[:MAX_REPORTED_FAULTS]:
         # The compiler's folder means nothing to a Coder: the file's name is enough.

@@ -21,6 +21,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
 from kernelforge.devices.emulated.runtime.cache import cache_access
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
+from kernelforge.devices.emulated.runtime.sanitize import check_global, check_shared
 from kernelforge.devices.emulated.runtime.transactions import (
     bank_wavefronts,
     distinct_addresses,
@@ -245,6 +246,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     cost = 0
     ideal = 0
     if in_global != 0:
+        if mode & lay.MODE_SANITIZE and load_i32(op + lay.OP_SPECULATIVE) == 0:
+            check_global(ctx, site, effective, host, in_global, size, access, values, width)
         cost += distinct_units(ctx, effective, in_global, size, 5)
         ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
@@ -252,6 +255,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     if in_shared != 0:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
         ideal += ideal_shared(effective, in_shared, size)
+        if mode & lay.MODE_SANITIZE_SHARED and load_i32(op + lay.OP_SPECULATIVE) == 0:
+            check_shared(ctx, site, effective, in_shared, size, access)
         if mode & lay.MODE_RACECHECK:
             check_race(ctx, op, site, effective, in_shared, size, access, values, width)
     if in_peers != 0:
@@ -265,7 +270,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     same_space = in_local == 0 and (
         in_shared | in_param == 0 or (declared != lay.GENERIC and declared != lay.SHARED_CLUSTER and in_global == 0)
     )
-    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE) != 0
+    watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE | lay.MODE_SANITIZE) != 0
     regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
     if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
         return good

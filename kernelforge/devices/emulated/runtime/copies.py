@@ -24,6 +24,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST
 from kernelforge.devices.emulated.runtime.access import resolve
 from kernelforge.devices.emulated.runtime.faults import check_race
+from kernelforge.devices.emulated.runtime.sanitize import mark_shared
 
 
 @native
@@ -55,6 +56,8 @@ def arrive(ctx: int, entry: int, lanes: int) -> None:
         rest &= rest - 1
         target = load_i64(entry + lay.COPY_TARGETS + 8 * lane_id)
         move(target, entry + lay.COPY_DATA + 16 * lane_id, size)
+        if load_i64(ctx + lay.CTX_MODE) & lay.MODE_SANITIZE_SHARED:
+            mark_shared(ctx, target - base, size, True)
         store_i64(addresses + 8 * lane_id, target - base)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
         op = load_i64(entry + lay.COPY_OP)
@@ -122,6 +125,8 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
         rest &= rest - 1
         host = load_i64(scratch + HOST + 8 * lane_id)
         fill_bytes(host, poison, size)
+        if load_i64(ctx + lay.CTX_MODE) & lay.MODE_SANITIZE_SHARED:
+            mark_shared(ctx, host - load_i64(ctx + lay.CTX_SHARED), size, False)
         store_i64(entry + lay.COPY_TARGETS + 8 * lane_id, host)
         store_u32(entry + lay.COPY_GROUPS + 4 * lane_id, load_i32(copies + lay.COPIES_GROUPS + 4 * lane_id))
     store_u32(entry + lay.COPY_MASK, good)

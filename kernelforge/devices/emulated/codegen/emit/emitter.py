@@ -492,6 +492,9 @@ class Emitter(IRBuilder):
             away = self.op(f"xor i32 {self.mask}, -1")
             missing = self.op(f"and i32 {self.op(f'and i32 {live}, {away}')}, {value.text}")
             self.fault_in(i, lay.FAULT_DIVERGENT_SYNC, missing)
+        if not value.vec and self.constant(members) not in (-1, 0xFFFFFFFF):
+            outside = self.op(f"and i32 {self.active(i)}, {self.op(f'xor i32 {value.text}, -1')}")
+            self.fault_in(i, lay.FAULT_DIVERGENT_SYNC, outside)
         self.synchronise(None if self.constant(members) in (-1, 0xFFFFFFFF) else value)
         return value
 
