@@ -248,6 +248,6 @@ def _weakened(role: str, off: frozenset[str]) -> Zygote:
 
 def _unjailed_compiler(cache: Path) -> Compiler:
     made = Compiler(cache, tier="none", allow_unconfined=True)
-    zygote = made._running_zygote()
+    zygote = made._running_zygote("cuda")
     zygote._environment = {**zygote._environment, "OPENAI_API_KEY": CANARY}
     return made

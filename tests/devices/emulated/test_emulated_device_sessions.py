@@ -260,8 +260,7 @@ UNSUPPORTED = """
 extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
   unsigned r;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(r));
-  asm volatile("griddepcontrol.wait;");
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 64;");
+  asm volatile("{ .reg .u32 v; vadd.u32.u32.u32 v, 1, 2; }");
   out[0] = r;
 }
 """
@@ -273,7 +272,7 @@ def test_an_unsupported_instruction_is_named(compiler: Compiler, device: Emulate
     with device.open(build(compiler, UNSUPPORTED, plan)) as session:
         ran = session.run(request(plan, a, b))
     assert ran.faults[0].kind == "unsupported"
-    assert "setmaxnreg" in ran.faults[0].message or "griddepcontrol" in ran.faults[0].message
+    assert "vadd" in ran.faults[0].message
 
 
 class LyingChild:
