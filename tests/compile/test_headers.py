@@ -118,18 +118,18 @@ PIPELINE = """#include <cooperative_groups.h>
 #include <cuda/pipeline>
 __global__ void k(const float* in, float* out, int n) {
   auto block = cooperative_groups::this_thread_block();
-  __shared__ float tile[2][32];
+  __shared__ float tile[2][128];
   __shared__ cuda::pipeline_shared_state<cuda::thread_scope_block, 2> state;
   auto pipe = cuda::make_pipeline(block, &state);
   float sum = 0;
   for (int batch = 0, sent = 0; batch < n; batch++) {
     for (; sent < n && sent < batch + 2; sent++) {
       pipe.producer_acquire();
-      cuda::memcpy_async(block, tile[sent & 1], in + sent * 32, sizeof(float) * 32, pipe);
+      cuda::memcpy_async(block, tile[sent & 1], in + sent * blockDim.x, sizeof(float) * blockDim.x, pipe);
       pipe.producer_commit();
     }
     pipe.consumer_wait();
-    sum += tile[batch & 1][31 - threadIdx.x];
+    sum += tile[batch & 1][blockDim.x - 1 - threadIdx.x];
     pipe.consumer_release();
   }
   out[threadIdx.x] = sum;
@@ -195,11 +195,12 @@ def test_asynchronous_copies_at_a_barrier_are_right(compiler: Compiler, arch: st
     assert np.array_equal(y, x[:, ::-1])
 
 
+@pytest.mark.parametrize("threads", [32, 64, 128])
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
-def test_a_pipeline_of_a_warp_is_right(compiler: Compiler, arch: str) -> None:
-    x = RNG.standard_normal((7, 32)).astype(np.float32)
-    y = np.zeros(32, np.float32)
-    load(compiler, PIPELINE, arch).run(1, 32, x, y, len(x))
+def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: str, threads: int) -> None:
+    x = RNG.standard_normal((7, threads)).astype(np.float32)
+    y = np.zeros(threads, np.float32)
+    load(compiler, PIPELINE, arch).run(1, threads, x, y, len(x))
     np.testing.assert_allclose(y, x[:, ::-1].sum(0), rtol=1e-5, atol=1e-5)
 
 

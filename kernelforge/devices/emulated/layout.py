@@ -183,10 +183,11 @@ MAX_SHARED_BYTES: Final = 232_448
 
 # Record of a CTA's mbarriers and of the bulk copies under way: those that complete at its mbarriers, and those that
 # its threads wait for by groups. Two rings of entries, each of one copy.
-ASYNC_ARRIVALS_FIRST: Final = 0  # oldest entry, i32
-ASYNC_ARRIVALS_END: Final = 4  # one after the newest, i32; a ring is entered modulo its capacity
-ASYNC_GROUPED_FIRST: Final = 8
-ASYNC_GROUPED_END: Final = 12
+# Not at 0: where LLVM optimises an inlined store to the start of a record a second time, it may see a store to null.
+ASYNC_ARRIVALS_FIRST: Final = 16  # oldest entry, i32
+ASYNC_ARRIVALS_END: Final = 20  # one after the newest, i32; a ring is entered modulo its capacity
+ASYNC_GROUPED_FIRST: Final = 24
+ASYNC_GROUPED_END: Final = 28
 ASYNC_GROUPS: Final = 64  # 1024 x i32: groups that each thread has committed
 ASYNC_BARRIERS: Final = ASYNC_GROUPS + 4 * 1024  # a bit for each 8 bytes of shared memory: there is an mbarrier
 ASYNC_READS: Final = (ASYNC_BARRIERS + MAX_SHARED_BYTES // 64 + 63) // 64 * 64  # per warp: ranges, groups

@@ -56,15 +56,12 @@ def transfer_at(record: int, first: int, position: int) -> int:
 @native
 def drop_complete(record: int, first: int) -> None:
     """Drop the oldest transfers of a ring that are complete."""
-    oldest = load_i32(record + first)
-    end = load_i32(record + first + 4)
-    while oldest < end and load_i32(transfer_at(record, first, oldest)) == 0:
-        oldest += 1
-    if oldest == end:
-        oldest = 0
-        end = 0
-    store_u32(record + first, oldest)
-    store_u32(record + first + 4, end)
+    for position in range(load_i32(record + first), load_i32(record + first + 4)):
+        if load_i32(transfer_at(record, first, position)) != 0:
+            store_u32(record + first, position)
+            return
+    store_u32(record + first, 0)
+    store_u32(record + first + 4, 0)
 
 
 @native
