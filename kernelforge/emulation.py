@@ -154,8 +154,8 @@ def emulate(
         device: an emulated device; ``kernelforge doctor`` lists them.
         profile: count events and model the time, by a second run.
         lines: count the instructions and memory traffic of each line too.
-        sanitize: also report reads of memory that nothing wrote, and races on global memory, at about twenty times the
-            time of a run; accesses, races on shared memory and barriers are always checked.
+        sanitize: also report reads of memory that nothing wrote, and races on global memory, which makes a run several
+            times as long; accesses, races on shared memory and barriers are always checked.
         seed: seed of described tensors and of the hardware's freedom (documented errors of approximations).
         limit_s: deadline of each run in seconds.
         registers: registers per thread, for the occupancy of PTX; of CUDA C++ the compiler says it.

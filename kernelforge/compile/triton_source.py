@@ -162,7 +162,7 @@ def _check_text(text: str) -> None:
         if match["string"] is not None or match["bad"] is not None or match["open"] is not None:
             line_number = text.count("\n", 0, match.start()) + 1
         if match["string"] is not None and "f" in match["prefix"].lower():
-            _refuse(line_number, "Triton source has no f-strings: write the text as it is")
+            _refuse(line_number, "Triton source has no f-strings: write the text in full")
         if match["bad"] is not None:
             _refuse(line_number, "Triton source has no backslashes, and every string ends on its line")
         depth += (match["open"] is not None) - (match["close"] is not None)

@@ -71,7 +71,7 @@ class Generation(Record):
 
 
 class Card(Record):
-    """One GPU as it is sold."""
+    """One model of GPU."""
 
     key: str
     """``rtx-4090`` in ``emulated:rtx-4090``."""

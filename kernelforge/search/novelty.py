@@ -99,7 +99,7 @@ def fingerprints(attempt: Attempt) -> tuple[str, ...]:
         return ()
     language = candidate.language or "cuda"
     plan = _read_plan(candidate.plan, language)
-    # The tokens of Triton are Python's: its text counts as it is, but for the blank lines around it.
+    # The tokens of Triton are Python's: its text is compared without the blank lines around it.
     triton: tuple[str, Mapping[str, str]] = candidate.source.strip(), {}
     source, names = triton if language == "triton" else normalised_source(candidate.source, plan.constants)
     # What the plan binds is its own, but for the constants that it shares with the source.

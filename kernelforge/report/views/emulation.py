@@ -63,27 +63,11 @@ class EmulationView(View):
 def emulation_view(result: Emulation) -> EmulationView:
     """The report of a run."""
     total = sum(line.warp_instructions for line in result.lines) or 1.0
-    return EmulationView(
-        device=result.device,
-        ok=result.ok,
+    return EmulationView.of(
+        result,
         findings=tuple(result.problem.split("\n")) if result.problem else (),
-        build=result.build,
         tensors=tuple(_tensor_row(name, values) for name, values in result.tensors.items()),
-        profile=result.profile,
-        performance=result.performance,
-        lines=tuple(
-            LineRow(
-                line=line.line,
-                text=line.text,
-                warp_instructions=line.warp_instructions,
-                share=line.warp_instructions / total,
-                sectors=line.sectors,
-                excess_sectors=line.excess_sectors,
-                wavefronts=line.wavefronts,
-                excess_wavefronts=line.excess_wavefronts,
-            )
-            for line in result.lines
-        ),
+        lines=tuple(LineRow.of(line, share=line.warp_instructions / total) for line in result.lines),
     )
 
 

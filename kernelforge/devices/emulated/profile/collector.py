@@ -196,7 +196,8 @@ class Collector:
             )
             read, written = self._residency.launch(traffic)
             moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
-        self._add(group, reports, moved, read, written, ran=sum(report.ctas_run for report in reports))
+        ran = sum(report.ctas_run for report in reports)
+        _add(group, reports, moved, read, written, ran=ran, lines=self._lines)
 
     def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
         """Run chunks of a grid's blocks or clusters, ``wave_blocks`` of them at once, each from an empty L2."""
@@ -231,22 +232,7 @@ class Collector:
         read += already_read
         hits = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
         moved = replace(sample.moved, l2_read_hits=hits)
-        self._add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran)
-
-    def _add(
-        self,
-        group: KernelCounts,
-        reports: Sequence[LaunchReport],
-        moved: CacheCounts,
-        read_bytes: float,
-        written_bytes: float,
-        *,
-        ran: int,
-        scale: float = 1.0,
-    ) -> None:
-        _add(group, reports, moved, read_bytes, written_bytes, ran=ran, scale=scale)
-        if self._lines is not None:
-            _add_lines(group, reports, scale, self._lines)
+        _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran, lines=self._lines)
 
     def _resident(self) -> Residency:
         """The content of the L2 model, by buffer, which footprints continue."""
@@ -272,6 +258,7 @@ def _add(
     *,
     ran: int,
     scale: float = 1.0,
+    lines: CountedText | None = None,
 ) -> None:
     """Add one launch to its group, its sums scaled up to the whole grid; ``ran`` of its blocks were run."""
     group.launches += 1
@@ -301,6 +288,8 @@ def _add(
     for position, values in sketches.items():
         # Launches of one shape are assumed to update the same words.
         ops[position].addresses = max(ops[position].addresses, distinct_in_grid(values, scale))
+    if lines is not None:
+        _add_lines(group, reports, scale, lines)
 
 
 def _add_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float, text: CountedText) -> None:

@@ -130,7 +130,7 @@ def _redux_floats(e: Emitter, i: Instruction, verb: str) -> None:
     value = e.as_float(e.spread(e.source(i, i.operands[1], 32), 32), 32, True)
     if "abs" in i.modifiers:
         value = e.intrinsic("fabs", "<32 x float>", value)
-    # What leaves the result as it is: NaN, which loses, or the infinity that every number beats.
+    # Values that do not change the result: NaN, which loses, or the infinity that every number beats.
     neutral = float_constant((math.inf if verb == "min" else -math.inf) if nan else math.nan, "<32 x float>")
     among = e.lanes(e.op(f"and i32 {members.text}, {e.mask}"))
     value = e.select(among, "<32 x float>", value, neutral)
