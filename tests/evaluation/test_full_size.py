@@ -146,7 +146,8 @@ def test_an_oracle_that_was_killed_at_the_full_size_is_asked_once_more(
         if size == "full" and remaining[0]:
             remaining[0] -= 1
             assert isinstance(oracle._child, Child)
-            os.kill(oracle._child.pid, signal.SIGKILL)
+            os.kill(oracle._child.pid, signal.SIGKILL)  # its monitor: the child itself may live a moment longer
+            oracle._child._await_exit()
         return drawn
 
     monkeypatch.setattr(Oracle, "draw", drawn_and_killed)
