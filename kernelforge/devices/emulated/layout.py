@@ -319,6 +319,7 @@ FAULT_WGMMA_SOURCE: Final = 27
 FAULT_ACCUMULATOR: Final = 28
 FAULT_UNINITIALISED: Final = 29
 FAULT_GLOBAL_RACE: Final = 30
+FAULT_SPARSE_METADATA: Final = 31
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -351,6 +352,7 @@ FAULT_NAMES: Final = (
     "accumulator",
     "uninitialised",
     "global_race",
+    "sparse_metadata",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

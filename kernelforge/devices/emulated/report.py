@@ -81,6 +81,8 @@ class LaunchFault:
             "in shared memory of 128 for a box of a tensor map",
             "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "
             "no wgmma.wait_group of its warp came before",
+            "sparse_metadata": "metadata of a sparse matrix name a position of a chunk twice, or positions out of "
+            "order, or none of the two positions of .tf32: the result is undefined",
             "accumulator": "a result of wgmma.mma_async is used before a wgmma.wait_group that covers it",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",

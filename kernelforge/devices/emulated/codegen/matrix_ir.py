@@ -41,11 +41,14 @@ class Product(NamedTuple):
     """PTX type of C and D: f16, f32, f64 or s32."""
     option: str = ""
     """``satfinite`` for integers; ``and`` or ``xor`` for single bits."""
+    sparse: bool = False
+    """A holds half of its elements; metadata say which."""
 
     @property
     def name(self) -> str:
-        """Name of the function: ``void name(ptr a, ptr b, ptr c)``, which replaces C by D."""
-        return f"kf_mma_{self.rows}x8x{self.depth}_{self.a_type}_{self.b_type}_{self.c_type}{self.option}"
+        """Name of the function: ``void name(ptr a, ptr b, ptr c)``, which replaces C by D; metadata come last."""
+        kind = "_sparse" if self.sparse else ""
+        return f"kf_mma_{self.rows}x8x{self.depth}_{self.a_type}_{self.b_type}_{self.c_type}{self.option}{kind}"
 
     @property
     def packed(self) -> int:
@@ -58,11 +61,25 @@ class Product(NamedTuple):
         """Columns of A as they are multiplied: elements, or words of 32 single bits."""
         return self.depth // 32 if self.a_type == "b1" else self.depth
 
+    @property
+    def stored(self) -> int:
+        """Columns of A that its registers hold."""
+        return self.columns // 2 if self.sparse else self.columns
+
+    @property
+    def metadata_bits(self) -> int:
+        """Bits of metadata for the elements in one register of every lane of a group."""
+        return 16 if ELEMENT_BITS[self.a_type] >= 16 else 32
+
     def registers(self) -> tuple[int, int, int]:
         """Registers of A, B and C."""
-        blocks = self.columns // (4 * self.packed)
+        wide = 4 * self.packed
         halves = self.rows // 8
-        return halves * blocks, blocks, halves if self.c_type == "f16" else 2 * halves
+        return halves * self.stored // wide, self.columns // wide, halves if self.c_type == "f16" else 2 * halves
+
+    def metadata_lanes(self) -> int:
+        """Lanes of a group of four that hold metadata."""
+        return self.rows // 8 * self.stored // (4 * self.packed) * self.metadata_bits // 32
 
 
 class MatrixWriter(IRBuilder):
@@ -225,6 +242,48 @@ class MatrixWriter(IRBuilder):
         self.emit(f"%next = add i64 %r, 1\n%more = icmp ult i64 %next, {self.p.rows}")
         self.emit("br i1 %more, label %row, label %done\ndone:")
 
+    def multiply_selected(self, before: str, row_step: int, block_step: int) -> None:
+        """Add the products of a sparse A to every row: each of its elements meets the row of B that metadata select.
+
+        ``%left`` has A with these distances in elements, ``%right`` the rows of B, ``%e`` the words of metadata from
+        the first lane of a group that holds some. Comes after the block ``before``, and ends in ``chosen``.
+        """
+        p, size, eight = self.p, self.size, self.kind(8)
+        wide, bits = 4 * p.packed, ELEMENT_BITS[p.a_type]
+        self.emit(f"br label %select\nselect:\n%s = phi i64 [0, %{before}], [%after, %select]")
+        half = self.op("lshr i64 %s, 3")
+        group = self.op("and i64 %s, 7")
+        base = self.gep("%left", self.op(f"mul i64 %s, {row_step * size}"))
+        at = self.gep("%total", self.op(f"mul i64 %s, {8 * size}"))
+        total = self.load(eight, at, align=8 * size)
+        words = self.gep("%e", self.op(f"shl i64 {group}, 4"))
+        if p.metadata_bits == 32:
+            words = self.gep(words, self.op(f"shl i64 {half}, 2"))
+        for block in range(p.stored // wide):
+            word = self.load("i32", words, 4 * block * p.metadata_bits // 16)
+            if p.metadata_bits == 16:
+                shift = self.op(f"trunc i64 {self.op(f'shl i64 {half}, 4')} to i32")
+                word = self.op(f"lshr i32 {word}, {shift}")
+            for c in range(wide):
+                # Two indices for each chunk of four: of elements, of pairs of four bits, of the halves of 32.
+                index = {4: c // 2, 32: 2 * c}.get(bits, c)
+                position = self.op(f"and i32 {self.op(f'lshr i32 {word}, {2 * index}')}, 3")
+                if bits == 32:
+                    position = self.op(f"lshr i32 {position}, 1")
+                unit = 2 if bits == 4 else 1
+                first = {4: 8 * (index // 2) + c % 2, 32: 2 * c}.get(bits, 4 * (c // 2))
+                offset = self.op(f"mul i64 {self.op(f'zext i32 {position} to i64')}, {unit * 8 * size}")
+                row = self.load(
+                    eight, self.gep("%right", offset), 8 * size * (2 * wide * block + first), align=8 * size
+                )
+                factor = self.load(self.total, base, size * (block * block_step + c), align=size)
+                single = self.op(f"insertelement {eight} poison, {self.total} {factor}, i64 0")
+                spread = self.op(f"shufflevector {eight} {single}, {eight} poison, <8 x i32> zeroinitializer")
+                total = self.accumulate(total, spread, row)
+        self.store(eight, total, at, align=8 * size)
+        self.emit(f"%after = add i64 %s, 1\n%again = icmp ult i64 %after, {p.rows}")
+        self.emit("br i1 %again, label %select, label %chosen\nchosen:")
+
     def accumulate(self, total: str, factor: str, row: str) -> str:
         """Eight sums after the product of an element of A, repeated, and a row of B."""
         eight = self.kind(8)
@@ -301,13 +360,20 @@ def product_function(product: Product) -> str:
     """The IR of one product's function."""
     w = MatrixWriter(product)
     elements = product.rows * product.columns
-    w.emit(f"define void @{product.name}(ptr %a, ptr %b, ptr %c) {ATTRIBUTES} {{\nentry:")
+    metadata = ", ptr %e" if product.sparse else ""
+    w.emit(f"define void @{product.name}(ptr %a, ptr %b, ptr %c{metadata}) {ATTRIBUTES} {{\nentry:")
     w.emit(f"%left = alloca [{elements} x {w.total}], align 64")
     w.emit(f"%total = alloca [{8 * product.rows} x {w.total}], align 64")
     w.write_a()
     rows = w.rows_of_b()
     w.write_c()
-    w.multiply(rows)
+    if product.sparse:
+        w.emit(f"%right = alloca [{8 * product.columns} x {w.total}], align 64")
+        for k, row in enumerate(rows):
+            w.store(w.kind(8), row, "%right", 8 * w.size * k, align=8 * w.size)
+        w.multiply_selected("entry", 4 * product.packed, 4 * product.packed * product.rows)
+    else:
+        w.multiply(rows)
     w.write_d()
     w.emit("ret void\n}")
     return "\n".join([*sorted(w.declarations), *w.lines])

@@ -13,20 +13,23 @@ from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS, MatrixW
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
 ROW_BYTES = 32
-"""Of a row of A or a column of B in one instruction."""
+"""Of a row of A or a column of B in one instruction; a sparse A has columns of B of twice as many."""
 
 
 def group_product_name(product: Product) -> str:
-    """Name of the function: ``void name(ptr a, ptr b, ptr c, i64 blocks, double sign)``; C becomes D."""
+    """Name of the function: ``void name(ptr a, ptr b, ptr c, i64 blocks, double sign)``; C becomes D.
+
+    Metadata come last.
+    """
     return product.name.replace("kf_mma", "kf_wgmma")
 
 
 class _Writer(MatrixWriter):
-    def raw(self, pointer: str, rows: int, element: str, order: list[int] | None) -> str:
-        """Some rows in memory as numbers in which products are formed."""
+    def raw(self, pointer: str, rows: int, size: int, element: str, order: list[int] | None) -> str:
+        """Some rows of ``size`` bytes in memory as numbers in which products are formed."""
         bits = max(ELEMENT_BITS[element], 8)
         bits = 32 if element == "b1" else bits
-        count = rows * ROW_BYTES * 8 // bits
+        count = rows * size * 8 // bits
         value = self.load(f"<{count} x i{bits}>", pointer, align=1)
         if order is not None:
             value = self.shuffle(f"<{count} x i{bits}>", value, "poison", order)
@@ -34,9 +37,9 @@ class _Writer(MatrixWriter):
 
     def rows_of_a(self) -> None:
         """A in memory by rows."""
-        width = self.p.columns
+        width = self.p.stored
         for r in range(0, 16, 4):
-            numbers = self.raw(self.gep("%a", ROW_BYTES * r), 4, self.p.a_type, None)
+            numbers = self.raw(self.gep("%a", ROW_BYTES * r), 4, ROW_BYTES, self.p.a_type, None)
             if self.total == "double":
                 numbers = self.op(f"fmul {self.kind(4 * width)} {numbers}, %signs{4 * width}")
             self.store(self.kind(4 * width), numbers, "%left", self.size * width * r, align=self.size)
@@ -45,9 +48,14 @@ class _Writer(MatrixWriter):
         """Eight columns: B by rows in memory, then every product."""
         width, eight = self.p.columns, self.kind(8)
         order = [n * width + k for k in range(width) for n in range(8)]
-        numbers = self.raw(self.gep("%b", self.op(f"mul i64 %j, {8 * ROW_BYTES}")), 8, self.p.b_type, order)
+        size = ROW_BYTES * (1 + self.p.sparse)
+        numbers = self.raw(self.gep("%b", self.op(f"mul i64 %j, {8 * size}")), 8, size, self.p.b_type, order)
         self.store(self.kind(8 * width), numbers, "%right", align=64)
         self.write_c()
+        if self.p.sparse:
+            self.multiply_selected("block", self.p.stored, 4 * self.p.packed)
+            self.write_d()
+            return
         totals = [self.load(eight, "%total", 8 * self.size * r, align=8 * self.size) for r in range(16)]
         for k in range(width):
             row = self.load(eight, "%right", 8 * self.size * k, align=8 * self.size)
@@ -66,13 +74,14 @@ def group_product_function(product: Product) -> str:
     """The IR of one product's function."""
     w = _Writer(product)
     registers = 2 if product.c_type == "f16" else 4
-    width = product.columns
+    width = product.stored
+    metadata = ", ptr %e" if product.sparse else ""
     w.emit(
-        f"define void @{group_product_name(product)}(ptr %a, ptr %b, ptr %registers, i64 %blocks, double %sign) "
-        f"{ATTRIBUTES} {{\nentry:"
+        f"define void @{group_product_name(product)}(ptr %a, ptr %b, ptr %registers, i64 %blocks, double %sign"
+        f"{metadata}) {ATTRIBUTES} {{\nentry:"
     )
     w.emit(f"%left = alloca [{16 * width} x {w.total}], align 64")
-    w.emit(f"%right = alloca [{8 * width} x {w.total}], align 64")
+    w.emit(f"%right = alloca [{8 * product.columns} x {w.total}], align 64")
     w.emit(f"%total = alloca [128 x {w.total}], align 64")
     if w.total == "double":
         kind = w.kind(4 * width)
@@ -80,7 +89,8 @@ def group_product_function(product: Product) -> str:
         w.emit(f"%signs{4 * width} = shufflevector {kind} {first}, {kind} poison, "
                f"<{4 * width} x i32> {lane_vector([0] * 4 * width)}")  # fmt: skip
     w.rows_of_a()
-    w.emit("br label %block\nblock:\n%j = phi i64 [0, %entry], [%next, %block]")
+    last = "chosen" if product.sparse else "block"
+    w.emit(f"br label %block\nblock:\n%j = phi i64 [0, %entry], [%next, %{last}]")
     w.emit(f"%c = getelementptr i8, ptr %registers, i64 {w.op(f'mul i64 %j, {128 * registers}')}")
     w.block()
     w.emit("%next = add i64 %j, 1\n%more = icmp ult i64 %next, %blocks")

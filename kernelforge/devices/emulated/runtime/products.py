@@ -1,7 +1,7 @@
 """Operands of ``wgmma.mma_async`` in shared memory, by their descriptors, and what products may still read.
 
 A descriptor names 8 x 16 byte parts, swizzled or not, and the distances between them: the canonical layouts of the PTX
-ISA, *Matrix Descriptor Format*. Rows of A and columns of B are gathered as 32 bytes each.
+ISA, *Matrix Descriptor Format*. Rows of A and columns of B are gathered as 32 bytes each, columns for a sparse A as 64.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from kernelforge.devices.emulated.layout import EFFECTIVE
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
 from kernelforge.devices.emulated.runtime.mbarrier import record_of, site_of
 
-ROW_BYTES = 32
 CHUNK = 16
 
 
@@ -52,7 +51,8 @@ def line_offset(descriptor: int, line: int, k: int, transposed: bool) -> int:
     stride = (descriptor >> 32 & 0x3FFF) << 4
     span = swizzle_bytes(descriptor)
     if not transposed:
-        return line % 8 * span + line // 8 * stride + k * (leading if span == CHUNK else CHUNK)
+        inside = span // CHUNK
+        return line % 8 * span + line // 8 * stride + k % inside * CHUNK + k // inside * leading
     part = line // 8
     if span == CHUNK:
         return part * stride + k % 8 * CHUNK + k // 8 * leading
@@ -66,8 +66,10 @@ def range_at(record: int, warp: int, position: int) -> int:
     return record + lay.ASYNC_RANGES + lay.RANGE_BYTES * number
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
-def product_operand(ctx: int, op: int, descriptor: int, out: int, first: int, lines: int, transposed: int) -> None:
+@exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+def product_operand(
+    ctx: int, op: int, descriptor: int, out: int, first: int, lines: int, size: int, transposed: int
+) -> None:
     """Gather ``lines`` rows of A, or columns of B, from ``first`` on, and remember what was read until the wait."""
     shared = load_i64(ctx + lay.CTX_SHARED)
     limit = load_i64(ctx + lay.CTX_SHARED_BYTES) - CHUNK
@@ -77,21 +79,21 @@ def product_operand(ctx: int, op: int, descriptor: int, out: int, first: int, li
     addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     racecheck = load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK != 0
     step = 8 if transposed else 1
-    depth = 16 if transposed else 2
+    depth = size // 2 if transposed else size // CHUNK
     for line in range(0, lines, step):
         for k in range(depth):
             at = chunk_offset(descriptor, line_offset(descriptor, first + line, k, transposed != 0))
             if at > limit:
                 record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site_of(ctx, op), 0, at, CHUNK, lay.SHARED)
-                fill_bytes(out, 0, lines * ROW_BYTES)
+                fill_bytes(out, 0, lines * size)
                 return
             low = min(low, at)
             high = max(high, at + CHUNK)
             if transposed:
                 for n in range(8):
-                    store_u16(out + (line + n) * ROW_BYTES + 2 * k, load_u16(shared + at + 2 * n))
+                    store_u16(out + (line + n) * size + 2 * k, load_u16(shared + at + 2 * n))
             else:
-                copy_bytes(out + line * ROW_BYTES + k * CHUNK, shared + at, CHUNK)
+                copy_bytes(out + line * size + k * CHUNK, shared + at, CHUNK)
             if racecheck:
                 store_i64(addresses + 8 * count, at)
                 count += 1

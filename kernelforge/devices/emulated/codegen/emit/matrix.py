@@ -26,10 +26,17 @@ _SHAPES = {
     ("b1", "s32"): ("m8n8k128", "m16n8k128", "m16n8k256"),
     ("fp8", "f32"): ("m16n8k16", "m16n8k32"), ("fp8", "f16"): ("m16n8k16", "m16n8k32"),
 }  # fmt: skip
+_SPARSE_SHAPES = {
+    ("f16", "f32"): ("m16n8k16", "m16n8k32"), ("f16", "f16"): ("m16n8k16", "m16n8k32"),
+    ("bf16", "f32"): ("m16n8k16", "m16n8k32"), ("tf32", "f32"): ("m16n8k8", "m16n8k16"),
+    ("8-bit", "s32"): ("m16n8k32", "m16n8k64"), ("4-bit", "s32"): ("m16n8k64", "m16n8k128"),
+    ("fp8", "f32"): ("m16n8k64",), ("fp8", "f16"): ("m16n8k64",),
+}  # fmt: skip
+_SPARSE = {"sp", "sp::ordered_metadata"}
 _GROUPS = {"s8": "8-bit", "u8": "8-bit", "s4": "4-bit", "u4": "4-bit", "e4m3": "fp8", "e5m2": "fp8"}
 """Types of A that may be multiplied by another type of the same group."""
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)$")
-_FLAGS = {"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "kind::f8f6f4"}
+_FLAGS = {"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "kind::f8f6f4", *_SPARSE}
 
 
 def _product(i: Instruction) -> Product:
@@ -42,10 +49,11 @@ def _product(i: Instruction) -> Product:
     group = _GROUPS.get(a_type, a_type)
     integer = total == "s32"
     option = next((m for m in ("satfinite", "xor", "and") if m in i.modifiers), "")
+    sparse = bool(_SPARSE & set(i.modifiers))
     if (
         result != total
         or group != _GROUPS.get(b_type, b_type)
-        or shape not in _SHAPES.get((group, total), ())
+        or shape not in (_SPARSE_SHAPES if sparse else _SHAPES).get((group, total), ())
         or [m for m in i.modifiers if m in ("row", "col")] != ["row", "col"]
         or (option == "satfinite" and (not integer or a_type == "b1"))
         or (a_type == "b1") != (option in ("xor", "and"))
@@ -53,13 +61,51 @@ def _product(i: Instruction) -> Product:
         raise unsupported(i)
     match = _SHAPE.match(shape)
     assert match is not None
-    return Product(int(match[1]), int(match[2]), a_type, b_type, total, option)
+    return Product(int(match[1]), int(match[2]), a_type, b_type, total, option, sparse)
+
+
+def metadata_of(e: Emitter, i: Instruction, product: Product, words: Operand, selector: Operand, ordered: bool) -> str:
+    """Put a sparse A's metadata into memory, from the first lane of a group that holds some; what is undefined faults.
+
+    Groups of four lanes hold the metadata of two rows, in the order of their registers of A.
+    """
+    lanes = product.metadata_lanes()
+    number = e.constant(selector)
+    if number is None or not 0 <= number < 4 // lanes:
+        raise unsupported(i, f"the sparsity selector must be a constant from 0 to {4 // lanes - 1}")
+    kind = "<32 x i32>"
+    text = e.spread(e.source(i, words, 32), 32)
+    ones = f"splat (i32 {0x11111111})"
+    third = e.op(f"lshr {kind} {text}, splat (i32 2)")
+    if product.a_type == "tf32":
+        # 0b0100 and 0b1110 are the halves of a pair.
+        apart = e.op(f"xor {kind} {text}, {third}")
+        apart = e.op(f"lshr {kind} {apart}, splat (i32 1)")
+        other = e.op(f"xor {kind} {e.op(f'or {kind} {apart}, {text}')}, splat (i32 -1)")
+        good = e.op(f"and {kind} {third}, {other}")
+    else:
+        low, high = (e.op(f"and {kind} {v}, splat (i32 {0x33333333})") for v in (text, third))
+        if ordered:
+            # Four more than the difference: above four where the second index is greater.
+            apart = e.op(f"sub {kind} {e.op(f'or {kind} {high}, splat (i32 {0x44444444})')}, {low}")
+        else:
+            apart = e.op(f"or {kind} {e.op(f'xor {kind} {high}, {low}')}, splat (i32 {0x44444444})")
+        some = e.op(f"or {kind} {apart}, {e.op(f'lshr {kind} {apart}, splat (i32 1)')}")
+        good = e.op(f"and {kind} {some}, {e.op(f'lshr {kind} {apart}, splat (i32 2)')}")
+    bad = e.op(f"icmp ne {kind} {e.op(f'and {kind} {good}, {ones}')}, {ones}")
+    first = number * lanes
+    holders = sum(1 << k for k in range(32) if first <= k % 4 < first + lanes)
+    wrong = e.op(f"and i32 {e.op(f'bitcast <32 x i1> {bad} to i32')}, {holders}")
+    e.fault_in(i, lay.FAULT_SPARSE_METADATA, e.op(f"and i32 {wrong}, {e.active(i)}"))
+    return e.gep(e.put(0, text, 32), 4 * first)
 
 
 def _mma(e: Emitter, i: Instruction) -> None:
     product = _product(i)
     counts = product.registers()
-    fragments = [vector_items(operand) for operand in i.operands]
+    if len(i.operands) != (6 if product.sparse else 4):
+        raise unsupported(i)
+    fragments = [vector_items(operand) for operand in i.operands[:4]]
     if [len(fragment) for fragment in fragments] != [counts[2], *counts]:
         raise unsupported(i)
     e.check_members(i, _EVERY_LANE)
@@ -70,7 +116,10 @@ def _mma(e: Emitter, i: Instruction) -> None:
         for r, register in enumerate(fragment):
             value = e.spread(e.source(i, register, width), width)
             e.store(f"<32 x i{width}>", value, base, 4 * width * r, align=64)
-    e.call(product.name, "void", *(("ptr", base) for base in memory))
+    arguments = list(memory)
+    if product.sparse:
+        arguments.append(metadata_of(e, i, product, i.operands[4], i.operands[5], "sp" not in i.modifiers))
+    e.call(product.name, "void", *(("ptr", base) for base in arguments))
     for r, register in enumerate(fragments[0]):
         loaded = e.load(f"<32 x i{bits[2]}>", memory[2], 4 * bits[2] * r, align=64)
         e.write(i, register, Value(loaded, True), bits[2])

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
+from kernelforge.devices.emulated.codegen.emit.matrix import metadata_of
 from kernelforge.devices.emulated.codegen.emit.mbarrier import stop_if_negative
 from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
@@ -16,7 +17,8 @@ from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, V
 
 ACCUMULATOR_BYTES = 128 * 128
 A_BYTES = 16 * ROW_BYTES
-B_BYTES = 256 * ROW_BYTES
+B_BYTES = 256 * 2 * ROW_BYTES
+"""Columns of a sparse A's B are twice as long."""
 
 _DEPTHS = {"f16": 16, "bf16": 16, "tf32": 8, "e4m3": 32, "e5m2": 32, "s8": 32, "u8": 32, "b1": 256}
 _RESULTS = {
@@ -32,17 +34,19 @@ def _product(i: Instruction) -> tuple[Product, int]:
     """The product of a warp, and its columns."""
     shape = next((match for m in i.modifiers if (match := _SHAPE.match(m))), None)
     types = [m for m in i.modifiers if m in _DEPTHS or m in ("f32", "s32")]
-    rest = set(i.modifiers) - {"mma_async", "sync", "aligned", "satfinite", "and", "popc", *types}
+    rest = set(i.modifiers) - {"mma_async", "sp", "sync", "aligned", "satfinite", "and", "popc", *types}
     if shape is None or len(types) != 3 or rest != {shape[0]}:
         raise unsupported(i)
     total, a_type, b_type = types
     columns, depth = int(shape[1]), int(shape[2])
+    sparse = "sp" in i.modifiers
     integer = total == "s32"
     option = "and" if a_type == "b1" else "satfinite" if "satfinite" in i.modifiers else ""
     if (
         total not in _RESULTS.get(a_type, ())
         or _GROUPS.get(a_type, a_type) != _GROUPS.get(b_type, b_type)
-        or depth != _DEPTHS[a_type]
+        or depth != _DEPTHS[a_type] * (1 + sparse)
+        or (sparse and a_type == "b1")
         or columns % 8
         or not 8 <= columns <= 256
         or (integer and columns > 32 and columns % 16)
@@ -50,7 +54,7 @@ def _product(i: Instruction) -> tuple[Product, int]:
         or ({"and", "popc"} <= set(i.modifiers)) != (a_type == "b1")
     ):
         raise unsupported(i)
-    return Product(16, depth, a_type, b_type, total, option), columns
+    return Product(16, depth, a_type, b_type, total, option, sparse), columns
 
 
 def _wgmma(e: Emitter, i: Instruction) -> None:
@@ -58,7 +62,7 @@ def _wgmma(e: Emitter, i: Instruction) -> None:
     e.asynchronous = True
     if verb != "wait_group":
         e.check_members(i, _MEMBERS)
-    if verb == "mma_async" and "sp" not in i.modifiers:
+    if verb == "mma_async":
         _mma_async(e, i)
     elif verb == "commit_group":
         e.call("kf_product_commit", "void", ("ptr", "%ctx"))
@@ -89,7 +93,11 @@ def _flags(e: Emitter, i: Instruction, product: Product, operands: list[Operand]
 
 def _mma_async(e: Emitter, i: Instruction) -> None:
     product, columns = _product(i)
-    d, a, b, scale_d, *rest = i.operands
+    d, a, b, *rest = i.operands
+    metadata = [rest.pop(0), rest.pop(0)] if product.sparse and len(rest) > 2 else []
+    if len(metadata) != 2 * product.sparse or not rest:
+        raise unsupported(i)
+    scale_d = rest.pop(0)
     accumulators = vector_items(d)
     per_block = 2 if product.c_type == "f16" else 4
     if len(accumulators) != columns // 8 * per_block:
@@ -109,11 +117,12 @@ def _mma_async(e: Emitter, i: Instruction) -> None:
     if isinstance(a, Vec):
         _registers_of_a(e, i, a)
     else:
-        _operand(e, i, a, "%rows", first, 16, a_transposed)
-    _operand(e, i, b, "%columns", "0", columns, b_transposed)
+        _operand(e, i, a, "%rows", first, 16, ROW_BYTES, a_transposed)
+    _operand(e, i, b, "%columns", "0", columns, ROW_BYTES * (1 + product.sparse), b_transposed)
+    selection = [("ptr", metadata_of(e, i, product, metadata[0], metadata[1], ordered=False))] if metadata else []
     e.call(
         group_product_name(product), "void", ("ptr", "%rows"), ("ptr", "%columns"), ("ptr", "%accumulators"),
-        ("i64", str(columns // 8)), ("double", str(sign)),
+        ("i64", str(columns // 8)), ("double", str(sign)), *selection,
     )  # fmt: skip
     for r, register in enumerate(accumulators):
         loaded = e.load("<32 x i32>", "%accumulators", 4 * lay.LANES * r, align=64)
@@ -133,14 +142,16 @@ def _registers_of_a(e: Emitter, i: Instruction, a: Vec) -> None:
             e.store("<4 x i32>", part, "%rows", at, align=16)
 
 
-def _operand(e: Emitter, i: Instruction, operand: Operand, out: str, first: str, lines: int, transposed: bool) -> None:
-    """Gather rows of A or columns of B that a descriptor names."""
+def _operand(
+    e: Emitter, i: Instruction, operand: Operand, out: str, first: str, lines: int, size: int, transposed: bool
+) -> None:
+    """Gather rows of A or columns of B, of ``size`` bytes, that a descriptor names."""
     value = e.source(i, operand, 64)
     descriptor = e.first_lane(value.text, 64) if value.vec else value.text
     op = e.new_site(MemorySite(i, lay.SHARED, 16, lay.LOAD, 0, narrow=False, hidden=True))
     e.call(
         "kf_product_operand", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", descriptor), ("ptr", out), ("i64", first),
-        ("i64", str(lines)), ("i64", str(int(transposed))),
+        ("i64", str(lines)), ("i64", str(size)), ("i64", str(int(transposed))),
     )  # fmt: skip
 
 
