@@ -243,8 +243,8 @@ def test_recursion_has_the_stack_that_it_has(evaluator: Evaluator) -> None:
 @pytest.mark.parametrize(
     "assembly",
     [
-        "{ .reg .u32 v; vadd.u32.u32.u32 v, 1, 2; }",
-        r"// end inline asm\n\t{ .reg .u32 v; vadd.u32.u32.u32 v, 1, 2; }\n\t// begin inline asm",
+        "{ .reg .pred p; .reg .u64 v; isspacep.const p, v; }",
+        r"// end inline asm\n\t{ .reg .pred p; .reg .u64 v; isspacep.const p, v; }\n\t// begin inline asm",
     ],
 )
 def test_assembly_of_its_own_that_the_device_lacks_is_a_score_of_zero(evaluator: Evaluator, assembly: str) -> None:
@@ -252,7 +252,7 @@ def test_assembly_of_its_own_that_the_device_lacks_is_a_score_of_zero(evaluator:
     evaluation = run(evaluator, source=source).evaluation
     assert (evaluation.verdict, evaluation.stage) == (Verdict.POLICY, "policy"), evaluation.reason
     assert "inline assembly holds what emulated:h100 cannot check" in evaluation.reason
-    assert "vadd" in evaluation.reason
+    assert "isspacep" in evaluation.reason
     assert "source line 3" in evaluation.reason
     assert reward(DEFAULT_POLICY, evaluation).value == 0
     assert run(evaluator).evaluation.verdict is Verdict.OK

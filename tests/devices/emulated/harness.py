@@ -126,6 +126,13 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray], variation
     length; ``out`` is the PTX type of ``{d}``. Returns the raw results as unsigned integers of that width, which are
     the same at every level of optimisation.
     """
+    return apply_each([(instruction, out)], *inputs, variation=variation)[0]
+
+
+def apply_each(
+    instructions: Sequence[tuple[str, str]], *inputs: tuple[str, np.ndarray], variation: int = 0
+) -> list[np.ndarray]:
+    """Run many PTX instructions over the same arrays in one kernel; each comes with the type of its result."""
     widths = {"b8": 1, "u8": 1, "s8": 1, "b16": 2, "u16": 2, "s16": 2, "f16": 2, "bf16": 2, "b32": 4, "u32": 4,
               "s32": 4, "f32": 4, "b64": 8, "u64": 8, "s64": 8, "f64": 8}  # fmt: skip
 
@@ -134,31 +141,33 @@ def apply(instruction: str, out: str, *inputs: tuple[str, np.ndarray], variation
             return f"{_REGISTERS[kind]}{number}"
         return f"{_REGISTERS[str(max(8 * widths[kind], 16))]}{number}"
 
+    def stored(kind: str) -> str:
+        return kind if kind in ("f32", "f64") else "b" + str(8 * widths[kind])
+
     count = len(inputs[0][1])
     lines = ["mov.u32 %r120, %ctaid.x; mov.u32 %r121, %tid.x; mad.lo.u32 %r122, %r120, 128, %r121;"]
     lines.append("ld.param.u32 %r123, [n]; setp.ge.u32 %p31, %r122, %r123; @%p31 bra DONE; cvt.u64.u32 %d60, %r122;")
+    lines.append("ld.param.u64 %d61, [out]; mad.lo.u64 %d59, %d60, 8, %d61; mul.wide.u32 %d58, %r123, 8;")
     names = {}
     for index, (kind, _) in enumerate(inputs):
-        name = register(kind, 40 + index)
-        names["abc"[index]] = name
-        store = "b" + str(8 * widths[kind]) if kind not in ("f32", "f64") else kind
+        names["abc"[index]] = register(kind, 40 + index)
         lines.append(f"ld.param.u64 %d61, [in{index}]; mad.lo.u64 %d62, %d60, {widths[kind]}, %d61;")
-        lines.append(f"ld.global.{store} {name}, [%d62];")
-    names["d"] = register(out, 50)
-    lines.append(instruction.format(**names))
-    store = "b" + str(8 * widths[out]) if out not in ("f32", "f64") else out
-    lines.append(
-        f"ld.param.u64 %d61, [out]; mad.lo.u64 %d62, %d60, {widths[out]}, %d61; st.global.{store} [%d62], {names['d']};"
-    )
+        lines.append(f"ld.global.{stored(kind)} {names['abc'[index]]}, [%d62];")
+    for instruction, out in instructions:
+        result = register(out, 50)
+        lines.append(instruction.format(**names, d=result))
+        lines.append(f"st.global.{stored(out)} [%d59], {result}; add.u64 %d59, %d59, %d58;")
     lines.append("DONE:")
     parameters = ", ".join([".param .u64 out", *(f".param .u64 in{k}" for k in range(len(inputs))), ".param .u32 n"])
-    device = Device(ptx_module("\n".join(lines), parameters))
+    device = Device(ptx_module("\n".join(lines), parameters, target="sm_100a"))
     results = []
     for level in (0, 1):
-        result = np.zeros(count, dtype=f"u{widths[out]}")
+        result = np.zeros((len(instructions), count), np.uint64)
         with compiled_at(level):
             device.run(-(-count // 128), 128, result, *(np.ascontiguousarray(a) for _, a in inputs), count,
                        variation=variation)  # fmt: skip
         results.append(result)
     assert np.array_equal(*results)
-    return results[0]
+    return [
+        words.astype(f"u{widths[out]}") for words, (_, out) in zip(results[0], instructions, strict=True)
+    ]  # fmt: skip

@@ -260,7 +260,7 @@ UNSUPPORTED = """
 extern "C" __global__ void add(const float* a, const float* b, float* out, int n) {
   unsigned r;
   asm volatile("mov.u32 %0, %%laneid;" : "=r"(r));
-  asm volatile("{ .reg .u32 v; vadd.u32.u32.u32 v, 1, 2; }");
+  asm volatile("{ .reg .pred p; .reg .u64 v; mov.u64 v, 0; isspacep.const p, v; }");
   out[0] = r;
 }
 """
@@ -272,7 +272,7 @@ def test_an_unsupported_instruction_is_named(compiler: Compiler, device: Emulate
     with device.open(build(compiler, UNSUPPORTED, plan)) as session:
         ran = session.run(request(plan, a, b))
     assert ran.faults[0].kind == "unsupported"
-    assert "vadd" in ran.faults[0].message
+    assert "isspacep" in ran.faults[0].message
 
 
 class LyingChild:

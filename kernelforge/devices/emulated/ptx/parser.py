@@ -119,6 +119,8 @@ class Instruction:
     ptx_line: int = 0
     location: Location = Location()
     text: str = ""
+    selectors: tuple[str, ...] = ()
+    """Of the operands of a scalar video instruction: the part of each, ``b0`` to ``h1``, and a ``-`` before it."""
 
     @property
     def type(self) -> str:
@@ -206,6 +208,8 @@ _VARIABLE = re.compile(
 )
 _INTEGER = re.compile(r"[+-]?(0[xX][0-9a-fA-F]+|0[bB][01]+|\d+)U?$")
 _SYMBOL = re.compile(rf"({_IDENTIFIER}(?:\.[xyzw])?)\s*([+-].*)?$", re.S)
+_VIDEO = {"vadd", "vsub", "vabsdiff", "vmin", "vmax", "vset", "vshl", "vshr", "vmad"}
+_SELECTED = re.compile(r"(-?)\s*([%A-Za-z_$][\w$%]*)(?:\.(b[0-3]|h[01]))?$")
 _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 
 
@@ -529,8 +533,16 @@ class _Parser:
             raise self.fail(f"cannot parse {text!r}")
         opcode, *modifiers = match[1].replace(" ", "").split(".")
         listed = opcode == "call"  # parentheses are those of an argument list, not of an expression
-        operands = tuple(self.operand(function, item, scope, listed=listed) for item in split_list(match[2]))
-        return Instruction(opcode, tuple(modifiers), operands, predicate, negated, line, location, text)
+        items, selectors = split_list(match[2]), []
+        if opcode in _VIDEO:
+            for k, item in enumerate(items):
+                part = _SELECTED.match(item)
+                items[k] = part[2] if part else item
+                selectors.append(part[1] + (part[3] or "") if part else "")
+        operands = tuple(self.operand(function, item, scope, listed=listed) for item in items)
+        return Instruction(
+            opcode, tuple(modifiers), operands, predicate, negated, line, location, text, tuple(selectors)
+        )  # fmt: skip
 
     def operand(self, function: Function, text: str, scope: _Scope, *, listed: bool = False) -> Operand:
         text = text.strip()

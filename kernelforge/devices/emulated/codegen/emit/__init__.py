@@ -14,6 +14,7 @@ from kernelforge.devices.emulated.codegen.emit import (
     mbarrier,
     memory,
     simd,
+    video,
     warp,
     wgmma,
 )
@@ -44,6 +45,7 @@ def _by_type(opcode: str) -> Handler:
 HANDLERS: dict[str, Handler] = {
     **integer.HANDLERS,
     **simd.HANDLERS,
+    **video.HANDLERS,
     **floating.HANDLERS,
     **convert.HANDLERS,
     **memory.HANDLERS,
