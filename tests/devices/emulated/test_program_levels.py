@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
 from kernelforge.devices.emulated.codegen import program
-from tests.devices.emulated.harness import Device, cuda
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.memory import Memory
+from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 BLOCK = 64
 CTAS = program.MANY_WARPS * 32 // BLOCK
@@ -71,3 +75,38 @@ def test_a_long_kernel_always_is(monkeypatch: pytest.MonkeyPatch) -> None:
     device = cuda(STRAIGHT.replace("+ n", "- n"))
     run(device, 2)
     assert level(device) == 1
+
+
+def test_unoptimised_code_of_a_long_kernel_has_stack_enough() -> None:
+    """Every value is read after the next ones were computed, so that all of them are on the stack at once."""
+    count = 6_000
+    adds = "".join(f"add.u64 %v{k + 1}, %v{k}, {k};" for k in range(count))
+    sums = "".join(f"xor.b64 %d3, %d3, %v{k + 1};" for k in range(count))
+    body = f"""
+    .reg .b64 %v<{count + 1}>;
+    mov.u32 %r1, %tid.x; mul.wide.u32 %v0, %r1, 8; {adds}
+    shfl.sync.idx.b32 %r1, %r1, %r1, 31, -1; mov.u64 %d3, 0; {sums}
+    ld.param.u64 %d1, [out]; add.u64 %d1, %d1, %v0; st.global.u64 [%d1], %d3;"""
+    memory = Memory(1 << 20)
+    machine = LoadedModule(ptx_module(body), memory)
+    out = memory.allocate(256, "out")
+    usual = threading.stack_size(1 << 20)
+    try:
+        thread = threading.Thread(
+            target=machine.launch, args=("k", (1, 1, 1), (32, 1, 1), 0, out.to_bytes(8, "little"))
+        )
+        thread.start()
+    finally:
+        threading.stack_size(usual)
+    thread.join()
+    program = machine.program("k", (32, 1, 1))
+    assert program.level == 0
+    assert program.stack_bytes > 1 << 20
+    expected = []
+    for lane_id in range(32):
+        value, result = 8 * lane_id, 0
+        for k in range(count):
+            value += k
+            result ^= value
+        expected.append(result)
+    assert np.frombuffer(memory.read(out, 256), np.uint64).tolist() == expected

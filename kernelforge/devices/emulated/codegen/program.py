@@ -40,8 +40,10 @@ _AREAS = 8
 MANY_WARPS = 8192
 """From this size on a launch of a kernel with loops is worth optimised code. Unoptimised code takes LLVM less than half
 the time and computes the same. Most of a launch is spent in the runtime: only long loops run slower, by up to half."""
-MANY_LINES = 8000
+MANY_LINES = 100_000
 """Lines of LLVM's text; unoptimised code of a longer one would need too much stack."""
+STACK_BYTES_PER_LINE = 256
+"""Stack that unoptimised code needs at most for a line, on average: 32 lanes of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,8 @@ class Program:
     jit_seconds: float
     level: int
     """LLVM's level of optimisation."""
+    stack_bytes: int
+    """Stack that the code may need."""
 
 
 def level_for(flow: ControlFlowGraph, warps: int) -> int:
@@ -405,7 +409,8 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         llvm_jit.load_function(product.name, product_function(product))
     for product in writer.e.group_products:
         llvm_jit.load_function(group_product_name(product), group_product_function(product))
-    level = 1 if text.count("\n") > MANY_LINES else level_for(flow, warps)
+    lines = text.count("\n")
+    level = 1 if lines > MANY_LINES else level_for(flow, warps)
     try:
         native = Native(text, level)
     except RuntimeError as error:  # LLVM refuses what an instruction with mismatched types became
@@ -427,6 +432,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         asynchronous=e.asynchronous,
         jit_seconds=time.perf_counter() - start,
         level=level,
+        stack_bytes=STACK_BYTES_PER_LINE * lines if level == 0 else 0,
     )
 
 

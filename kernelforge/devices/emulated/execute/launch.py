@@ -27,6 +27,8 @@ RESIDENT_CTAS = 1056
 """CTAs that run side by side when blocks wait for each other: 132 SMs times 8."""
 RESIDENT_BYTES = 1 << 30
 """Memory for their registers, local and shared memory."""
+USUAL_STACK_BYTES = 1 << 20
+"""Stack that generated code may use on any thread; the runtime needs some of its own."""
 
 
 @dataclass
@@ -189,15 +191,28 @@ def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run
     if deadline is not None:
         threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True).start()
     try:
-        others = [threading.Thread(target=run) for run in runs[1:]]
-        for thread in others:
-            thread.start()
-        runs[0]()
+        if launch.program.stack_bytes > USUAL_STACK_BYTES:
+            others = _start(runs, USUAL_STACK_BYTES + launch.program.stack_bytes)
+        else:
+            others = _start(runs[1:])
+            runs[0]()
         for thread in others:
             thread.join()
     finally:
         done.set()
     return runs
+
+
+def _start(runs: Sequence[Run], stack_bytes: int = 0) -> list[threading.Thread]:
+    """Start a thread for each run, with a stack of at least so many bytes; 0: the system's default."""
+    threads = [threading.Thread(target=run) for run in runs]
+    usual = threading.stack_size((stack_bytes + 4095) // 4096 * 4096)
+    try:
+        for thread in threads:
+            thread.start()
+    finally:
+        threading.stack_size(usual)
+    return threads
 
 
 def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
