@@ -212,6 +212,22 @@ class DeviceSpec:
         """Peak of multiply-adds, each two operations."""
         return 2.0 * self.fp32_lanes_per_sm * self.sm_count * self.clock_hz
 
+    def tensor_flops_per_s(self, a_type: str, sum_type: str) -> float:
+        """Peak of the tensor cores for dense products, by PTX types: ``f16`` and ``f32``; ``s8`` and ``s32``.
+
+        The datasheets' ratios to FP16 with FP32 sums: FP8, FP6, FP4 and 8-bit integers twice, 4-bit integers four
+        times, single bits sixteen times; all but FP32 sums twice as much again on GeForce cards, where those halve the
+        rate. FP64 is twice as fast as without tensor cores on the A100 and on Hopper, and as fast elsewhere.
+        """
+        if a_type == "f64":
+            doubled = 2 if self.compute_capability in ((8, 0), (9, 0)) else 1
+            return 2.0 * doubled * self.fp64_lanes_per_sm * self.sm_count * self.clock_hz
+        if a_type == "tf32":
+            return self.tf32_tensor_tflops * 1e12
+        ratio = {"f16": 1, "bf16": 1, "s4": 4, "u4": 4, "b1": 16}.get(a_type, 2)
+        full = 2 if sum_type != "f32" and "GeForce" in self.title else 1
+        return self.fp16_tensor_tflops * 1e12 * ratio * full
+
     @property
     def ridge_flop_per_byte(self) -> float:
         """Arithmetic intensity above which FP32 arithmetic binds before DRAM."""

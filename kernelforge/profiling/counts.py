@@ -70,6 +70,9 @@ class KernelCounts:
     mix: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Per operation (``fma.f32``, ``ld.global``): warp instructions, thread instructions."""
     memory: list[MemoryCounts] = field(default_factory=list)
+    matrix: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """Per kind of matrix product, by the types of A and of the sums (``f16.f32``): operations, two per multiply-add,
+    and bytes of operands that the products themselves read from shared memory."""
     cluster: tuple[int, int, int] = (1, 1, 1)
     """Blocks of a cluster per axis."""
     lines: dict[int, tuple[float, float]] = field(default_factory=dict)
@@ -166,6 +169,7 @@ def _kernel(raw: Any) -> KernelCounts:
         "block": _triple(raw["block"]),
         "cluster": _triple(raw["cluster"]),
         "mix": {_text(name): (_number(warps), _number(threads)) for name, (warps, threads) in raw["mix"].items()},
+        "matrix": {_text(name): (_number(ops), _number(read)) for name, (ops, read) in raw["matrix"].items()},
         "memory": [_memory(op) for op in raw["memory"]],
         "lines": {int(line): (_number(warps), _number(threads)) for line, (warps, threads) in raw["lines"].items()},
     }

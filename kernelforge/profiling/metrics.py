@@ -31,6 +31,7 @@ from kernelforge.records import (
 )
 
 MATRIX_INSTRUCTIONS = "ptx__inst_matrix.sum"
+MATRIX_OPERATIONS = "ptx__matrix_operations.sum"
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
 _EXCESS = {
@@ -207,6 +208,9 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
     matrix = sum(matrix_instructions(kernel.mix) for kernel in kernels)
     if matrix:
         metrics.append(_counted(MATRIX_INSTRUCTIONS, matrix, "inst"))
+    if any(kernel.matrix for kernel in kernels):
+        operations = sum(count for kernel in kernels for count, _ in kernel.matrix.values())
+        metrics.append(_counted(MATRIX_OPERATIONS, operations, "op"))
     classes = [by_class(kernel.mix) for kernel in kernels]
     for name in CLASSES:
         count = sum(by_name[name] for by_name in classes)

@@ -14,7 +14,7 @@ from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts, by_class
 
-PROTOCOL = "emulated/1"
+PROTOCOL = "emulated/2"
 """Version of the model; changes when a modelled time could."""
 
 # Unmeasured assumptions on the overlap of a warp's own work when no other warp hides it.
@@ -28,7 +28,7 @@ class LaunchTime:
     """Modelled time of one launch, in microseconds, under each limit; the largest is its time."""
 
     limits_us: Mapping[str, float]
-    """By bound: ``dram l2 l1 shared fp32 issue latency``."""
+    """By bound: ``dram l2 l1 shared fp32 issue latency``, and ``tensor`` where there are matrix products."""
     overhead_us: float
     """Fixed cost of a launch."""
 
@@ -84,6 +84,8 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
         "issue": counts.warp_instructions / spec.schedulers_per_sm * share * to_us,
         "latency": _latency_cycles(spec, counts, occupied, blocks) * to_us,
     }
+    if counts.matrix:
+        limits["tensor"] = _tensor_seconds(spec, counts) * spec.sm_count * share * 1e6
     return LaunchTime(limits, spec.launch_overhead_us)
 
 
@@ -117,7 +119,8 @@ def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, floa
         for space in ("global", "local")
         for op in counts.select(space)
     )
-    return cached, counts.total("transactions", "shared")
+    operands = sum(read for _, read in counts.matrix.values()) / spec.l1_bytes_per_cycle
+    return cached, counts.total("transactions", "shared") + operands
 
 
 def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
@@ -129,6 +132,12 @@ def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
         warps["special"] / spec.special_lanes_per_sm,
         warps["int"] / spec.int32_lanes_per_sm,
     )
+
+
+def _tensor_seconds(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Time of all matrix products on all tensor cores of the GPU; those of types that it lacks take none."""
+    peaks = {kind: spec.tensor_flops_per_s(*kind.split(".")) for kind in counts.matrix}
+    return sum(operations / peaks[kind] for kind, (operations, _) in counts.matrix.items() if peaks[kind])
 
 
 def _effective_instructions(ops: Sequence[MemoryCounts]) -> float:

@@ -42,6 +42,23 @@ PUBLISHED: dict[str, tuple[float, float, float | None]] = {
     "rtx-5070-ti": (43.9, 896, 87.9), "rtx-5080": (56.3, 960, 112.6), "rtx-5090": (104.8, 1792, 209.5),
 }  # fmt: skip
 
+
+@pytest.mark.parametrize(
+    ("key", "a_type", "sum_type", "tflops"),
+    [
+        ("a100", "s8", "s32", 624), ("a100", "s4", "s32", 1248), ("a100", "b1", "s32", 4992),
+        ("a100", "f64", "f64", 19.5),
+        ("a100", "f16", "f16", 312), ("h100", "e4m3", "f32", 1979), ("h100", "tf32", "f32", 494.7),
+        ("rtx-4090", "f16", "f16", 330.3), ("rtx-4090", "s8", "s32", 660.6), ("rtx-4090", "e4m3", "f32", 330.3),
+        ("l40s", "e4m3", "f32", 733), ("rtx-3090", "s8", "s32", 284),
+    ],
+)  # fmt: skip
+def test_peaks_of_the_tensor_cores_by_type_are_those_of_the_datasheets(
+    key: str, a_type: str, sum_type: str, tflops: float
+) -> None:
+    assert SPECS[key].tensor_flops_per_s(a_type, sum_type) == pytest.approx(tflops * 1e12, rel=0.02)
+
+
 # As drivers report them.
 NAMES = {
     "Tesla T4": "t4", "NVIDIA A100-SXM4-80GB": "a100", "NVIDIA A100-SXM4-40GB": "a100-40gb",

@@ -19,7 +19,7 @@ from kernelforge.agents.diagnosis import metrics as ev
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.agents.diagnosis.rules import BOUNDS, PLAN_RULES, RULES, Bottleneck, RuleHit
 from kernelforge.hardware.specs import DeviceSpec, nearest_spec
-from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS, MATRIX_OPERATIONS
 from kernelforge.records import Build, Profile, SizeFacts
 from kernelforge.tasks.suites import data_path
 
@@ -113,6 +113,8 @@ def _bounds(plan: PlanMetrics) -> list[Diagnosis]:
 
 def _named(kernel: KernelMetrics, limit: str) -> tuple[Bottleneck, tuple[str, ...]]:
     """The bottleneck that a limit stands for, and its metrics."""
+    if limit == "tensor":
+        return Bottleneck.TENSOR_BOUND, (MATRIX_OPERATIONS,)
     if kernel.value(MATRIX_INSTRUCTIONS) and limit in ("issue", "arithmetic", "latency"):
         return Bottleneck.TENSOR_BOUND, (ev.INSTRUCTIONS,)
     if limit == "data path":

@@ -150,14 +150,14 @@ class KernelMetrics:
 
     @cached_property
     def limits(self) -> Mapping[str, float]:
-        """Microseconds under each limit alone: ``dram l2 data_path arithmetic issue latency``.
+        """Microseconds under each limit alone: ``dram l2 data_path arithmetic tensor issue latency``.
 
         From the profile where the device models them and no counter measured the time; else from the counters and the
-        device's public figures, with what the measured time leaves unexplained as latency. Arithmetic is then the
-        emulator's, from classes of instructions that no counter tells.
+        device's public figures, with what the measured time leaves unexplained as latency. Arithmetic and matrix
+        products are then the emulator's, from instructions that no counter tells apart.
         """
         names = {"dram": ("dram",), "l2": ("l2",), "data path": ("l1", "shared"), "arithmetic": ("fp32",),
-                 "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
+                 "tensor": ("tensor",), "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
         if self.has("kernelforge__limit_dram_us") and not self.has(TIME):
             return {
                 name: sum(self.value(f"kernelforge__limit_{name}_us") for name in source)
@@ -169,6 +169,7 @@ class KernelMetrics:
             "l2": 32 * self.value(L2_SECTORS) / spec.l2_bandwidth_gbps * 1e-3,
             "data path": sum(self._lsu) * per_sm,
             "arithmetic": self.value("kernelforge__limit_fp32_us"),
+            "tensor": self.value("kernelforge__limit_tensor_us"),
             "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
         }
         measured = self.value(TIME) * 1e-3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -11,12 +12,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
+from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.cfg import is_barrier
-from kernelforge.devices.emulated.ptx.parser import Instruction
+from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
 
 
 @dataclass(frozen=True)
@@ -138,6 +140,9 @@ class LaunchReport:
     warp_instructions: int = 0
     mix: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Per operation, for example ``fma.f32`` or ``ld.global``: (warp instructions, thread instructions)."""
+    matrix: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Per kind of matrix product, by the types of A and of the sums (``f16.f32``): operations, two per multiply-add,
+    and bytes of operands that the products themselves read from shared memory."""
     branches: int = 0
     """Conditional branches executed by warps."""
     divergent_branches: int = 0
@@ -177,6 +182,30 @@ def operation_name(i: Instruction) -> str:
     return f"{i.opcode}.{kind}" if kind else i.opcode
 
 
+_PRODUCT_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+
+
+def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
+    """What a warp computes with a matrix instruction: its kind, operations, and bytes read from shared memory.
+
+    A sparse product counts the half that is computed. The four warps of a ``wgmma`` share its columns of B: each counts
+    a quarter of them.
+    """
+    shape = next((match for m in i.modifiers if (match := _PRODUCT_SHAPE.match(m))), None)
+    types = [m for m in i.modifiers if m in ELEMENT_BITS or m in ("f32", "s32")]
+    if i.opcode not in ("mma", "wgmma") or shape is None or len(types) < 3:
+        return None
+    rows, columns, depth = (int(extent) for extent in shape.groups())
+    total, a_type = types[:2]
+    kept = 2 if any(m.startswith("sp") for m in i.modifiers) else 1
+    read = 0
+    if i.opcode == "wgmma":
+        rows //= 4
+        lines = columns // 4 + (0 if isinstance(i.operands[1], Vec) else rows // kept)
+        read = ELEMENT_BITS[a_type] * depth * lines // 8
+    return f"{a_type}.{total}", 2 * rows * columns * depth // kept, read
+
+
 def summarise(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     """Add up what the runs of one launch counted, and describe their faults."""
     _add_instructions(program, runs, report)
@@ -202,6 +231,10 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
             name = operation_name(i)
             before = mix.get(name, (0, 0))
             mix[name] = (before[0] + warp, before[1] + thread)
+            if (work := matrix_work(i)) is not None:
+                kind, operations, read = work
+                had = report.matrix.get(kind, (0, 0))
+                report.matrix[kind] = (had[0] + warp * operations, had[1] + warp * read)
         if block.terminator is not None and len(set(block.successors)) > 1:
             report.branches += warp
     report.mix = dict(sorted(mix.items(), key=lambda item: (-item[1][1], item[0])))

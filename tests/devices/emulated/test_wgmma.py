@@ -192,6 +192,14 @@ def test_products_of_single_bits() -> None:
     Case("s32", "b1", "b1", 16, option=".and.popc").check()
 
 
+@pytest.mark.parametrize(("total", "kind", "a"), [("f32", "f16", "128B"), ("s32", "s8", "registers")])
+def test_a_product_counts_its_operations_and_what_it_reads_of_shared_memory(total: str, kind: str, a: str) -> None:
+    """Operands of 32 bytes a line: 64 lines of A where it is no fragment, and those of B once for four warps."""
+    case = Case(total, kind, kind, 64, a=a)
+    _, report = case.run()
+    assert report.matrix == {f"{kind}.{total}": (2 * 64 * 64 * case.k, 32 * (64 + (64 if a != "registers" else 0)))}
+
+
 @pytest.mark.parametrize("n", [24, 136, 256])
 def test_products_of_every_width(n: int) -> None:
     Case("f32", "bf16", "bf16", n).check()

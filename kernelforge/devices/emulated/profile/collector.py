@@ -276,6 +276,9 @@ def _add(
         for operation, (warps, threads) in report.mix.items():
             had = group.mix.get(operation, (0.0, 0.0))
             group.mix[operation] = (had[0] + scale * warps, had[1] + scale * threads)
+        for kind, (operations, read) in report.matrix.items():
+            had = group.matrix.get(kind, (0.0, 0.0))
+            group.matrix[kind] = (had[0] + scale * operations, had[1] + scale * read)
         for op in report.memory:
             key = (op.ptx_line, op.space, op.access)
             if key not in ops:
