@@ -71,6 +71,14 @@ class TensorView:
     """In elements."""
     dtype: DType
 
+    @property
+    def span_bytes(self) -> int:
+        """Bytes from its first element to the end of its last."""
+        if 0 in self.shape:
+            return 0
+        last = sum((extent - 1) * stride for extent, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
 
 Constant = int | float | bool | str | DType | None
 """Value of a ``tl.constexpr`` parameter."""
@@ -90,6 +98,12 @@ class Library:
     out: tuple[TensorView, ...]
     """One per tensor that the operator returns."""
     line: int
+
+    @property
+    def operands(self) -> tuple[TensorView, ...]:
+        """Tensors among its arguments, each once, in order."""
+        values = (*self.args, *self.kwargs.values())
+        return tuple(dict.fromkeys(value for value in values if isinstance(value, TensorView)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,10 +234,10 @@ class ResolvedPlan:
         """Plain JSON for the runner's channel."""
         return {
             "buffers": [asdict(buffer) for buffer in self.buffers],
-            "steps": [_step_to_wire(step) for step in self.steps],
+            "steps": [step_to_wire(step) for step in self.steps],
             "outputs": [asdict(output) for output in self.outputs],
             "constants": self.constants,
-            "setup": [_step_to_wire(step) for step in self.setup],
+            "setup": [step_to_wire(step) for step in self.setup],
         }
 
     @classmethod
@@ -231,23 +245,25 @@ class ResolvedPlan:
         """Inverse of :meth:`to_wire`."""
         return cls(
             buffers=tuple(Buffer(**raw) for raw in wire["buffers"]),
-            steps=tuple(_step_from_wire(raw) for raw in wire["steps"]),
+            steps=tuple(step_from_wire(raw) for raw in wire["steps"]),
             outputs=tuple(
                 Output(raw["buffer"], raw["offset_bytes"], tuple(raw["shape"]), DType(raw["dtype"]))
                 for raw in wire["outputs"]
             ),
             constants=dict(wire["constants"]),
-            setup=tuple(_step_from_wire(raw) for raw in wire["setup"]),
+            setup=tuple(step_from_wire(raw) for raw in wire["setup"]),
         )
 
 
-def _step_to_wire(step: Step) -> dict[str, Any]:
+def step_to_wire(step: Step) -> dict[str, Any]:
+    """One step as plain JSON."""
     fields = asdict(step)
     fields.pop("specialisation", None)  # the compiler's business: the runner knows the kernel by its expression
     return {"step": type(step).__name__, **fields}
 
 
-def _step_from_wire(raw: dict[str, Any]) -> Step:
+def step_from_wire(raw: dict[str, Any]) -> Step:
+    """Inverse of :func:`step_to_wire`."""
     if raw["step"] == "Fill":
         return Fill(raw["buffer"], raw["offset_bytes"], raw["nbytes"], raw["line"])
     if raw["step"] == "Library":

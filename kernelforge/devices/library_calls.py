@@ -18,6 +18,9 @@ _MODULES = ("torch", "torch.nn.functional")
 _HOMES = ("torch.functional", "torch.nn.functional", "torch._jit_internal")
 """Modules of operators written in Python; the last dispatches pooling. ``torch.load`` is in none of them."""
 
+_REFUSALS = (ArithmeticError, AssertionError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What operators raise for arguments that they cannot take; those written in Python check little of what they use."""
+
 
 class LibraryCallFailed(Exception):
     """An operator could not be called, or its result differs from the plan's.
@@ -52,7 +55,7 @@ def cpu_tensor(pointer: int, view: TensorView) -> torch.Tensor:
     """A tensor over host memory."""
     import torch
 
-    nbytes = _span_bytes(view)
+    nbytes = view.span_bytes
     if nbytes == 0:
         return torch.empty_strided(view.shape, view.stride, dtype=_torch_dtype(view.dtype))
     memory = (ctypes.c_byte * nbytes).from_address(pointer)
@@ -64,7 +67,7 @@ def cuda_tensor(pointer: int, view: TensorView) -> torch.Tensor:
     """A tensor over memory of the current CUDA device (version 3 of the CUDA Array Interface)."""
     import torch
 
-    dtype, nbytes = _torch_dtype(view.dtype), _span_bytes(view)
+    dtype, nbytes = _torch_dtype(view.dtype), view.span_bytes
     if nbytes == 0:
         return torch.empty_strided(view.shape, view.stride, dtype=dtype, device="cuda")
     # As bytes: the interface lacks bfloat16.
@@ -116,7 +119,7 @@ def call(step: Library, tensor: Callable[[TensorView], torch.Tensor]) -> None:
                 returned = function(*args, **kwargs)
         except torch.cuda.OutOfMemoryError as error:
             raise _fault(step, "memory", f"out of device memory: {_first_line(error)}", lost=True) from error
-        except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        except _REFUSALS as error:
             lost = "CUDA error" in str(error)
             raise _fault(step, "crash", f"torch refuses it: {_first_line(error)}", lost=lost) from error
         _deliver(step, returned, targets)
@@ -161,14 +164,6 @@ def _torch_dtype(dtype: DType) -> torch.dtype:
     torch_dtype = getattr(torch, dtype.value)
     assert isinstance(torch_dtype, torch.dtype)
     return torch_dtype
-
-
-def _span_bytes(view: TensorView) -> int:
-    """Bytes from a view's first element to the end of its last."""
-    if 0 in view.shape:
-        return 0
-    last = sum((extent - 1) * stride for extent, stride in zip(view.shape, view.stride, strict=True))
-    return (last + 1) * view.dtype.itemsize
 
 
 def _describe(tensor: torch.Tensor) -> str:

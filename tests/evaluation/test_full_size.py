@@ -37,6 +37,37 @@ def evaluate(evaluators: list[Evaluator], workshop: EvaluatorPool, task: Task) -
     return result, next(check for check in result.evaluation.correctness.sizes if check.size == "full")
 
 
+DOUBLING_PLAN = """def forward(x, y):
+    double = empty_like(x)
+    library("add", x, x, out=double)
+    out = empty_like(x)
+    add[ceil_div(x.numel(), 128), 128](double, y, out, i32(x.numel()))
+    return out
+"""
+
+
+@pytest.mark.parametrize("dear", [False, True])
+def test_a_plan_that_calls_torch_is_compared_whole_and_has_no_time(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: bool
+) -> None:
+    if dear:
+        monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10)
+    task = axpy_task()
+    policy = task.policy.model_copy(update={"library": ("add",)})
+    evaluators.append(workshop.evaluator(task.model_copy(update={"policy": policy})))
+    source = KERNEL.replace("axpy", "add").replace("2.0f * ", "")
+    right = Candidate(source=source, plan=DOUBLING_PLAN)
+    evaluation, profile = evaluators[-1].evaluate(right, seed=11)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert (full.size, full.status) == ("full", "passed")
+    assert "torch operators (add) have no counters and no modelled time" in full.message
+    assert (profile, evaluation.performance) == (None, None)
+    wrong = Candidate(source=source, plan=DOUBLING_PLAN.replace("x, x,", "x, y,"))
+    assert evaluators[-1].evaluate(wrong, seed=11).evaluation.verdict is Verdict.WRONG
+
+
 def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
     evaluators: list[Evaluator], workshop: EvaluatorPool
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Literal
 
+from kernelforge.candidate.resolved import Library
 from kernelforge.compile.cache import Artifact
 from kernelforge.devices import wire
 from kernelforge.devices.base import (
@@ -19,6 +20,7 @@ from kernelforge.devices.base import (
     TimedPlan,
     TuningTime,
 )
+from kernelforge.devices.emulated.operator_calls import OperatorCalls
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import CountedText, PlanCounts
@@ -64,6 +66,7 @@ class EmulatedDevice:
             cooperative=True,
             clusters=spec.compute_capability >= (9, 0),
             tensor_maps=spec.compute_capability >= (9, 0),
+            library=True,
         )
         self.name = f"emulated:{spec.key}"
         self.arch = spec.arch
@@ -73,15 +76,13 @@ class EmulatedDevice:
         self.l2_bytes = spec.l2_bytes
         self.memory_bandwidth_gbps = spec.dram_bandwidth_gbps
         self._zygote = Zygote("runner", allow_unconfined=allow_unconfined)
+        self._operators = Zygote("operators", allow_unconfined=allow_unconfined)
 
     def describe(self) -> Mapping[str, str]:
         """Facts for a Coder, of the GPU that is emulated."""
         spec, capabilities = self.spec, self.capabilities
-        features = {
-            "thread block clusters": capabilities.clusters,
-            "tensor maps": capabilities.tensor_maps,
-            "library calls": capabilities.library,
-        }
+        features = {"thread block clusters": capabilities.clusters, "tensor maps": capabilities.tensor_maps}
+        lacking = ", ".join(name for name, there in features.items() if not there)
         return {
             "device": f"{spec.title}, emulated on the CPU from its PTX ({self.name})",
             "architecture": spec.arch,
@@ -99,8 +100,7 @@ class EmulatedDevice:
             "warps per multiprocessor": f"{spec.warps_per_sm} of {spec.warp_size} threads",
             "blocks per multiprocessor": str(spec.blocks_per_sm),
             "threads per block": f"{spec.threads_per_block} at most",
-            "not supported here": ", ".join(name for name, there in features.items() if not there),
-        }
+        } | ({"not supported here": lacking} if lacking else {})
 
     def identity(self) -> Mapping[str, str]:
         """Empty: there is no hardware."""
@@ -111,12 +111,12 @@ class EmulatedDevice:
         return None
 
     def start(self) -> None:
-        """Start the helper process that runners are forked from."""
+        """Start the helper process that runners are forked from; that of torch operators starts at the first call."""
         self._zygote.start()
 
     def open(self, artifact: Artifact) -> EmulatedSession:
         """A session for one build; its child starts at the first run."""
-        return EmulatedSession(self, self._zygote, artifact)
+        return EmulatedSession(self, self._zygote, self._operators, artifact)
 
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """No faults: every run checks every access anyway."""
@@ -125,10 +125,12 @@ class EmulatedDevice:
     def interrupt(self) -> None:
         """End every run that another thread waits for."""
         self._zygote.interrupt()
+        self._operators.interrupt()
 
     def close(self) -> None:
-        """End the helper process, and every session's child with it."""
+        """End the helper processes, and every session's children with them."""
         self._zygote.close()
+        self._operators.close()
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -142,9 +144,10 @@ class EmulatedDevice:
 class EmulatedSession:
     """One build in one confined child. A child that was killed is replaced at the next run."""
 
-    def __init__(self, device: EmulatedDevice, zygote: Zygote, artifact: Artifact) -> None:
+    def __init__(self, device: EmulatedDevice, zygote: Zygote, operators: Zygote, artifact: Artifact) -> None:
         self._device = device
         self._zygote = zygote
+        self._operators = OperatorCalls(operators, device.memory_bytes)
         self._artifact = artifact
         self._child: Child | None = None
         self._lock = threading.Lock()
@@ -187,23 +190,31 @@ class EmulatedSession:
             self.close()
             raise
 
-    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance]:
-        """Counters and modelled time of a plan.
+    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, Performance | None]:
+        """Counters of a plan's kernels, and its modelled time; without a time where it calls torch operators.
 
         Raises:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
         counts = self.count(request)
-        return build_profile(self._device.spec, self._device.name, counts, self.registers, facts)
+        profile, performance = build_profile(self._device.spec, self._device.name, counts, self.registers, facts)
+        calls = sum(isinstance(step, Library) for step in request.plan.steps)
+        if not calls:
+            return profile, performance
+        return profile.model_copy(update={"notes": (f"{calls} library calls are in no number.",)}), None
 
     def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Modelled time of a plan from a share of the blocks that a profile samples.
 
         Raises:
-            RunFailed: a launch faulted.
+            RunFailed: a launch faulted, or the plan calls torch operators, of which no time is modelled.
             SandboxError: no child can be started, or it broke its channel's format.
         """
+        called = [step for step in request.plan.steps if isinstance(step, Library)]
+        if called:
+            text = f"no time is modelled of library({called[0].operator!r}) in plan line {called[0].line}"
+            raise RunFailed(RunFailure("unsupported", text))
         counts = self.count(request, effort)
         time_us = plan_time(self._device.spec, counts, self.registers).time_us
         return TuningTime(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
@@ -249,6 +260,7 @@ class EmulatedSession:
         """End the child."""
         with self._lock:
             self._drop()
+            self._operators.close()
 
     def __enter__(self) -> EmulatedSession:
         return self
@@ -291,14 +303,22 @@ class EmulatedSession:
             "variation": request.variation,
             "sanitize": request.sanitize,
         }
-        wait, cap = PATIENCE * request.deadline_s + GRACE_S, wire.reply_bytes(request)
+        wait = PATIENCE * request.deadline_s + GRACE_S
+        operands = max((sum(view.span_bytes for view in call.operands) for call in request.plan.libraries), default=0)
+        cap = wire.reply_bytes(request) + operands
         tensors = [request.tensors[b] for b in order]
         failures: list[ChildDied] = []
         with self._lock:
             # A new child shows whether this machine failed or the emulator fails on this candidate.
             while len(failures) < 2:
                 try:
-                    return self._loaded().call(data, tensors, timeout_s=wait, reply_bytes=cap)
+                    child = self._loaded()
+                    reply = child.call(data, tensors, timeout_s=wait, reply_bytes=cap)
+                    calls = iter(enumerate(request.plan.libraries))
+                    while "library" in reply.data:
+                        results = self._operators.answer(reply, calls, timeout_s=wait)
+                        reply = child.call(*results, timeout_s=wait, reply_bytes=cap)
+                    return reply
                 except ChildTimeout:
                     self._drop()
                     return RunFailure("timeout", f"the plan did not end within {request.deadline_s:g} s")

@@ -7,14 +7,21 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
-from kernelforge.candidate.resolved import Fill, Launch, ResolvedPlan
+from kernelforge.candidate.resolved import Fill, Launch, Library, ResolvedPlan
 from kernelforge.devices.base import OutputPart, PartResult, RunFailure, RunRequest, RunResult
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute import loaded_module
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.execute.partial_execution import NotPartial, PartialRun
-from kernelforge.devices.emulated.execute.plan_execution import Execution, Kernel, LaunchFailed, LoadedBuild
+from kernelforge.devices.emulated.execute.plan_execution import (
+    CallOperator,
+    Execution,
+    Kernel,
+    LaunchFailed,
+    LoadedBuild,
+    no_operators,
+)
 from kernelforge.devices.emulated.profile.collector import Collector, warm_up_collector
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
@@ -34,6 +41,7 @@ class Runner:
         spec: The GPU that is emulated.
         memory_bytes: Device memory; host pages are taken as they are used.
         threads: Threads that one launch may use.
+        call_operator: Calls the torch operators of plans.
 
     Raises:
         PtxSyntaxError: the PTX cannot be parsed.
@@ -41,10 +49,17 @@ class Runner:
     """
 
     def __init__(
-        self, ptx: str, kernels: Mapping[str, Kernel], spec: DeviceSpec, *, memory_bytes: int, threads: int = 1
+        self,
+        ptx: str,
+        kernels: Mapping[str, Kernel],
+        spec: DeviceSpec,
+        *,
+        memory_bytes: int,
+        threads: int = 1,
+        call_operator: CallOperator = no_operators,
     ) -> None:
         memory = Memory(memory_bytes)
-        self.build = LoadedBuild(LoadedModule(ptx, memory, threads), memory, kernels, spec)
+        self.build = LoadedBuild(LoadedModule(ptx, memory, threads), memory, kernels, spec, call_operator)
 
     def run(self, request: RunRequest) -> RunResult:
         """Run ``setup``, then every step of ``forward``, in order. The first fault ends the run, without outputs.
@@ -72,6 +87,8 @@ class Runner:
         """Run only the blocks that some elements of the outputs need; ``elements``: flat indices by output."""
         if request.mutable:
             return PartResult((), "it changes an input in place", thread_instructions=0)
+        if request.plan.libraries:
+            return PartResult((), "it calls torch operators, which compute whole tensors", thread_instructions=0)
         parts: tuple[OutputPart, ...] = ()
         faults: tuple[RunFailure, ...] = ()
         reason = ""
@@ -98,7 +115,8 @@ class Runner:
         """Counters of ``forward``, on sampled blocks where complete grids exceed the budget.
 
         Workspace should start as zeros, which a block reads in place of the results of blocks that are left out.
-        ``setup`` runs first, on some of its blocks where it would take long, and is not counted.
+        ``setup`` runs first, on some of its blocks where it would take long, and is not counted. Torch operators are
+        not counted either; they are called as long as every grid ran completely, for their operands to be right.
 
         Args:
             request: The run.
@@ -121,6 +139,8 @@ class Runner:
                 elif isinstance(step, Fill):
                     execution.step(step)
                     collector.memset(step)
+                elif isinstance(step, Library) and collector.complete:
+                    execution.step(step)
             return collector.finish()
 
 
@@ -140,7 +160,7 @@ def serve(channel: Channel) -> None:
             return
         data = frame.data
         if data["op"] == "load":
-            runner = _load(data, bytes(frame.blobs[0]))
+            runner = _load(data, bytes(frame.blobs[0]), _parent_calls(channel))
             channel.send({"loaded": True})
             continue
         if runner is None:
@@ -166,11 +186,26 @@ def serve(channel: Channel) -> None:
                 channel.send(_faults(error.faults))
 
 
-def _load(data: dict[str, Any], ptx: bytes) -> Runner | RunFailure:
+def _parent_calls(channel: Channel) -> CallOperator:
+    """Asks the parent for a torch operator's results: it has another child, with torch, for that."""
+
+    def call(number: int, operands: Sequence[bytes]) -> Sequence[Blob]:
+        channel.send({"library": number}, operands)
+        reply = channel.receive()
+        if reply.data["faults"]:
+            raise LaunchFailed(*(RunFailure(kind, message) for kind, message in reply.data["faults"]))
+        return reply.blobs
+
+    return call
+
+
+def _load(data: dict[str, Any], ptx: bytes, call_operator: CallOperator) -> Runner | RunFailure:
     kernels = {name: Kernel(symbol, registers) for name, (symbol, registers) in data["kernels"].items()}
     spec, memory_bytes, threads = SPECS[data["spec"]], data["memory_bytes"], data["threads"]
     try:
-        return Runner(ptx.decode(), kernels, spec, memory_bytes=memory_bytes, threads=threads)
+        return Runner(
+            ptx.decode(), kernels, spec, memory_bytes=memory_bytes, threads=threads, call_operator=call_operator
+        )
     except (UnsupportedInstruction, PtxSyntaxError) as error:
         return RunFailure("unsupported", str(error), getattr(error, "ptx_line", 0))
     except OutOfDeviceMemory as error:

@@ -147,10 +147,11 @@ class ModelledFullSize(FullSizeStage):
 
     def check(self, profile: bool) -> FullSizeResult | None:
         try:
-            return self._checked(profile, last=False)
+            checked = self._checked(profile, last=False)
         except ChildDied:
             # The first time another process may have killed it; a reference that takes all memory dies again.
-            return self._checked(profile, last=True)
+            checked = self._checked(profile, last=True)
+        return None if self.plan.libraries else checked
 
     def _checked(self, profile: bool, *, last: bool) -> FullSizeResult | None:
         tensors, memory = tensor_bytes(self.facts), self.device.memory_bytes
@@ -296,6 +297,9 @@ class ModelledFullSize(FullSizeStage):
 
     def _disbelieved(self, profiled: FullSizeResult) -> str:
         """The reason that a profile contradicts the complete run that was checked; empty if it does not."""
+        if self.plan.libraries:
+            operators = ", ".join(dict.fromkeys(call.operator for call in self.plan.libraries))
+            return f"torch operators ({operators}) have no counters and no modelled time"
         less = _counted_less(profiled, self.work)
         if less:
             return f"it counted fewer {less} than the kernel needs when checked"

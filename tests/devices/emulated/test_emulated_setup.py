@@ -159,7 +159,6 @@ extern "C" __global__ void pick(const float* x, const float* packed, float* out,
 
 
 LACKS = [
-    ("library('add', x, x, out=out)", "this device calls no torch operators, write a kernel: library('add') in plan"),
     (
         "add[2, 32](x, tensor_map(x, box=32), out, i32(9))",
         "A100 SXM4 80 GB has no tensor maps, pass the tensor and load its tiles in the kernel: argument 2 of 'add', ",
@@ -178,7 +177,7 @@ def test_what_the_device_lacks_is_refused_before_anything_runs(line: str, messag
         )
         plan = PLAN.replace("    return packed\n", f"    {line}\n    return packed\n")
         number = 8
-    resolved = resolve(plan, 64, library=("add",))
+    resolved = resolve(plan, 64)
     runs = runner(SOURCE, spec=SPECS["a100"])
     ran = runs.run(run_request(resolved, randoms(64), randoms(64)))
     assert [fault.kind for fault in ran.faults] == ["unsupported"]

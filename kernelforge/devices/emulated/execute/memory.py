@@ -64,6 +64,11 @@ class Sanitizer:
         """Note that a range was written, or that its content is undefined."""
         self.written[address - self.base : address - self.base + nbytes] = written
 
+    def unwritten(self, address: int, nbytes: int) -> int:
+        """Bytes of a range that nothing has written."""
+        start = address - self.base
+        return nbytes - int(np.count_nonzero(self.written[start : start + nbytes]))
+
 
 class Memory:
     """The device's global memory: a virtual address space with unmapped red zones around every allocation.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Any
@@ -23,6 +23,7 @@ from kernelforge.candidate.resolved import (
     Step,
     TensorArg,
     TensorMapArg,
+    TensorView,
 )
 from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.emulated.errors import EmulatorError, OutOfDeviceMemory, UnsupportedInstruction
@@ -54,13 +55,22 @@ _KINDS: Mapping[str, str] = {
 }
 """Kind of run failure by kind of emulator fault; the others are the sanitizer's."""
 
+CallOperator = Callable[[int, Sequence[bytes]], Sequence[Blob]]
+"""Calls the torch operator of one of the plan's ``libraries``, by its position there: from the bytes of its operands to
+those of its results. Raises :class:`LaunchFailed`."""
+
 
 class LaunchFailed(Exception):
-    """A launch failed; the plan ends here."""
+    """A launch, or a call of a torch operator, failed; the plan ends here."""
 
     def __init__(self, *faults: RunFailure) -> None:
         super().__init__(faults[0].message)
         self.faults = faults
+
+
+def no_operators(number: int, operands: Sequence[bytes]) -> Sequence[Blob]:
+    """Refuses every call of a torch operator: of a runner without a parent that answers."""
+    raise LaunchFailed(RunFailure("unsupported", f"this runner calls no torch operators: call {number} of the plan"))
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,7 @@ class LoadedBuild:
     """By the expression that plans launch."""
     spec: DeviceSpec
     """The GPU that is emulated."""
+    call_operator: CallOperator
 
     def entry(self, expression: str) -> KernelEntry:
         """The PTX entry of a kernel."""
@@ -208,6 +219,8 @@ class Execution:
         self._in_setup = True
         complete = True
         for step in self.request.plan.setup:
+            if isinstance(step, Library) and not complete:
+                continue  # its operands may hold what no complete run would give it
             if budget is None or not isinstance(step, Launch):
                 self.step(step)
             else:
@@ -248,6 +261,33 @@ class Execution:
             self._memory.fill(address, step.nbytes, bytes(1))
             if self._sanitizer is not None:
                 self._sanitizer.mark(address, step.nbytes, written=True)
+        else:
+            self._call(step)
+
+    def _call(self, step: Library) -> None:
+        """Call a torch operator on copies of its operands, and write its results."""
+        for view in step.operands:
+            if self._sanitizer is not None:
+                unwritten = self._sanitizer.unwritten(self._address_of(view), view.span_bytes)
+                if unwritten:
+                    text = f"reads {unwritten} bytes of {self._label(view)!r} that nothing wrote"
+                    raise LaunchFailed(
+                        RunFailure("sanitizer", f"library({step.operator!r}) {text}: {self._where(step)}")
+                    )
+        operands = [self._memory.read(self._address_of(view), view.span_bytes) for view in step.operands]
+        number = next(at for at, call in enumerate(self.request.plan.libraries) if call is step)
+        for view, content in zip(step.out, self.build.call_operator(number, operands), strict=True):
+            address = self._address_of(view)
+            self._memory.write(address, content)
+            if self._sanitizer is not None:
+                self._sanitizer.mark(address, view.span_bytes, written=True)
+
+    def _address_of(self, view: TensorView) -> int:
+        return self._address[view.buffer] + view.offset_bytes
+
+    def _label(self, view: TensorView) -> str:
+        """The view's buffer, as the plan names it."""
+        return next(buffer.label for buffer in self.request.plan.buffers if buffer.id == view.buffer)
 
     def poison(self) -> None:
         """Fill workspace and outputs with the run's poison, as before the run."""
@@ -410,7 +450,7 @@ class Execution:
             return tensor_map_bytes(arg, self._address[arg.buffer] + arg.offset_bytes)
         return pack_scalar(arg)
 
-    def _where(self, step: Launch) -> str:
+    def _where(self, step: Launch | Library) -> str:
         """The step's position in the plan, for messages."""
         return f"plan line {step.line}" + (", in setup" if self._in_setup else "")
 
@@ -419,15 +459,13 @@ def unsupported_step(plan: ResolvedPlan, spec: DeviceSpec) -> RunFailure | None:
     """The first use of a feature that the emulated device does not have; found before anything runs."""
     for steps, where in ((plan.setup, ", in setup"), (plan.steps, "")):
         for step in steps:
-            reason = None if isinstance(step, Fill) else _unsupported_feature(step, spec)
+            reason = _unsupported_feature(step, spec) if isinstance(step, Launch) else None
             if reason is not None:
                 return RunFailure("unsupported", f"{reason} in plan line {step.line}{where}")
     return None
 
 
-def _unsupported_feature(step: Launch | Library, spec: DeviceSpec) -> str | None:
-    if isinstance(step, Library):
-        return f"this device calls no torch operators, write a kernel: library({step.operator!r})"
+def _unsupported_feature(step: Launch, spec: DeviceSpec) -> str | None:
     launched = f"{step.expression!r}, launched"
     if step.cluster is not None and spec.compute_capability < FIRST_WITH_CLUSTERS:
         return f"a {spec.title} has no thread block clusters: {launched}"

@@ -93,6 +93,11 @@ class Collector:
         self._memsets = 0
         self._memset_bytes = 0
 
+    @property
+    def complete(self) -> bool:
+        """Whether every grid so far, those of ``setup`` included, ran completely."""
+        return self._strict and self._residency is None
+
     def memset(self, step: Fill) -> None:
         """Count a memset; its bytes go to DRAM."""
         self._memsets += 1
@@ -160,8 +165,7 @@ class Collector:
         """Run some blocks of a launch, or clusters where it has them; None for all."""
         ctas = None if units is None else self._execution.blocks(step, units)
         # After a sampled launch blocks may read what left-out blocks would have written: no fault is theirs.
-        strict = self._strict and self._residency is None
-        return self._execution.run_blocks(step, ctas, cache=self._cache, strict=strict)
+        return self._execution.run_blocks(step, ctas, cache=self._cache, strict=self.complete)
 
     def _group(self, step: Launch) -> KernelCounts:
         key = _shape(step)
