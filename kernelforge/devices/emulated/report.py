@@ -186,7 +186,7 @@ _PRODUCT_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
 
 
 def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
-    """What a warp computes with a matrix instruction: its kind, operations, and bytes read from shared memory.
+    """Kind and operations of a matrix instruction of one warp, and bytes that it reads from shared memory.
 
     A sparse product counts the half that is computed. The four warps of a ``wgmma`` share its columns of B: each counts
     a quarter of them.
