@@ -11,7 +11,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from platformdirs import user_cache_path
 
@@ -137,6 +137,7 @@ def emulate(
     profile: bool = True,
     lines: bool = False,
     sanitize: bool = True,
+    approx: Literal["varied", "worst"] = "varied",
     seed: int = 0,
     limit_s: float = LIMIT_S,
     registers: int = PTX_REGISTERS,
@@ -156,6 +157,8 @@ def emulate(
         lines: count the instructions and memory traffic of each line too.
         sanitize: also report reads of memory that nothing wrote, and races on global memory, which makes a run several
             times as long; accesses, races on shared memory and barriers are always checked.
+        approx: results of approximate instructions, such as ``ex2.approx``: ``"varied"`` by the seed within their
+            documented error, or ``"worst"``: as far off as it surely allows, up or down by a hash of the operands.
         seed: seed of described tensors and of the hardware's freedom (documented errors of approximations).
         limit_s: deadline of each run in seconds.
         registers: registers per thread, for the occupancy of PTX; of CUDA C++ the compiler says it.
@@ -185,8 +188,8 @@ def emulate(
     """
     with Emulator(device, allow_unconfined=allow_unconfined) as emulator:
         return emulator.run(
-            source, launch, tensors, plan=plan, profile=profile, lines=lines, sanitize=sanitize, seed=seed,
-            limit_s=limit_s, registers=registers,
+            source, launch, tensors, plan=plan, profile=profile, lines=lines, sanitize=sanitize, approx=approx,
+            seed=seed, limit_s=limit_s, registers=registers,
         )  # fmt: skip
 
 
@@ -229,6 +232,7 @@ class Emulator(Closing):
         profile: bool = True,
         lines: bool = False,
         sanitize: bool = True,
+        approx: Literal["varied", "worst"] = "varied",
         seed: int = 0,
         limit_s: float = LIMIT_S,
         registers: int = PTX_REGISTERS,
@@ -236,6 +240,8 @@ class Emulator(Closing):
         """Run a kernel; arguments, results and errors are those of :func:`emulate`."""
         if (launch is None) == (plan is None):
             raise UsageError("give either launches, such as 'saxpy[4096, 256](x, y, f32(2.0))', or a launch plan")
+        if approx not in ("varied", "worst"):
+            raise UsageError(f"approx is 'varied' or 'worst', not {approx!r}")
         inputs = {name: _tensor(name, value, seed + k) for k, (name, value) in enumerate((tensors or {}).items())}
         parsed = parse_plan(plan if plan is not None else _plan_of(launch or "", inputs), language_of(source))
         missing = [name for name in parsed.parameters if name not in inputs]
@@ -254,8 +260,9 @@ class Emulator(Closing):
             dict(zip(buffers, (data for _, data in ordered.values()), strict=True)),
             mutable=frozenset(buffers),
             deadline_s=limit_s,
-            variation=seed & 0xFFFFFFFF,
+            variation=seed % (2**32 - 1),
             sanitize=sanitize,
+            worst_errors=approx == "worst",
         )
         with self._device.open(artifact) as session:
             result = session.run(request)

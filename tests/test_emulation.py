@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -56,6 +57,20 @@ def test_launches_run_in_order(own_emulator: Emulator) -> None:
     result = own_emulator.run(SOURCE, f"{SCALE}\n{SCALE}", {"x": "f32[8]:ones"}, profile=False)
     assert result.tensors["x"].tolist() == [9.0] * 8
     assert result.profile is None
+
+
+def test_approximations_may_have_their_worst_errors(own_emulator: Emulator) -> None:
+    source = "__global__ void f(float* x) { x[threadIdx.x] = __expf(x[threadIdx.x]); }"
+    x = np.linspace(0.1, 1, 64, dtype=np.float32)
+    exact = np.exp(x.astype(np.float64))
+
+    def error(approx: Literal["varied", "worst"]) -> float:
+        result = own_emulator.run(source, "f[1, 64](x)", {"x": x}, profile=False, approx=approx).check()
+        return float(np.abs(result.tensors["x"] / exact - 1).mean())
+
+    assert error("worst") > 1.5 * error("varied")
+    with pytest.raises(UsageError, match="approx is 'varied' or 'worst'"):
+        own_emulator.run(source, "f[1, 64](x)", {"x": x}, approx="best")  # type: ignore[arg-type]
 
 
 def test_a_plan_returns_tensors_of_its_own(own_emulator: Emulator) -> None:

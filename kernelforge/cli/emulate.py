@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,6 +17,13 @@ if TYPE_CHECKING:
     from kernelforge.emulation import Emulation
 
 MAX_FILE_BYTES = 16 << 20
+
+
+class Approximations(StrEnum):
+    """Values of ``--approx``."""
+
+    VARIED = "varied"
+    WORST = "worst"
 
 
 def emulate(
@@ -52,6 +60,12 @@ def emulate(
         bool,
         typer.Option("--sanitize/--no-sanitize", help="Report reads before a write, and races on global memory, too."),
     ] = True,
+    approx: Annotated[
+        Approximations,
+        typer.Option(
+            "--approx", help="Errors of approximate instructions: varied by the seed, or as large as they may be."
+        ),
+    ] = Approximations.VARIED,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the tensors' values.")] = 0,
     limit_s: Annotated[float, typer.Option("--limit", min=1, metavar="SECONDS", help="Deadline of a run.")] = 600.0,
     registers: Annotated[
@@ -75,6 +89,7 @@ def emulate(
         profile=profile,
         lines=source or page is not None,
         sanitize=sanitize,
+        approx="worst" if approx is Approximations.WORST else "varied",
         seed=seed,
         limit_s=limit_s,
         registers=registers,

@@ -114,7 +114,9 @@ class RunRequest:
     """On an emulated device: also report reads of memory that nothing wrote, and races on global memory."""
     variation: int = 0
     """Chooses, on an emulated device, among results that hardware may give: 0 the middle of the documented range,
-    others up to 2**32 - 1 by a hash. Equal numbers give equal results."""
+    others up to 2**32 - 2 by a hash. Equal numbers give equal results."""
+    worst_errors: bool = False
+    """On an emulated device: approximate instructions are as far off as their documented error surely allows."""
 
 
 @dataclass(frozen=True)

@@ -302,6 +302,7 @@ class EmulatedSession:
             "sample_seed": request.sample_seed,
             "variation": request.variation,
             "sanitize": request.sanitize,
+            "worst_errors": request.worst_errors,
         }
         wait = PATIENCE * request.deadline_s + GRACE_S
         operands = max((sum(view.span_bytes for view in call.operands) for call in request.plan.libraries), default=0)

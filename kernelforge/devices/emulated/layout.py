@@ -77,6 +77,8 @@ CTX_STATE: Final = 288  # state of the current warp
 CTX_MOMENT: Final = 296  # counts shared accesses and synchronisations of warps, where races are looked for
 CTX_MET: Final = 304  # per warp 32 x 32 x u32: the moment up to which each lane is ordered after each other one
 CTX_VARIATION: Final = 312  # i32
+WORST_ERRORS: Final = 0xFFFFFFFF
+"""The variation, in a launch's context, under which approximations are as far off as their error surely allows."""
 CTX_UNDEFINED: Final = 316  # value of a register whose content is undefined, i32
 CTX_SHARED_WINDOW: Final = 320
 CTX_LOCAL_WINDOW: Final = 328

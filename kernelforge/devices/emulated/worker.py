@@ -224,6 +224,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
         sample_seed=data["sample_seed"],
         variation=data["variation"],
         sanitize=data["sanitize"],
+        worst_errors=data["worst_errors"],
     )
 
 

@@ -22,7 +22,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.records import Comparison, Size, SizeCheck, Stage, Task, TaskFacts, Verdict, content_hash, language_of
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
-VARIATIONS = 2**32 - 1
+VARIATIONS = 2**32 - 2
 """Variations that a run may have besides 0, which tuning and profiles use: see ``RunRequest.variation``."""
 
 POISONS = (0xFF, 0x5A)

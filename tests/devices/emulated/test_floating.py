@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelforge.devices.emulated import layout as lay
 from tests.devices.emulated.harness import apply, cuda
 
 RNG = np.random.default_rng(11)
@@ -200,7 +202,7 @@ def relative_error(got: np.ndarray, want: np.ndarray) -> float:
         return float(np.max(np.abs(got[good].astype(np.float64) - want[good]) / np.abs(want[good])))
 
 
-VARIATIONS = (0, 1, 0xDEADBEEF, 2**32 - 1)
+VARIATIONS = (0, 1, 0xDEADBEEF, 2**32 - 2, lay.WORST_ERRORS)
 
 
 def ulps(got: np.ndarray, want: np.ndarray) -> float:
@@ -300,6 +302,36 @@ def test_a_variation_moves_results_and_one_variation_always_alike(op: str) -> No
     assert np.array_equal(first[shuffled], run(7, shuffled))
     for other in (run(0, straight), run(8, straight), run(7 << 20, straight)):
         assert 0.2 < np.mean(first != other) < 1.01
+
+
+@pytest.mark.parametrize(
+    ("op", "function", "unit", "error"),
+    [
+        ("ex2", np.exp2, "ulp", 0.4), ("rcp", np.reciprocal, "ulp", 0.5), ("sqrt", np.sqrt, "ulp", 0.5),
+        ("div", lambda x: x / x[::-1], "ulp", 0.5),
+        ("tanh", np.tanh, "relative", 0.9 * 2.0**-11), ("lg2", np.log2, "absolute", 0.4 * 2.0**-22),
+        ("sin", np.sin, "absolute", 0.8 * 2.0**-20.5), ("cos", np.cos, "absolute", 0.8 * 2.0**-20.5),
+    ],
+)  # fmt: skip
+def test_the_worst_errors_are_far_and_to_both_sides(
+    op: str, function: Callable[[np.ndarray], np.ndarray], unit: str, error: float
+) -> None:
+    """Hardly a result is nearer than this to the true one."""
+    x = RNG.uniform(1.1, 1.4, 600).astype(np.float32)
+    operands = "{d}, {a}, {b};" if op == "div" else "{d}, {a};"
+    inputs = [("f32", x)] + [("f32", x[::-1])] * (op == "div")
+    want = function(x.astype(np.float64))
+    scale = {"ulp": np.spacing(want.astype(np.float32)), "relative": np.abs(want), "absolute": np.ones(600)}[unit]
+
+    def errors(variation: int) -> np.ndarray:
+        raw = apply(f"{op}.approx.f32 {operands}", "f32", *inputs, variation=variation)
+        return np.asarray((raw.view(np.float32) - want) / scale)
+
+    worst = errors(lay.WORST_ERRORS)
+    exact = want == want.astype(np.float32)
+    assert np.mean(np.abs(worst[~exact]) >= error) > 0.9
+    assert 0.3 < np.mean(worst > 0) < 0.7
+    assert np.mean(np.abs(errors(0)[~exact]) >= error) < 0.3
 
 
 def test_what_the_tables_list_stays_exact_with_every_variation() -> None:

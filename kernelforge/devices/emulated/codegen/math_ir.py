@@ -3,7 +3,8 @@
 ``.approx`` functions are computed more accurately than PTX promises; then a run's *variation* moves each result within
 the promised error, by a hash of the variation and the operands: a kernel whose result depends on the last bits of an
 approximation gives another one with another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
-and their sources. Variation 0 leaves the results as computed.
+and their sources. Variation 0 leaves the results as computed; ``layout.WORST_ERRORS`` moves each as far as the error
+surely allows, up or down as the hash says.
 
 Directed rounding switches the processor's rounding mode around the operation, in a separate function so that no
 instruction can move across the switch.
@@ -15,6 +16,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
@@ -135,7 +137,7 @@ def _rsqrt(c: IRBuilder) -> str:
 
 
 # Movers shift a result within its documented error. They get the operands, the computed result and a hash of operands
-# and variation as 32-bit integers; results that are not normal numbers stay.
+# and variation as 32-bit integers; results that are not normal numbers stay. The mask ``%worst`` asks for the farthest.
 
 Mover = Callable[[IRBuilder, list[str], str, str], str]
 _LEAST_NORMAL = 2.0**-126
@@ -167,6 +169,8 @@ def _by_one_ulp(exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
     def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
         upper = c.op(f"lshr {I32} {mixed}, splat (i32 16)")
         third = c.op(f"lshr {I32} {c.op(f'mul {I32} {upper}, splat (i32 3)')}, splat (i32 16)")
+        far = c.op(f"and {I32} {c.op(f'lshr {I32} {mixed}, splat (i32 30)')}, splat (i32 2)")
+        third = c.select("%worst", I32, far, third)
         moved = _shift_bits(c, result, c.op(f"sub {I32} {third}, splat (i32 1)"))
         good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
         return c.select(good, F32, moved, result)
@@ -185,7 +189,8 @@ def _to_other_side(residual: Callable[[IRBuilder, str, str], str]) -> Mover:
         up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
         down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
         step = c.op(f"sub {I32} {c.op(f'zext {B} {up} to {I32}')}, {c.op(f'zext {B} {down} to {I32}')}")
-        steps = c.op(f"and {I32} {step}, {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}")
+        moves = c.op(f"or {I32} {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}, {c.op(f'sext {B} %worst to {I32}')}")
+        steps = c.op(f"and {I32} {step}, {moves}")
         good = c.op(f"and {B} {_normal(c, result)}, {_normal(c, operands[0])}")
         return c.select(good, F32, _shift_bits(c, result, steps), result)
 
@@ -210,6 +215,8 @@ def _of_reciprocal_root(c: IRBuilder, x: str, r: str) -> str:
 
 def _share(c: IRBuilder, mixed: str) -> str:
     """The hash as a number from -1 to 1."""
+    end = c.op(f"xor {I32} {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}, splat (i32 {0x7FFFFFFF})")
+    mixed = c.select("%worst", I32, end, mixed)
     return c.op(f"fmul {F32} {c.op(f'sitofp {I32} {mixed} to {F32}')}, {float_constant(2.0**-31, F32)}")
 
 
@@ -355,6 +362,9 @@ def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
     c.emit(
         f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:\nret {F32} {result}\nvaried:"
     )
+    worst = c.op(f"icmp eq i32 %variation, {lay.WORST_ERRORS - (1 << 32)}")
+    first = c.op(f"insertelement {B} poison, i1 {worst}, i64 0")
+    c.emit(f"%worst = shufflevector {B} {first}, {B} poison, {I32} zeroinitializer")
     result = function.move(c, operands, result, _mix(c, operands, salt))
     arguments = ", ".join(f"{F32} {x}" for x in operands)
     head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"

@@ -53,6 +53,7 @@ class Launch:
     racecheck: bool
     poison: int
     variation: int
+    worst_errors: bool
     """Selects one of the behaviours that hardware may have."""
     cluster: tuple[int, int, int] = (1, 1, 1)
     """CTAs of a cluster per axis; ``ctas`` lists those of one cluster one after another, by rank."""
@@ -390,7 +391,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     for where, value in values.items():
         longs[where // 8] = value
     unsigned = buffers.context.view(np.uint32)
-    unsigned[lay.CTX_VARIATION // 4] = launch.variation
+    unsigned[lay.CTX_VARIATION // 4] = lay.WORST_ERRORS if launch.worst_errors else launch.variation
     unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
     signed = buffers.context.view(np.int32)
     signed[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid

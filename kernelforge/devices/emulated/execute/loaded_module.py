@@ -198,6 +198,7 @@ class LoadedModule:
         racecheck: bool = False,
         poison: int = 0xFF,
         variation: int = 0,
+        worst_errors: bool = False,
         cooperative: bool = False,
         cluster: tuple[int, int, int] | None = None,
         sanitizer: Sanitizer | None = None,
@@ -216,7 +217,8 @@ class LoadedModule:
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
             poison: Byte that fills shared and local memory when a CTA starts.
-            variation: From 0 to 2**32 - 1: selects one of the behaviours that hardware may have, 0 the middle one.
+            variation: From 0 to 2**32 - 2: selects one of the behaviours that hardware may have, 0 the middle one.
+            worst_errors: Approximate instructions are as far off as their documented error surely allows.
             cooperative: All blocks of the grid may wait for one another (``grid.sync()``).
             sanitizer: Report reads of memory that nothing wrote, and races on global memory; slow, on one thread.
             cluster: CTAs of a cluster per axis; by default those of ``__cluster_dims__``, or no clusters.
@@ -249,6 +251,7 @@ class LoadedModule:
             racecheck=racecheck,
             poison=poison,
             variation=variation,
+            worst_errors=worst_errors,
             cluster=size,
             explicit_cluster=(cluster or kernel_entry.cluster) is not None,
             cooperative=cooperative,

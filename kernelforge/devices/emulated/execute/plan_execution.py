@@ -402,6 +402,7 @@ class Execution:
                 racecheck=racecheck,
                 poison=self.request.poison,
                 variation=self.request.variation,
+                worst_errors=self.request.worst_errors,
                 cooperative=step.cooperative,
                 cluster=step.cluster,
                 sanitizer=self._sanitizer,
