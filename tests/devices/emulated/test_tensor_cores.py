@@ -71,3 +71,44 @@ def test_a_matrix_row_outside_shared_memory_faults() -> None:
     report = cuda(source).run(1, 32, y, clean=False)
     assert [(f.kind, f.space, f.bytes) for f in report.faults] == [("out_of_bounds", "shared", 16)] * 4
     assert y.reshape(8, 4).tolist() == [[8 * r + k for k in range(4)] for r in range(4)] + [[0] * 4] * 4
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+@pytest.mark.parametrize("option", ["", ".trans"])
+@pytest.mark.parametrize("pitch", [16, 40])
+def test_repeated_matrix_loads_read_and_count_as_checked_ones(count: int, option: str, pitch: int) -> None:
+    """Rows move by a step each time, jump to another pattern, and at last leave shared memory."""
+    registers = ", ".join(f"%{k}" for k in range(count))
+    source = f"""
+    extern "C" __global__ void k(const unsigned short* x, unsigned* y, int steps) {{
+      __shared__ __align__(16) unsigned short s[2048];
+      for (int k = threadIdx.x; k < 2048; k += 32) s[k] = x[k];
+      __syncwarp();
+      for (int step = 0; step < steps; ++step) {{
+        unsigned row = step % 5 == 4 ? 31 - threadIdx.x : threadIdx.x;
+        unsigned r[{count}], from = __cvta_generic_to_shared(s) + 2 * {pitch} * row + 16 * step;
+        asm volatile("ldmatrix.sync.aligned.m8n8.x{count}{option}.shared.b16 {{{registers}}}, [%{count}];"
+          : {", ".join(f'"=r"(r[{k}])' for k in range(count))} : "r"(from));
+        for (int k = 0; k < {count}; ++k) y[(step * {count} + k) * 32 + threadIdx.x] = r[k];
+      }}
+    }}"""
+    device = cuda(source)
+    x = RNG.integers(0, 1 << 16, 2048).astype(np.uint16)
+    steps = 16
+    y, checked = np.zeros((2, steps, count, 32), np.uint32)
+    report = device.run(1, 32, x, y, steps)
+    slow = device.run(1, 32, x, checked, steps, racecheck=True)
+    expected = np.zeros((steps, count, 8, 8), np.uint16)
+    for step in range(steps):
+        rows = np.arange(8 * count).reshape(count, 8)
+        starts = pitch * (31 - rows if step % 5 == 4 else rows) + 8 * step
+        expected[step] = x[starts[..., None] + np.arange(8)]
+    if option:
+        expected = expected.swapaxes(2, 3)
+    assert np.array_equal(y.view(np.uint16).reshape(expected.shape), expected)
+    assert np.array_equal(checked, y)
+    loads, slow_loads = ([op for op in r.memory if op.opcode.startswith("ldmatrix")] for r in (report, slow))
+    assert loads == slow_loads
+    assert sum(op.requests for op in loads) == steps
+    beyond = device.run(1, 32, x, np.zeros((300, count, 32), np.uint32), 300, clean=False)
+    assert {(fault.kind, fault.access) for fault in beyond.faults} == {("out_of_bounds", "load")}

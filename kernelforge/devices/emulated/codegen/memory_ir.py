@@ -18,6 +18,7 @@ SIZES = tuple((width, count) for width in (1, 2, 4, 8) for count in (1, 2, 4) if
 DECLARATIONS = """
 declare void @kf_slow_load(ptr, ptr, ptr, i64, ptr, i64)
 declare void @kf_slow_store(ptr, ptr, ptr, i64, ptr, i64)
+declare void @kf_ldmatrix(ptr, ptr, ptr, i64, ptr, i64, i64)
 declare i32 @llvm.ctpop.i32(i32)
 declare i4 @llvm.ctpop.i4(i4)
 """
@@ -468,6 +469,59 @@ def local_store_function(width: int, count: int) -> str:
     return "\n".join(out)
 
 
+def matrices_function(count: int, transposed: bool) -> str:
+    """``ldmatrix``: lane 8m + r points at row r, of 16 bytes, of matrix m; ``%out`` gets each matrix by lanes."""
+    rows = 8 * count
+    mask = (1 << rows) - 1
+    out = [
+        f"define void @{matrices_name(count, transposed)}(ptr %ctx, ptr %op, <32 x i64> %a, i32 %all, ptr %out) "
+        f"noinline {ATTRIBUTES} {{",
+        "%spill = alloca <32 x i64>, align 64",
+        f"%m = and i32 %all, {mask}",
+        _check(64),
+        f"%rows = icmp eq i32 %m, {mask if count < 4 else -1}\n%c0123 = and i1 %c012, %rows",
+        f"br i1 %c0123, label %fast, label %slow\nfast:{_HIT}",
+    ]
+    for k in range(count):
+        parts = []
+        for r in range(8 * k, 8 * k + 8):
+            out.append(
+                f"%d{r} = extractelement <32 x i32> %deltas, i64 {r}\n%r{r}_p = getelementptr i8, ptr %p, i32 %d{r}"
+            )
+            out.append(f"%r{r} = load <8 x i16>, ptr %r{r}_p, align 2")
+            parts.append(f"%r{r}")
+        lanes, serial = 8, 0
+        while len(parts) > 1:
+            pairs = []
+            for first, second in zip(parts[::2], parts[1::2], strict=True):
+                kind, order = vector("i16", lanes), lane_vector(list(range(2 * lanes)))
+                out.append(
+                    f"%j{k}_{serial} = shufflevector {kind} {first}, {kind} {second}, <{2 * lanes} x i32> {order}"
+                )
+                pairs.append(f"%j{k}_{serial}")
+                serial += 1
+            parts, lanes = pairs, 2 * lanes
+        matrix = parts[0]
+        if transposed:
+            order = lane_vector([8 * (i % 8) + i // 8 for i in range(64)])
+            out.append(f"%x{k} = shufflevector <64 x i16> {matrix}, <64 x i16> poison, <64 x i32> {order}")
+            matrix = f"%x{k}"
+        out.append(
+            f"%o{k}_p = getelementptr i8, ptr %out, i64 {128 * k}\nstore <64 x i16> {matrix}, ptr %o{k}_p, align 64"
+        )
+    out.append("ret void\nslow:\nstore <32 x i64> %a, ptr %spill, align 64\n%m64 = zext i32 %all to i64")
+    out.append(
+        f"call void @kf_ldmatrix(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {count}, i64 {int(transposed)})"
+    )
+    out.append("ret void\n}")
+    return "\n".join(out)
+
+
+def matrices_name(count: int, transposed: bool) -> str:
+    """Name of the function that loads ``count`` matrices of 8x8 elements of 16 bits."""
+    return f"kf_ldm_{count}{'_t' if transposed else ''}"
+
+
 def library(permute: bool) -> tuple[str, list[str]]:
     """Return the IR of every memory function and the functions' names."""
     parts = [DECLARATIONS, "declare i32 @llvm.cttz.i32(i32, i1)"]
@@ -488,4 +542,8 @@ def library(permute: bool) -> tuple[str, list[str]]:
         if width >= 4:
             parts += [local_load_function(width, count), local_store_function(width, count)]
             names += [f"{stem}_{width}_{count}" for stem in ("kf_ldl", "kf_stl")]
+    for count in (1, 2, 4):
+        for transposed in (False, True):
+            parts.append(matrices_function(count, transposed))
+            names.append(matrices_name(count, transposed))
     return "\n".join(parts), names

@@ -10,6 +10,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySit
 from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS, Product
+from kernelforge.devices.emulated.codegen.memory_ir import matrices_name
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand
 
@@ -133,22 +134,15 @@ def _matrices(i: Instruction, registers: Operand) -> int:
     return count
 
 
-def _move(e: Emitter, i: Instruction, operand: Operand, access: int, count: int) -> None:
-    target, addresses = memory_operand(e, i, operand)
-    site = MemorySite(i, target.space, 16, access, target.offset, target.narrow)
-    e.put(0, addresses, 64)
-    mask = e.op(f"zext i32 {e.active(i)} to i64")
-    e.call(
-        "kf_ldmatrix" if access == lay.LOAD else "kf_stmatrix", "void", ("ptr", "%ctx"), ("ptr", e.new_site(site)),
-        ("ptr", "%area0"), ("i64", mask), ("ptr", "%area1"), ("i64", str(count)),
-        ("i64", str(int("trans" in i.modifiers))),
-    )  # fmt: skip
-
-
 def _ldmatrix(e: Emitter, i: Instruction) -> None:
     count = _matrices(i, i.operands[0])
     e.check_members(i, _EVERY_LANE)
-    _move(e, i, i.operands[1], lay.LOAD, count)
+    target, addresses = memory_operand(e, i, i.operands[1])
+    op = e.new_site(MemorySite(i, target.space, 16, lay.LOAD, target.offset, target.narrow))
+    e.call(
+        matrices_name(count, "trans" in i.modifiers), "void", ("ptr", "%ctx"), ("ptr", op), ("<32 x i64>", addresses),
+        ("i32", e.active(i)), ("ptr", "%area1"),
+    )  # fmt: skip
     # Every lane has its elements before any of them continues.
     e.synchronise()
     for k, register in enumerate(vector_items(i.operands[0])):
@@ -160,7 +154,14 @@ def _stmatrix(e: Emitter, i: Instruction) -> None:
     e.check_members(i, _EVERY_LANE)
     for k, register in enumerate(vector_items(i.operands[1])):
         e.store("<32 x i32>", e.spread(e.source(i, register, 32), 32), "%area1", 4 * lay.LANES * k, align=64)
-    _move(e, i, i.operands[0], lay.STORE, count)
+    target, addresses = memory_operand(e, i, i.operands[0])
+    op = e.new_site(MemorySite(i, target.space, 16, lay.STORE, target.offset, target.narrow))
+    e.put(0, addresses, 64)
+    mask = e.op(f"zext i32 {e.active(i)} to i64")
+    e.call(
+        "kf_stmatrix", "void", ("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), ("i64", mask), ("ptr", "%area1"),
+        ("i64", str(count)), ("i64", str(int("trans" in i.modifiers))),
+    )  # fmt: skip
 
 
 def _movmatrix(e: Emitter, i: Instruction) -> None:
