@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from kernelforge.records import UNCOMPARED, Budget, Fingerprint, Limits
+from kernelforge.records import UNCOMPARED, Budget, Build, Fingerprint, Limits
 
 ABSENT = "–"
 """Cell of a table without a value. Never a zero."""
@@ -214,12 +214,13 @@ def format_dollars(dollars: float | None) -> str:
     return ABSENT if dollars is None else f"${dollars:,.4f}" if dollars < 100 else f"${dollars:,.2f}"
 
 
-def format_fingerprint(fingerprint: Fingerprint) -> str:
-    """Device, toolchain and jail."""
+def format_fingerprint(fingerprint: Fingerprint, build: Build | None = None) -> str:
+    """Device, toolchain and jail. A build names the toolchain that made it, which of a Triton candidate is Triton."""
     hardware = (
         "" if fingerprint.gpu is None else f" ({fingerprint.gpu}, driver {fingerprint.driver}, {fingerprint.runtime})"
     )
-    return f"{fingerprint.device}{hardware}, {fingerprint.toolchain}, jail {fingerprint.jail}"
+    toolchain = fingerprint.toolchain if build is None else build.toolchain
+    return f"{fingerprint.device}{hardware}, {toolchain}, jail {fingerprint.jail}"
 
 
 def format_note(note: str) -> str:

@@ -257,6 +257,8 @@ SAMPLES: dict[str, Callable[[], Prompt]] = {
     "optimise-gpu-quarantined": lambda: coder_on_gpu(GPU_DOUBTED),
     "judge-optimise-gpu": lambda: judge_on_gpu(GPU_FAST),
     "reflexion": lambda: reflexion_prompt(BRIEF, HISTORY, ("softmax", "reduction")),
+    "triton": lambda: coder_prompt(CoderRequest(replace(BRIEF, language="triton"), Operator.SEED, None, None, ())),
+    "triton-judge": lambda: judge_prompt(JudgeRequest(replace(BRIEF, language="any"), SLOW, HISTORY, FAST)),
     "tester": lambda: tester_prompt(BRIEF, "(the page of the generator language)"),
 }
 """Every prompt, and some in more than one form."""

@@ -17,6 +17,7 @@ from kernelforge.report.formatting import (
     clock,
     csv_text,
     duration,
+    format_fingerprint,
     format_note,
     json_printable,
     markdown,
@@ -28,6 +29,7 @@ from kernelforge.report.formatting import (
     times,
 )
 from kernelforge.report.tables.base import Column, Table
+from tests.support.factories import make_build, make_fingerprint
 from tests.support.recorded_run import HOSTILE
 
 
@@ -137,3 +139,11 @@ def test_numbers_for_people():
         "–",
     ]
     assert [duration(s) for s in (0.84, 125, 3725, None)] == ["0.84 s", "2 min 05 s", "1 h 02 min", "–"]
+
+
+def test_where_names_the_toolchain_that_made_the_build():
+    fingerprint = make_fingerprint()
+    assert fingerprint.toolchain in format_fingerprint(fingerprint)
+    triton = format_fingerprint(fingerprint, make_build(toolchain="triton 3.9.0"))
+    assert "triton 3.9.0" in triton
+    assert fingerprint.toolchain not in triton

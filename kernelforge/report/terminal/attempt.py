@@ -137,7 +137,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
     parts: list[RenderableType] = [
         field("verdict", f"{evaluation.outcome} at stage {evaluation.stage}"),
         field("candidate", evaluation.candidate),
-        field("where", format_fingerprint(evaluation.fingerprint)),
+        field("where", format_fingerprint(evaluation.fingerprint, evaluation.build)),
         field("took", format_timings(evaluation.seconds) or ABSENT),
     ]
     if evaluation.reason:
@@ -180,7 +180,7 @@ def attempt_lines(view: AttemptView) -> Group:
         *([field("language", view.language)] if view.language == "triton" else []),
         *([field("cost", view.cost.text)] if view.cost.calls else []),
         *([field("caught by", f"test input {view.caught_by}")] if view.caught_by else []),
-        field("where", format_fingerprint(view.fingerprint)),
+        field("where", format_fingerprint(view.fingerprint, view.build)),
         field("took", f"{duration(view.seconds)}: {format_timings(view.timings) or ABSENT}"),
     ]
     if view.reason:

@@ -8,6 +8,7 @@ Its client posts to ``/evaluate``, polls ``/status/{task_id}`` until that is ``c
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -23,7 +24,7 @@ from kernelforge.client.models import (
     JobStatus,
     Narrow,
 )
-from kernelforge.records import Origin
+from kernelforge.records import Language, Origin, language_of
 from kernelforge.server.base import Caller, RequestRejected
 from kernelforge.server.http.auth import Anyone, Reader, Submitter
 from kernelforge.server.http.errors import GRACE_S, documented, missing_score
@@ -33,6 +34,7 @@ from kernelforge.server.protocols.common import body_of, ended
 
 MAX_TRIES = 8
 """How often one ``task_id`` may be evaluated after infrastructure failures."""
+_OTHER_LANGUAGE: Mapping[Language, Language] = {"cuda": "triton", "triton": "cuda"}
 PRIORITIES = {"low": -5, "normal": 0, "high": 5}
 Status = Literal["pending", "processing", "completed", "failed", "timeout", "cancelled"]
 
@@ -51,7 +53,7 @@ class EvaluationRequest(Narrow):
     toolkit: Literal["kernelbench"] = "kernelbench"
     backend_adapter: Literal["kernelbench"] = "kernelbench"
     backend: Literal["cuda", "triton"] = "cuda"
-    """Candidates are always CUDA C++; the client always sends ``triton``."""
+    """The client always sends ``triton``: the language of a candidate is that of its own source."""
     workflow: Literal["kernelbench"] | None = "kernelbench"
     entry_point: Literal["Model"] = "Model"
     num_correct_trials: int = Field(default=5, ge=1, le=20)
@@ -216,7 +218,7 @@ def router(service: JobService) -> APIRouter:
 def not_honoured(request: EvaluationRequest) -> dict[str, str]:
     """Options of a request that have no effect here, each with the reason."""
     reasons = {
-        "backend": ("triton", "candidates are CUDA C++ with a launch plan"),
+        "backend": (_OTHER_LANGUAGE[_language(request.kernel_code)], "the candidate's own source says its language"),
         "num_correct_trials": (..., "every size and input distribution of the task is checked"),
         "num_perf_trials": (..., "the timing protocol takes as many samples as its interval needs"),
         "num_warmup": (..., "the timing protocol warms up by itself"),
@@ -310,14 +312,8 @@ def _job(service: JobService, request: EvaluationRequest) -> JobRequest:
             raise RequestRejected(
                 422, "no_such_device", f"there is no device {request.device_preference!r}; there are {devices}"
             )
-    code = request.kernel_code
-    if code.lstrip().startswith("{"):
-        try:
-            candidate: dict[str, Any] = {"candidate": CandidateText.model_validate_json(code)}
-        except ValueError:
-            candidate = {"completion": code}
-    else:
-        candidate = {"completion": code}
+    text = _candidate_text(request.kernel_code)
+    candidate: dict[str, Any] = {"completion": request.kernel_code} if text is None else {"candidate": text}
     return body_of(
         JobRequest,
         {
@@ -330,6 +326,22 @@ def _job(service: JobService, request: EvaluationRequest) -> JobRequest:
         },
         "kernel_code",
     )
+
+
+def _candidate_text(kernel_code: str) -> CandidateText | None:
+    """A candidate that is sent as a JSON object; None where the text is a model's reply."""
+    if not kernel_code.lstrip().startswith("{"):
+        return None
+    try:
+        return CandidateText.model_validate_json(kernel_code)
+    except ValueError:
+        return None
+
+
+def _language(kernel_code: str) -> Language:
+    """The language of a candidate's kernels."""
+    text = _candidate_text(kernel_code)
+    return language_of(kernel_code if text is None else text.source)
 
 
 def _keys(task_id: str) -> list[str]:

@@ -6,6 +6,7 @@ kernelgym/server/api/models.py in L-hongbin/KernelGYM (commit 8b75ccc).
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -173,6 +174,31 @@ def test_what_cannot_be_honoured_is_refused_or_reported(client: httpx2.Client, s
     }
     plain = {"task_id": "plain", "reference_code": source, "kernel_code": reply("reported")}
     assert "not_honoured" not in client.post("/evaluate", json=plain).json()["metadata"]
+
+
+TRITON = "import triton\nimport triton.language as tl\n\n\n@triton.jit\ndef k(x):\n    pass\n"
+TRITON_REPLY = f"```triton\n{TRITON}```\n\n```python\ndef forward(x):\n    return x\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("backend", "code", "honoured"),
+    [
+        ("triton", TRITON_REPLY, True),
+        ("triton", json.dumps({"source": TRITON, "plan": "def forward(x): pass"}), True),
+        ("cuda", TRITON_REPLY, False),
+        ("triton", reply(), False),
+        ("cuda", reply(), True),
+        ("triton", "{ no json", False),
+    ],
+)
+def test_a_backend_is_honoured_where_the_candidate_is_written_for_it(
+    client: httpx2.Client, service: ScriptedService, source: str, backend: str, code: str, honoured: bool
+) -> None:
+    answer = client.post("/evaluate", json=payload(source, f"{backend} {hash(code)}", code, backend=backend))
+    assert answer.status_code == 200, answer.text
+    assert ("backend" not in answer.json()["metadata"]["not_honoured"]) is honoured
+    job = service.submitted[-1]
+    assert code == job.completion or (job.candidate is not None and job.candidate.source == TRITON)
 
 
 def test_options_reach_the_gateway(client: httpx2.Client, service: ScriptedService, source: str) -> None:
