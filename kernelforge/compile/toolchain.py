@@ -26,7 +26,7 @@ from kernelforge.hardware.wheels import (
     cuda_include_folders,
     header_wheels,
     installed_cuda,
-    nvidia_folder,
+    nvidia_folders,
 )
 from kernelforge.records import content_hash
 from kernelforge.sandbox import data_folder
@@ -172,9 +172,9 @@ def installed_toolchain(major: int | None = None) -> Toolchain:
     missing = release.missing()
     if missing:
         raise DeviceError(f"{missing[0]} is not installed, so nothing can be compiled; {release.install(missing)}")
-    folder = nvidia_folder(release.libraries)
-    library = None if folder is None else folder / f"libnvrtc.so.{release.major}"
-    if library is None or not library.is_file():
+    libraries = (folder / f"libnvrtc.so.{release.major}" for folder in nvidia_folders(release.libraries))
+    library = next((path for path in libraries if path.is_file()), None)
+    if library is None:
         raise DeviceError(f"the libraries of {release.compiler[0]} are gone; {release.install()}")
     further = [wheel.distribution for wheel in header_wheels(release.major)]
     versions = [metadata.version(distribution) for distribution in (*release.compiler, *further)]

@@ -200,9 +200,12 @@ def header_wheels(major: int) -> tuple[HeaderWheel, ...]:
 def cuda_include_folders(major: int) -> tuple[Path, ...]:
     """Installed folders of headers for one major version of CUDA, from NVIDIA's wheels; CUDA's own come first.
 
+    Wheels of one version may lie in several parts of ``sys.path``, as after ``pip install --user``: each has its
+    folder.
+
     Args:
         major: A key of :data:`RELEASES`.
     """
-    own = (nvidia_folder(path) for path in RELEASES[major].headers)
-    further = (next(_package_folders(*wheel.folder), None) for wheel in header_wheels(major))
-    return tuple(dict.fromkeys(folder for folder in (*own, *further) if folder is not None))
+    own = (folder for path in RELEASES[major].headers for folder in nvidia_folders(path))
+    further = (folder for wheel in header_wheels(major) for folder in _package_folders(*wheel.folder))
+    return tuple(dict.fromkeys((*own, *further)))
