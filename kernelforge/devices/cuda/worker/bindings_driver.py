@@ -264,7 +264,7 @@ class BindingsDriver:
         handle = self.cuda.CUfunction(self.owner.function(module, symbol))
         limit = self.cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         allowed = self.call(f"asking for the shared memory of {symbol}", "cuFuncGetAttribute", limit, handle)
-        return KernelFunction(handle, symbol, int(allowed))
+        return KernelFunction(handle, symbol, int(allowed), module)
 
     def variable(self, module: Any, symbol: str) -> tuple[Pointer, int]:
         handle = self.cuda.CUmodule(self.owner.handle(module))

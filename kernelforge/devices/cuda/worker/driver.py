@@ -237,6 +237,8 @@ class KernelFunction:
     symbol: str
     dynamic_shared_bytes: int
     """Limit that its attribute allows."""
+    module: Any = None
+    """Its module, kept alive: cupy unloads a module when the last reference goes, and ``handle`` is a number."""
     non_portable_cluster: bool = False
 
 

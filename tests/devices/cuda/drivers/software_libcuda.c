@@ -133,7 +133,7 @@ CUresult cuProfilerStop(void) { return note("profiler off\n"), CUDA_SUCCESS; }
 
 /* --- modules: an image is text, one line per kernel (its arguments' sizes) or variable (its size) -------------- */
 
-struct CUfunc_st { char name[64]; int count, sizes[MAX_ARGUMENTS], dynamic_shared, non_portable; };
+struct CUfunc_st { char name[64]; int count, sizes[MAX_ARGUMENTS], dynamic_shared, non_portable, unloaded; };
 typedef struct { char name[64]; size_t bytes; unsigned char *data; } Variable;
 struct CUmod_st { int functions, variables; struct CUfunc_st function[16]; Variable variable[16]; };
 
@@ -169,7 +169,11 @@ CUresult cuModuleLoadDataEx(CUmodule *module, const void *image, unsigned count,
     }
     return cuModuleLoadData(module, image);
 }
-CUresult cuModuleUnload(CUmodule module) { return note("unload\n"), free(module), CUDA_SUCCESS; }
+/* Its memory stays, so that a function that is launched after its module is gone can be refused, as on a GPU. */
+CUresult cuModuleUnload(CUmodule module) {
+    for (int i = 0; i < module->functions; i++) module->function[i].unloaded = 1;
+    return note("unload\n"), CUDA_SUCCESS;
+}
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {
     for (int i = 0; i < module->functions; i++)
         if (!strcmp(module->function[i].name, name)) return *function = &module->function[i], CUDA_SUCCESS;
@@ -254,6 +258,7 @@ CUresult cuGraphLaunch(CUgraphExec exec, CUstream stream) {
 }
 
 static CUresult launch(const CUlaunchConfig *config, CUfunction function, void **arguments) {
+    if (function->unloaded) return CUDA_ERROR_INVALID_HANDLE;
     note("launch %s grid %u,%u,%u block %u,%u,%u shared %u", function->name, config->gridDimX, config->gridDimY,
          config->gridDimZ, config->blockDimX, config->blockDimY, config->blockDimZ, config->sharedMemBytes);
     unsigned cluster = 1;

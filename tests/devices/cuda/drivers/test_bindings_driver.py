@@ -85,6 +85,26 @@ def test_every_argument_arrives_byte_for_byte(software):
     ]
 
 
+def test_a_kernel_keeps_its_module_until_it_is_unloaded(software):
+    lines, code = software(
+        """
+        import gc
+        driver = open_driver()
+        function = driver.function(driver.load(IMAGE), "nothing")
+        gc.collect()
+        driver.launch(function, LaunchShape((1, 1, 1), (1, 1, 1)), [])
+        lines = record()
+        driver.unload(function.module)
+        try:
+            driver.launch(function, LaunchShape((1, 1, 1), (1, 1, 1)), [])
+        except DriverError as error:
+            answer = lines, error.code
+        """
+    )
+    assert lines == ["launch nothing grid 1,1,1 block 1,1,1 shared 0 arguments"]
+    assert code == "CUDA_ERROR_INVALID_HANDLE"
+
+
 def test_cluster_and_cooperative_are_launch_attributes(software):
     lines = software(
         """
