@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -29,14 +30,22 @@ from tests.agents.prompt_samples import (
 )
 from tests.support.factories import modelled, not_compared
 
-CODER_SAMPLES = [
-    name for name in samples.SAMPLES if not name.startswith(("judge", "reflexion", "tester")) and "gpu" not in name
+ON_BRIEF = [
+    name for name in samples.SAMPLES if not name.startswith(("reflexion", "tester", "triton")) and "gpu" not in name
 ]
+"""Samples of a Coder and of a Judge on the task of ``samples.BRIEF``, in its language."""
 
 
-def test_every_call_of_an_agent_on_a_task_begins_alike() -> None:
-    coders = [samples.SAMPLES[name]() for name in CODER_SAMPLES]
-    judges = [samples.SAMPLES[name]() for name in samples.SAMPLES if name.startswith("judge") and "gpu" not in name]
+@pytest.mark.parametrize(("language", "own"), [("cuda", []), ("triton", ["triton"]), ("any", ["triton-judge"])])
+def test_every_call_of_an_agent_on_a_task_in_a_language_begins_alike(
+    monkeypatch: pytest.MonkeyPatch, language: str, own: list[str]
+) -> None:
+    """``own`` are the samples that name that language themselves."""
+    made = {name: samples.SAMPLES[name]() for name in own}
+    monkeypatch.setattr(samples, "BRIEF", replace(BRIEF, language=language))
+    made |= {name: samples.SAMPLES[name]() for name in ON_BRIEF}
+    judges = [prompt for name, prompt in made.items() if "judge" in name]
+    coders = [prompt for name, prompt in made.items() if "judge" not in name]
     for prompts in (coders, judges):
         assert len({prompt.text[: prompt.stable] for prompt in prompts}) == 1
         assert all(0 < prompt.stable < len(prompt.text) for prompt in prompts)
