@@ -11,7 +11,7 @@ Values that must agree:
   time here by the effect of clocks and cooling (:data:`FASTER`).
 
 A candidate is evaluated again only where numbers are comparable: the same evaluator version, the same toolchain for
-counters, the same GPU for times.
+counters, the same GPU for measured times, the same protocol for modelled ones.
 """
 
 from __future__ import annotations
@@ -35,9 +35,11 @@ from kernelforge.evaluation.timing.candidate_timer import performance
 from kernelforge.evaluation.timing.plausibility import APART
 from kernelforge.leaderboard.entry import Best, EntryFile, TaskRow
 from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
+from kernelforge.profiling.model import PROTOCOL as MODEL
 from kernelforge.records import (
     DRAWN_SIZE,
     Correctness,
+    Evaluation,
     Fingerprint,
     MeasureSettings,
     Origin,
@@ -170,7 +172,7 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: Evaluat
     for row in rows:
         assert row.best is not None  # rows are drawn from those with a best attempt
         task = tasks.get(row.task)
-        why = incomparable(row.best.evaluation.fingerprint, here)
+        why = incomparable(row.best.evaluation, here)
         if task is None or task.digest != row.task_digest:
             why = "the suite here has no such task"
         if why is not None or task is None:
@@ -185,14 +187,17 @@ def rerun(entry: EntryFile, rows: Iterable[TaskRow], suite: Suite, pool: Evaluat
         yield _task_check(row, local, round(time.perf_counter() - start, 3))
 
 
-def incomparable(claimed: Fingerprint, here: Fingerprint) -> str | None:
-    """Reason why the claimed numbers are not comparable with local ones; None where they are."""
+def incomparable(evaluation: Evaluation, here: Fingerprint) -> str | None:
+    """Reason why the numbers of a claimed evaluation are not comparable with local ones; None where they are."""
+    claimed, speed = evaluation.fingerprint, evaluation.performance
     if without_tests(claimed.evaluator) != here.evaluator:
         return f"judged by evaluator {claimed.evaluator}, here is {here.evaluator}"
     if claimed.device_kind != here.device_kind or (claimed.gpu or claimed.device) != (here.gpu or here.device):
         return f"made on {claimed.gpu or claimed.device}, here is {here.gpu or here.device}"
     if claimed.gpu is None and claimed.toolchain != here.toolchain:
         return f"compiled by {claimed.toolchain}, here is {here.toolchain}: counters would differ"
+    if speed is not None and speed.origin is Origin.MODELLED and speed.protocol != MODEL:
+        return f"its time was modelled by protocol {speed.protocol}, here is {MODEL}"
     return None
 
 

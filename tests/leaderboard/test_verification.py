@@ -26,6 +26,7 @@ from kernelforge.leaderboard.verify import (
     suite_of,
     verify,
 )
+from kernelforge.profiling.model import PROTOCOL as MODEL
 from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.suites import Suite
@@ -309,14 +310,32 @@ def test_counters_that_only_the_runs_own_samples_show_do_not_agree(reference: En
 
 
 def test_numbers_of_another_device_or_evaluator_are_not_compared(reference: EntryFile, made: Callable[..., EntryFile]):
+    here, claimed = reference.fingerprints[0], best_of(reference).evaluation
+
+    def why(evaluation: Evaluation = claimed, **changed: str) -> str | None:
+        fingerprint = evaluation.fingerprint.model_copy(update=changed)
+        return incomparable(evaluation.model_copy(update={"fingerprint": fingerprint}), here)
+
+    assert why() is None
+    assert why(evaluator=f"{here.evaluator}+tests.0123") is None
+    assert "evaluator 1" in why(evaluator="1")
+    assert "counters would differ" in why(toolchain="nvrtc 1.0")
+    assert "emulated:a100" in why(device="emulated:a100")
+    assert "H200" in why(best_of(made("measured-c")).evaluation, evaluator=here.evaluator)
+
+
+def test_times_of_another_model_are_not_compared(reference: EntryFile, forged: Forge):
+    """Every time of an older version would differ, with no fault of its submitter."""
+
+    def older(data: dict[str, Any]) -> None:
+        for row in data["tasks"]:
+            row["best"]["evaluation"]["performance"]["protocol"] = "emulated/1"
+        data["key"]["protocol"] = "emulated/1"
+
     here = reference.fingerprints[0]
-    assert incomparable(here, here) is None
-    assert incomparable(here.model_copy(update={"evaluator": f"{here.evaluator}+tests.0123"}), here) is None
-    assert "evaluator 1" in incomparable(here.model_copy(update={"evaluator": "1"}), here)
-    assert "counters would differ" in incomparable(here.model_copy(update={"toolchain": "nvrtc 1.0"}), here)
-    assert "emulated:a100" in incomparable(here.model_copy(update={"device": "emulated:a100"}), here)
-    gpu = made("measured-c").fingerprints[0]
-    assert "H200" in incomparable(gpu.model_copy(update={"evaluator": here.evaluator}), here)
+    reason = incomparable(best_of(forged(reference, older)).evaluation, here)
+    assert reason == f"its time was modelled by protocol emulated/1, here is {MODEL}"
+    assert incomparable(best_of(reference).evaluation, here) is None
 
 
 def test_a_sample_is_the_same_for_the_same_seed(reference: EntryFile):
