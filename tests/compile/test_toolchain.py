@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -138,6 +139,23 @@ def test_a_part_of_cuda_12_is_no_toolchain(packages: set[str]) -> None:
         DeviceError, match=r"nvidia-cuda-nvcc-cu12 is not installed.* pip install 'nvidia-cuda-nvcc-cu12==12"
     ):
         installed_toolchain(12)
+
+
+def test_wheels_of_one_cuda_may_lie_in_several_parts_of_the_path(
+    packages: set[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As after ``pip install --user`` of the headers, where the system's torch brought NVRTC."""
+    user, system = tmp_path / "user" / "nvidia" / "cu13", tmp_path / "system" / "nvidia" / "cu13"
+    for folder in (user / "lib" / "cmake", user / "include" / "cccl", system / "lib", system / "include"):
+        folder.mkdir(parents=True)
+    library = system / "lib" / "libnvrtc.so.13"
+    library.touch()
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "user"), str(tmp_path / "system")])
+    packages.update(RELEASES[13].compiler)
+    thirteen = installed_toolchain(13)
+    assert thirteen.library == library.resolve()
+    expected = (user / "include", system / "include", user / "include" / "cccl")
+    assert thirteen.includes == tuple(folder.resolve() for folder in expected)
 
 
 def test_each_toolchain_has_a_digest_and_headers_of_its_own() -> None:
