@@ -556,6 +556,37 @@ def ordered(bits: Array, kind: str) -> Array:
     return np.where(signed >> (width - 1) & 1, (1 << (width - 1)) - signed, signed)
 
 
+LIMITS = {"ex2": ("ulp", 2.5), "rcp": ("ulp", 1.0), "div": ("ulp", 2.5), "sqrt": ("relative", 2.0**-23),
+          "rsqrt": ("relative", 2.0**-22.9), "tanh": ("relative", 2.0**-11), "sin": ("absolute", 2.0**-20.5),
+          "cos": ("absolute", 2.0**-20.5), "lg2": ("relative", 2.0**-22)}  # fmt: skip
+"""Errors that the PTX ISA documents for float32, and half a unit where it counts from the rounded result."""
+
+
+def outside(name: str, operands: list[Array], result: Array) -> dict[str, Any] | None:
+    """Results of a float32 function outside the documented error, counted among normal operands and results."""
+    function = name.split(".")[0]
+    if not name.endswith(".f32") or function not in LIMITS:
+        return None
+    x, *others = (bits.view(np.float32).astype(np.float64) for bits in operands)
+    exact: dict[str, Any] = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt,
+             "rcp": np.reciprocal, "rsqrt": lambda v: 1 / np.sqrt(v)}  # fmt: skip
+    with np.errstate(all="ignore"):
+        truth = x / others[0] if function == "div" else exact[function](x)
+        value = result.view(np.float32).astype(np.float64)
+        normal = (np.abs(truth) >= 2.0**-126) & (np.abs(truth) < 2.0**128) & (np.abs(x) >= 2.0**-126)
+        if function == "div":
+            normal &= (np.abs(others[0]) >= 2.0**-126) & (np.abs(others[0]) <= 2.0**126)
+        error, (unit, limit) = np.abs(value - truth), LIMITS[function]
+        if function in ("sin", "cos"):
+            normal &= np.abs(x) <= 2 * np.pi
+        ulp = np.exp2(np.floor(np.log2(np.abs(truth))) - 23)
+        scale = {"ulp": ulp, "relative": np.abs(truth), "absolute": np.ones_like(x)}[unit]
+        if function == "lg2":
+            scale = np.where((x > 0.5) & (x < 2), 1.0, scale)
+        shares = np.where(np.isnan(value), np.inf, error / scale / limit)[normal]
+    return {"checked": len(shares), "outside": int((shares > 1).sum()), "largest_share": float(shares.max(initial=0))}
+
+
 def compare(folder: Path, output: Path) -> int:
     probes, inputs, code = load(folder)
     with np.load(output / "numerics.npz") as data:
@@ -589,6 +620,7 @@ def compare(folder: Path, output: Path) -> int:
         distance = np.abs(ordered(near, kind).astype(np.float64) - ordered(far, kind).astype(np.float64))
         row = {"name": name, "results": len(near), "equal": len(near) - len(wrong), "differ": len(wrong),
                "worst_ulp": float(distance.max(initial=0)), "first": []}  # fmt: skip
+        row["bound"] = outside(name, [inputs[n] for n in probe["inputs"]], there)
         per = len(near) // len(inputs[probe["inputs"][0]]) if "tiles" not in probe else 0
         for index in wrong[:4]:
             where = probe["tiles"][index * len(probe["tiles"]) // len(near)] if "tiles" in probe else [
