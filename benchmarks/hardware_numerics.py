@@ -568,8 +568,8 @@ def outside(name: str, operands: list[Array], result: Array) -> dict[str, Any] |
     if not name.endswith(".f32") or function not in LIMITS:
         return None
     x, *others = (bits.view(np.float32).astype(np.float64) for bits in operands)
-    exact: dict[str, Any] = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh, "sqrt": np.sqrt,
-             "rcp": np.reciprocal, "rsqrt": lambda v: 1 / np.sqrt(v)}  # fmt: skip
+    exact: dict[str, Any] = {"ex2": np.exp2, "lg2": np.log2, "sin": np.sin, "cos": np.cos, "tanh": np.tanh,
+             "sqrt": np.sqrt, "rcp": np.reciprocal, "rsqrt": lambda v: 1 / np.sqrt(v)}  # fmt: skip
     with np.errstate(all="ignore"):
         truth = x / others[0] if function == "div" else exact[function](x)
         value = result.view(np.float32).astype(np.float64)
