@@ -111,7 +111,7 @@ def prepare(folder: Path) -> None:
             if isinstance(value, np.generic):
                 raw = value.tobytes()
             elif isinstance(value, float):
-                raw = _SCALARS.get(param.type, np.float32)(value).tobytes()
+                raw = np.asarray(value, _SCALARS.get(param.type, np.float32)).tobytes()
             else:
                 raw = int(value).to_bytes(param.size, "little", signed=value < 0)
             assert len(raw) == param.size
@@ -327,7 +327,8 @@ def run(folder: Path, output: Path, once: bool) -> int:
             record = {"case": last, "error": f"the process ended with {process.returncode} or hung"}
             (parts / f"{last}.json").write_text(json.dumps(record), encoding="utf-8")
         number = last + 1
-    records, outputs = [], {}
+    records: list[dict[str, Any]] = []
+    outputs: dict[str, np.ndarray] = {}
     for number in range(len(cases)):
         file = parts / f"{number}.json"
         records.append(
