@@ -469,7 +469,7 @@ def child(folder: Path, output: Path, first: int) -> int:
         (output / "at").write_text(str(index))
         signal.alarm(8)  # ends the process if a kernel hangs
         try:
-            image = output / "probe.cubin"
+            image = output / f"{index}.cubin"  # cupy keeps a module by its path
             image.write_bytes(code[f"cubin {probe['number']}"].tobytes())
             kernel = cupy.RawModule(path=str(image)).get_function("k")
             out = cupy.zeros(probe["out"][1], DTYPES[probe["out"][0]])
