@@ -230,7 +230,8 @@ class GpuLocks:
             device: One of :attr:`devices`.
             task: Name for the messages of processes that wait.
             timeout_s: Longest wait; None for no limit.
-            on_wait: Called once with the holder of the device, if there is a wait.
+            on_wait: Called once with the holder of the device, if another process has it: that the tasks of this one
+                take turns is no news.
 
         Raises:
             DeviceError: another process or thread held it all that time, or the lock file cannot be made.
@@ -264,15 +265,18 @@ class _Wait:
     def remaining_s(self) -> float | None:
         return None if self.timeout_s is None else self.began + self.timeout_s - time.monotonic()
 
-    def keep_waiting(self) -> None:
-        """Announce the wait once, and continue it.
+    def announce(self) -> None:
+        """Tell once who has the device."""
+        if not self.announced and self.on_wait is not None:
+            self.on_wait(f"waiting for {self.device}: {self.holder()}")
+        self.announced = True
+
+    def check(self) -> None:
+        """Continue the wait.
 
         Raises:
             DeviceError: the time is up.
         """
-        if not self.announced and self.on_wait is not None:
-            self.on_wait(f"waiting for {self.device}: {self.holder()}")
-        self.announced = True
         remaining = self.remaining_s()
         if remaining is not None and remaining <= 0:
             raise DeviceError(
@@ -305,7 +309,7 @@ def _queue_turn(wait: _Wait) -> Iterator[None]:
         queue.waiting.append(me)
         try:
             while queue.waiting[0] != me:
-                wait.keep_waiting()
+                wait.check()
                 queue.changed.wait(wait.remaining_s())
         except BaseException:
             queue.waiting.remove(me)
@@ -382,7 +386,8 @@ def _locked(wait: _Wait, path: Path) -> int:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return descriptor
             except BlockingIOError:
-                wait.keep_waiting()
+                wait.announce()
+                wait.check()
                 time.sleep(_POLL_S)
     except BaseException:
         _close(descriptor)

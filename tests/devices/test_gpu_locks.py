@@ -126,6 +126,23 @@ def test_a_gpu_set_aside_may_be_probed_again_after_a_while(tmp_path):
     assert locks.assign("a") == "cuda:0"
 
 
+def test_tasks_of_one_process_take_turns_without_a_word(locks):
+    messages = []
+    with locks.hold("cuda:0"):
+
+        def wait():
+            with (
+                pytest.raises(DeviceError, match="this process"),
+                locks.hold("cuda:0", timeout_s=0.1, on_wait=messages.append),
+            ):
+                pass
+
+        waits = threading.Thread(target=wait)
+        waits.start()
+        waits.join()
+    assert messages == []
+
+
 def test_threads_have_a_gpu_one_at_a_time_in_the_order_of_asking(locks, tmp_path):
     inside, order = [], []
 

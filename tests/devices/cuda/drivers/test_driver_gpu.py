@@ -101,11 +101,11 @@ def test_variables_and_large_shared_memory_work_and_a_module_unloads(gpu):
         """
         table, nbytes = driver.variable(module, "table")
         driver.write(table + 20, pack("I", 60)[0])
-        out = driver.allocate(200_000)
-        driver.fill(out, 0, 200_000)
+        count = (driver.facts.shared_bytes_per_block - 1024) // 4
+        out = driver.allocate(4 * count)
+        driver.fill(out, 0, 4 * count)
         driver.launch(driver.function(module, "add_table"), shape(1, 32), pack("Q", out))
         sums = words(driver.read(out, 24))
-        count = (driver.facts.shared_bytes_per_block - 1024) // 4
         driver.launch(
             driver.function(module, "reversed"), shape(1, 256, shared_bytes=4 * count), pack("QI", out, count)
         )
