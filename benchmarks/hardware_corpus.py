@@ -391,8 +391,9 @@ def read_ncu(file: Path, cases: list[dict[str, Any]]) -> dict[int, dict[str, flo
     return found
 
 
-def compare(folder: Path, output: Path, ncu: Path | None) -> None:
-    """Print what the GPU and the emulated device gave, and write ``compared.json``."""
+def compare(folder: Path, output: Path, ncu: Path | None, record_file: Path | None = None) -> None:
+    """Print what the GPU and the emulated device gave, and write ``compared.json``; the GPU's side into a file that
+    tests hold the emulated device to."""
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
     records = json.loads((output / "results.json").read_text(encoding="utf-8"))
     stored, got = dict(np.load(folder / "cases.npz")), dict(np.load(output / "outputs.npz"))
@@ -432,6 +433,18 @@ def compare(folder: Path, output: Path, ncu: Path | None) -> None:
         compared.append(row)
     _print(compared)
     (output / "compared.json").write_text(json.dumps(compared, indent=1), encoding="utf-8")
+    if record_file is not None:
+        names = [f"{row['family']}/{row['kernel']}" for row in compared]
+        lines = [f' "{name}": {json.dumps(_measured(row))}' for name, row in zip(names, compared, strict=True)]
+        record_file.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+def _measured(row: dict[str, Any]) -> dict[str, Any]:
+    """The GPU's side of a case: metrics by Nsight Compute's names, and the median time of a launch in µs."""
+    counters = {
+        metric: int(pair[0]) if pair[0] == int(pair[0]) else pair[0] for metric, pair in row["counters"].items()
+    }
+    return counters | {"launch_us": round(row["times"]["median"], 3)}
 
 
 def _spread(values: list[float]) -> str:
@@ -484,6 +497,7 @@ def main() -> int:
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--ncu", type=Path)
+    parser.add_argument("--record", type=Path, help="file for the GPU's side of a comparison")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--first", type=int, default=0)
     given = parser.parse_args()
@@ -494,7 +508,7 @@ def main() -> int:
     if output is None:
         parser.error("an output folder is needed")
     if given.verb == "compare":
-        compare(given.folder, output, given.ncu)
+        compare(given.folder, output, given.ncu, given.record)
         return 0
     if given.verb == "child":
         return child(given.folder, output, given.first, given.once)
