@@ -7,7 +7,7 @@
     PYTHONPATH=. python benchmarks/hardware_corpus.py compare FOLDER OUT --ncu OUT/ncu.csv
 
 ``prepare`` needs no GPU: it compiles every kernel with NVRTC, runs every case on the emulated device, and saves cubins,
-arguments, outputs and counters. ``run`` needs a GPU, its driver and NumPy, and nothing of this project; with ``--once``
+arguments, outputs and counters. ``run`` needs a GPU, its driver and NumPy, and no module of this project; with ``--once``
 it launches each case once and nothing else, in the order of ``cases.json``, for Nsight Compute. METRICS are the
 contents of ``FOLDER/metrics.txt``. ``compare`` needs no GPU. Times include the launch.
 """
@@ -226,24 +226,24 @@ class Gpu:
 
 def pack(case: dict[str, Any], addresses: dict[str, ctypes.c_uint64]) -> tuple[Any, list[Any]]:
     """Pointers to the arguments of a launch, and the buffers that have to outlive it."""
-    held: list[Any] = []
+    memory: list[Any] = []
     for argument in case["arguments"]:
         if "array" in argument:
-            held.append(addresses[argument["array"]])
+            memory.append(addresses[argument["array"]])
         else:
             raw = bytes.fromhex(argument["bytes"])
-            held.append(
+            memory.append(
                 (ctypes.c_uint64 * (-(-len(raw) // 8))).from_buffer_copy(raw.ljust(-(-len(raw) // 8) * 8, b"\0"))
             )
-    pointers = (ctypes.c_void_p * max(len(held), 1))(*[ctypes.addressof(value) for value in held])
-    return pointers, held
+    pointers = (ctypes.c_void_p * max(len(memory), 1))(*[ctypes.addressof(value) for value in memory])
+    return pointers, memory
 
 
 def run_case(gpu: Gpu, folder: Path, case: dict[str, Any], inputs: dict[str, np.ndarray], once: bool) -> dict[str, Any]:
     """Run one case: its arrays after one launch, then times of launches with fresh inputs each."""
     function = gpu.function(folder / case["cubin"], case["kernel"], case["shared"])
     addresses = {name: gpu.allocate(array) for name, array in inputs.items()}
-    pointers, held = pack(case, addresses)
+    pointers, memory = pack(case, addresses)
     launch = "cuLaunchCooperativeKernel" if case["cooperative"] else "cuLaunchKernel"
     arguments = [function, *case["grid"], *case["block"], case["shared"], None, pointers]
     if not case["cooperative"]:
@@ -266,7 +266,7 @@ def run_case(gpu: Gpu, folder: Path, case: dict[str, Any], inputs: dict[str, np.
         result["us"] = {"least": min(times), "median": median(times)}
     for address in addresses.values():
         gpu.call("cuMemFree_v2", address)
-    del held
+    del memory
     return result
 
 
@@ -374,7 +374,7 @@ def read_ncu(file: Path, cases: list[dict[str, Any]]) -> dict[int, dict[str, flo
     if start is None:
         return {}
     rows = list(csv.DictReader(line for line in lines[start:] if line.startswith('"')))
-    found: dict[int, dict[str, float]] = {}
+    metrics_of: dict[int, dict[str, float]] = {}
     at = 0
     for row in rows:
         name = (row.get("Kernel Name") or "").split("(")[0]
@@ -382,13 +382,13 @@ def read_ncu(file: Path, cases: list[dict[str, Any]]) -> dict[int, dict[str, flo
         if not row.get("ID") or number is None:
             continue
         at = number + 1
-        found[number] = {}
+        metrics_of[number] = {}
         for metric in METRICS:
             try:
-                found[number][metric] = float((row.get(metric) or "").replace(",", ""))
+                metrics_of[number][metric] = float((row.get(metric) or "").replace(",", ""))
             except ValueError:
                 continue
-    return found
+    return metrics_of
 
 
 def compare(folder: Path, output: Path, ncu: Path | None, record_file: Path | None = None) -> None:
@@ -500,19 +500,19 @@ def main() -> int:
     parser.add_argument("--record", type=Path, help="file for the GPU's side of a comparison")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--first", type=int, default=0)
-    given = parser.parse_args()
-    output = given.output or given.out
-    if given.verb == "prepare":
-        prepare(given.folder)
+    options = parser.parse_args()
+    output = options.output or options.out
+    if options.verb == "prepare":
+        prepare(options.folder)
         return 0
     if output is None:
         parser.error("an output folder is needed")
-    if given.verb == "compare":
-        compare(given.folder, output, given.ncu, given.record)
+    if options.verb == "compare":
+        compare(options.folder, output, options.ncu, options.record)
         return 0
-    if given.verb == "child":
-        return child(given.folder, output, given.first, given.once)
-    return run(given.folder, output, given.once)
+    if options.verb == "child":
+        return child(options.folder, output, options.first, options.once)
+    return run(options.folder, output, options.once)
 
 
 if __name__ == "__main__":

@@ -793,14 +793,14 @@ def run(name: str, case: Case) -> tuple[list[Any], LaunchReport]:
 
 def counters(launched: LaunchReport) -> dict[str, int]:
     """Counters that depend on addresses alone, and so have one right value, by Nsight Compute's names."""
-    found = {}
+    counted = {}
     for access, short in (("load", "ld"), ("store", "st")):
         ops = [op for op in launched.memory if op.space == "global" and op.access == access]
-        found[f"l1tex__t_sectors_pipe_lsu_mem_global_op_{short}.sum"] = sum(op.transactions for op in ops)
-        found[f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum"] = sum(op.requests for op in ops)
+        counted[f"l1tex__t_sectors_pipe_lsu_mem_global_op_{short}.sum"] = sum(op.transactions for op in ops)
+        counted[f"l1tex__t_requests_pipe_lsu_mem_global_op_{short}.sum"] = sum(op.requests for op in ops)
     shared = [op for op in launched.memory if op.space == "shared"]
     conflicts = sum(op.transactions - op.ideal_transactions for op in shared)
-    return found | {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": conflicts}
+    return counted | {"l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": conflicts}
 
 
 @pytest.mark.parametrize(("name", "case"), CASES, ids=[f"{name}-{case.kernel}" for name, case in CASES])
