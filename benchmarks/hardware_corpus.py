@@ -7,9 +7,9 @@
     PYTHONPATH=. python benchmarks/hardware_corpus.py compare FOLDER OUT --ncu OUT/ncu.csv
 
 ``prepare`` needs no GPU: it compiles every kernel with NVRTC, runs every case on the emulated device, and saves cubins,
-arguments, outputs and counters. ``run`` needs a GPU, its driver and NumPy, and no module of this project; with ``--once``
-it launches each case once and nothing else, in the order of ``cases.json``, for Nsight Compute. METRICS are the
-contents of ``FOLDER/metrics.txt``. ``compare`` needs no GPU. Times include the launch.
+arguments, outputs and counters. ``run`` needs a GPU, its driver and NumPy, and no module of this project; with
+``--once`` it launches each case once and nothing else, in the order of ``cases.json``, for Nsight Compute. METRICS are
+the contents of ``FOLDER/metrics.txt``. ``compare`` needs no GPU. Times include the launch.
 """
 
 from __future__ import annotations
