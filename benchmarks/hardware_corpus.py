@@ -77,12 +77,12 @@ def compile_cubin(source: str) -> tuple[str, bytes]:
 def prepare(folder: Path) -> None:
     """Compile and emulate every case, and save what the GPU machine needs."""
     from kernelforge.compile.cubin import read_cubin
-    from kernelforge.devices.emulated.profile.collector import _add
+    from kernelforge.devices.emulated.profile.collector import add_launch
     from kernelforge.devices.emulated.runtime.cache import CacheModel
     from kernelforge.hardware.occupancy import l1_bytes
     from kernelforge.hardware.specs import H100
     from kernelforge.profiling.counts import KernelCounts, PlanCounts
-    from kernelforge.profiling.metrics import _plan_metrics
+    from kernelforge.profiling.metrics import plan_metrics
     from kernelforge.profiling.model import kernel_occupancy, plan_time
     from tests.devices.emulated.harness import _SCALARS, _three
     from tests.devices.emulated.nvrtc import compile_ptx
@@ -130,9 +130,11 @@ def prepare(folder: Path) -> None:
         )
         cache.flush()
         moved = cache.counts
-        _add(counts, [report], moved, 32 * moved.dram_read_sectors, 32 * moved.dram_write_sectors, ran=report.ctas_run)
+        add_launch(
+            counts, [report], moved, 32 * moved.dram_read_sectors, 32 * moved.dram_write_sectors, ran=report.ctas_run
+        )
         plan = PlanCounts([counts])
-        metrics = {metric.name: metric.value for metric in _plan_metrics(H100, plan, registers[family])}
+        metrics = {metric.name: metric.value for metric in plan_metrics(H100, plan, registers[family])}
         modelled = plan_time(H100, plan, registers[family])
         for index, value in enumerate(after):
             if isinstance(value, np.ndarray):

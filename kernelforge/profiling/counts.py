@@ -35,6 +35,11 @@ class MemoryCounts:
     addresses: float = 0.0
     """Estimated number of different words that an atomic updates; 0 for loads and stores."""
 
+    @property
+    def is_bulk(self) -> bool:
+        """Whether the unit for bulk copies makes the access, not the load and store unit."""
+        return self.opcode.startswith(("cp.async.bulk", "cp.reduce.async.bulk"))
+
 
 CountedText = Literal["source", "ptx"]
 """A text whose lines are counted: the candidate's source, or the PTX of its build."""
@@ -94,9 +99,10 @@ class KernelCounts:
         """Memory instructions of one state space, and of some kinds of access where any are named."""
         return (op for op in self.memory if op.space == space and (not accesses or op.access in accesses))
 
-    def total(self, attribute: str, space: str, *accesses: str) -> float:
-        """Sum of one attribute over :meth:`select`."""
-        return float(sum(getattr(op, attribute) for op in self.select(space, *accesses)))
+    def total(self, attribute: str, space: str, *accesses: str, bulk: bool | None = None) -> float:
+        """Sum of one attribute over :meth:`select`; of bulk copies alone, or of all else, by ``bulk``."""
+        selected = (op for op in self.select(space, *accesses) if bulk is None or op.is_bulk == bulk)
+        return float(sum(getattr(op, attribute) for op in selected))
 
 
 @dataclass

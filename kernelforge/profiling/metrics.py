@@ -57,7 +57,7 @@ def build_profile(
         size=facts.size,
         device=device,
         kernels=tuple(_kernel_profiles(spec, counts.kernels, registers)),
-        metrics=_plan_metrics(spec, counts, registers),
+        metrics=plan_metrics(spec, counts, registers),
         roofline=_roofline(spec, counts, time, facts),
     )
     performance = Performance(time_us=time.time_us, origin=Origin.MODELLED, protocol=PROTOCOL, bound=time.bound)
@@ -92,17 +92,17 @@ def _kernel_profiles(
             grid=main.grid,
             block=main.block,
             sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
-            metrics=(*_sums(group), *_launch(spec, main, registers), *_limits(spec, group, registers)),
+            metrics=(*summed_metrics(group), *_launch(spec, main, registers), *_limits(spec, group, registers)),
             hot_spots=hot_spots(op for kernel in group for op in kernel.memory if op.requests),
         )
 
 
-def _plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> tuple[Metric, ...]:
+def plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> tuple[Metric, ...]:
     launches = sum(kernel.launches for kernel in counts.kernels)
     metrics = [_counted("kernelforge__launches", launches, "launch")]
     if counts.memsets:
         metrics.append(_counted("kernelforge__memsets", counts.memsets, "launch"))
-    metrics += _sums(counts.kernels, counts.memset_bytes)
+    metrics += summed_metrics(counts.kernels, counts.memset_bytes)
     if counts.kernels:
         metrics += _launch(spec, _dominant(spec, counts.kernels, registers), registers)
     return tuple(metrics)
@@ -130,14 +130,14 @@ def _ratio(part: float, total: float, scale: float = 1.0) -> float | None:
     return scale * part / total if total else None
 
 
-def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric]:
+def summed_metrics(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric]:
     """Metrics that add up over launches, and ratios of such sums; ratios with a zero denominator are omitted."""
 
     def add(attribute: str) -> float:
         return float(sum(getattr(kernel, attribute) for kernel in kernels))
 
-    def memory(attribute: str, space: str, *accesses: str) -> float:
-        return sum(kernel.total(attribute, space, *accesses) for kernel in kernels)
+    def memory(attribute: str, space: str, *accesses: str, bulk: bool | None = None) -> float:
+        return sum(kernel.total(attribute, space, *accesses, bulk=bulk) for kernel in kernels)
 
     read, written = add("dram_read_bytes"), add("dram_write_bytes") + memset_bytes
     l2_sectors = add("l2_read_sectors") + add("l2_write_sectors")
@@ -158,10 +158,11 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
             metrics.append(_modelled(name, min(rate, 100.0), "%"))
     requested = 0.0
     for template, access in ((_LD, "load"), (_ST, "store")):
-        sectors, requests = memory("transactions", "global", access), memory("requests", "global", access)
+        sectors = memory("transactions", "global", access, bulk=False)
+        requests = memory("requests", "global", access, bulk=False)
         metrics.append(_counted(template.format("t_sectors", ".sum"), sectors, "sector"))
         metrics.append(_counted(template.format("t_requests", ".sum"), requests, "request"))
-        excess = max(sectors - memory("ideal_transactions", "global", access), 0.0)
+        excess = max(sectors - memory("ideal_transactions", "global", access, bulk=False), 0.0)
         metrics.append(_counted(_EXCESS[access], excess, "sector"))
         per_request = _ratio(sectors, requests)
         if per_request is not None:
@@ -188,9 +189,12 @@ def _sums(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> list[Metric
             sectors = memory("transactions", "dshared", access)
             metrics.append(_counted(f"l1tex__t_requests_pipe_lsu_mem_dshared_op_{short}.sum", requests, "request"))
             metrics.append(_counted(f"l1tex__t_sectors_pipe_lsu_mem_dshared_op_{short}.sum", sectors, "sector"))
-    local = memory("transactions", "local")
-    if local:
-        metrics.append(_counted("ptx__local_sectors.sum", local, "sector"))
+    for name, sectors in (
+        ("ptx__local_sectors.sum", memory("transactions", "local")),
+        ("ptx__bulk_copy_sectors.sum", memory("transactions", "global", bulk=True)),
+    ):
+        if sectors:
+            metrics.append(_counted(name, sectors, "sector"))
     branches = add("branches")
     uniform = _ratio(branches - add("divergent_branches"), branches, 100.0)
     if uniform is not None:

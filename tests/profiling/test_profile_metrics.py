@@ -89,6 +89,17 @@ def test_sectors_beyond_the_ideal_are_counted_by_access() -> None:
     assert profile.value("kernelforge__global_store_bytes_requested") == 4 << 20
 
 
+def test_bulk_copies_are_not_accesses_of_the_load_and_store_unit() -> None:
+    kernel = streaming(1 << 20)
+    opcode = "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+    kernel.memory.append(MemoryCounts(30, 5, opcode, "global", "load", 1024, 8, 8, 256, 256))
+    profile, plain = profiled(kernel)[0], profiled(streaming(1 << 20))[0]
+    for name in ("sectors", "requests"):
+        metric = f"l1tex__t_{name}_pipe_lsu_mem_global_op_ld.sum"
+        assert profile.value(metric) == plain.value(metric)
+    assert (plain.value("ptx__bulk_copy_sectors.sum"), profile.value("ptx__bulk_copy_sectors.sum")) == (None, 256)
+
+
 def test_atomics_on_one_word_are_summed_over_the_instructions_that_share_it() -> None:
     kernel = streaming(1 << 20)
     for line in (30, 31):

@@ -62,6 +62,7 @@ _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 """By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
 
 _SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
+_BULK_SECTORS = "ptx__bulk_copy_sectors.sum"
 
 
 class FullSizeResult(NamedTuple):
@@ -368,6 +369,7 @@ def _counted_less(profiled: FullSizeResult, work: EvaluationState) -> str:
     instructions, sectors = profiled.instructions, [profile.value(name) for name in _SECTORS]
     if instructions is not None and work.executed > slack * instructions:
         return "instructions"
+    sectors.append(profile.value(_BULK_SECTORS) or 0.0)
     if None not in sectors and work.sectors > slack * sum(value or 0.0 for value in sectors):
         return "sectors of global memory"
     return ""

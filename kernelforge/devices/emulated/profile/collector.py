@@ -201,7 +201,7 @@ class Collector:
             read, written = self._residency.launch(traffic)
             moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
         ran = sum(report.ctas_run for report in reports)
-        _add(group, reports, moved, read, written, ran=ran, lines=self._lines)
+        add_launch(group, reports, moved, read, written, ran=ran, lines=self._lines)
 
     def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
         """Run chunks of a grid's blocks or clusters, ``wave_blocks`` of them at once, each from an empty L2."""
@@ -236,7 +236,7 @@ class Collector:
         read += already_read
         hits = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
         moved = replace(sample.moved, l2_read_hits=hits)
-        _add(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran, lines=self._lines)
+        add_launch(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran, lines=self._lines)
 
     def _resident(self) -> Residency:
         """The content of the L2 model, by buffer, which footprints continue."""
@@ -253,7 +253,7 @@ def _shape(step: Launch) -> tuple[object, ...]:
     return step.expression, step.grid, step.block, step.dynamic_shared_bytes, step.cluster
 
 
-def _add(
+def add_launch(
     group: KernelCounts,
     reports: Sequence[LaunchReport],
     moved: CacheCounts,
