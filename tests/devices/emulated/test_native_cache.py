@@ -1,101 +1,14 @@
-"""Caches of numba and LLVM on disk: a damaged one is made again."""
+"""Machine code on disk: a damaged file is made again."""
 
 from __future__ import annotations
 
 import ctypes
 import fcntl
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from kernelforge.devices.emulated.codegen import numba_intrinsics
 from kernelforge.devices.emulated.codegen.llvm_jit import CachedObject, Native
-
-MODULE = """
-import ctypes
-from kernelforge.devices.emulated.codegen.numba_intrinsics import exported, native
-
-@native
-def doubled(value):
-    return value * 2
-
-@exported("int64(int64)")
-def answer(value):
-    return doubled(value) + 1
-
-print(ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64)(answer.address)(20), flush=True)
-"""
-FORKING = """
-import os, runpy, sys
-import kernelforge.devices.emulated.codegen.numba_intrinsics
-
-for line in sys.stdin:
-    if os.fork() == 0:
-        os.dup2(1, 2)
-        runpy.run_path(line.strip())
-        os._exit(0)
-    os.wait()
-    print("ended", flush=True)
-"""
-"""Runs a module for every line of its input, each in a process that has loaded numba and none of the module."""
-
-
-@pytest.fixture
-def answer(tmp_path: Path) -> Iterator[Callable[[], str]]:
-    """Output of the module in a new process."""
-    environment = os.environ | {
-        "NUMBA_CACHE_DIR": str(tmp_path / "cache"),
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-    }
-    module = tmp_path / "module.py"
-    module.write_text(MODULE)
-    command = [sys.executable, "-c", FORKING]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as forking:
-        assert forking.stdin is not None
-        assert forking.stdout is not None
-        requests, answers = forking.stdin, forking.stdout
-
-        def ask() -> str:
-            print(module, file=requests, flush=True)
-            return "".join(iter(answers.readline, "ended\n"))
-
-        yield ask
-
-
-@pytest.mark.parametrize("damage", [b"", b"garbage"])
-def test_damaged_entries_are_made_again(tmp_path: Path, answer: Callable[[], str], damage: bytes) -> None:
-    assert answer() == "41\n"
-    entries = [entry for entry in (tmp_path / "cache").rglob("*.nb?") if entry.is_file()]
-    assert {entry.suffix for entry in entries} == {".nbi", ".nbc"}
-    for suffix in (".nbi", ".nbc"):
-        for entry in entries:
-            if entry.suffix == suffix:
-                entry.write_bytes(damage)
-        assert answer() == "41\n"
-
-
-def test_one_process_at_a_time_compiles_into_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two, one could lose what the other wrote into numba's index, and leave its code under the other's name."""
-    lock = tmp_path / "numba" / "lock"
-
-    def is_held() -> bool:
-        with lock.open("rb") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    monkeypatch.setattr(numba_intrinsics, "_lock_file", lambda: lock)
-    monkeypatch.setattr(numba_intrinsics.numba, "cfunc", lambda signature, **options: lambda function: is_held())
-    assert numba_intrinsics.exported("int64(int64)")(lambda value: value) is True
-    assert not is_held()
 
 
 def number(value: int) -> str:
@@ -147,3 +60,27 @@ def test_machine_code_is_made_where_none_can_be_kept(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("no folder")
     assert gives(1, tmp_path / "file") == 1
     assert CachedObject(tmp_path / "file", "number", number(1)).read() is None
+
+
+def test_what_takes_long_is_made_by_one_process_at_a_time_and_only_once(tmp_path: Path) -> None:
+    locks = []
+
+    def make() -> bytes:
+        (lock,) = tmp_path.glob("*.lock")
+        with lock.open("rb") as file, pytest.raises(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        locks.append(lock)
+        return b"code"
+
+    for _ in range(2):
+        assert CachedObject(tmp_path, "name", "facts").read_or_make(make) == b"code"
+    assert len(locks) == 1
+    with locks[0].open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    assert CachedObject(tmp_path, "name", "other facts").read_or_make(lambda: b"other") == b"other"
+
+
+def test_a_process_that_waited_takes_what_the_other_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = iter([None, b"theirs"])
+    monkeypatch.setattr(CachedObject, "read", lambda self: next(answers))
+    assert CachedObject(tmp_path, "name", "facts").read_or_make(pytest.fail) == b"theirs"

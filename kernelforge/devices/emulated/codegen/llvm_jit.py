@@ -6,15 +6,20 @@ import contextlib
 import ctypes
 import functools
 import hashlib
+import os
 import secrets
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import llvmlite
 import llvmlite.binding as llvm
+from platformdirs import user_cache_dir
 
-from kernelforge.devices.emulated.codegen import math_ir, memory_ir
+from kernelforge.devices.emulated.codegen import math_ir, memory_ir, runtime_ir
+from kernelforge.devices.emulated.codegen.runtime_ir import RuntimeFunction
+from kernelforge.utils.atomic_files import exclusive
 
 _lock = threading.Lock()
 
@@ -34,11 +39,11 @@ def host_features() -> dict[str, bool]:
     return {} if PROCESSOR else dict(llvm.get_host_cpu_features())
 
 
-def _target_machine(level: int) -> Any:
+def _target_machine(level: int, processor: str | None) -> Any:
     _initialise()
     return llvm.Target.from_default_triple().create_target_machine(
-        cpu=PROCESSOR or llvm.get_host_cpu_name(),
-        features="" if PROCESSOR else llvm.get_host_cpu_features().flatten(),
+        cpu=processor or llvm.get_host_cpu_name(),
+        features="" if processor else llvm.get_host_cpu_features().flatten(),
         opt=level,
         jit=True,
     )
@@ -56,7 +61,7 @@ class Native:
     def __init__(self, text: str, level: int = 1, cached: CachedObject | None = None) -> None:
         with _lock:
             module = llvm.parse_assembly(text)
-            machine = _target_machine(level)
+            machine = _target_machine(level, PROCESSOR)
             code = None if cached is None else cached.read()
             if code is None:
                 _improve(module, machine)
@@ -64,6 +69,15 @@ class Native:
             if cached is not None:
                 self._engine.set_object_cache(lambda _, compiled: cached.write(compiled), lambda _: code)
             self._engine.finalize_object()
+
+    @classmethod
+    def of_object(cls, code: bytes) -> Native:
+        """The machine code of an object file."""
+        native = cls("")
+        with _lock:
+            native._engine.add_object_file(llvm.ObjectFileRef.from_data(code))
+            native._engine.finalize_object()
+        return native
 
     def address(self, name: str) -> int:
         """Entry point of a function."""
@@ -83,21 +97,23 @@ def _improve(module: Any, machine: Any) -> None:
 
 
 class CachedObject:
-    """Machine code of one IR module in a file, for this processor and this LLVM. An unreadable file counts as a miss.
+    """Machine code of one IR module in a file, for a processor and this LLVM. An unreadable file counts as a miss.
 
     Args:
         folder: The file's folder.
         name: The module's name.
-        text: The module.
+        text: The module, or a digest of what it is made from.
+        processor: LLVM's name of the processor; None: this one.
     """
 
-    def __init__(self, folder: Path, name: str, text: str) -> None:
-        processor = PROCESSOR or llvm.get_host_cpu_name()
+    def __init__(self, folder: Path, name: str, text: str, processor: str | None = None) -> None:
+        features = [] if processor else sorted(llvm.get_host_cpu_features().items())
+        processor = processor or llvm.get_host_cpu_name()
         self._path = folder / f"{name}-{processor}.object"
         facts = (
             text,
             processor,
-            sorted(host_features().items()),
+            features,
             llvm.llvm_version_info,
             llvmlite.__version__,
             _COMPILER_VERSION,
@@ -124,12 +140,23 @@ class CachedObject:
             finally:
                 temporary.unlink(missing_ok=True)
 
+    def read_or_make(self, make: Callable[[], bytes]) -> bytes:
+        """The machine code of the file, or else what ``make`` returns, which only one process at a time calls."""
+        code = self.read()
+        if code is None:
+            with exclusive(self._path.with_suffix(".lock")):
+                code = self.read()  # unless another process has made it
+                if code is None:
+                    code = make()
+                    self.write(code)
+        return code
+
     def _digest(self, code: bytes) -> bytes:
         return hashlib.sha256(self._key + code).digest()
 
 
 _DIGEST_BYTES = hashlib.sha256().digest_size
-_COMPILER_VERSION = 1
+_COMPILER_VERSION = 2
 """Increase it with every change of how a module becomes machine code."""
 
 _libraries: list[Native] = []
@@ -137,26 +164,61 @@ _libraries: list[Native] = []
 
 @functools.cache
 def load_runtime() -> None:
-    """Compile the libraries and register every symbol that generated code calls.
+    """Make the runtime and the libraries, or read them from files, and register every symbol of generated code.
 
-    Takes half a second the first time on a machine.
+    Takes about 15 seconds of one core the first time on a machine, nearly all of it for the runtime.
     """
     from kernelforge.devices.emulated import runtime
-    from kernelforge.devices.emulated.codegen.numba_intrinsics import cache_folder
 
     _initialise()
-    folder = cache_folder()
     for name, function in runtime.EXPORTS.items():
-        llvm.add_symbol(name, function.address)
+        llvm.add_symbol(name, runtime_address(function))
     libraries = {
         "memory": memory_ir.library(permute=host_features().get("avx512f", False)),
         "math": math_ir.library(),
     }
     for title, (text, names) in libraries.items():
-        native = Native(text, cached=None if folder is None else CachedObject(folder, title, text))
+        native = Native(text, cached=CachedObject(cache_folder(), title, text, PROCESSOR))
         _libraries.append(native)
         for name in names:
             llvm.add_symbol(name, native.address(name))
+
+
+@functools.cache
+def runtime_address(function: RuntimeFunction) -> int:
+    """Entry point of an exported function of the runtime."""
+    return _runtime().address(function.entry)
+
+
+@functools.cache
+def _runtime() -> Native:
+    """The runtime's machine code, always for this processor."""
+    from kernelforge.devices.emulated.execute.cta_scheduler import run_ctas
+    from kernelforge.devices.emulated.runtime import EXPORTS
+
+    cached = CachedObject(cache_folder(), "runtime", runtime_ir.source_digest())
+    return Native.of_object(cached.read_or_make(lambda: optimised(runtime_ir.library([run_ctas, *EXPORTS.values()]))))
+
+
+def optimised(text: str) -> bytes:
+    """An object file with the functions of a module, optimised for speed."""
+    with _lock:
+        module = llvm.parse_assembly(text)
+        machine = _target_machine(2, None)
+        for level in (2, 3):  # the second time, functions that have become small are inlined
+            options = llvm.create_pipeline_tuning_options(speed_level=level)
+            options.loop_vectorization = options.slp_vectorization = False  # the loops are short
+            builder = llvm.create_pass_builder(machine, options)
+            builder.getModulePassManager().run(module, builder)
+        code: bytes = machine.emit_object(module)
+    return code
+
+
+def cache_folder() -> Path:
+    """Folder for machine code of this copy of the package, in ``$NUMBA_CACHE_DIR`` or where jailed runners have it."""
+    base = os.environ.get("NUMBA_CACHE_DIR") or Path(user_cache_dir("kernelforge"), "numba")
+    package = Path(__file__).resolve().parents[1]
+    return Path(base, f"emulated-{hashlib.sha256(bytes(package)).hexdigest()[:16]}")
 
 
 @functools.cache

@@ -552,7 +552,7 @@ def give_up(ctx: int, args: int) -> None:
         store_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES, -1)
 
 
-@exported("int64(int64, int64)")
+@exported
 def run_ctas(ctx: int, args: int) -> int:
     """Run a range of CTAs to their end; returns END_COMPLETE or END_TIMEOUT."""
     resident = _arg(args, ARG_RESIDENT)

@@ -279,7 +279,7 @@ class Run:
         self.records: npt.NDArray[np.uint8] = self._buffers.records.view(np.uint8).reshape(self._buffers.record_shape)
         self._longs = _context(launch, self._buffers, resident)
         self._arguments = _arguments(launch, self._buffers, resident, first, end)
-        self._function = llvm_jit.KernelFunction(cta_scheduler.run_ctas.address)
+        self._function = llvm_jit.KernelFunction(llvm_jit.runtime_address(cta_scheduler.run_ctas))
         self.outcome = cta_scheduler.END_COMPLETE
 
     def __call__(self) -> None:

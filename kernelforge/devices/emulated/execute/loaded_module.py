@@ -279,7 +279,8 @@ def writer_entry(entry: str, plane: int) -> str:
 def warm_up() -> None:
     """Compile or load everything that launches need, so that a fork of this process needs no files.
 
-    Takes about ten seconds the first time on a machine (numba compiles and fills its cache), one second after.
+    Takes about 15 seconds the first time on a machine, half a second later: see
+    :func:`~kernelforge.devices.emulated.codegen.llvm_jit.load_runtime`.
     """
     llvm_jit.load_runtime()
     memory = Memory(1 << 16)

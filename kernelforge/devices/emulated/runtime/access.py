@@ -281,7 +281,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     return good
 
 
-@exported("void(int64, int64, int64, int64, int64, int64)")
+@exported
 def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int) -> None:
     """Load each lane's elements of ``width`` bytes into ``out`` (element-major); refused lanes get 0."""
     good = resolve(ctx, op, addresses, mask, 0, 4)
@@ -298,7 +298,7 @@ def slow_load(ctx: int, op: int, addresses: int, mask: int, out: int, width: int
             write_element(out, 4, (k * lay.LANES + lane_id) * width, width, value)
 
 
-@exported("void(int64, int64, int64, int64, int64, int64)")
+@exported
 def slow_store(ctx: int, op: int, addresses: int, mask: int, values: int, width: int) -> None:
     """Store each allowed lane's elements; lanes with one address: the highest lane wins."""
     good = resolve(ctx, op, addresses, mask, values, width)

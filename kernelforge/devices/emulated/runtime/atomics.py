@@ -114,7 +114,7 @@ def update_wide(address: int, step: int, operation: int, b: int, c: int, out: in
     store_i64(out + 8, high)
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: int, code: int, width: int) -> None:
     """Read-modify-writes in lane order, one for each element of ``width`` bytes. The old values go to ``out``."""
     good = resolve(ctx, op, addresses, mask, 0, 4)

@@ -217,7 +217,7 @@ def reduced_type(kind: int) -> int:
     return 7 if kind == 9 else 15
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def bulk_copy(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     """``cp.async.bulk`` of bytes, and its reductions. Records from ``op`` on: source, target, mbarrier if there is one.
 
@@ -263,7 +263,7 @@ def bulk_copy(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
                 issue(ctx, to, lane_id, COPY, there, source, size, peer_address(ctx, barrier, rank), operation)
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     """``cp.async.bulk.tensor`` to shared memory. Records from ``op`` on: source, target, mbarrier."""
     to = op + lay.OP_RECORD
@@ -303,7 +303,7 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
                 copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     """``cp.async.bulk.tensor`` and ``cp.reduce.async.bulk.tensor`` to global memory. Records: source, target."""
     to = op + lay.OP_RECORD
@@ -336,7 +336,7 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def prefetch(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     """``cp.async.bulk.prefetch``, of bytes or, with ``code``, of a box: checked, and read by the caches."""
     while mask != 0:

@@ -80,7 +80,7 @@ def drop_arrived(copies: int) -> None:
     store_u32(copies + lay.COPIES_END, end)
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: int, source_bytes: int) -> None:
     """``cp.async``: read now, leave poison at the target; bytes beyond ``source_bytes`` (i32 per lane) become zero."""
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
@@ -135,7 +135,7 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
     store_u32(copies + lay.COPIES_END, load_i32(copies + lay.COPIES_END) + 1)
 
 
-@exported("void(int64, int64)")
+@exported
 def copy_commit(ctx: int, mask: int) -> None:
     """``cp.async.commit_group``: make a group of the copies that each lane has issued since its last group."""
     copies = load_i64(ctx + lay.CTX_COPIES)
@@ -146,7 +146,7 @@ def copy_commit(ctx: int, mask: int) -> None:
         store_u32(groups, load_i32(groups) + 1)
 
 
-@exported("void(int64, int64, int64)")
+@exported
 def copy_wait(ctx: int, mask: int, pending: int) -> None:
     """``cp.async.wait_group``: every lane's groups but its last ``pending`` arrive, the oldest copies first."""
     copies = load_i64(ctx + lay.CTX_COPIES)

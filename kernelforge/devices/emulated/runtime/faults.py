@@ -67,7 +67,7 @@ def record_fault(ctx: int, kind: int, site: int, lane_id: int, address: int, siz
     store_i64(base, stored + 1)
 
 
-@exported("void(int64, int64, int64, int64)")
+@exported
 def fault_here(ctx: int, kind: int, site: int, mask: int) -> None:
     """Record a fault that is not a memory access, for the lowest lane of ``mask``."""
     lane_id = trailing_zeros(mask) if mask != 0 else 0
@@ -292,7 +292,7 @@ def meet(ctx: int, state: int, members: int) -> None:
             store_u32(met + 4 * (lay.LANES * member + lane_id), latest)
 
 
-@exported("void(int64, int64, int64, int64)")
+@exported
 def cluster_arrive(ctx: int, state: int, site: int, mask: int) -> None:
     """``barrier.cluster.arrive`` by the lanes of ``mask``; it is a fault of lanes that arrive twice without a wait."""
     arrived = load_u32(state + lay.W_CLUSTER_ARRIVED)
@@ -303,7 +303,7 @@ def cluster_arrive(ctx: int, state: int, site: int, mask: int) -> None:
     store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 1)
 
 
-@exported("void(int64, int64, int64, int64)")
+@exported
 def sync_lanes(ctx: int, state: int, masks: int, mask: int) -> None:
     """Synchronise the lanes of ``mask``, each with the lanes of its own word at ``masks``."""
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK == 0:

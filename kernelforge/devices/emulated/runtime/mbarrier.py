@@ -152,7 +152,7 @@ def barrier_lanes(ctx: int, op: int, addresses: int, mask: int) -> int:
     return good
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def mbarrier_init(ctx: int, op: int, addresses: int, mask: int, counts: int) -> None:
     """``mbarrier.init``: the counts are i32 per lane."""
     good = barrier_lanes(ctx, op, addresses, mask)
@@ -170,7 +170,7 @@ def mbarrier_init(ctx: int, op: int, addresses: int, mask: int, counts: int) -> 
         store_i64(host, barrier_word(count, count, 0, 0))
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def mbarrier_change(
     ctx: int, op: int, addresses: int, mask: int, counts: int, sizes: int, states: int, code: int
 ) -> None:

@@ -66,7 +66,7 @@ def range_at(record: int, warp: int, position: int) -> int:
     return record + lay.ASYNC_RANGES + lay.RANGE_BYTES * number
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def product_operand(
     ctx: int, op: int, descriptor: int, out: int, first: int, lines: int, size: int, transposed: int
 ) -> None:
@@ -113,7 +113,7 @@ def product_operand(
     store_u32(entry + 8, load_i32(cell + 4))
 
 
-@exported("void(int64)")
+@exported
 def product_commit(ctx: int) -> None:
     """``wgmma.commit_group``."""
     record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
@@ -121,7 +121,7 @@ def product_commit(ctx: int) -> None:
     store_u32(committed, load_i32(committed) + 1)
 
 
-@exported("int64(int64, int64)")
+@exported
 def product_wait(ctx: int, pending: int) -> int:
     """``wgmma.wait_group``: the products of all groups but the last ``pending`` no longer read shared memory.
 

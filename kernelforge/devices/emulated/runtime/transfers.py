@@ -156,7 +156,7 @@ def complete_arrivals(ctx: int, host: int, phase: int) -> None:
     drop_complete(record, lay.ASYNC_ARRIVALS_FIRST)
 
 
-@exported("int64(int64, int64, int64, int64, int64)")
+@exported
 def mbarrier_wait(ctx: int, op: int, addresses: int, mask: int, phases: int) -> int:
     """``mbarrier.test_wait`` and ``try_wait`` for the phases of some parities, i64 per lane.
 
@@ -191,7 +191,7 @@ def mbarrier_wait(ctx: int, op: int, addresses: int, mask: int, phases: int) -> 
     return passed
 
 
-@exported("void(int64, int64, int64, int64)")
+@exported
 def mbarrier_inval(ctx: int, op: int, addresses: int, mask: int) -> None:
     """``mbarrier.inval``: the memory holds no barrier any longer."""
     good = barrier_lanes(ctx, op, addresses, mask)
@@ -212,7 +212,7 @@ def mbarrier_inval(ctx: int, op: int, addresses: int, mask: int) -> None:
         mark_barrier(ctx, host, False)
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def copy_arrive(ctx: int, op: int, addresses: int, mask: int, expected: int) -> None:
     """``cp.async.mbarrier.arrive``: each thread arrives when its copies have; not ``expected``: one arrival more."""
     good = barrier_lanes(ctx, op, addresses, mask)
@@ -241,7 +241,7 @@ def group_cell(ctx: int, record: int, lane_id: int) -> int:
     return record + lay.ASYNC_GROUPS + 4 * (lay.LANES * load_i32(ctx + lay.CTX_WARP) + lane_id)
 
 
-@exported("void(int64, int64)")
+@exported
 def bulk_commit(ctx: int, mask: int) -> None:
     """``cp.async.bulk.commit_group``: make a group of the copies that each lane has issued since its last group."""
     record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
@@ -252,7 +252,7 @@ def bulk_commit(ctx: int, mask: int) -> None:
         store_u32(cell, load_i32(cell) + 1)
 
 
-@exported("void(int64, int64, int64)")
+@exported
 def bulk_wait(ctx: int, mask: int, pending: int) -> None:
     """``cp.async.bulk.wait_group``: every lane's groups but its last ``pending`` complete, the oldest copies first.
 

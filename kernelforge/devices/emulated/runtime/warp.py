@@ -59,7 +59,7 @@ def f32_to_half(bits: int, brain: bool) -> int:
     return sign | ((magnitude - 0x38000000 + 0xFFF + (magnitude >> 13 & 1)) >> 13)
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int, transposed: int) -> None:
     """``ldmatrix``: lane 8m + r points at row r of matrix m; every lane gets two elements of each matrix."""
     good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
@@ -80,7 +80,7 @@ def ldmatrix(ctx: int, op: int, addresses: int, mask: int, out: int, count: int,
             store_u32(out + 128 * k + 4 * lane_id, value)
 
 
-@exported("void(int64, int64, int64, int64, int64, int64, int64)")
+@exported
 def stmatrix(ctx: int, op: int, addresses: int, mask: int, values: int, count: int, transposed: int) -> None:
     """``stmatrix``: lane 8m + r points at row r of matrix m; every lane has two elements of each matrix."""
     good = resolve(ctx, op, addresses, mask & ((1 << 8 * count) - 1), 0, 4)
@@ -100,7 +100,7 @@ def stmatrix(ctx: int, op: int, addresses: int, mask: int, values: int, count: i
                     write_element(where, step, 2 * column, 2, value >> 16 * half & 0xFFFF)
 
 
-@exported("int64(int64, int64, int64, int64)")
+@exported
 def shuffle(ctx: int, values: int, mask: int, mode: int) -> int:
     """``shfl.sync`` with lane-dependent operands in areas 1 (b) and 2 (c); values in place; returns the predicates."""
     b = values + lay.SCRATCH_AREA
@@ -139,7 +139,7 @@ def shuffle(ctx: int, values: int, mask: int, mode: int) -> int:
     return valid
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def match(values: int, members: int, out: int, mask: int, code: int) -> None:
     """``match.sync``: per lane, the lanes of its member mask with the same value; ``.all``: all of them or none.
 
@@ -168,7 +168,7 @@ def match(values: int, members: int, out: int, mask: int, code: int) -> None:
 GROUP_OPERATIONS = ("add", "umin", "umax", "smin", "smax", "and", "or", "xor", "ballot", "all", "any", "uni")
 
 
-@exported("void(int64, int64, int64, int64, int64)")
+@exported
 def group_reduce(values: int, members: int, out: int, mask: int, operation: int) -> None:
     """``redux.sync`` and ``vote.sync`` (values 0 or 1) where member masks differ between lanes."""
     rest = mask
@@ -213,7 +213,7 @@ def group_reduce(values: int, members: int, out: int, mask: int, operation: int)
         store_u32(out + 4 * lane_id, result)
 
 
-@exported("void(int64, int64, int64)")
+@exported
 def find_set(words: int, bases: int, counts: int) -> None:
     """``fns``: in each lane the position of the n-th set bit at or above a base (below it where n is negative).
 
@@ -239,7 +239,7 @@ def find_set(words: int, bases: int, counts: int) -> None:
         store_u32(words + 4 * lane_id, result)
 
 
-@exported("int64(int64, int64, int64, int64)")
+@exported
 def pick(ctx: int, state: int, blocks: int, held_offset: int) -> int:
     """Take the lowest block with waiting lanes: its index, -1 when the warp is done, -2 when it waits at a barrier.
 
