@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
 
 def emulator_cache() -> str:
     """Folder in which the jailed runner keeps the compiled emulator: pytest's own processes use it too, so that one
-    compilation of 15 s serves all."""
+    compilation of 15 to 20 s serves all."""
     from kernelforge.sandbox.policy import role_policy
 
     return role_policy("runner").environment["NUMBA_CACHE_DIR"]

@@ -166,7 +166,7 @@ _libraries: list[Native] = []
 def load_runtime() -> None:
     """Make the runtime and the libraries, or read them from files, and register every symbol of generated code.
 
-    Takes about 15 seconds of one core the first time on a machine, nearly all of it for the runtime.
+    Takes 15 to 20 seconds of one core the first time on a machine, nearly all of it for the runtime.
     """
     from kernelforge.devices.emulated import runtime
 

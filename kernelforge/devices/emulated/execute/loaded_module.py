@@ -279,7 +279,7 @@ def writer_entry(entry: str, plane: int) -> str:
 def warm_up() -> None:
     """Compile or load everything that launches need, so that a fork of this process needs no files.
 
-    Takes about 15 seconds the first time on a machine, half a second later: see
+    Takes 15 to 20 seconds the first time on a machine, half a second later: see
     :func:`~kernelforge.devices.emulated.codegen.llvm_jit.load_runtime`.
     """
     llvm_jit.load_runtime()
