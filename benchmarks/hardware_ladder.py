@@ -1,29 +1,36 @@
 """The emulated device against an H100 on ladders of kernels at full sizes: counters and times.
 
     PYTHONPATH=. python benchmarks/hardware_ladder.py prepare FOLDER
+    PYTHONPATH=. python benchmarks/hardware_ladder.py emulate FOLDER
     python benchmarks/hardware_ladder.py run FOLDER --output OUT
     ncu --csv --page raw --print-units base --clock-control none --cache-control all --target-processes all \
         --metrics METRICS python benchmarks/hardware_ladder.py run FOLDER --output OUT/once --once > OUT/ncu.csv
     PYTHONPATH=. python benchmarks/hardware_ladder.py compare FOLDER OUT --ncu OUT/ncu.csv
 
 The cases are in ``ladder/ladder.toml``, their kernels in the same folder. ``prepare`` needs no GPU: it compiles the
-kernels with NVRTC. ``run`` needs a GPU, its driver and NumPy, and no module of this project; with ``--once`` it
-launches each case once and nothing else, in the order of ``cases.json``, for Nsight Compute. METRICS are the contents
-of ``FOLDER/metrics.txt``. ``compare`` needs no GPU: it profiles each case on the emulated device as a candidate is.
-Times do not include the cost of a launch where kernels follow one another in a graph.
+kernels with NVRTC. ``emulate`` needs none either: it profiles each case on the emulated device as a candidate is, on
+sampled blocks, and keeps that in ``FOLDER/emulated.json``. ``run`` needs a GPU, its driver and NumPy, and no module of
+this project; with ``--once`` it launches each case once and nothing else, in the order of ``cases.json``, for Nsight
+Compute. METRICS are the contents of ``FOLDER/metrics.txt``. With ``--share K/N`` it runs every Nth case from the Kth.
+``compare`` prints both sides and writes ``OUT/compared.json``, where ``expected`` is what Nsight Compute read; where
+the cases were run in shares, ``--ncu`` names the file of each, in order. Times do not include the cost of a launch
+where kernels follow one another in a graph.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import itertools
 import json
+import math
+import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from hardware_corpus import Failed, Gpu, compile_cubin
@@ -33,6 +40,8 @@ FLUSH_BYTES = 1 << 27
 CASE_S = 0.1
 """Time that the timed launches of a case may take."""
 STALL_S = 15.0
+APART = 1.1
+"""Times closer than this are in no order."""
 ONCE_STALL_S = 40.0
 SAMPLES = 64
 SUMMED = 1 << 22
@@ -171,6 +180,265 @@ def prepare(folder: Path) -> None:
     (folder / "cases.json").write_text(json.dumps(cases), encoding="utf-8")
     (folder / "metrics.txt").write_text(",".join(METRICS) + "\n", encoding="utf-8")
     print(f"{len(cases)} cases in {len({case['ladder'] for case in cases})} ladders")
+
+
+def emulate(folder: Path, only: str) -> None:
+    """Profile every case on the emulated device, a launch of a plan each."""
+    from kernelforge.candidate.resolved import Buffer, Launch, ResolvedPlan, ScalarArg, TensorArg
+    from kernelforge.compile.cubin import read_cubin
+    from kernelforge.devices.base import RunRequest
+    from kernelforge.devices.emulated.execute.plan_execution import Kernel
+    from kernelforge.devices.emulated.worker import Runner
+    from kernelforge.hardware.specs import H100
+    from kernelforge.profiling.metrics import plan_metrics
+    from kernelforge.profiling.model import kernel_occupancy, launch_time
+    from kernelforge.records import DType
+
+    scalars: dict[str, Any] = {"int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
+    file = folder / "emulated.json"
+    results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    loaded: dict[str, tuple[Runner, dict[str, int]]] = {}
+    for case in cases:
+        if only not in case["name"]:
+            continue
+        begun = time.monotonic()
+        family, kernel = case["family"], case["kernel"]
+        if family not in loaded:
+            registers = read_cubin((folder / case["cubin"]).read_bytes()).registers
+            ptx = (folder / f"{family}.ptx").read_text(encoding="utf-8")
+            kernels = {name: Kernel(name, count) for name, count in registers.items()}
+            loaded[family] = Runner(ptx, kernels, H100, memory_bytes=3 << 30), registers
+        runner, registers = loaded[family]
+        buffers: list[Buffer] = []
+        tensors: dict[int, bytes] = {}
+        arguments: list[Any] = []
+        for index, argument in enumerate(case["arguments"]):
+            if "array" not in argument:
+                arguments.append(ScalarArg(scalars[argument["scalar"]], argument["value"]))
+                continue
+            number, written = len(buffers), bool(argument.get("out"))
+            dtype = dtype_of(argument["array"])
+            nbytes = int(argument["count"]) * dtype.itemsize
+            buffers.append(Buffer(number, "workspace" if written else "input", nbytes, f"argument {index}", index))
+            if not written:
+                tensors[number] = full_array(argument, index).tobytes()
+            arguments.append(TensorArg(number, 0, DType.UINT8))
+        x, y, z = case["grid"]
+        bx, by, bz = case["block"]
+        step = Launch(kernel, (x, y, z), (bx, by, bz), case["shared"], tuple(arguments), 1)
+        request = RunRequest(ResolvedPlan(tuple(buffers), (step,), ()), tensors, poison=0, deadline_s=600.0)
+        try:
+            counts = runner.profile(request)
+        except Exception as error:  # of one case: the others are still wanted
+            results[case["name"]] = {"error": f"{type(error).__name__}: {error}"}
+            print(f"{case['name']}: {error}", flush=True)
+            continue
+        (group,) = counts.kernels
+        modelled = launch_time(H100, group, kernel_occupancy(H100, group, registers[kernel]))
+        metrics = {metric.name: metric.value for metric in plan_metrics(H100, counts, registers)}
+        metrics["lts__t_sectors_srcunit_tex_op_read.sum"] = group.l2_read_sectors
+        metrics["lts__t_sectors_srcunit_tex_op_write.sum"] = group.l2_write_sectors
+        results[case["name"]] = {
+            "modelled_us": modelled.time_us,
+            "overhead_us": modelled.overhead_us,
+            "bound": modelled.bound,
+            "limits_us": dict(modelled.limits_us),
+            "registers": registers[kernel],
+            "sampled": group.sampled,
+            "metrics": metrics,
+            "profile_s": round(time.monotonic() - begun, 2),
+        }
+        file.write_text(json.dumps(results), encoding="utf-8")
+    file.write_text(json.dumps(results), encoding="utf-8")
+    failed = sum("error" in result for result in results.values())
+    print(f"{len(results) - failed} of {len(results)} cases profiled")
+
+
+def read_ncu(file: Path, cases: list[dict[str, Any]], launched: list[str]) -> dict[str, dict[str, float]]:
+    """Metrics by case from Nsight Compute's raw page, whose rows are the launches of these cases, in this order."""
+    import csv
+
+    lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
+    start = next((k for k, line in enumerate(lines) if line.startswith('"ID"')), None)
+    if start is None:
+        return {}
+    kernels = {case["name"]: (case["kernel"], math.prod(case["grid"])) for case in cases}
+    metrics: dict[str, dict[str, float]] = {}
+    at = 0
+    for row in csv.DictReader(line for line in lines[start:] if line.startswith('"')):
+        if not row.get("ID"):
+            continue
+        kernel = (row.get("Kernel Name") or "").split("(")[0]
+        blocks = math.prod(int(n) for n in re.findall(r"\d+", row.get("Grid Size") or "0"))
+        matching = (k for k in range(at, len(launched)) if kernels[launched[k]] == (kernel, blocks))
+        position = next(matching, None)
+        if position is None:
+            continue
+        at = position + 1
+        values = metrics.setdefault(launched[position], {})
+        for name, text in row.items():
+            if name and ("__" in name) and text:
+                try:
+                    values[name] = float(text.replace(",", ""))
+                except ValueError:
+                    continue
+    return metrics
+
+
+class Order(NamedTuple):
+    """Pairs of measured times, and how modelled times order them."""
+
+    pairs: int
+    right: int
+    inverted: int
+    """Pairs in the wrong order whose measured times differ more than twofold."""
+
+    @property
+    def text(self) -> str:
+        """Kendall's tau, and the share of pairs in the right order."""
+        if not self.pairs:
+            return "no pairs"
+        tau = (2 * self.right - self.pairs) / self.pairs
+        return f"tau {tau:.2f}, {self.right} of {self.pairs} pairs in order ({self.right / self.pairs:.1%})"
+
+
+def order_of(times: list[tuple[float, float]]) -> Order:
+    """The pairs of (measured, modelled) times whose measured ones are apart; equal modelled ones are half right."""
+    pairs = inverted = 0
+    right = 0.0
+    for (a, x), (b, y) in itertools.combinations(times, 2):
+        if max(a, b) < APART * min(a, b):
+            continue
+        pairs += 1
+        agreed = 0.5 if x == y else float((a < b) == (x < y))
+        right += agreed
+        inverted += agreed == 0 and max(a, b) > 2 * min(a, b)
+    return Order(pairs, round(right), inverted)
+
+
+def errors_of(times: list[tuple[float, float]]) -> str:
+    """Mean absolute errors of modelled times, without a scale and with one."""
+    ratios = [modelled / measured for measured, modelled in times]
+    scale = math.exp(-sum(map(math.log, ratios)) / len(ratios))
+    plain, scaled = (sum(abs(s * ratio - 1) for ratio in ratios) / len(ratios) for s in (1.0, scale))
+    spread = math.exp(sum(abs(math.log(ratio * scale)) for ratio in ratios) / len(ratios))
+    return f"MAPE {plain:.0%}, with one scale ({scale:.2f}) {scaled:.0%}, geometric x{spread:.2f}"
+
+
+COMPARED = (
+    ("smsp__inst_executed.sum", "ptx__warp_inst_executed.sum", "inst"),
+    ("smsp__thread_inst_executed.sum", "ptx__thread_inst_executed.sum", "thr"),
+    ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "", "ldsec"),
+    ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "", "ldreq"),
+    ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "", "stsec"),
+    ("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "", "streq"),
+    ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "", "shwav"),
+    ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "", "bankc"),
+    ("lts__t_sectors_srcunit_tex_op_read.sum", "", "l2rd"),
+    ("lts__t_sectors_srcunit_tex_op_write.sum", "", "l2wr"),
+    ("dram__bytes_read.sum", "", "drrd"),
+    ("dram__bytes_write.sum", "", "drwr"),
+)
+"""Nsight Compute's metric, the emulated device's where that has another name, and the head of a column."""
+
+
+def ratio_text(real: float | None, soft: float | None) -> str:
+    """Hardware over emulated: ``=`` where equal, ``-`` where neither has any."""
+    if real is None or soft is None:
+        return "?"
+    if abs(real - soft) <= 1e-6 * max(abs(real), 1.0):
+        return "=" if real else "-"
+    return f"{real / soft:.3g}" if soft else f"+{real:.2g}"
+
+
+def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
+    """Print what the GPU and the emulated device gave, by ladder, and write both sides of every case."""
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
+    records = {r["name"]: r for r in json.loads((output / "results.json").read_text(encoding="utf-8"))}
+    counted: dict[str, dict[str, float]] = {}
+    for number, file in enumerate(ncu):
+        counted |= read_ncu(file, cases, [case["name"] for case in cases[number :: len(ncu)]])
+    everything: list[tuple[float, float]] = []
+    within = Order(0, 0, 0)
+    listed = []
+    for ladder in dict.fromkeys(case["ladder"] for case in cases):
+        print(f"\n{ladder}")
+        print(f"{'':<26}{'modelled':>10}{'cold':>10}{'graph':>10}{'ncu':>10}{'ratio':>7} {'bound':<8}"
+              + "".join(f"{head:>7}" for *_, head in COMPARED))  # fmt: skip
+        times = []
+        for case in (case for case in cases if case["ladder"] == ladder):
+            name = case["name"]
+            record, soft, real = records.get(name, {}), emulated.get(name, {}), counted.get(name, {})
+            listed.append(_in_published_format(case, record, soft, real))
+            cold, warm = (record.get(kind, {}).get("median") for kind in ("cold_us", "graph_us"))
+            modelled, duration = soft.get("modelled_us"), real.get("gpu__time_duration.sum")
+            if cold and modelled:
+                times.append((cold, modelled))
+            metrics = soft.get("metrics", {})
+            ratios = [ratio_text(real.get(m), metrics.get(other or m, 0.0)) for m, other, _ in COMPARED]
+            columns = [
+                f"{us:>10.2f}" if us else f"{'?':>10}" for us in (modelled, cold, warm, duration and duration / 1e3)
+            ]
+            off = f"{modelled / cold:>7.2f}" if cold and modelled else f"{'?':>7}"
+            print(f"{name:<26}{''.join(columns)}{off} {soft.get('bound', '?'):<8}"
+                  + "".join(f"{text:>7}" for text in ratios)
+                  + (f"  {record['error']}" if "error" in record else "")
+                  + (f"  {soft['error']}" if "error" in soft else ""))  # fmt: skip
+        if times:
+            order = order_of(times)
+            within = Order(*(a + b for a, b in zip(within, order, strict=True)))
+            print(f"{order.text}; {errors_of(times)}")
+            everything += times
+    if everything:
+        print(
+            f"\nwithin ladders: {within.text}, {within.inverted} inverted that differ twofold; {errors_of(everything)}"
+        )
+    for metric, other, _ in COMPARED:
+        pairs = [
+            (counted[name][metric], emulated[name]["metrics"].get(other or metric, 0.0))
+            for name in counted
+            if metric in counted[name] and "metrics" in emulated.get(name, {})
+        ]
+        equal = sum(ratio_text(*pair) in "=-" for pair in pairs)
+        errors = sorted(abs(real / soft - 1) for real, soft in pairs if soft)
+        if errors:
+            print(f"{metric}: equal {equal} of {len(pairs)}, median error {median(errors):.2%}, "
+                  f"nine tenths within {errors[int(0.9 * (len(errors) - 1))]:.1%}")  # fmt: skip
+    (output / "compared.json").write_text(json.dumps({"cases": listed}, indent=1), encoding="utf-8")
+
+
+def _in_published_format(
+    case: dict[str, Any], record: dict[str, Any], soft: dict[str, Any], real: dict[str, float]
+) -> dict[str, Any]:
+    """A case with both sides: ``expected`` and ``time_us`` are the GPU's, ``emulated`` is the emulated device's."""
+    arguments: list[dict[str, Any]] = []
+    for argument in case["arguments"]:
+        if "array" in argument:
+            written = {"out": True} if argument.get("out") else {"fill": argument["fill"]}
+            arguments.append({"ptr": argument["array"], "shape": [int(argument["count"])]} | written)
+        else:
+            arguments.append({"scalar": argument["scalar"], "value": argument["value"]})
+    return {
+        "id": f"h100-{case['name']}",
+        "group": case["ladder"],
+        "entry": case["kernel"],
+        "source": f"{case['family']}.cu",
+        "grid": case["grid"],
+        "block": case["block"],
+        "dynamic_shared_bytes": case["shared"],
+        "args": arguments,
+        "gpu": "NVIDIA H100 80GB HBM3",
+        "cc": "9.0",
+        "bytes": case["bytes"],
+        "flops": case["flops"],
+        "time_us": record.get("cold_us", {}).get("median"),
+        "measured": {key: record[key] for key in record if key not in ("case", "name")},
+        "registers_on_hw": real.get("launch__registers_per_thread"),
+        "expected": real,
+        "emulated": soft,
+    }
 
 
 class Timer:
@@ -388,11 +656,12 @@ def run(folder: Path, output: Path, once: bool, share: str) -> int:
 def main() -> int:
     """Run one verb."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("prepare", "run", "compare", "child"))
+    parser.add_argument("verb", choices=("prepare", "emulate", "run", "compare", "child"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--output", type=Path)
-    parser.add_argument("--ncu", type=Path)
+    parser.add_argument("--ncu", type=Path, action="append", default=[])
+    parser.add_argument("--only", default="", help="emulate cases whose names contain this")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--share", default="0/1", metavar="K/N", help="every Nth case from the Kth on")
@@ -401,8 +670,14 @@ def main() -> int:
     if options.verb == "prepare":
         prepare(options.folder)
         return 0
+    if options.verb == "emulate":
+        emulate(options.folder, options.only)
+        return 0
     if output is None:
         parser.error("an output folder is needed")
+    if options.verb == "compare":
+        compare(options.folder, output, options.ncu)
+        return 0
     if options.verb == "child":
         return child(options.folder, output, options.first, options.once, options.share)
     return run(options.folder, output, options.once, options.share)
