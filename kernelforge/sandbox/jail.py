@@ -34,7 +34,9 @@ _PROC_HIDDEN = (
     "kcore", "keys", "key-users", "kmsg", "kallsyms", "sched_debug", "timer_list", "slabinfo", "vmallocinfo",
     "kpagecount", "kpageflags", "kpagecgroup", "config.gz",
 )  # fmt: skip
-_PROC_MACHINE = ("driver", "devices", "cpuinfo", "meminfo", "stat", "version", "filesystems", "modules")
+_PROC_MACHINE = (
+    "driver", "devices", "cpuinfo", "meminfo", "stat", "version", "filesystems", "modules", "sys/vm/mmap_min_addr",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

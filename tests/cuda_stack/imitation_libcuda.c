@@ -5,8 +5,9 @@
    environment, which only processes outside the jail have. The log is the first device node of the driver: a process
    in a jail can write to it, and whoever holds the other end of that terminal reads along.
 
-   Sources of the steps: published traces and denials of other sandboxes (snapd's cuda-support interface, gVisor's
-   nvproxy, reports on Landlock sandboxes with drivers 570 and 580), and the driver's README, "/proc interface". */
+   Sources of the steps: a trace of cuInit by driver 580.159.04 on an H100 (November 2026); before that, published traces
+   and denials of other sandboxes (snapd's cuda-support interface, gVisor's nvproxy, reports on Landlock sandboxes with
+   drivers 570 and 580), and the driver's README, "/proc interface". */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -69,7 +70,7 @@ static int optional(const char *path) { return readable(path) || errno == ENOENT
 static int name_a_thread(const char *folder) {
   char path[64];
   snprintf(path, sizeof path, "/proc/%s/task/%ld/comm", folder, syscall(SYS_gettid));
-  int file = open(path, O_WRONLY | O_CLOEXEC);
+  int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666); /* as fopen(path, "w") does */
   if (file < 0) return 0;
   int worked = write(file, "cuda-EvtHandlr", 14) == 14;
   close(file);
@@ -134,7 +135,9 @@ static int start(void) {
   all &= step("read /proc/self/maps", readable("/proc/self/maps"));
   all &= step("read /proc/self/status", readable("/proc/self/status"));
   all &= step("read the size of memory blocks", optional("/sys/devices/system/memory/block_size_bytes"));
-  all &= step("read the list of processors", readable("/sys/devices/system/cpu/possible"));
+  all &= step("read the list of processors", readable("/sys/devices/system/cpu/online"));
+  all &= step("read /proc/cpuinfo", readable("/proc/cpuinfo"));
+  all &= step("read the least address of mappings", optional("/proc/sys/vm/mmap_min_addr"));
   all &= step("read the list of memory nodes", optional("/sys/devices/system/node/online"));
   int created = pthread_create(&thread, NULL, named_thread, &named);
   errno = created;
