@@ -154,7 +154,13 @@ class ClassRule:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         reference = size_source(task_of(case.task), "full")
-        request = {"reference": reference, "candidate": case.text(file), "device": "cpu", "builds": str(self._folder)}
+        request = {
+            "reference": reference,
+            "candidate": case.text(file),
+            "device": "cpu",
+            "builds": str(self._folder),
+            "trials": 1,  # its times are not looked at
+        }
         print(json.dumps(request), file=self._process.stdin, flush=True)
         answer = _last_json(json.loads(self._process.stdout.readline() or '""'))
         return Answer(bool(answer.get("correct")), float(bool(answer.get("correct"))), str(answer.get("error", "")))

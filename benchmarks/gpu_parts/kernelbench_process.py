@@ -7,8 +7,9 @@ reference and candidate are constructed under one seed, their outputs on 5 fresh
 calls are timed between CUDA events after 3 warm-ups. Then they are timed again as later versions do, with the L2
 emptied before every call. Host clocks stand in for events where the device is the CPU.
 
-The request has ``reference``, ``candidate`` (texts), ``device`` and ``builds`` (a folder for extensions). The answer
-has ``correct``, ``mean_us`` and ``flushed_us`` over ``trials``, and ``seconds`` by stage.
+The request has ``reference``, ``candidate`` (texts), ``device`` and ``builds`` (a folder for extensions), and may have
+``trials``, how many calls are timed. The answer has ``correct``, ``mean_us`` and ``flushed_us`` over ``trials``, and
+``seconds`` by stage.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ FLUSH_BYTES = 256 << 20
 def evaluate(request: dict[str, Any]) -> dict[str, Any]:
     """Do what the module says."""
     os.environ["TORCH_EXTENSIONS_DIR"] = request["builds"]
+    trials: int = request.get("trials", PERFORMANCE_TRIALS)
     clock = time.perf_counter
     seconds: dict[str, float] = {}
     began = clock()
@@ -69,19 +71,21 @@ def evaluate(request: dict[str, Any]) -> dict[str, Any]:
         means = {}
         for stage, flush in (("performance", False), ("performance_flushed", True)):
             began = clock()
-            times = _time(other, inputs(SEED), device, wait, flush=flush)
+            times = _time(other, inputs(SEED), device, wait, trials, flush=flush)
             means[stage] = sum(times) / len(times)
             seconds[stage] = clock() - began
     return {
         "correct": correct,
         "mean_us": means["performance"],
         "flushed_us": means["performance_flushed"],
-        "trials": PERFORMANCE_TRIALS,
+        "trials": trials,
         "seconds": seconds,
     }
 
 
-def _time(model: Any, arguments: list[Any], device: Any, wait: Callable[[], None], *, flush: bool) -> list[float]:
+def _time(
+    model: Any, arguments: list[Any], device: Any, wait: Callable[[], None], trials: int, *, flush: bool
+) -> list[float]:
     import torch
 
     scratch = torch.empty(FLUSH_BYTES if device.type == "cuda" else 1, dtype=torch.int8, device=device)
@@ -89,7 +93,7 @@ def _time(model: Any, arguments: list[Any], device: Any, wait: Callable[[], None
         model(*arguments)
     wait()
     times = []
-    for _ in range(PERFORMANCE_TRIALS):
+    for _ in range(trials):
         if flush:
             scratch.zero_()
         if device.type == "cuda":
