@@ -41,8 +41,8 @@ __global__ void k(const float* in, float* out, int m, int n) {
 CUTE_GEMM = """#include <cute/tensor.hpp>
 using namespace cute;
 // c (m, n) = a (m, d) b (n, d)^T, all row-major: cp.async in two stages, swizzled tiles, ldmatrix, mma.
-__global__ void __launch_bounds__(128) k(const __half* a, const __half* b, float* c, int m, int n, int d) {
-  using Extent = Shape<_64, _64, _32>;
+__global__ void __launch_bounds__(64) k(const __half* a, const __half* b, float* c, int m, int n, int d) {
+  using Extent = Shape<_32, _32, _16>;
   Tensor A = make_tensor(make_gmem_ptr(reinterpret_cast<const half_t*>(a)), make_shape(m, d), make_stride(d, _1{}));
   Tensor B = make_tensor(make_gmem_ptr(reinterpret_cast<const half_t*>(b)), make_shape(n, d), make_stride(d, _1{}));
   Tensor C = make_tensor(make_gmem_ptr(c), make_shape(m, n), make_stride(n, _1{}));
@@ -51,21 +51,21 @@ __global__ void __launch_bounds__(128) k(const __half* a, const __half* b, float
   Tensor gB = local_tile(B, Extent{}, block, Step<X, _1, _1>{});
   Tensor gC = local_tile(C, Extent{}, block, Step<_1, _1, X>{});
 
-  auto atom = composition(Swizzle<2, 3, 3>{}, Layout<Shape<_8, _32>, Stride<_32, _1>>{});
-  auto staged = tile_to_shape(atom, Shape<_64, _32, _2>{});
-  __shared__ alignas(128) half_t shared_a[64 * 32 * 2];
-  __shared__ alignas(128) half_t shared_b[64 * 32 * 2];
+  auto atom = composition(Swizzle<1, 3, 3>{}, Layout<Shape<_8, _16>, Stride<_16, _1>>{});
+  auto staged = tile_to_shape(atom, Shape<_32, _16, _2>{});
+  __shared__ alignas(128) half_t shared_a[32 * 16 * 2];
+  __shared__ alignas(128) half_t shared_b[32 * 16 * 2];
   Tensor sA = make_tensor(make_smem_ptr(shared_a), staged);
   Tensor sB = make_tensor(make_smem_ptr(shared_b), staged);
   auto load = make_tiled_copy(Copy_Atom<SM80_CP_ASYNC_CACHEGLOBAL<uint128_t>, half_t>{},
-                              Layout<Shape<_32, _4>, Stride<_4, _1>>{}, Layout<Shape<_1, _8>>{});
+                              Layout<Shape<_32, _2>, Stride<_2, _1>>{}, Layout<Shape<_1, _8>>{});
   auto loader = load.get_slice(threadIdx.x);
   Tensor tAg = loader.partition_S(gA);
   Tensor tAs = loader.partition_D(sA);
   Tensor tBg = loader.partition_S(gB);
   Tensor tBs = loader.partition_D(sB);
 
-  auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{}, Layout<Shape<_2, _2>>{}, cute::Tile<_32, _32, _16>{});
+  auto mma = make_tiled_mma(SM80_16x8x16_F32F16F16F32_TN{}, Layout<Shape<_2, _1>>{}, cute::Tile<_32, _16, _16>{});
   auto thread = mma.get_slice(threadIdx.x);
   Tensor tCg = thread.partition_C(gC);
   Tensor sum = thread.make_fragment_C(tCg);
@@ -178,12 +178,12 @@ def test_a_copy_in_cute_is_right(compiler: Compiler, cutlass: None, arch: str) -
 
 @pytest.mark.slow
 def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cutlass: None) -> None:
-    """To instantiate its templates takes half a minute of CPU time, and more on a busy machine."""
+    """To instantiate its templates takes a quarter of a minute of CPU time, and more on a busy machine."""
     compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
-    m, n, d = 128, 64, 96
+    m, n, d = 64, 32, 48
     a, b = (RNG.standard_normal((rows, d)).astype(np.float16) for rows in (m, n))
     c = np.zeros((m, n), np.float32)
-    load(compiler, CUTE_GEMM, "sm_80").run((n // 64, m // 64), 128, a, b, c, m, n, d)
+    load(compiler, CUTE_GEMM, "sm_80").run((n // 32, m // 32), 64, a, b, c, m, n, d)
     np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, rtol=1e-5, atol=1e-4)
 
 
