@@ -7,15 +7,18 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from benchmarks.gpu_parts.machine import Machine, evaluator_of
 from benchmarks.gpu_parts.report import Report
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import Evaluation
 from kernelforge.tasks import load_suite
 from tests.adversarial.corpus import Case, read_cases
+
+if TYPE_CHECKING:
+    from kernelforge.modelnew.evaluator import ModelNewEvaluators
 
 HONEST = 0.95
 """A cheat gains when it takes less than this share of its twin's time, and the time is believed."""

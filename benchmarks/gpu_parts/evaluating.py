@@ -18,7 +18,6 @@ from benchmarks.gpu_parts.samples import MODELNEW, SAMPLES, SOFTMAX, Sample
 from kernelforge.candidate import parse_reply
 from kernelforge.devices.cuda.tools.ncu import profiler_status
 from kernelforge.evaluation import EvaluationResult, Evaluator
-from kernelforge.modelnew import modelnew_candidate
 from kernelforge.records import Candidate, MeasureSettings, Origin, Verdict
 from kernelforge.tasks import size_source
 
@@ -201,6 +200,8 @@ MODELNEW_TASK = "swish"
 
 def modelnew(machine: Machine, report: Report, ways: Mapping[str, str] = MODELNEW) -> None:
     """Verdict, time and seconds of each."""
+    from kernelforge.modelnew import modelnew_candidate  # with it comes torch, which no other part needs
+
     (task,) = machine.tasks([MODELNEW_TASK])
     good = done = 0
     with machine.modelnew() as evaluators:

@@ -6,12 +6,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from kernelforge.evaluation import Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew.evaluator import ModelNewEvaluators
 from kernelforge.records import MeasureSettings, Task
 from kernelforge.tasks import load_suite
+
+if TYPE_CHECKING:
+    from kernelforge.modelnew.evaluator import ModelNewEvaluators
 
 ROOT = Path(__file__).resolve().parents[2]
 CORPUS = ROOT / "tests" / "adversarial"
@@ -46,6 +49,8 @@ class Machine:
 
     def modelnew(self) -> ModelNewEvaluators:
         """Evaluators of ``ModelNew`` classes on the device."""
+        from kernelforge.modelnew.evaluator import ModelNewEvaluators
+
         return ModelNewEvaluators(self.device, measure=self.measure)
 
     def tasks(self, names: Sequence[str] = ()) -> list[Task]:

@@ -37,7 +37,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kernelforge.candidate import parse_reply
-from kernelforge.modelnew import modelnew_candidate
 from kernelforge.records import Candidate, Evaluation, Task
 from kernelforge.tasks import load_suite
 
@@ -83,6 +82,8 @@ class Case:
             return text if canary_file is None else text.replace(CANARY_FILE, str(canary_file))
 
         if self.language == "modelnew":
+            from kernelforge.modelnew import modelnew_candidate  # with it comes torch
+
             return modelnew_candidate(planted(self.text("model_new.py")))
         if (self.folder / "reply.md").exists():
             return parse_reply(planted(self.text("reply.md")))

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks import gpu
 from benchmarks.gpu_parts import core, emulating, evaluating, pytest_parts
-from benchmarks.gpu_parts.core import measure_copy
+from benchmarks.gpu_parts.copying import measure_copy
 from benchmarks.gpu_parts.emulating import Kernel
 from benchmarks.gpu_parts.machine import Machine
 from benchmarks.gpu_parts.report import Report, read_report
