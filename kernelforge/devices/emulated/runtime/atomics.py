@@ -23,6 +23,30 @@ from kernelforge.devices.emulated.runtime.warp import f32_to_half, half_to_f32, 
 ATOMIC_OPERATIONS = ("add", "exch", "cas", "max", "min", "and", "or", "xor", "inc", "dec")
 ATOMIC_TYPES = ("u32", "s32", "f32", "u64", "s64", "f64", "f16", "bf16", "f16x2", "bf16x2", "u16", "b128")
 _FIRST_HALF_TYPE = 6
+ADD_F32 = 2
+"""A sum of f32, as encoded."""
+FLUSHED_F32 = 12
+"""Beyond the types: f32 in global memory, where the PTX ISA says that sums flush subnormal inputs and results."""
+_NAN = 0x7FFFFFFF
+"""The NaN of an f32 sum on an H100."""
+
+
+@native
+def flushed(bits: int) -> int:
+    """Bits of an f32, without those of a subnormal number but its sign."""
+    return bits if bits & 0x7F800000 else bits & 0x80000000
+
+
+@native
+def add_f32(old: int, b: int, flush: bool) -> int:
+    """Bits of the sum of two f32."""
+    if flush:
+        old = flushed(old)
+        b = flushed(b)
+    total = f32_to_bits(bits_to_f32(old) + bits_to_f32(b))
+    if total & 0x7FFFFFFF > 0x7F800000:
+        return _NAN
+    return flushed(total) if flush else total
 
 
 @native
@@ -67,11 +91,13 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
         return 0 if old >= b else old + 1
     if operation == 9:
         return b if old == 0 or old > b else old - 1
+    if kind == FLUSHED_F32:
+        return add_f32(old, b, True)
     if kind >= _FIRST_HALF_TYPE:
         return combine_halves(operation, kind, old, b)
     if operation == 0:
-        if kind == 2:
-            return f32_to_bits(bits_to_f32(old) + bits_to_f32(b))
+        if kind == ADD_F32:
+            return add_f32(old, b, False)
         if kind == 5:
             return f64_to_bits(bits_to_f64(old) + bits_to_f64(b))
         if kind < 3:
@@ -122,6 +148,7 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
     kind = code & 15
     operation = code >> 4
     elements = load_i32(op + lay.OP_BYTES) // width
+    flushes = code == ADD_F32
     rest = mask
     while rest != 0:
         lane_id = trailing_zeros(rest)
@@ -130,6 +157,9 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
             mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane_id))
         address = load_i64(scratch + HOST + 8 * lane_id)
         step = load_i64(scratch + STRIDE + 8 * lane_id)
+        if flushes:
+            in_global = load_i64(scratch + EFFECTIVE + 8 * lane_id) >= lay.GLOBAL_BASE
+            kind = FLUSHED_F32 if in_global else ADD_F32
         for k in range(elements):
             at = (k * lay.LANES + lane_id) * width
             if good >> lane_id & 1 == 0:

@@ -20,6 +20,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import HOST
+from kernelforge.devices.emulated.runtime.atomics import ADD_F32, FLUSHED_F32
 from kernelforge.devices.emulated.runtime.boxes import LOAD, REDUCE, STORE, reduce_bytes, visit_box
 from kernelforge.devices.emulated.runtime.copies import arrive, drop_arrived, entry_of
 from kernelforge.devices.emulated.runtime.faults import record_fault
@@ -101,7 +102,11 @@ def complete(ctx: int, entry: int) -> None:
         if code < 0:
             copy_bytes(target, source, size)
         else:
-            reduce_bytes(target, source, size, code >> 4, code & 15, element_bytes(code & 15))
+            kind = code & 15
+            width = element_bytes(kind)
+            if code == ADD_F32:
+                kind = FLUSHED_F32
+            reduce_bytes(target, source, size, code >> 4, kind, width)
     else:
         at = entry + lay.TRANSFER_AT
         offset = load_i64(entry + lay.TRANSFER_OFFSET)

@@ -51,7 +51,7 @@ def _load_float(e: Emitter, i: Instruction, source: str) -> tuple[str, bool, int
 
 
 def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> None:
-    """Round, then saturate; NaN gives 0 (PTX ISA, section on cvt)."""
+    """Round, then saturate. NaN gives 0, or the top bit alone from f64 or to 64 bits (PTX ISA, section on cvt)."""
     text, vec, bits = _load_float(e, i, source)
     kind = float_type(bits, vec)
     mode = next((m for m in i.modifiers if m in _TO_INTEGRAL), None)
@@ -63,6 +63,9 @@ def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> N
     integer = int_type(size, vec)
     shape = "v32" if vec else ""
     result = e.call(f"llvm.{verb}.sat.{shape}i{size}.{shape}f{bits}", integer, (kind, rounded))
+    if source == "f64" or size == 64:
+        nan = e.op(f"fcmp uno {kind} {text}, {text}")
+        result = e.select(nan, integer, constant(-1 << (size - 1), size, vec), result)
     e.write(i, i.operands[0], Value(result, vec), size, signed=target[0] == "s")
 
 
@@ -208,7 +211,10 @@ def _cvt(e: Emitter, i: Instruction) -> None:
 
 
 def _round_tf32(e: Emitter, i: Instruction) -> None:
-    """Round the mantissa to 10 bits: to nearest, ties away from zero (``.rna``) or to even, or towards zero."""
+    """Round the mantissa to 10 bits: to nearest, ties away from zero (``.rna``) or to even, or towards zero.
+
+    ``.rna`` cuts the bits of a NaN as well, as an H100 does: one whose payload is in the low bits becomes an infinity.
+    """
     value = e.source(i, i.operands[1], 32)
     vec, kind = value.vec, int_type(32, value.vec)
     bits = value.text
@@ -228,7 +234,8 @@ def _round_tf32(e: Emitter, i: Instruction) -> None:
     rounded = e.op(f"and {kind} {rounded}, {constant(-0x2000, 32, vec)}")
     magnitude = e.op(f"and {kind} {bits}, {constant(0x7FFFFFFF, 32, vec)}")
     special = e.op(f"icmp uge {kind} {magnitude}, {constant(0x7F800000, 32, vec)}")
-    result = e.select(special, kind, bits, rounded)
+    kept = e.op(f"and {kind} {bits}, {constant(-0x2000, 32, vec)}") if "rna" in i.modifiers else bits
+    result = e.select(special, kind, kept, rounded)
     if "satfinite" in i.modifiers:
         last = e.op(f"and {kind} {result}, {constant(0x7FFFFFFF, 32, vec)}")
         above = e.op(f"icmp ugt {kind} {last}, {constant(0x7F7FE000, 32, vec)}")

@@ -41,6 +41,11 @@ def flush(e: Emitter, text: str, kind: str, bits: int) -> str:
     return result
 
 
+def nan_constant(kind: str) -> str:
+    """The NaN that an H100 gives where an f32 operation has none: every bit but the sign."""
+    return "splat (float 0x7FFFFFFFE0000000)" if kind[0] == "<" else "0x7FFFFFFFE0000000"
+
+
 def saturate(e: Emitter, text: str, kind: str) -> str:
     """Clamp to [0, 1]; NaN becomes +0."""
     zero, limit = ("zeroinitializer" if kind[0] == "<" else "0.0"), float_constant(1.0, kind)
@@ -234,17 +239,24 @@ def _abs(e: Emitter, i: Instruction) -> None:
 
 
 def extremum(e: Emitter, name: str, kind: str, a: str, b: str, nan: bool, sign: bool) -> str:
-    """IEEE minimum or maximum: a NaN loses unless ``nan``; -0 is below +0; ``sign``: ``.xorsign.abs``."""
+    """IEEE minimum or maximum: a NaN loses unless ``nan``; -0 is below +0; ``sign``: ``.xorsign.abs``.
+
+    A NaN of f32 is 0x7FFFFFFF, as on an H100.
+    """
     signed = ""
+    element = kind[1:-1].split(" x ")[1] if kind[0] == "<" else kind
     if sign:
-        element = kind[1:-1].split(" x ")[1] if kind[0] == "<" else kind
         bits = {"float": 32, "half": 16, "double": 64}[element]
         integer = int_type(bits, kind[0] == "<")
         x, y = (e.op(f"bitcast {kind} {v} to {integer}") for v in (a, b))
         signed = e.op(f"bitcast {integer} {e.op(f'xor {integer} {x}, {y}')} to {kind}")
         a, b = e.intrinsic("fabs", kind, a), e.intrinsic("fabs", kind, b)
     result = e.intrinsic(f"{name}imum" if nan else f"{name}imumnum", kind, a, b)
-    return e.intrinsic("copysign", kind, result, signed) if sign else result
+    result = e.intrinsic("copysign", kind, result, signed) if sign else result
+    if element != "float":
+        return result
+    unordered = e.op(f"fcmp uno {kind} {result}, {result}")
+    return e.select(unordered, kind, nan_constant(kind), result)
 
 
 def _min_max(e: Emitter, i: Instruction) -> None:
