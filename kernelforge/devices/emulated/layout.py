@@ -322,6 +322,7 @@ FAULT_ACCUMULATOR: Final = 28
 FAULT_UNINITIALISED: Final = 29
 FAULT_GLOBAL_RACE: Final = 30
 FAULT_SPARSE_METADATA: Final = 31
+FAULT_BOX_ALIGNMENT: Final = 32
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -355,6 +356,7 @@ FAULT_NAMES: Final = (
     "uninitialised",
     "global_race",
     "sparse_metadata",
+    "box_misaligned",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

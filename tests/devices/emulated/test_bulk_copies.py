@@ -315,14 +315,14 @@ def swizzled(raw: np.ndarray, swizzle_bytes: int) -> np.ndarray:
 
 
 BOXES = [
-    ("float32", (300,), (64,), (16,), {}), ("float32", (300,), (64,), (280,), {}), ("int32", (300,), (64,), (-10,), {}),
+    ("float32", (300,), (64,), (16,), {}), ("float32", (300,), (64,), (280,), {}), ("int32", (300,), (64,), (-12,), {}),
     ("float16", (40, 64), (32, 8), (8, 36), {}), ("float16", (40, 64), (64, 16), (0, 8), {"swizzle_bytes": 128}),
     ("float32", (40, 64), (16, 16), (56, -3), {"swizzle_bytes": 64}),
     ("uint8", (40, 64), (32, 16), (16, 30), {"swizzle_bytes": 32}),
     ("float64", (6, 10, 12), (8, 4, 3), (6, 8, -1), {}),
-    ("float32", (6, 10, 12), (8, 4, 3), (3, 1, 4), {"nan_outside": True}),
-    ("float16", (3, 4, 6, 16), (16, 2, 3, 2), (-1, 5, 2, 1), {"nan_outside": True}),
-    ("float16", (2, 3, 4, 6, 16), (8, 2, 3, 2, 2), (4, 5, 2, 1, 1), {}),
+    ("float32", (6, 10, 12), (8, 4, 3), (4, 1, 4), {"nan_outside": True}),
+    ("float16", (3, 4, 6, 16), (16, 2, 3, 2), (-8, 5, 2, 1), {"nan_outside": True}),
+    ("float16", (2, 3, 4, 6, 16), (8, 2, 3, 2, 2), (8, 5, 2, 1, 1), {}),
     ("float32", (40, 64), (32, 9), (4, 20), {"steps": (2, 3)}),
     ("float32", (40, 64), (32, 9), (40, 36), {"steps": (4, 2)}),
 ]  # fmt: skip
@@ -348,6 +348,21 @@ def test_a_box_is_loaded_and_filled_outside_the_tensor(
         np.testing.assert_array_equal(out.view(KINDS[kind]), raw.view(KINDS[kind]))
     else:
         assert (out == raw).all()
+
+
+@pytest.mark.parametrize("how", [0, 1, 2])
+@pytest.mark.parametrize(("column", "faults"), [(0, 0), (4, 0), (8, 0), (-4, 0), (5, 1), (6, 1), (-1, 1)])
+def test_a_box_begins_at_a_multiple_of_16_bytes(column: int, faults: int, how: int) -> None:
+    """An H100 loaded boxes from columns 0, 4 and 8, and ended with an illegal instruction at 5 and 6."""
+    tensor = tensor_and_kernel("float32", (9, 12), (8, 4), {})
+    out = np.zeros(128, np.uint8)
+    start = np.array([column, 7], np.int32)
+    report = tensor.device.run(1, 32, map_argument(tensor), start, out, 128, how, shared=128, clean=False)
+    kinds = [fault.kind for fault in report.faults]
+    assert kinds[:1] == ["box_misaligned"] * faults
+    if faults:
+        assert f"begins at innermost coordinate {column}, of 4-byte elements" in str(report.faults[0])
+        assert "begin at a multiple of 4, " in str(report.faults[0])
 
 
 @pytest.mark.parametrize("how", [1, 2])

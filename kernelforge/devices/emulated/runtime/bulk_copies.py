@@ -173,6 +173,22 @@ def locate_map(ctx: int, op: int, lane_id: int, address: int) -> int:
 
 
 @native
+def starts_aligned(ctx: int, op: int, lane_id: int, at: int, coordinates: int) -> bool:
+    """Whether a box begins at a multiple of 16 bytes along the innermost dimension; it is a fault otherwise.
+
+    No document of NVIDIA's demands it, but an H100 ended every such load with an illegal instruction. So do stores
+    (https://github.com/tile-ai/tilelang/issues/2527), and Triton forbids both for its descriptors
+    (https://github.com/triton-lang/triton/pull/9112).
+    """
+    element = load_u8(at + lay.MAP_ELEMENT)
+    start = load_i32(coordinates)
+    if start * element & 15 == 0:
+        return True
+    record_fault(ctx, lay.FAULT_BOX_ALIGNMENT, site_of(ctx, op), lane_id, start, element, lay.GENERIC)
+    return False
+
+
+@native
 def first_cta(ctx: int, areas: int, lane_id: int, code: int) -> int:
     """CTAs of the cluster that a copy goes to, as a mask: those of the operand, or the own one."""
     if code & MULTICAST:
@@ -282,6 +298,8 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         for axis in range(5):
             value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
             store_u32(coordinates + 4 * axis, value)
+        if not starts_aligned(ctx, op, lane_id, at, coordinates):
+            continue
         inside = visit_box(ctx, op, at, coordinates, 0, 0, COUNT, lay.LOAD, lane_id)
         if inside < 0:
             continue
@@ -327,6 +345,8 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         for axis in range(5):
             value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
             store_u32(coordinates + 4 * axis, value)
+        if not starts_aligned(ctx, to, lane_id, at, coordinates):
+            continue
         inside = visit_box(ctx, to, at, coordinates, 0, 0, COUNT, load_i32(to + lay.OP_ACCESS), lane_id)
         if inside < 0:
             continue

@@ -244,12 +244,12 @@ def test_a_tensor_map_moves_a_tile_and_pads_with_zeros(gpu):
         driver.write(source, struct.pack(f"<{rows * columns}f", *range(rows * columns)))
         spec = TensorMapSpec(source, "float32", (columns, rows), (4 * columns,), (8, 4))
         encoded = driver.tensor_map(spec)
-        driver.launch(driver.function(module, "tile"), shape(1, 32), [encoded, *pack("Qii", out, 7, 6)])
+        driver.launch(driver.function(module, "tile"), shape(1, 32), [encoded, *pack("Qii", out, 7, 8)])
         answer = struct.unpack("<32f", driver.read(out, 128))
         """,
         needs="tensor_maps",
     )
-    expected = [12 * row + column if row < 9 and column < 12 else 0 for row in range(7, 11) for column in range(6, 14)]
+    expected = [12 * row + column if row < 9 and column < 12 else 0 for row in range(7, 11) for column in range(8, 16)]
     assert answer == expected
 
 
