@@ -86,9 +86,9 @@ class LaunchFault:
             "takes it as const __grid_constant__ CUtensorMap",
             "copy_misaligned": f"misaligned bulk {access} at {self.address:#x}: its address must be a multiple of 16, "
             "in shared memory of 128 for a box of a tensor map",
-            "box_misaligned": f"a box of a tensor map begins at innermost coordinate {signed(self.address)}, of {self.bytes}-byte "
-            f"elements: on a GPU an illegal instruction; begin at a multiple of {16 // max(self.bytes, 1)}, which is 16 "
-            "bytes, and skip the elements before in shared memory",
+            "box_misaligned": f"a box of a tensor map begins at innermost coordinate {signed(self.address)}, of "
+            f"{self.bytes}-byte elements: on a GPU an illegal instruction; begin at a multiple of "
+            f"{16 // max(self.bytes, 1)}, which is 16 bytes, and skip the elements before in shared memory",
             "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "
             "no wgmma.wait_group of its warp came before",
             "sparse_metadata": "metadata of a sparse matrix name a position of a chunk twice, or positions out of "

@@ -226,7 +226,7 @@ def test_approximate_functions_stay_within_their_documented_error(variation: int
         return apply(f"{op}.approx.f32 {{d}}, {{a}};", "f32", ("f32", x), variation=variation).view(np.float32)
 
     with np.errstate(all="ignore"):
-        assert ulps(run("ex2"), np.exp2(wide)) <= 2
+        assert ulps(run("ex2"), np.exp2(wide)) <= 2.5  # 2 from the correctly rounded result
         assert relative_error(run("rsqrt"), 1 / np.sqrt(wide)) <= 2.0**-22.9
         assert ulps(run("rcp"), 1 / wide) <= 1
         assert relative_error(run("sqrt"), np.sqrt(wide)) <= 2.0**-23
@@ -342,7 +342,7 @@ def test_what_the_tables_list_stays_exact_with_every_variation() -> None:
     for variation in VARIATIONS[1:]:
         for op, values in (
             ("rcp", x), ("sqrt", np.concatenate([special, powers**2])), ("rsqrt", np.concatenate([special, powers**2])),
-            ("lg2", x), ("ex2", integers), ("sin", special[:5]), ("cos", special[:5]),
+            ("lg2", np.append(special, powers[20:])), ("ex2", integers), ("sin", special[:5]), ("cos", special[:5]),
             ("tanh", np.append(special[:5], [11.0, -12.0])),
         ):  # fmt: skip
             column = ("f32", values.astype(np.float32))

@@ -1,4 +1,4 @@
-"""Results that an H100 computed (benchmarks/hardware_numerics.py), bit for bit, and rules of the PTX ISA beside them."""
+"""Results that an H100 computed (benchmarks/hardware_numerics.py), bit for bit, with rules of the PTX ISA."""
 
 from __future__ import annotations
 
@@ -99,3 +99,74 @@ def test_bulk_sums_flush_as_well() -> None:
     out = old.copy()
     cuda(source).run(1, 1, out, addend.copy())
     assert out.tolist() == want.tolist()
+
+
+APPROXIMATE = {
+    "ex2": [(0x1, 0x3F800000), (0x807FFFFF, 0x3F800000), (0x7F800000, 0x7F800000), (0xFF800000, 0x0),
+            (0x33067D33, 0x3F800000), (0xB368923E, 0x3F800000), (0x33FFFFFF, 0x3F800000), (0xB3FFFFFF, 0x3F800000)],
+    "lg2": [(0x0, 0xFF800000), (0x80000000, 0xFF800000), (0x800000, 0xC2FBFFFF), (0x3E800000, 0xBFFFFFFF),
+            (0x3F800000, 0x0), (0x42000000, 0x40A00000), (0x8B72F1D, 0xC2DAF738), (0xFD37277, 0xC2BE8D3B),
+            (0x211E7261, 0xC272C4C1), (0x6638C69E, 0x429B0F2B), (0x7F800000, 0x7F800000)],
+    "sin": [(0x80000000, 0x80000000), (0x1, 0x0), (0x807FFFFF, 0x80000000), (0x80800000, 0x80000000),
+            (0x33800000, 0x0), (0x4C800000, 0x0), (0xCC800000, 0x80000000), (0x7F7FFFFF, 0x0),
+            (0x4BE3A17D, 0x80000000), (0xCB811FD3, 0x3F800000), (0xCBE5546A, 0x0), (0x8A791F4F, 0x80000000)],
+    "cos": [(0x80000000, 0x3F800000), (0x1, 0x3F800000), (0x4C800000, 0x3F800000), (0x7F7FFFFF, 0x3F800000),
+            (0xCB4B59CD, 0xBF800000), (0xCB6F5E19, 0x3F800000), (0xCC27D13D, 0xBF800000), (0x2206CD42, 0x3F800000)],
+    "tanh": [(0x80000000, 0x80000000), (0x1, 0x1), (0x807FFFFF, 0x807FFFFF), (0x3B800000, 0x3B800000),
+             (0xBB2006E8, 0xBB2006E8), (0x3ADEFE7B, 0x3ADEFE7B), (0x41000000, 0x3F800000), (0xFF800000, 0xBF800000)],
+    "rcp": [(0x0, 0x7F800000), (0x80000000, 0xFF800000), (0x1, 0x7F800000), (0x807FFFFF, 0xFE800001),
+            (0x7F800000, 0x0), (0xFF800000, 0x80000000), (0x80800000, 0xFE800000)],
+    "rsqrt": [(0x0, 0x7F800000), (0x80000000, 0xFF800000), (0x807FFFFF, 0x7FFFFFFF), (0x7F800000, 0x0)],
+    "sqrt": [(0x80000000, 0x80000000), (0x1, 0x1A3504F3), (0x807FFFFF, 0x7FFFFFFF), (0x7F800000, 0x7F800000)],
+}  # fmt: skip
+INVALID = {"lg2": [0xFF800000, 0x80800000], "sin": [0x7F800000, 0xFF800000], "cos": [0x7F800000, 0xFF800000],
+           "rsqrt": [0xFF800000, 0x80800000], "sqrt": [0xFF800000, 0x80800000]}  # fmt: skip
+
+
+@pytest.mark.parametrize("op", APPROXIMATE)
+def test_approximate_functions_have_the_corners_of_an_h100(op: str) -> None:
+    bad = [0x7FC00000, 0xFF800001, *INVALID.get(op, [])]
+    a, want = np.array([*APPROXIMATE[op], *((bits, 0x7FFFFFFF) for bits in bad)], np.uint32).T
+    assert apply(f"{op}.approx.f32 {{d}}, {{a}};", "b32", ("f32", a.view(np.float32))).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize("op", APPROXIMATE)
+@pytest.mark.parametrize("variation", [1, 7, 2**32 - 1])
+def test_every_variation_has_one_nan_and_the_signs_of_zeros(op: str, variation: int) -> None:
+    bad = np.array([0x7FC00000, 0xFF800001, *INVALID.get(op, [])], np.uint32).view(np.float32)
+    got = apply(f"{op}.approx.f32 {{d}}, {{a}};", "b32", ("f32", bad), variation=variation)
+    assert set(got.tolist()) == {0x7FFFFFFF}
+    zeros = np.array([0.0, -0.0], np.float32)
+    expected = [want for bits in (0, 0x80000000) for a, want in APPROXIMATE[op] if a == bits]
+    got = apply(f"{op}.approx.f32 {{d}}, {{a}};", "b32", ("f32", zeros), variation=variation)
+    assert got.tolist()[-len(expected) :] == expected or not expected
+
+
+@pytest.mark.parametrize(
+    ("op", "rows"),
+    [("tanh.approx.f16", [(0x5B6, 0x5B6), (0x1A2B, 0x1A2B), (0x5162, 0x3C00), (0xA66E, 0xA66D), (0x7C01, 0x7FFF)]),
+     ("tanh.approx.bf16", [(0x25B, 0x25B), (0x3B81, 0x3B80), (0x6197, 0x3F80), (0xAFBE, 0xAFBE), (0xFFC0, 0x7FFF)]),
+     ("ex2.approx.f16", [(0x11C6, 0x3C00), (0x38C0, 0x3E09), (0x4C00, 0x7C00), (0x8001, 0x3C00), (0xB9D1, 0x38D5),
+                         (0xCB07, 0x3D9), (0xCD42, 0x7), (0xCE3A, 0x0), (0x7E00, 0x7FFF)]),
+     ("ex2.approx.ftz.bf16", [(0x3BB9, 0x3F80), (0x7004, 0x7F80), (0xB0FF, 0x3F80), (0xEB51, 0x0), (0x7F81, 0x7FFF)])],
+)  # fmt: skip
+def test_approximate_results_of_16_bits_are_rounded_towards_zero(op: str, rows: list[tuple[int, int]]) -> None:
+    a, want = np.array(rows, np.uint16).T
+    assert apply(f"{op} {{d}}, {{a}};", "b16", ("b16", a)).tolist() == want.tolist()
+
+
+@pytest.mark.parametrize(
+    ("op", "rows"),
+    [("rcp", [(0xF2482C16, 0x7FF0000000000000), (0x1000002F10E97F, 0x7FD0000000000000),
+              (0x30000092E63175, 0x7FB0000000000000), (0x7FF000006E115D71, 0x0),
+              (0x80000000AB8BA7F5, 0xFFF0000000000000),
+              (0xFA000000C2AA25F5, 0x85E0000000000000), (0xFFFBB0A6F88B13B4, 0x7FFFFFFF00000000)]),
+     ("rsqrt", [(0xF2482C16, 0x7FF0000000000000), (0x1000002F10E97F, 0x5FE0000000000000),
+                (0x20000031F112F1, 0x5FD6A09E00000000), (0x7FF000006E115D71, 0x0),
+                (0x80000000AB8BA7F5, 0xFFF0000000000000), (0xFA000000C2AA25F5, 0x7FFFFFFF00000000)])],
+)  # fmt: skip
+def test_approximate_doubles_see_the_upper_half_of_their_operand(op: str, rows: list[tuple[int, int]]) -> None:
+    """7ff00000 6e115d71 is an infinity to them, and 00000000 f2482c16 a zero."""
+    a, want = np.array(rows, np.uint64).T
+    got = apply(f"{op}.approx.ftz.f64 {{d}}, {{a}};", "f64", ("f64", a.view(np.float64)))
+    assert got.tolist() == want.tolist()

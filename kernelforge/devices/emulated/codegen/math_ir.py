@@ -1,10 +1,11 @@
 """LLVM IR of functions on 32 lanes that PTX has as one instruction, compiled once per process.
 
-``.approx`` functions are computed more accurately than PTX promises; then a run's *variation* moves each result within
-the promised error, by a hash of the variation and the operands: a kernel whose result depends on the last bits of an
-approximation gives another one with another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
-and their sources. Variation 0 leaves the results as computed; ``layout.WORST_ERRORS`` moves each as far as the error
-surely allows, up or down as the hash says.
+A run's *variation* moves the results of ``.approx`` functions within the error that PTX promises, by a hash of the
+variation and the operands: a kernel whose result depends on the last bits of an approximation gives another one with
+another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors and their sources.
+``layout.WORST_ERRORS`` moves each as far as the error allows, up or down as the hash says. Variation 0 gives accurate
+results, but follows an H100 where its results obey a rule: how it reduces angles, rounds logarithms and 16-bit results,
+and treats arguments near zero. Every NaN is 0x7FFFFFFF, as on an H100.
 
 Directed rounding switches the processor's rounding mode around the operation, in a separate function so that no
 instruction can move across the switch.
@@ -35,6 +36,11 @@ def _poly(c: IRBuilder, kind: str, x: str, coefficients: list[float]) -> str:
     return value
 
 
+NAN = "splat (float 0x7FFFFFFFE0000000)"
+TURN = 2 * math.pi
+SIGN = 0x80000000 - (1 << 32)
+
+
 def _ex2(c: IRBuilder) -> str:
     """2**x: round to an integer plus a fraction in [-1/2, 1/2], Taylor to degree 7, two-step scaling."""
     x = "%x"
@@ -54,10 +60,30 @@ def _ex2(c: IRBuilder) -> str:
         scale = c.op(f"bitcast {I32} {bits} to {F32}")
         p = c.op(f"fmul {F32} {p}, {scale}")
     nan = c.op(f"fcmp uno {F32} {x}, {x}")
-    return c.select(nan, F32, x, p)
+    tiny = c.op(f"fcmp olt {F32} {c.intrinsic('fabs', F32, x)}, {float_constant(2.0**-23, F32)}")
+    return c.select(tiny, F32, float_constant(1.0, F32), c.select(nan, F32, x, p))
 
 
-def _lg2(c: IRBuilder) -> str:
+def _ex2_in_double(c: IRBuilder) -> tuple[str, str]:
+    d = c.op(f"fpext {F32} %x to {F64}")
+    d = c.intrinsic("maxnum", F64, c.intrinsic("minnum", F64, d, float_constant(129.0, F64)),
+                    float_constant(-152.0, F64))  # fmt: skip
+    value = _power(c, d, 9)
+    result = c.op(f"fptrunc {F64} {value} to {F32}")
+    return c.select(c.op(f"fcmp uno {F32} %x, %x"), F32, "%x", result), value
+
+
+def _power(c: IRBuilder, y: str, degree: int) -> str:
+    """2**y in double, of moderate operands."""
+    n = c.intrinsic("roundeven", F64, y)
+    f = c.op(f"fsub {F64} {y}, {n}")
+    p = _poly(c, F64, f, [math.log(2) ** k / math.factorial(k) for k in range(degree, -1, -1)])
+    i = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, n))
+    bits = c.op(f"shl {I64} {c.op(f'add {I64} {i}, splat (i64 1023)')}, splat (i64 52)")
+    return c.op(f"fmul {F64} {p}, {c.op(f'bitcast {I64} {bits} to {F64}')}")
+
+
+def _logarithm(c: IRBuilder) -> str:
     """log2(x) in double: exponent plus an odd series in (m - 1) / (m + 1), m in [sqrt(1/2), sqrt(2))."""
     d = c.op(f"fpext {F32} %x to {F64}")
     bits = c.op(f"bitcast {F64} {d} to {I64}")
@@ -74,61 +100,134 @@ def _lg2(c: IRBuilder) -> str:
     series = _poly(c, F64, z, [2 / math.log(2) / k for k in range(15, 0, -2)])
     log = c.op(f"fmul {F64} {series}, {s}")
     e32 = c.op(f"trunc {I64} {exponent} to {I32}")
-    total = c.op(f"fadd {F64} {log}, {c.op(f'sitofp {I32} {e32} to {F64}')}")
-    result = c.op(f"fptrunc {F64} {total} to {F32}")
+    return c.op(f"fadd {F64} {log}, {c.op(f'sitofp {I32} {e32} to {F64}')}")
+
+
+def _of_corners(c: IRBuilder, result: str) -> str:
+    """Logarithms of numbers, and of the operands that have none."""
     inf = float_constant(math.inf, F32)
-    is_inf = c.op(f"fcmp oeq {F32} %x, {inf}")
-    result = c.select(is_inf, F32, inf, result)
+    result = c.select(c.op(f"fcmp oeq {F32} %x, {inf}"), F32, inf, result)
     zero = c.op(f"fcmp oeq {F32} %x, zeroinitializer")
     result = c.select(zero, F32, float_constant(-math.inf, F32), result)
-    bad = c.op(f"fcmp ult {F32} %x, zeroinitializer")
-    return c.select(bad, F32, "splat (float 0x7FFFFFFFE0000000)", result)
+    return c.select(c.op(f"fcmp ult {F32} %x, zeroinitializer"), F32, NAN, result)
+
+
+def _lg2(c: IRBuilder) -> str:
+    """Rounded towards zero; of 1 / 2**n one unit less, as if the result were complemented and not negated."""
+    total = _logarithm(c)
+    below = c.op(f"fcmp olt {F32} %x, {float_constant(1.0, F32)}")
+    less = c.op(f"fadd {F64} {total}, {float_constant(2.0**-40, F64)}")
+    return _of_corners(c, _towards_zero(c, c.select(below, F64, less, total)))
+
+
+def _lg2_in_double(c: IRBuilder) -> tuple[str, str]:
+    total = _logarithm(c)
+    return _of_corners(c, c.op(f"fptrunc {F64} {total} to {F32}")), total
+
+
+def _towards_zero(c: IRBuilder, value: str) -> str:
+    """A double as f32, rounded towards zero; as an f32 it is normal or zero."""
+    near = c.op(f"fptrunc {F64} {value} to {F32}")
+    back = c.intrinsic("fabs", F64, c.op(f"fpext {F32} {near} to {F64}"))
+    above = c.op(f"fcmp ogt {F64} {back}, {c.intrinsic('fabs', F64, value)}")
+    return _shift_bits(c, near, c.op(f"sext {B} {above} to {I32}"))
+
+
+def _quadrants(c: IRBuilder, q: str, r: str, quadrant: int) -> str:
+    """sin (quadrant 0) or cos (quadrant 1) of r radians beyond q quarters of a turn, as f32."""
+    z = c.op(f"fmul {F64} {r}, {r}")
+    s = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(15, 0, -2)])
+    s = c.op(f"fmul {F64} {s}, {r}")
+    co = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(16, -1, -2)])
+    q = c.op(f"add {I64} {q}, splat (i64 {quadrant})")
+    odd = c.op(f"trunc {I64} {q} to {B}")
+    value = c.select(odd, F64, co, s)
+    second = c.op(f"trunc {I64} {c.op(f'lshr {I64} {q}, splat (i64 1)')} to {B}")
+    return c.select(second, F64, c.op(f"fneg {F64} {value}"), value)
+
+
+def _only_finite(c: IRBuilder, result: str) -> str:
+    finite = c.op(f"fsub {F32} %x, %x")  # NaN for infinities and NaN
+    return c.select(c.op(f"fcmp uno {F32} {finite}, {finite}"), F32, NAN, result)
 
 
 def _sincos(c: IRBuilder, quadrant: int) -> str:
-    """sin (quadrant 0) or cos (quadrant 1) in double after reduction by multiples of pi/2 in two parts."""
+    """sin (quadrant 0) or cos (quadrant 1) of the angle that an H100 makes of x.
+
+    It multiplies by 1 / (2 pi) as an f32, rounds the turns towards zero to f32, and drops what is less than 2**-25
+    turns: sines of small arguments are zero, and those of large ones are of whole turns.
+    """
+    x = c.intrinsic("fabs", F32, "%x")
+    product = c.op(f"fmul {F64} {c.op(f'fpext {F32} {x} to {F64}')}, {float_constant(0.15915493667125702, F64)}")
+    bits = c.op(f"bitcast {F64} {product} to {I64}")
+    turns = c.op(f"bitcast {I64} {c.op(f'and {I64} {bits}, splat (i64 {-1 << 29})')} to {F64}")
+    units = c.intrinsic("trunc", F64, c.op(f"fmul {F64} {turns}, {float_constant(2.0**25, F64)}"))
+    cycles = c.intrinsic("floor", F64, c.op(f"fmul {F64} {units}, {float_constant(2.0**-25, F64)}"))
+    units = c.intrinsic("fma", F64, cycles, float_constant(-(2.0**25), F64), units)
+    k = c.intrinsic("roundeven", F64, c.op(f"fmul {F64} {units}, {float_constant(2.0**-23, F64)}"))
+    rest = c.intrinsic("fma", F64, k, float_constant(-(2.0**23), F64), units)
+    r = c.op(f"fmul {F64} {rest}, {float_constant(TURN * 2.0**-25, F64)}")
+    q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
+    result = c.op(f"fptrunc {F64} {_quadrants(c, q, r, quadrant)} to {F32}")
+    if quadrant == 0:
+        sign = c.op(f"and {I32} {c.op(f'bitcast {F32} %x to {I32}')}, splat (i32 {SIGN})")
+        flipped = c.op(f"xor {I32} {c.op(f'bitcast {F32} {result} to {I32}')}, {sign}")
+        result = c.op(f"bitcast {I32} {flipped} to {F32}")
+    return _only_finite(c, result)
+
+
+def _sincos_in_double(c: IRBuilder, quadrant: int) -> tuple[str, str]:
+    """sin (quadrant 0) or cos (quadrant 1) after reduction by multiples of pi/2 in two parts."""
     d = c.op(f"fpext {F32} %x to {F64}")
     k = c.intrinsic("roundeven", F64, c.op(f"fmul {F64} {d}, {float_constant(2 / math.pi, F64)}"))
     minus = c.op(f"fneg {F64} {k}")
     r = c.intrinsic("fma", F64, minus, float_constant(math.pi / 2, F64), d)
     r = c.intrinsic("fma", F64, minus, float_constant(6.123233995736766e-17, F64), r)
-    z = c.op(f"fmul {F64} {r}, {r}")
-    s = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(15, 0, -2)])
-    s = c.op(f"fmul {F64} {s}, {r}")
-    co = _poly(c, F64, z, [(-1) ** (n // 2) / math.factorial(n) for n in range(16, -1, -2)])
     q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
-    q = c.op(f"add {I64} {q}, splat (i64 {quadrant})")
-    odd = c.op(f"trunc {I64} {q} to {B}")
-    value = c.select(odd, F64, co, s)
-    second = c.op(f"trunc {I64} {c.op(f'lshr {I64} {q}, splat (i64 1)')} to {B}")
-    value = c.select(second, F64, c.op(f"fneg {F64} {value}"), value)
-    finite = c.op(f"fsub {F32} %x, %x")  # NaN for infinities and NaN
-    bad = c.op(f"fcmp uno {F32} {finite}, {finite}")
+    value = _quadrants(c, q, r, quadrant)
     result = c.op(f"fptrunc {F64} {value} to {F32}")
-    return c.select(bad, F32, "splat (float 0x7FFFFFFFE0000000)", result)
+    if quadrant == 0:
+        result = c.select(c.op(f"fcmp oeq {F32} %x, zeroinitializer"), F32, "%x", result)
+    return _only_finite(c, result), value
+
+
+def _tanh_in_double(c: IRBuilder) -> tuple[str, str]:
+    """1 - 2 / (exp(2|x|) + 1); as on an H100 x itself up to 2**-8, and 1 from 8 on."""
+    magnitude = c.intrinsic("fabs", F32, "%x")
+    clipped = c.intrinsic("minnum", F32, magnitude, float_constant(20.0, F32))
+    d = c.op(f"fpext {F32} {clipped} to {F64}")
+    e = _power(c, c.op(f"fmul {F64} {d}, {float_constant(2 / math.log(2), F64)}"), 12)
+    unit = float_constant(1.0, F64)
+    quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {unit}')}")
+    true = c.op(f"fsub {F64} {unit}, {quotient}")
+    tiny = c.op(f"fcmp ole {F32} {magnitude}, {float_constant(2.0**-8, F32)}")
+    value = c.select(tiny, F32, magnitude, c.op(f"fptrunc {F64} {true} to {F32}"))
+    large = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(8.0, F32)}")
+    value = c.intrinsic("copysign", F32, c.select(large, F32, float_constant(1.0, F32), value), "%x")
+    nan = c.op(f"fcmp uno {F32} %x, %x")
+    linear = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-13, F32)}")
+    signed = c.intrinsic("copysign", F64, c.select(linear, F64, d, true), c.op(f"fpext {F32} %x to {F64}"))
+    return c.select(nan, F32, "%x", value), signed
 
 
 def _tanh(c: IRBuilder) -> str:
-    """1 - 2 / (exp(2|x|) + 1) in double, x itself where tiny."""
-    magnitude = c.intrinsic("fabs", F32, "%x")
-    big = c.op(f"fcmp ogt {F32} {magnitude}, {float_constant(20.0, F32)}")
-    clipped = c.select(big, F32, float_constant(20.0, F32), magnitude)
-    d = c.op(f"fpext {F32} {clipped} to {F64}")
-    y = c.op(f"fmul {F64} {d}, {float_constant(2 / math.log(2), F64)}")
-    n = c.intrinsic("roundeven", F64, y)
-    f = c.op(f"fsub {F64} {y}, {n}")
-    p = _poly(c, F64, f, [math.log(2) ** k / math.factorial(k) for k in range(12, -1, -1)])
-    i = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, n))
-    bits = c.op(f"shl {I64} {c.op(f'add {I64} {i}, splat (i64 1023)')}, splat (i64 52)")
-    e = c.op(f"fmul {F64} {p}, {c.op(f'bitcast {I64} {bits} to {F64}')}")
-    unit = float_constant(1.0, F64)
-    quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {unit}')}")
-    value = c.op(f"fptrunc {F64} {c.op(f'fsub {F64} {unit}, {quotient}')} to {F32}")
-    tiny = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-13, F32)}")
-    value = c.select(tiny, F32, magnitude, value)
-    value = c.intrinsic("copysign", F32, value, "%x")
-    nan = c.op(f"fcmp uno {F32} %x, %x")
-    return c.select(nan, F32, "%x", value)
+    return _tanh_in_double(c)[0]
+
+
+def _to_fewer_bits(compute: Callable[[IRBuilder], str], bits: int) -> Callable[[IRBuilder], str]:
+    """Cut the mantissa to ``bits`` bits, 10 or 7: an H100 rounds 16-bit results towards zero."""
+
+    def cut(c: IRBuilder) -> str:
+        result = compute(c)
+        value = c.op(f"bitcast {F32} {result} to {I32}")
+        value = c.op(f"bitcast {I32} {c.op(f'and {I32} {value}, splat (i32 {-1 << (23 - bits)})')} to {F32}")
+        if bits == 10:  # subnormal numbers of f16 are multiples of 2**-24
+            units = c.intrinsic("trunc", F32, c.op(f"fmul {F32} {result}, {float_constant(2.0**24, F32)}"))
+            tiny = c.op(f"fcmp olt {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(2.0**-14, F32)}")
+            value = c.select(tiny, F32, c.op(f"fmul {F32} {units}, {float_constant(2.0**-24, F32)}"), value)
+        return value
+
+    return cut
 
 
 def _rsqrt(c: IRBuilder) -> str:
@@ -136,10 +235,17 @@ def _rsqrt(c: IRBuilder) -> str:
     return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, {c.intrinsic('sqrt', F32, '%x')}")
 
 
-# Movers shift a result within its documented error. They get the operands, the computed result and a hash of operands
-# and variation as 32-bit integers; results that are not normal numbers stay. The mask ``%worst`` asks for the farthest.
+def _rsqrt_in_double(c: IRBuilder) -> tuple[str, str]:
+    root = c.intrinsic("sqrt", F64, c.op(f"fpext {F32} %x to {F64}"))
+    value = c.op(f"fdiv {F64} {float_constant(1.0, F64)}, {root}")
+    return c.op(f"fptrunc {F64} {value} to {F32}"), value
 
-Mover = Callable[[IRBuilder, list[str], str, str], str]
+
+# Movers shift a result within its documented error. They get the operands, the rounded result, the result in double
+# where the function has it, and a hash of operands and variation as 32-bit integers. Results
+# that are not normal numbers stay. The mask ``%worst`` asks for the farthest.
+
+Mover = Callable[[IRBuilder, list[str], str, str, str], str]
 _LEAST_NORMAL = 2.0**-126
 
 
@@ -163,28 +269,13 @@ def _shift_bits(c: IRBuilder, result: str, steps: str) -> str:
     return c.op(f"bitcast {I32} {c.op(f'add {I32} {bits}, {steps}')} to {F32}")
 
 
-def _by_one_ulp(exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
-    """One unit up, down or none, from a result within about half a unit; results of ``exact`` operands stay."""
-
-    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
-        upper = c.op(f"lshr {I32} {mixed}, splat (i32 16)")
-        third = c.op(f"lshr {I32} {c.op(f'mul {I32} {upper}, splat (i32 3)')}, splat (i32 16)")
-        far = c.op(f"and {I32} {c.op(f'lshr {I32} {mixed}, splat (i32 30)')}, splat (i32 2)")
-        third = c.select("%worst", I32, far, third)
-        moved = _shift_bits(c, result, c.op(f"sub {I32} {third}, splat (i32 1)"))
-        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
-        return c.select(good, F32, moved, result)
-
-    return move
-
-
 def _to_other_side(residual: Callable[[IRBuilder, str, str], str]) -> Mover:
     """The result, or its neighbour beyond the true value: both are within one unit of it, as ``residual`` tells.
 
     It is positive where the result's magnitude is too small, and zero where the result is exact.
     """
 
-    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
+    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
         rest = residual(c, operands[0], result)
         up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
         down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
@@ -205,28 +296,32 @@ def _of_root(c: IRBuilder, x: str, r: str) -> str:
     return c.intrinsic("fma", F32, c.op(f"fneg {F32} {r}"), r, x)
 
 
-def _of_reciprocal_root(c: IRBuilder, x: str, r: str) -> str:
-    product = c.op(f"fmul {F32} {x}, {r}")
-    minus = c.op(f"fneg {F32} {product}")
-    error = c.intrinsic("fma", F32, x, r, minus)
-    rest = c.intrinsic("fma", F32, minus, r, float_constant(1.0, F32))
-    return c.intrinsic("fma", F32, c.op(f"fneg {F32} {error}"), r, rest)
-
-
 def _share(c: IRBuilder, mixed: str) -> str:
     """The hash as a number from -1 to 1."""
     end = c.op(f"xor {I32} {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}, splat (i32 {0x7FFFFFFF})")
     mixed = c.select("%worst", I32, end, mixed)
-    return c.op(f"fmul {F32} {c.op(f'sitofp {I32} {mixed} to {F32}')}, {float_constant(2.0**-31, F32)}")
+    return c.op(f"fmul {F64} {c.op(f'sitofp {I32} {mixed} to {F64}')}, {float_constant(2.0**-31, F64)}")
 
 
-def _by_distance(distance: Callable[[IRBuilder, str, str], str], exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
-    """Up to ``distance`` (of operand and result) either way, short of zero; results of ``exact`` operands stay."""
+Limit = Callable[[IRBuilder, list[str], str], str]
+"""The largest error of a result, in double, of the operands and the true result in double."""
 
-    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
-        half = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(0.5, F32)}")
-        reach = c.intrinsic("minnum", F32, distance(c, operands[0], result), half)
-        moved = c.intrinsic("fma", F32, _share(c, mixed), reach, result)
+
+def _up_to(limit: Limit, exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
+    """Up to ``limit`` either way, after rounding too, and short of zero; results of ``exact`` operands stay."""
+
+    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
+        bound = limit(c, operands, true)
+        half = c.op(f"fmul {F64} {c.intrinsic('fabs', F64, true)}, {float_constant(0.5, F64)}")
+        reach = c.intrinsic("minnum", F64, bound, half)
+        target = c.intrinsic("fma", F64, _share(c, mixed), reach, true)
+        moved = c.op(f"fptrunc {F64} {target} to {F32}")
+        wide = c.op(f"fpext {F32} {moved} to {F64}")
+        error = c.intrinsic("fabs", F64, c.op(f"fsub {F64} {wide}, {true}"))
+        over = c.op(f"fcmp ogt {F64} {error}, {bound}")
+        larger = c.op(f"fcmp ogt {F64} {c.intrinsic('fabs', F64, wide)}, {c.intrinsic('fabs', F64, true)}")
+        back = c.select(larger, I32, "splat (i32 -1)", "splat (i32 1)")
+        moved = _shift_bits(c, moved, c.select(over, I32, back, "zeroinitializer"))
         good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
         return c.select(good, F32, moved, result)
 
@@ -236,8 +331,8 @@ def _by_distance(distance: Callable[[IRBuilder, str, str], str], exact: Callable
 def _within_one(mover: Mover) -> Mover:
     """Clamp the result of ``mover`` to -1 and 1; results of -1 and 1 themselves stay."""
 
-    def move(c: IRBuilder, operands: list[str], result: str, mixed: str) -> str:
-        moved = mover(c, operands, result, mixed)
+    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
+        moved = mover(c, operands, result, true, mixed)
         unit = float_constant(1.0, F32)
         clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, unit), c.op(f"fneg {F32} {unit}"))
         good = c.op(f"fcmp ord {F32} {result}, {result}")
@@ -246,23 +341,37 @@ def _within_one(mover: Mover) -> Mover:
     return move
 
 
-def _relative(error: float) -> Callable[[IRBuilder, str, str], str]:
-    return lambda c, x, r: c.op(f"fmul {F32} {c.intrinsic('fabs', F32, r)}, {float_constant(error, F32)}")
+def _relative(error: float) -> Limit:
+    return lambda c, x, r: c.op(f"fmul {F64} {c.intrinsic('fabs', F64, r)}, {float_constant(0.999 * error, F64)}")
 
 
-def _of_logarithm(c: IRBuilder, x: str, r: str) -> str:
-    """Absolute up to 1, which are operands from 1/2 to 2, and relative beyond; less the two roundings."""
-    scale = c.intrinsic("maxnum", F32, c.intrinsic("fabs", F32, r), float_constant(1.0, F32))
-    return c.op(f"fmul {F32} {scale}, {float_constant(0.45 * 2.0**-22, F32)}")
+def _units(count: float) -> Limit:
+    """Units in the last place of an f32."""
+
+    def limit(c: IRBuilder, x: list[str], r: str) -> str:
+        bits = c.op(f"bitcast {F64} {r} to {I64}")
+        power = c.op(f"bitcast {I64} {c.op(f'and {I64} {bits}, splat (i64 {0x7FF << 52})')} to {F64}")
+        return c.op(f"fmul {F64} {power}, {float_constant(count * 2.0**-23, F64)}")
+
+    return limit
 
 
-def _of_angle(c: IRBuilder, x: str, r: str) -> str:
-    """2**-20.5 up to 2 pi, from there in proportion to the angle: 2**-14.7 at 100 pi."""
-    slope = float_constant(0.9 * 2.0**-14.7 / (100 * math.pi), F32)
-    grown = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, x)}, {slope}")
-    near = float_constant(0.9 * 2.0**-20.5, F32)
-    beyond = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, x)}, {float_constant(2 * math.pi, F32)}")
-    return c.select(beyond, F32, grown, near)
+def _of_logarithm(c: IRBuilder, x: list[str], r: str) -> str:
+    """Absolute up to 1, which are operands from 1/2 to 2, and relative beyond."""
+    scale = c.intrinsic("maxnum", F64, c.intrinsic("fabs", F64, r), float_constant(1.0, F64))
+    return c.op(f"fmul {F64} {scale}, {float_constant(0.999 * 2.0**-22, F64)}")
+
+
+def _of_angle(c: IRBuilder, x: list[str], r: str) -> str:
+    """2**-20.5 up to 2 pi and 2**-14.7 up to 100 pi, but no more than in proportion to the angle, as on an H100."""
+    d = c.intrinsic("fabs", F64, c.op(f"fpext {F32} {x[0]} to {F64}"))
+    grown = c.op(f"fmul {F64} {d}, {float_constant(1.6e-7, F64)}")
+    documented = c.intrinsic("minnum", F64, grown, float_constant(0.999 * 2.0**-14.7, F64))
+    documented = c.intrinsic("maxnum", F64, documented, float_constant(0.999 * 2.0**-20.5, F64))
+    far = c.op(f"fcmp ogt {F64} {d}, {float_constant(100 * math.pi, F64)}")
+    near = c.op(f"fcmp ole {F64} {d}, {float_constant(TURN, F64)}")
+    bound = c.select(far, F64, grown, documented)
+    return c.select(near, F64, float_constant(0.999 * 2.0**-20.5, F64), bound)
 
 
 def _integer(c: IRBuilder, operands: list[str]) -> str:
@@ -271,6 +380,19 @@ def _integer(c: IRBuilder, operands: list[str]) -> str:
 
 def _last_is_power(c: IRBuilder, operands: list[str]) -> str:
     return _power_of_two(c, operands[-1])
+
+
+def _power_above_one(c: IRBuilder, operands: list[str]) -> str:
+    """Operands 2**n, n >= 0, of the logarithm: an H100's results for 1 / 2**n are inexact."""
+    above = c.op(f"fcmp oge {F32} {operands[0]}, {float_constant(1.0, F32)}")
+    return c.op(f"and {B} {_power_of_two(c, operands[0])}, {above}")
+
+
+def _quarter_power(c: IRBuilder, operands: list[str]) -> str:
+    """Operands 4**n, whose roots are powers of two."""
+    bits = c.op(f"bitcast {F32} {operands[0]} to {I32}")
+    rest = c.op(f"and {I32} {bits}, splat (i32 {0xFFFFFF})")
+    return c.op(f"icmp eq {I32} {rest}, splat (i32 {0x800000})")
 
 
 def _zero(c: IRBuilder, operands: list[str]) -> str:
@@ -297,6 +419,11 @@ def _quotient_by_reciprocal(c: IRBuilder) -> str:
     return c.select(huge, F32, c.op(f"fmul {F32} %x, {zero}"), _quotient(c))
 
 
+def _quotient_in_double(c: IRBuilder) -> str:
+    x, y = (c.op(f"fpext {F32} {v} to {F64}") for v in ("%x", "%y"))
+    return c.op(f"fdiv {F64} {x}, {y}")
+
+
 @dataclass(frozen=True)
 class Approximation:
     """An approximate function on 32 floats: ``kf_<name>`` takes its operands and the variation."""
@@ -306,39 +433,48 @@ class Approximation:
     error: str
     """The largest error that the section documents."""
     compute: Callable[[IRBuilder], str]
+    """The result of variation 0."""
+    double: Callable[[IRBuilder], tuple[str, str]] | None
+    """The result of the others before it is moved, as f32 and in double; that of variation 0 if absent."""
     move: Mover
     operands: int = 1
 
 
-_TANH = _by_distance(_relative(0.98 * 2.0**-11), _saturated)
 APPROXIMATIONS = {
     "div_f32": Approximation("9.7.3.8 div", "2 ulp for |b| from 2**-126 to 2**126", _quotient_by_reciprocal,
-                             _by_one_ulp(_last_is_power), 2),
-    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, _by_one_ulp(_last_is_power), 2),
-    "rcp_f32": Approximation("9.7.3.13 rcp", "1 ulp", _reciprocal, _to_other_side(_of_reciprocal)),
-    "sqrt_f32": Approximation("9.7.3.15 sqrt", "2**-23 relative", lambda c: c.intrinsic("sqrt", F32, "%x"),
+                             lambda c: (_quotient_by_reciprocal(c), _quotient_in_double(c)),
+                             _up_to(_units(2), _last_is_power), 2),
+    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, lambda c: (_quotient(c), _quotient_in_double(c)),
+                                  _up_to(_units(2), _last_is_power), 2),
+    "rcp_f32": Approximation("9.7.3.13 rcp", "1 ulp", _reciprocal, None, _to_other_side(_of_reciprocal)),
+    "sqrt_f32": Approximation("9.7.3.15 sqrt", "2**-23 relative", lambda c: c.intrinsic("sqrt", F32, "%x"), None,
                               _to_other_side(_of_root)),
-    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _to_other_side(_of_reciprocal_root)),
+    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _rsqrt_in_double,
+                               _up_to(_relative(2.0**-22.9), _quarter_power)),
     "sin_f32": Approximation("9.7.3.18 sin", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
-                             lambda c: _sincos(c, 0), _within_one(_by_distance(_of_angle, _zero))),
+                             lambda c: _sincos(c, 0), lambda c: _sincos_in_double(c, 0),
+                             _within_one(_up_to(_of_angle, _zero))),
     "cos_f32": Approximation("9.7.3.19 cos", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
-                             lambda c: _sincos(c, 1), _within_one(_by_distance(_of_angle, _zero))),
-    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2,
-                             _by_distance(_of_logarithm, _last_is_power)),
-    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _by_one_ulp(_integer)),
-    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _within_one(_TANH)),
+                             lambda c: _sincos(c, 1), lambda c: _sincos_in_double(c, 1),
+                             _within_one(_up_to(_of_angle, _zero))),
+    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2, _lg2_in_double,
+                             _up_to(_of_logarithm, _power_above_one)),
+    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _ex2_in_double,
+                             _up_to(_units(2.4999), _integer)),
+    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _tanh_in_double,
+                              _within_one(_up_to(_relative(2.0**-11), _saturated))),
     # Rounding to 16 bits takes its part of the error: half a unit of 11 bits or of 8.
-    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _tanh,
-                              _within_one(_by_distance(_relative(0.98 * 2.0**-12), _saturated))),
-    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _tanh,
-                               _within_one(_by_distance(_relative(0.98 * 2.0**-9), _saturated))),
-    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _ex2,
-                             _by_distance(_relative(0.98 * 2.0**-11), _integer)),
-    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _ex2,
-                              _by_distance(_relative(0.98 * 2.0**-8), _integer)),
+    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _to_fewer_bits(_tanh, 10), _tanh_in_double,
+                              _within_one(_up_to(_relative(0.98 * 2.0**-12), _saturated))),
+    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _to_fewer_bits(_tanh, 7), _tanh_in_double,
+                               _within_one(_up_to(_relative(0.98 * 2.0**-9), _saturated))),
+    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _to_fewer_bits(_ex2, 10), _ex2_in_double,
+                             _up_to(_relative(0.98 * 2.0**-11), _integer)),
+    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _to_fewer_bits(_ex2, 7), _ex2_in_double,
+                              _up_to(_relative(0.98 * 2.0**-8), _integer)),
 }  # fmt: skip
-"""The corner cases of the ISA's tables stay exact, and so do 2**n, 1 / 2**n, log2(2**n) and x / 2**n: nodes of the
-tables that hardware interpolates (Oberman and Siu, 2005), on which kernels rely."""
+"""The corner cases of the ISA's tables stay exact, and so do 2**n, 1 / 2**n, 1 / sqrt(4**n), x / 2**n, and log2(2**n)
+from n = 0 on: an H100 gives them exactly, and kernels rely on them."""
 
 
 def _mix(c: IRBuilder, operands: list[str], salt: int) -> str:
@@ -353,19 +489,26 @@ def _mix(c: IRBuilder, operands: list[str], salt: int) -> str:
     return c.op(f"xor {I32} {mixed}, {c.op(f'lshr {I32} {mixed}, splat (i32 16)')}")
 
 
+def _one_nan(c: IRBuilder, result: str) -> str:
+    """NaN as 0x7FFFFFFF; in integers, because LLVM may give any NaN for another."""
+    bits = c.op(f"bitcast {F32} {result} to {I32}")
+    magnitude = c.op(f"and {I32} {bits}, splat (i32 {0x7FFFFFFF})")
+    nan = c.op(f"icmp ugt {I32} {magnitude}, splat (i32 {0x7F800000})")
+    return c.op(f"bitcast {I32} {c.select(nan, I32, f'splat (i32 {0x7FFFFFFF})', bits)} to {F32}")
+
+
 def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
     """The function's IR, and the declarations that it needs."""
     function = APPROXIMATIONS[name]
     operands = ["%x", "%y"][: function.operands]
     c = IRBuilder()
-    result = function.compute(c)
-    c.emit(
-        f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:\nret {F32} {result}\nvaried:"
-    )
+    c.emit(f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:")
+    c.emit(f"ret {F32} {_one_nan(c, function.compute(c))}\nvaried:")
     worst = c.op(f"icmp eq i32 %variation, {lay.WORST_ERRORS - (1 << 32)}")
     first = c.op(f"insertelement {B} poison, i1 {worst}, i64 0")
     c.emit(f"%worst = shufflevector {B} {first}, {B} poison, {I32} zeroinitializer")
-    result = function.move(c, operands, result, _mix(c, operands, salt))
+    result, true = function.double(c) if function.double else (function.compute(c), "")
+    result = _one_nan(c, function.move(c, operands, result, true, _mix(c, operands, salt)))
     arguments = ", ".join(f"{F32} {x}" for x in operands)
     head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"
     return "\n".join([head, *c.lines, f"ret {F32} {result}", "}"]), c.declarations

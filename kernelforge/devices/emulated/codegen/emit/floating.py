@@ -164,6 +164,8 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
     bits = _bits(i)
     (a,), vec, kind = operands(e, i, i.operands[1:2], bits)
     unit = float_constant(1.0, kind)
+    if bits == 64 and "approx" in i.modifiers:
+        a = _upper_half(e, a, vec)
     mode = next((m for m in i.modifiers if m in _ROUNDING), None)
     if bits == 32 and "approx" in i.modifiers:
         result = approximate(e, "rcp", [a], vec)
@@ -176,8 +178,15 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
     finish(e, i, result, vec, bits)
 
 
+def _upper_half(e: Emitter, text: str, vec: bool) -> str:
+    """The operand that approximate f64 instructions see: the upper 32 bits, and zero for a subnormal number."""
+    wide, kind = int_type(64, vec), float_type(64, vec)
+    bits = e.op(f"and {wide} {e.op(f'bitcast {kind} {text} to {wide}')}, {constant(-1 << 32, 64, vec)}")
+    return flush(e, e.op(f"bitcast {wide} {bits} to {kind}"), kind, 64)
+
+
 def _coarse(e: Emitter, text: str, vec: bool) -> str:
-    """Keep the upper 32 bits of a double, as the approximate f64 instructions do.
+    """Keep the upper 32 bits of a double, as the approximate f64 instructions do, and flush a subnormal number.
 
     The PTX ISA documents no error of theirs; the run's variation may add a unit to the last bit that is kept, where the
     result is no power of two.
@@ -198,8 +207,10 @@ def _coarse(e: Emitter, text: str, vec: bool) -> str:
     flag = bool_type(word)
     stays = e.op(f"or {flag} {e.op(f'or {flag} {fixed[0]}, {fixed[1]}')}, {fixed[2]}")
     upper = e.op(f"add {word} {upper}, {e.select(stays, word, constant(0, 32, vec), step)}")
+    nan = e.op(f"fcmp uno {kind} {text}, {text}")
+    upper = e.select(nan, word, constant(0x7FFFFFFF, 32, vec), upper)
     bits = e.op(f"shl {wide} {e.op(f'zext {word} {upper} to {wide}')}, {constant(32, 64, vec)}")
-    return e.op(f"bitcast {wide} {bits} to {kind}")
+    return flush(e, e.op(f"bitcast {wide} {bits} to {kind}"), kind, 64)
 
 
 def _rsqrt(e: Emitter, i: Instruction) -> None:
@@ -208,6 +219,8 @@ def _rsqrt(e: Emitter, i: Instruction) -> None:
     if bits == 32:
         finish(e, i, approximate(e, "rsqrt", [a], vec), vec, 32)
         return
+    if "ftz" in i.modifiers:
+        a = _upper_half(e, a, vec)
     result = e.op(f"fdiv {kind} {float_constant(1.0, kind)}, {e.intrinsic('sqrt', kind, a)}")
     finish(e, i, _coarse(e, result, vec) if "ftz" in i.modifiers else result, vec, bits)
 
