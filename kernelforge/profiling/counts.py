@@ -32,6 +32,8 @@ class MemoryCounts:
     threads: float = 0.0
     transactions: float = 0.0
     ideal_transactions: float = 0.0
+    lines: float = 0.0
+    """128-byte lines that the requests touched, of global and local memory; 0 where they were not counted."""
     addresses: float = 0.0
     """Estimated number of different words that an atomic updates; 0 for loads and stores."""
 

@@ -129,6 +129,8 @@ class MemoryOp:
     """Lanes served."""
     transactions: int = 0
     """32-byte sectors for global, local, const and dshared; wavefronts for shared."""
+    lines: int = 0
+    """128-byte lines that the requests touched, for global and local."""
     ideal_transactions: int = 0
     """What the same distinct bytes need when perfectly coalesced, or free of bank conflicts."""
     sketch: int = 0
@@ -250,15 +252,15 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
 
 
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
-    totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
-    peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 4), dtype=np.int64))
+    totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
+    peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
     for row, site in enumerate(program.sites):
         if site.hidden:
             continue
         for space, counts in ((_reported_space(site.space), totals[row]), ("dshared", peers[row])):
             if space == "dshared" and not counts.any():
                 continue
-            i, (requests, transactions, threads, ideal) = site.instruction, counts.tolist()
+            i, (requests, transactions, threads, ideal, lines) = site.instruction, counts.tolist()
             report.memory.append(
                 MemoryOp(
                     i.ptx_line,
@@ -271,6 +273,7 @@ def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> 
                     requests,
                     threads,
                     transactions,
+                    lines,
                     ideal,
                     _sketch(runs, row) if site.access == lay.ATOMIC else 0,
                 )
@@ -286,34 +289,36 @@ def _sketch(runs: Sequence[Run], row: int) -> int:
 
 
 def _peer_totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """(requests, transactions, threads, ideal) of every record in shared memory of other blocks of the cluster."""
+    """(requests, transactions, threads, ideal, 0) of every record in shared memory of other blocks of the cluster."""
     longs = records.view(np.int64)
     fields = (lay.OP_PEER_REQUESTS, lay.OP_PEER_SECTORS, lay.OP_PEER_THREADS, lay.OP_PEER_IDEAL)
-    totals: npt.NDArray[np.int64] = np.stack([longs[:, at // 8] for at in fields], axis=1)
-    return totals
+    return np.stack([*(longs[:, at // 8] for at in fields), np.zeros(len(longs), dtype=np.int64)], axis=1)
 
 
 def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """(requests, transactions, threads, ideal) of every record, pending hits included."""
+    """(requests, transactions, threads, ideal, lines) of every record, pending hits included."""
     longs, words = records.view(np.int64), records.view(np.uint32)
-    totals = np.stack(
-        [longs[:, at // 8].copy() for at in (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL)],
-        axis=1,
-    )
-    hits = words[:, lay.OP_HITS // 4 : lay.OP_HITS // 4 + 32].astype(np.int64)
-    counts = records.view(np.uint16)[:, lay.OP_COUNTS // 2 : lay.OP_COUNTS // 2 + 32].astype(np.int64)
+    fields = (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL, lay.OP_LINES)
+    totals = np.stack([longs[:, at // 8].copy() for at in fields], axis=1)
+    slots = longs[:, lay.OP_SLOTS // 8 : lay.OP_SLOTS // 8 + lay.SLOTS]
+    hits = slots >> 8 * lay.ENTRY_HITS & 0xFFFFFFFF
     lanes = np.array([int(m).bit_count() for m in words[:, lay.OP_MASK // 4]], dtype=np.int64)
     total_hits = hits.sum(axis=1)
     totals[:, 0] += total_hits
-    totals[:, 1] += (hits * counts).sum(axis=1)
+    totals[:, 1] += (hits * (slots >> 8 * lay.ENTRY_COUNT & 0xFFFF)).sum(axis=1)
     totals[:, 2] += total_hits * lanes
     totals[:, 3] += total_hits * words[:, lay.OP_IDEAL // 4].astype(np.int64)
+    totals[:, 4] += (hits * (slots >> 8 * lay.ENTRY_LINES & 0xFF)).sum(axis=1)
     uniform = longs[:, lay.OP_UNIFORM // 8]
-    private = words[:, lay.OP_SPACE // 4] == lay.LOCAL
+    space = words[:, lay.OP_SPACE // 4]
     totals[:, 0] += uniform
     totals[:, 2] += longs[:, lay.OP_UNIFORM_LANES // 8]
-    totals[:, 1] += np.where(private, 0, uniform)
-    totals[:, 3] += np.where(private, 0, uniform)
+    totals[:, 1] += np.where(space == lay.LOCAL, 0, uniform)
+    totals[:, 3] += np.where(space == lay.LOCAL, 0, uniform)
+    # Each word of a local access is in a line of its own.
+    local_lines = uniform * (words[:, lay.OP_BYTES // 4].astype(np.int64) >> 2)
+    is_global = (space == lay.GLOBAL) | (space == lay.GENERIC)
+    totals[:, 4] += np.where(space == lay.LOCAL, local_lines, np.where(is_global, uniform, 0))
     return totals
 
 

@@ -16,12 +16,15 @@ def only(report, space: str, access: str):  # type: ignore[no-untyped-def]
     return ops[0]
 
 
-@pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (2, 8), (3, 12), (8, 32), (16, 32), (0, 1)])
-def test_sectors_per_request_by_stride(stride: int, sectors: int) -> None:
+@pytest.mark.parametrize(
+    ("stride", "sectors", "lines"),
+    [(1, 4, 1), (2, 8, 2), (3, 12, 3), (8, 32, 8), (16, 32, 16), (32, 32, 32), (0, 1, 1)],
+)
+def test_sectors_and_lines_per_request_by_stride(stride: int, sectors: int, lines: int) -> None:
     source = f'extern "C" __global__ void k(const float* x, float* y) {{ y[threadIdx.x] = x[threadIdx.x * {stride}]; }}'
-    report = cuda(source).run(3, 64, np.zeros(1024, np.float32), np.zeros(64, np.float32))
+    report = cuda(source).run(3, 64, np.zeros(2048, np.float32), np.zeros(64, np.float32))
     op = only(report, "global", "load")
-    assert (op.requests, op.threads, op.transactions) == (6, 192, 6 * sectors)
+    assert (op.requests, op.threads, op.transactions, op.lines) == (6, 192, 6 * sectors, 6 * lines)
     assert op.ideal_transactions == 6 * (4 if stride else 1)
     assert total(report, "transactions", "global", "load") == 6 * sectors
     assert op.threads * op.bytes_per_thread == 192 * 4
@@ -33,12 +36,31 @@ def test_offset_by_one_element_costs_a_fifth_sector() -> None:
     assert (op.transactions, op.ideal_transactions) == (5, 4)
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("pitch", [32, 33, 40, 48, 61])
+def test_lines_follow_each_row_of_a_matrix(kind: type, pitch: int, threads: int) -> None:
+    """A warp reads 32 elements of a row: how many lines these lie in changes with the row."""
+    name = {np.uint8: "unsigned char", np.uint16: "unsigned short", np.float32: "float", np.float64: "double"}[kind]
+    source = f"""extern "C" __global__ void k(const {name}* x, {name}* y) {{
+  for (int i = blockIdx.x * {pitch} + threadIdx.x; i < 64 * {pitch}; i += gridDim.x * {pitch}) y[i] = x[i];
+}}"""
+    matrix = np.arange(64 * pitch).astype(kind)
+    device = cuda(source, threads=threads)
+    report = device.run(8, 32, matrix, np.zeros_like(matrix))
+    size = matrix.itemsize
+    for bits, attribute in ((7, "lines"), (5, "transactions")):
+        expected = sum(((row * pitch + 32) * size - 1 >> bits) - (row * pitch * size >> bits) + 1 for row in range(64))
+        for access in ("load", "store"):
+            assert getattr(only(report, "global", access), attribute) == expected
+
+
 def test_float4_needs_16_sectors() -> None:
     source = 'extern "C" __global__ void k(const float4* x, float4* y) { y[threadIdx.x] = x[threadIdx.x]; }'
     report = cuda(source).run(1, 32, np.zeros(128, np.float32), np.zeros(128, np.float32))
     for access in ("load", "store"):
         op = only(report, "global", access)
-        assert (op.requests, op.threads, op.transactions, op.bytes_per_thread) == (1, 32, 16, 16)
+        assert (op.requests, op.threads, op.transactions, op.lines, op.bytes_per_thread) == (1, 32, 16, 4, 16)
 
 
 def test_partial_warp_counts_its_lanes() -> None:
@@ -189,6 +211,9 @@ def test_local_memory_is_interleaved() -> None:
     stores = [op for op in report.memory if (op.space, op.access) == ("local", "store")]
     assert sum(op.transactions for op in stores) == 4 * 8  # 32 lanes x 32 bytes: 32 sectors at every vector width
     assert all(op.transactions == op.ideal_transactions for op in stores)
+    assert sum(op.lines for op in stores) == 8  # a word of all lanes is a line
+    load = only(report, "local", "load")
+    assert (load.transactions, load.lines) == (32, 8)  # eight lanes of a sector read eight words
 
 
 @pytest.mark.parametrize(("words", "index"), [(1, "0"), (4, "i & 3"), (64, "i & 63"), (512, "i & 511")])

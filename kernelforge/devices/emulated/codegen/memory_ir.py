@@ -82,11 +82,15 @@ compare:
 {_field("span", lay.OP_SPAN, "i64")}
 %rel = sub i64 %e0, %low
 %c1 = icmp ult i64 %rel, %span
-{_field("known", lay.OP_KNOWN, "i32")}
+{_field("alignments", lay.OP_ALIGNMENTS, "i32")}
 %e0t = trunc i64 %e0 to i32
-%slot = and i32 %e0t, 31
-%kb = lshr i32 %known, %slot
-%c2 = trunc i32 %kb to i1
+%slot = and i32 %e0t, %alignments
+%slot64 = zext i32 %slot to i64
+%slots_p = getelementptr i8, ptr %op, i64 {lay.OP_SLOTS}
+%hits_p = getelementptr i64, ptr %slots_p, i64 %slot64
+%known_p = getelementptr i8, ptr %hits_p, i64 {lay.ENTRY_KNOWN}
+%known = load i8, ptr %known_p
+%c2 = icmp ne i8 %known, 0
 %c01 = and i1 %c0, %c1
 %c012 = and i1 %c01, %c2
 {_field("kind", lay.OP_KIND, "i32")}
@@ -96,9 +100,6 @@ compare:
 
 
 _HIT = f"""
-%slot64 = zext i32 %slot to i64
-%hits_b = getelementptr i8, ptr %op, i64 {lay.OP_HITS}
-%hits_p = getelementptr i32, ptr %hits_b, i64 %slot64
 %hits = load i32, ptr %hits_p
 %hits1 = add i32 %hits, 1
 store i32 %hits1, ptr %hits_p

@@ -302,6 +302,8 @@ def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[n
     words, longs = records.view(np.int32), records.view(np.int64)
     for row, site in enumerate(sites):
         words[row, lay.OP_SPACE // 4] = site.space
+        # Lines depend on the place in a line of 128 bytes; sectors, and wavefronts of shared memory, on that in 32.
+        words[row, lay.OP_ALIGNMENTS // 4] = 127 if site.space in (lay.GLOBAL, lay.GENERIC) else 31
         words[row, lay.OP_BYTES // 4] = site.width
         words[row, lay.OP_ALIGN // 4] = site.width
         words[row, lay.OP_ACCESS // 4] = site.access

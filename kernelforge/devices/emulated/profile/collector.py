@@ -289,7 +289,7 @@ def add_launch(
                 line = own_line(op.source_line, op.source_file)
                 ops[key] = MemoryCounts(op.ptx_line, line, op.opcode, op.space, op.access, op.bytes_per_thread)
                 group.memory.append(ops[key])
-            for name in ("requests", "threads", "transactions", "ideal_transactions"):
+            for name in ("requests", "threads", "transactions", "lines", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
             sketches.setdefault(key, []).append(op.sketch)
     for position, values in sketches.items():

@@ -25,6 +25,7 @@ from kernelforge.devices.emulated.runtime.sanitize import check_global, check_sh
 from kernelforge.devices.emulated.runtime.transactions import (
     bank_wavefronts,
     distinct_addresses,
+    distinct_sectors,
     distinct_units,
     ideal_shared,
     local_sectors,
@@ -244,11 +245,14 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     if mask == 0:
         return 0
     cost = 0
+    lines = 0
     ideal = 0
     if in_global != 0:
         if mode & lay.MODE_SANITIZE and load_i32(op + lay.OP_SPECULATIVE) == 0:
             check_global(ctx, site, effective, host, in_global, size, access, values, width)
-        cost += distinct_units(ctx, effective, in_global, size, 5)
+        found = distinct_sectors(ctx, effective, in_global, size)
+        cost += found & 0xFFFF
+        lines += found >> 16
         ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
             cache_access(ctx, cost, access)
@@ -264,7 +268,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         if good == in_peers:
             return good
     if in_local != 0:
-        cost += local_sectors(ctx, effective, in_local, size)
+        found = local_sectors(ctx, effective, in_local, size)
+        cost += found & 0xFFFF
+        lines += found >> 16
         ideal += (popcount(in_local) * size + 31) >> 5
     # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
     same_space = in_local == 0 and (
@@ -272,10 +278,11 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     )
     watched = mode & (lay.MODE_RACECHECK | lay.MODE_CACHE | lay.MODE_SANITIZE) != 0
     regular = not watched and good == mask and single and same_space and access != lay.ATOMIC
-    if regular and remember(op, addresses, effective, mask, size, cost, ideal, base, limit, delta):
+    if regular and remember(op, addresses, effective, mask, size, cost, lines, ideal, base, limit, delta):
         return good
     store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + 1)
     store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + cost)
+    store_i64(op + lay.OP_LINES, load_i64(op + lay.OP_LINES) + lines)
     store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + popcount(good & ~in_peers))
     store_i64(op + lay.OP_IDEAL_TOTAL, load_i64(op + lay.OP_IDEAL_TOTAL) + ideal)
     return good

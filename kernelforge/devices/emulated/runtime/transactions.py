@@ -1,6 +1,6 @@
 """Cost of a request in sectors or wavefronts, and patterns: the lane-to-lane distances that the fast path compares.
 
-Global and local memory count sectors of 32 bytes, shared memory wavefronts.
+Global and local memory count sectors of 32 bytes and lines of 128, shared memory wavefronts.
 """
 
 from __future__ import annotations
@@ -9,16 +9,18 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     load_i32,
     load_i64,
+    load_u8,
     load_u16,
     load_u32,
     native,
     popcount,
     store_i64,
+    store_u8,
     store_u16,
     store_u32,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.layout import TABLE, UNITS
+from kernelforge.devices.emulated.layout import KEYS, TABLE, UNITS
 
 
 @native
@@ -55,6 +57,48 @@ def distinct_units(ctx: int, addresses: int, mask: int, size: int, shift: int) -
                 last = unit
             unit += 1
     return count
+
+
+@native
+def distinct_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
+    """Collect the distinct sectors accessed into the units area; return how many + 65536 * how many lines."""
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    units = scratch + UNITS
+    table = scratch + TABLE
+    for k in range(128):
+        store_i64(table + 8 * k, -1)
+    count = 0
+    lines = 0
+    last = -1
+    rest = mask
+    while rest != 0:
+        lane_id = trailing_zeros(rest)
+        rest &= rest - 1
+        address = load_i64(addresses + 8 * lane_id)
+        final = (address + size - 1) >> 5
+        sector = address >> 5
+        while sector <= final:
+            if sector != last:
+                # An entry is a line's number and a bit for each of its sectors.
+                line = sector >> 2
+                bit = 1 << (sector & 3)
+                slot = (line * 40503 + (line >> 7)) & 127
+                while True:
+                    entry = table + 8 * slot
+                    stored = load_i64(entry)
+                    if stored == -1:
+                        stored = line << 4
+                        lines += 1
+                    if stored >> 4 == line:
+                        if stored & bit == 0:
+                            store_i64(entry, stored | bit)
+                            store_i64(units + 8 * count, sector)
+                            count += 1
+                        break
+                    slot = (slot + 1) & 127
+                last = sector
+            sector += 1
+    return count + (lines << 16)
 
 
 @native
@@ -135,9 +179,9 @@ def ideal_shared(addresses: int, mask: int, size: int) -> int:
 
 @native
 def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
-    """Sectors of a local access: the frame is interleaved by 4-byte words, so eight lanes share a sector."""
+    """Sectors + 65536 * lines of a local access: its frame is interleaved by 4-byte words, 8 lanes to a sector."""
     scratch = load_i64(ctx + lay.CTX_SCRATCH)
-    keys = scratch + TABLE + lay.SCRATCH_AREA
+    keys = scratch + KEYS
     total = 0
     word = 0
     while word < size or word == 0:
@@ -146,8 +190,8 @@ def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
             lane_id = trailing_zeros(rest)
             rest &= rest - 1
             row = (load_i64(addresses + 8 * lane_id) + word) >> 2
-            store_i64(keys + 8 * lane_id, row * 4 + (lane_id >> 3))
-        total += distinct_addresses(keys, mask)
+            store_i64(keys + 8 * lane_id, (row * 4 + (lane_id >> 3)) << 5)
+        total += distinct_sectors(ctx, keys, mask, 1)
         word += 4
     return total
 
@@ -155,21 +199,23 @@ def local_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
 @native
 def fold_hits(op: int) -> None:
     """Turn the per-alignment hit counts of the pattern into totals, and clear the pattern."""
-    counted = load_u32(op + lay.OP_KNOWN)
     lanes = popcount(load_u32(op + lay.OP_MASK))
     ideal = load_i32(op + lay.OP_IDEAL)
-    while counted != 0:
-        k = trailing_zeros(counted)
-        counted &= counted - 1
-        hits = load_u32(op + lay.OP_HITS + 4 * k)
-        if hits != 0:
-            cost = load_u16(op + lay.OP_COUNTS + 2 * k)
+    for word in range(lay.SLOTS // 32):
+        counted = load_u32(op + lay.OP_KNOWN + 4 * word)
+        store_u32(op + lay.OP_KNOWN + 4 * word, 0)
+        while counted != 0:
+            entry = op + lay.OP_SLOTS + lay.SLOT_ENTRY * (32 * word + trailing_zeros(counted))
+            counted &= counted - 1
+            hits = load_u32(entry + lay.ENTRY_HITS)
+            cost = load_u16(entry + lay.ENTRY_COUNT)
+            lines = load_u8(entry + lay.ENTRY_LINES)
             store_i64(op + lay.OP_REQUESTS, load_i64(op + lay.OP_REQUESTS) + hits)
             store_i64(op + lay.OP_TRANSACTIONS, load_i64(op + lay.OP_TRANSACTIONS) + hits * cost)
+            store_i64(op + lay.OP_LINES, load_i64(op + lay.OP_LINES) + hits * lines)
             store_i64(op + lay.OP_THREADS, load_i64(op + lay.OP_THREADS) + hits * lanes)
             store_i64(op + lay.OP_IDEAL_TOTAL, load_i64(op + lay.OP_IDEAL_TOTAL) + hits * ideal)
-            store_u32(op + lay.OP_HITS + 4 * k, 0)
-    store_u32(op + lay.OP_KNOWN, 0)
+            store_i64(entry, 0)
     store_u32(op + lay.OP_MASK, 0)
     store_i64(op + lay.OP_SPAN, 0)
 
@@ -182,6 +228,7 @@ def remember(
     mask: int,
     size: int,
     cost: int,
+    lines: int,
     ideal: int,
     base: int,
     limit: int,
@@ -204,11 +251,10 @@ def remember(
             same = False
     if low < -0x40000000 or high > 0x40000000:
         return False
-    slot = reference & 31
-    if same:
-        counted = load_u32(op + lay.OP_KNOWN)
-        if counted >> slot & 1 and load_u16(op + lay.OP_COUNTS + 2 * slot) != cost:
-            same = False
+    slot = reference & load_i32(op + lay.OP_ALIGNMENTS)
+    entry = op + lay.OP_SLOTS + lay.SLOT_ENTRY * slot
+    if same and load_u8(entry + lay.ENTRY_KNOWN) != 0 and load_u16(entry + lay.ENTRY_COUNT) != cost:
+        same = False
     if not same:
         fold_hits(op)
         contiguous = True
@@ -238,8 +284,10 @@ def remember(
         store_u32(op + lay.OP_IDEAL, ideal)
     store_i64(op + lay.OP_LOW, base - low)
     store_i64(op + lay.OP_SPAN, limit - high - size - (base - low) + 1)
-    store_u32(op + lay.OP_KNOWN, load_u32(op + lay.OP_KNOWN) | (1 << slot))
-    store_u16(op + lay.OP_COUNTS + 2 * slot, cost)
-    hits = op + lay.OP_HITS + 4 * slot
-    store_u32(hits, load_u32(hits) + 1)
+    known = op + lay.OP_KNOWN + 4 * (slot >> 5)
+    store_u32(known, load_u32(known) | (1 << (slot & 31)))
+    store_u16(entry + lay.ENTRY_COUNT, cost)
+    store_u8(entry + lay.ENTRY_LINES, lines)
+    store_u8(entry + lay.ENTRY_KNOWN, 1)
+    store_u32(entry + lay.ENTRY_HITS, load_u32(entry + lay.ENTRY_HITS) + 1)
     return True
