@@ -14,7 +14,7 @@ from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts, by_class
 
-PROTOCOL = "emulated/2"
+PROTOCOL = "emulated/3"
 """Version of the model; changes when a modelled time could."""
 
 # Unmeasured assumptions on the overlap of a warp's own work when no other warp hides it.
@@ -112,10 +112,14 @@ def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]
 
 
 def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, float]:
-    """Passes through the SM's data path: (global and local, shared)."""
+    """Cycles of the SM's data path: (global and local, shared).
+
+    A request takes as many as it touches lines, or as its sectors need; of an instruction the sums are compared.
+    """
     sectors_per_wavefront = spec.l1_bytes_per_cycle // SECTOR_BYTES
+    # The L1 looks one tag up in a cycle, that of a line; instructions without counted lines have one per request.
     cached = sum(
-        max(op.requests, op.transactions / sectors_per_wavefront)
+        max(op.requests, op.lines, op.transactions / sectors_per_wavefront)
         for space in ("global", "local")
         for op in counts.select(space)
     )

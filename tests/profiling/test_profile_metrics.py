@@ -179,7 +179,7 @@ def test_hot_spots_start_with_the_most_wasteful_instruction() -> None:
 def test_a_large_streaming_kernel_is_bound_by_dram() -> None:
     _, performance = profiled(streaming(1 << 26), elements=1 << 26)
     assert performance.origin is Origin.MODELLED
-    assert performance.protocol == "emulated/2"
+    assert performance.protocol == "emulated/3"
     assert performance.bound == "dram"
     floor_us = 12 * (1 << 26) / H100.dram_bandwidth_gbps * 1e-3
     assert floor_us < performance.time_us < 1.5 * floor_us
@@ -204,6 +204,16 @@ def test_scattered_loads_are_bound_by_the_caches() -> None:
     assert modelled.limits_us["l1"] > modelled.limits_us["fp32"]
     assert modelled.limits_us["l1"] == pytest.approx(
         (2 * 8 + 1) * (1 << 24) / 32 / H100.sm_count / H100.clock_hz * 1e6, rel=0.01
+    )
+
+
+def test_a_request_takes_a_cycle_for_each_line() -> None:
+    kernel = streaming(1 << 24, sectors_per_request=32.0, name="naive")
+    for op in kernel.memory:
+        op.lines = op.requests * (32 if op.access == "load" else 1)
+    modelled = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 32))
+    assert modelled.limits_us["l1"] == pytest.approx(
+        (2 * 32 + 1) * (1 << 24) / 32 / H100.sm_count / H100.clock_hz * 1e6, rel=0.01
     )
 
 
