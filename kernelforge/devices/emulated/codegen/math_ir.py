@@ -64,13 +64,32 @@ def _ex2(c: IRBuilder) -> str:
     return c.select(tiny, F32, float_constant(1.0, F32), c.select(nan, F32, x, p))
 
 
-def _ex2_in_double(c: IRBuilder) -> tuple[str, str]:
-    d = c.op(f"fpext {F32} %x to {F64}")
-    d = c.intrinsic("maxnum", F64, c.intrinsic("minnum", F64, d, float_constant(129.0, F64)),
-                    float_constant(-152.0, F64))  # fmt: skip
-    value = _power(c, d, 9)
-    result = c.op(f"fptrunc {F64} {value} to {F32}")
-    return c.select(c.op(f"fcmp uno {F32} %x, %x"), F32, "%x", result), value
+def _ex2_and_rest(c: IRBuilder) -> tuple[str, str]:
+    """As ``_ex2``, with the sum's rounding errors in a second f32; within a tenth of a unit."""
+    x = "%x"
+    clipped = c.intrinsic("maxnum", F32, x, float_constant(-152.0, F32))
+    clipped = c.intrinsic("minnum", F32, clipped, float_constant(129.0, F32))
+    n = c.intrinsic("roundeven", F32, clipped)
+    f = c.op(f"fsub {F32} {clipped}, {n}")
+    high = math.log(2) // 2.0**-24 * 2.0**-24
+    tail = [math.log(2) ** k / math.factorial(k) for k in range(8, 1, -1)]
+    small = c.op(f"fmul {F32} {f}, {_poly(c, F32, f, [*tail, math.log(2) - high])}")
+    linear = c.op(f"fmul {F32} {f}, {float_constant(high, F32)}")
+    lost = c.intrinsic("fma", F32, f, float_constant(high, F32), c.op(f"fneg {F32} {linear}"))
+    unit = float_constant(1.0, F32)
+    total = c.op(f"fadd {F32} {linear}, {unit}")
+    beyond = c.op(f"fsub {F32} {linear}, {c.op(f'fsub {F32} {total}, {unit}')}")
+    small = c.op(f"fadd {F32} {small}, {c.op(f'fadd {F32} {lost}, {beyond}')}")
+    p = c.op(f"fadd {F32} {total}, {small}")
+    rest = c.op(f"fadd {F32} {c.op(f'fsub {F32} {total}, {p}')}, {small}")
+    i = c.call("llvm.fptosi.sat.v32i32.v32f32", I32, (F32, n))
+    half = c.op(f"ashr {I32} {i}, splat (i32 1)")
+    for part in (half, c.op(f"sub {I32} {i}, {half}")):
+        bits = c.op(f"shl {I32} {c.op(f'add {I32} {part}, splat (i32 127)')}, splat (i32 23)")
+        scale = c.op(f"bitcast {I32} {bits} to {F32}")
+        p = c.op(f"fmul {F32} {p}, {scale}")
+        rest = c.op(f"fmul {F32} {rest}, {scale}")
+    return c.select(c.op(f"fcmp uno {F32} {x}, {x}"), F32, x, p), rest
 
 
 def _power(c: IRBuilder, y: str, degree: int) -> str:
@@ -120,9 +139,16 @@ def _lg2(c: IRBuilder) -> str:
     return _of_corners(c, _towards_zero(c, c.select(below, F64, less, total)))
 
 
-def _lg2_in_double(c: IRBuilder) -> tuple[str, str]:
-    total = _logarithm(c)
-    return _of_corners(c, c.op(f"fptrunc {F64} {total} to {F32}")), total
+def _lg2_and_rest(c: IRBuilder) -> tuple[str, str]:
+    rounded, rest = _rounded(c, _logarithm(c))
+    return _of_corners(c, rounded), rest
+
+
+def _rounded(c: IRBuilder, value: str) -> tuple[str, str]:
+    """A double as f32, and what it lacks."""
+    near = c.op(f"fptrunc {F64} {value} to {F32}")
+    rest = c.op(f"fsub {F64} {value}, {c.op(f'fpext {F32} {near} to {F64}')}")
+    return near, c.op(f"fptrunc {F64} {rest} to {F32}")
 
 
 def _towards_zero(c: IRBuilder, value: str) -> str:
@@ -176,7 +202,7 @@ def _sincos(c: IRBuilder, quadrant: int) -> str:
     return _only_finite(c, result)
 
 
-def _sincos_in_double(c: IRBuilder, quadrant: int) -> tuple[str, str]:
+def _sincos_and_rest(c: IRBuilder, quadrant: int) -> tuple[str, str]:
     """sin (quadrant 0) or cos (quadrant 1) after reduction by multiples of pi/2 in two parts."""
     d = c.op(f"fpext {F32} %x to {F64}")
     k = c.intrinsic("roundeven", F64, c.op(f"fmul {F64} {d}, {float_constant(2 / math.pi, F64)}"))
@@ -184,14 +210,13 @@ def _sincos_in_double(c: IRBuilder, quadrant: int) -> tuple[str, str]:
     r = c.intrinsic("fma", F64, minus, float_constant(math.pi / 2, F64), d)
     r = c.intrinsic("fma", F64, minus, float_constant(6.123233995736766e-17, F64), r)
     q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
-    value = _quadrants(c, q, r, quadrant)
-    result = c.op(f"fptrunc {F64} {value} to {F32}")
+    result, rest = _rounded(c, _quadrants(c, q, r, quadrant))
     if quadrant == 0:
         result = c.select(c.op(f"fcmp oeq {F32} %x, zeroinitializer"), F32, "%x", result)
-    return _only_finite(c, result), value
+    return _only_finite(c, result), rest
 
 
-def _tanh_in_double(c: IRBuilder) -> tuple[str, str]:
+def _tanh_and_rest(c: IRBuilder) -> tuple[str, str]:
     """1 - 2 / (exp(2|x|) + 1); as on an H100 x itself up to 2**-8, and 1 from 8 on."""
     magnitude = c.intrinsic("fabs", F32, "%x")
     clipped = c.intrinsic("minnum", F32, magnitude, float_constant(20.0, F32))
@@ -199,19 +224,20 @@ def _tanh_in_double(c: IRBuilder) -> tuple[str, str]:
     e = _power(c, c.op(f"fmul {F64} {d}, {float_constant(2 / math.log(2), F64)}"), 12)
     unit = float_constant(1.0, F64)
     quotient = c.op(f"fdiv {F64} {float_constant(2.0, F64)}, {c.op(f'fadd {F64} {e}, {unit}')}")
-    true = c.op(f"fsub {F64} {unit}, {quotient}")
+    rounded = c.op(f"fptrunc {F64} {c.op(f'fsub {F64} {unit}, {quotient}')} to {F32}")
     tiny = c.op(f"fcmp ole {F32} {magnitude}, {float_constant(2.0**-8, F32)}")
-    value = c.select(tiny, F32, magnitude, c.op(f"fptrunc {F64} {true} to {F32}"))
+    value = c.select(tiny, F32, magnitude, rounded)
     large = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(8.0, F32)}")
     value = c.intrinsic("copysign", F32, c.select(large, F32, float_constant(1.0, F32), value), "%x")
-    nan = c.op(f"fcmp uno {F32} %x, %x")
-    linear = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**-13, F32)}")
-    signed = c.intrinsic("copysign", F64, c.select(linear, F64, d, true), c.op(f"fpext {F32} %x to {F64}"))
-    return c.select(nan, F32, "%x", value), signed
+    # Up to 2**-8 the result lacks a third of the cube; elsewhere a rounding, which is nothing next to the error.
+    square = c.op(f"fmul {F32} {value}, {value}")
+    cube = c.op(f"fmul {F32} {c.op(f'fmul {F32} {square}, {value}')}, {float_constant(-1 / 3, F32)}")
+    rest = c.select(tiny, F32, cube, "zeroinitializer")
+    return c.select(c.op(f"fcmp uno {F32} %x, %x"), F32, "%x", value), rest
 
 
 def _tanh(c: IRBuilder) -> str:
-    return _tanh_in_double(c)[0]
+    return _tanh_and_rest(c)[0]
 
 
 def _to_fewer_bits(compute: Callable[[IRBuilder], str], bits: int) -> Callable[[IRBuilder], str]:
@@ -235,24 +261,29 @@ def _rsqrt(c: IRBuilder) -> str:
     return c.op(f"fdiv {F32} {float_constant(1.0, F32)}, {c.intrinsic('sqrt', F32, '%x')}")
 
 
-def _rsqrt_in_double(c: IRBuilder) -> tuple[str, str]:
-    root = c.intrinsic("sqrt", F64, c.op(f"fpext {F32} %x to {F64}"))
-    value = c.op(f"fdiv {F64} {float_constant(1.0, F64)}, {root}")
-    return c.op(f"fptrunc {F64} {value} to {F32}"), value
+def _rsqrt_and_rest(c: IRBuilder) -> tuple[str, str]:
+    r = _rsqrt(c)
+    product = c.op(f"fmul {F32} %x, {r}")
+    minus = c.op(f"fneg {F32} {product}")
+    error = c.intrinsic("fma", F32, "%x", r, minus)
+    rest = c.intrinsic("fma", F32, minus, r, float_constant(1.0, F32))
+    rest = c.intrinsic("fma", F32, c.op(f"fneg {F32} {error}"), r, rest)
+    half = c.op(f"fmul {F32} {r}, {float_constant(0.5, F32)}")
+    return r, c.op(f"fmul {F32} {half}, {rest}")
 
 
-# Movers shift a result within its documented error. They get the operands, the rounded result, the result in double
-# where the function has it, and a hash of operands and variation as 32-bit integers. Results
-# that are not normal numbers stay. The mask ``%worst`` asks for the farthest.
+# Movers shift a result within its documented error. They get the operands, the rounded result, what it lacks of the
+# true one where the function tells, and a hash of operands and variation as 32-bit integers. Results that are not
+# normal numbers stay. The mask ``%worst`` asks for the farthest.
 
 Mover = Callable[[IRBuilder, list[str], str, str, str], str]
 _LEAST_NORMAL = 2.0**-126
 
 
-def _normal(c: IRBuilder, value: str) -> str:
+def _normal(c: IRBuilder, value: str, least: float = _LEAST_NORMAL) -> str:
     """Whether a value is normal, and its neighbours as well."""
     magnitude = c.intrinsic("fabs", F32, value)
-    low = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(_LEAST_NORMAL, F32)}")
+    low = c.op(f"fcmp oge {F32} {magnitude}, {float_constant(least, F32)}")
     high = c.op(f"fcmp olt {F32} {magnitude}, {float_constant(2.0**127, F32)}")
     return c.op(f"and {B} {low}, {high}")
 
@@ -275,7 +306,7 @@ def _to_other_side(residual: Callable[[IRBuilder, str, str], str]) -> Mover:
     It is positive where the result's magnitude is too small, and zero where the result is exact.
     """
 
-    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
+    def move(c: IRBuilder, operands: list[str], result: str, rest: str, mixed: str) -> str:
         rest = residual(c, operands[0], result)
         up = c.op(f"fcmp ogt {F32} {rest}, zeroinitializer")
         down = c.op(f"fcmp olt {F32} {rest}, zeroinitializer")
@@ -300,29 +331,31 @@ def _share(c: IRBuilder, mixed: str) -> str:
     """The hash as a number from -1 to 1."""
     end = c.op(f"xor {I32} {c.op(f'ashr {I32} {mixed}, splat (i32 31)')}, splat (i32 {0x7FFFFFFF})")
     mixed = c.select("%worst", I32, end, mixed)
-    return c.op(f"fmul {F64} {c.op(f'sitofp {I32} {mixed} to {F64}')}, {float_constant(2.0**-31, F64)}")
+    return c.op(f"fmul {F32} {c.op(f'sitofp {I32} {mixed} to {F32}')}, {float_constant(2.0**-31, F32)}")
 
 
 Limit = Callable[[IRBuilder, list[str], str], str]
-"""The largest error of a result, in double, of the operands and the true result in double."""
+"""The largest error of a result, of the operands and the rounded result."""
 
 
 def _up_to(limit: Limit, exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
     """Up to ``limit`` either way, after rounding too, and short of zero; results of ``exact`` operands stay."""
 
-    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
-        bound = limit(c, operands, true)
-        half = c.op(f"fmul {F64} {c.intrinsic('fabs', F64, true)}, {float_constant(0.5, F64)}")
-        reach = c.intrinsic("minnum", F64, bound, half)
-        target = c.intrinsic("fma", F64, _share(c, mixed), reach, true)
-        moved = c.op(f"fptrunc {F64} {target} to {F32}")
-        wide = c.op(f"fpext {F32} {moved} to {F64}")
-        error = c.intrinsic("fabs", F64, c.op(f"fsub {F64} {wide}, {true}"))
-        over = c.op(f"fcmp ogt {F64} {error}, {bound}")
-        larger = c.op(f"fcmp ogt {F64} {c.intrinsic('fabs', F64, wide)}, {c.intrinsic('fabs', F64, true)}")
-        back = c.select(larger, I32, "splat (i32 -1)", "splat (i32 1)")
+    def move(c: IRBuilder, operands: list[str], result: str, rest: str, mixed: str) -> str:
+        bound = limit(c, operands, result)
+        half = c.op(f"fmul {F32} {c.intrinsic('fabs', F32, result)}, {float_constant(0.5, F32)}")
+        offset = c.intrinsic("fma", F32, _share(c, mixed), c.intrinsic("minnum", F32, bound, half), rest)
+        moved = c.op(f"fadd {F32} {result}, {offset}")
+        error = c.op(f"fsub {F32} {c.op(f'fsub {F32} {moved}, {result}')}, {rest}")
+        over = c.op(f"fcmp ogt {F32} {c.intrinsic('fabs', F32, error)}, {bound}")
+        # One unit back: to a smaller magnitude where the error has the result's sign.
+        bits = [c.op(f"bitcast {F32} {value} to {I32}") for value in (error, moved)]
+        apart = c.op(f"ashr {I32} {c.op(f'xor {I32} {bits[0]}, {bits[1]}')}, splat (i32 31)")
+        back = c.op(f"or {I32} {c.op(f'xor {I32} {apart}, splat (i32 -1)')}, splat (i32 1)")
         moved = _shift_bits(c, moved, c.select(over, I32, back, "zeroinitializer"))
-        good = c.op(f"and {B} {_normal(c, result)}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
+        # What a result of less than 2**-102 lacks is subnormal.
+        usual = _normal(c, result, 2.0**24 * _LEAST_NORMAL)
+        good = c.op(f"and {B} {usual}, {c.op(f'xor {B} {exact(c, operands)}, splat (i1 true)')}")
         return c.select(good, F32, moved, result)
 
     return move
@@ -331,8 +364,8 @@ def _up_to(limit: Limit, exact: Callable[[IRBuilder, list[str]], str]) -> Mover:
 def _within_one(mover: Mover) -> Mover:
     """Clamp the result of ``mover`` to -1 and 1; results of -1 and 1 themselves stay."""
 
-    def move(c: IRBuilder, operands: list[str], result: str, true: str, mixed: str) -> str:
-        moved = mover(c, operands, result, true, mixed)
+    def move(c: IRBuilder, operands: list[str], result: str, rest: str, mixed: str) -> str:
+        moved = mover(c, operands, result, rest, mixed)
         unit = float_constant(1.0, F32)
         clipped = c.intrinsic("maxnum", F32, c.intrinsic("minnum", F32, moved, unit), c.op(f"fneg {F32} {unit}"))
         good = c.op(f"fcmp ord {F32} {result}, {result}")
@@ -342,44 +375,39 @@ def _within_one(mover: Mover) -> Mover:
 
 
 def _relative(error: float) -> Limit:
-    return lambda c, x, r: c.op(f"fmul {F64} {c.intrinsic('fabs', F64, r)}, {float_constant(0.999 * error, F64)}")
+    return lambda c, x, r: c.op(f"fmul {F32} {c.intrinsic('fabs', F32, r)}, {float_constant(0.999 * error, F32)}")
 
 
 def _units(count: float) -> Limit:
-    """Units in the last place of an f32."""
+    """Units in the last place; of a power of two the smaller ones below it."""
 
     def limit(c: IRBuilder, x: list[str], r: str) -> str:
-        bits = c.op(f"bitcast {F64} {r} to {I64}")
-        power = c.op(f"bitcast {I64} {c.op(f'and {I64} {bits}, splat (i64 {0x7FF << 52})')} to {F64}")
-        return c.op(f"fmul {F64} {power}, {float_constant(count * 2.0**-23, F64)}")
+        bits = c.op(f"sub {I32} {c.op(f'bitcast {F32} {r} to {I32}')}, splat (i32 1)")
+        power = c.op(f"bitcast {I32} {c.op(f'and {I32} {bits}, splat (i32 {0x7F800000})')} to {F32}")
+        return c.op(f"fmul {F32} {power}, {float_constant(count * 2.0**-23, F32)}")
 
     return limit
 
 
 def _of_logarithm(c: IRBuilder, x: list[str], r: str) -> str:
     """Absolute up to 1, which are operands from 1/2 to 2, and relative beyond."""
-    scale = c.intrinsic("maxnum", F64, c.intrinsic("fabs", F64, r), float_constant(1.0, F64))
-    return c.op(f"fmul {F64} {scale}, {float_constant(0.999 * 2.0**-22, F64)}")
+    scale = c.intrinsic("maxnum", F32, c.intrinsic("fabs", F32, r), float_constant(1.0, F32))
+    return c.op(f"fmul {F32} {scale}, {float_constant(0.999 * 2.0**-22, F32)}")
 
 
 def _of_angle(c: IRBuilder, x: list[str], r: str) -> str:
     """2**-20.5 up to 2 pi and 2**-14.7 up to 100 pi, but no more than in proportion to the angle, as on an H100."""
-    d = c.intrinsic("fabs", F64, c.op(f"fpext {F32} {x[0]} to {F64}"))
-    grown = c.op(f"fmul {F64} {d}, {float_constant(1.6e-7, F64)}")
-    documented = c.intrinsic("minnum", F64, grown, float_constant(0.999 * 2.0**-14.7, F64))
-    documented = c.intrinsic("maxnum", F64, documented, float_constant(0.999 * 2.0**-20.5, F64))
-    far = c.op(f"fcmp ogt {F64} {d}, {float_constant(100 * math.pi, F64)}")
-    near = c.op(f"fcmp ole {F64} {d}, {float_constant(TURN, F64)}")
-    bound = c.select(far, F64, grown, documented)
-    return c.select(near, F64, float_constant(0.999 * 2.0**-20.5, F64), bound)
+    angle = c.intrinsic("fabs", F32, x[0])
+    near, middle = (float_constant(0.999 * 2.0**power, F32) for power in (-20.5, -14.7))
+    grown = c.op(f"fmul {F32} {angle}, {float_constant(1.85e-7, F32)}")
+    far = c.op(f"fcmp ogt {F32} {angle}, {float_constant(100 * math.pi, F32)}")
+    bound = c.select(far, F32, grown, c.intrinsic("minnum", F32, grown, middle))
+    small = c.op(f"fcmp ole {F32} {angle}, {float_constant(TURN, F32)}")
+    return c.select(small, F32, near, bound)
 
 
 def _integer(c: IRBuilder, operands: list[str]) -> str:
     return c.op(f"fcmp oeq {F32} {c.intrinsic('roundeven', F32, operands[0])}, {operands[0]}")
-
-
-def _last_is_power(c: IRBuilder, operands: list[str]) -> str:
-    return _power_of_two(c, operands[-1])
 
 
 def _power_above_one(c: IRBuilder, operands: list[str]) -> str:
@@ -419,9 +447,19 @@ def _quotient_by_reciprocal(c: IRBuilder) -> str:
     return c.select(huge, F32, c.op(f"fmul {F32} %x, {zero}"), _quotient(c))
 
 
-def _quotient_in_double(c: IRBuilder) -> str:
-    x, y = (c.op(f"fpext {F32} {v} to {F64}") for v in ("%x", "%y"))
-    return c.op(f"fdiv {F64} {x}, {y}")
+def _and_rest(quotient: Callable[[IRBuilder], str]) -> Callable[[IRBuilder], tuple[str, str]]:
+    def divide(c: IRBuilder) -> tuple[str, str]:
+        result = quotient(c)
+        residual = c.intrinsic("fma", F32, c.op(f"fneg {F32} {result}"), "%y", "%x")
+        return result, c.op(f"fdiv {F32} {residual}, %y")
+
+    return divide
+
+
+def _simple_divisor(c: IRBuilder, operands: list[str]) -> str:
+    """A divisor that is a power of two, or a dividend so small that the remainder of the division is not exact."""
+    small = c.op(f"fcmp olt {F32} {c.intrinsic('fabs', F32, operands[0])}, {float_constant(2.0**-100, F32)}")
+    return c.op(f"or {B} {_power_of_two(c, operands[1])}, {small}")
 
 
 @dataclass(frozen=True)
@@ -434,43 +472,42 @@ class Approximation:
     """The largest error that the section documents."""
     compute: Callable[[IRBuilder], str]
     """The result of variation 0."""
-    double: Callable[[IRBuilder], tuple[str, str]] | None
-    """The result of the others before it is moved, as f32 and in double; that of variation 0 if absent."""
+    accurate: Callable[[IRBuilder], tuple[str, str]] | None
+    """The result of the others before it is moved, and what it lacks of the true one; that of variation 0 if absent."""
     move: Mover
     operands: int = 1
 
 
 APPROXIMATIONS = {
     "div_f32": Approximation("9.7.3.8 div", "2 ulp for |b| from 2**-126 to 2**126", _quotient_by_reciprocal,
-                             lambda c: (_quotient_by_reciprocal(c), _quotient_in_double(c)),
-                             _up_to(_units(2), _last_is_power), 2),
-    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, lambda c: (_quotient(c), _quotient_in_double(c)),
-                                  _up_to(_units(2), _last_is_power), 2),
+                             _and_rest(_quotient_by_reciprocal), _up_to(_units(1.999), _simple_divisor), 2),
+    "div_full_f32": Approximation("9.7.3.8 div", "2 ulp", _quotient, _and_rest(_quotient),
+                                  _up_to(_units(1.999), _simple_divisor), 2),
     "rcp_f32": Approximation("9.7.3.13 rcp", "1 ulp", _reciprocal, None, _to_other_side(_of_reciprocal)),
     "sqrt_f32": Approximation("9.7.3.15 sqrt", "2**-23 relative", lambda c: c.intrinsic("sqrt", F32, "%x"), None,
                               _to_other_side(_of_root)),
-    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _rsqrt_in_double,
+    "rsqrt_f32": Approximation("9.7.3.16 rsqrt", "2**-22.9 relative", _rsqrt, _rsqrt_and_rest,
                                _up_to(_relative(2.0**-22.9), _quarter_power)),
     "sin_f32": Approximation("9.7.3.18 sin", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
-                             lambda c: _sincos(c, 0), lambda c: _sincos_in_double(c, 0),
+                             lambda c: _sincos(c, 0), lambda c: _sincos_and_rest(c, 0),
                              _within_one(_up_to(_of_angle, _zero))),
     "cos_f32": Approximation("9.7.3.19 cos", "2**-20.5 up to 2 pi, 2**-14.7 up to 100 pi, absolute",
-                             lambda c: _sincos(c, 1), lambda c: _sincos_in_double(c, 1),
+                             lambda c: _sincos(c, 1), lambda c: _sincos_and_rest(c, 1),
                              _within_one(_up_to(_of_angle, _zero))),
-    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2, _lg2_in_double,
+    "lg2_f32": Approximation("9.7.3.20 lg2", "2**-22 absolute in (0.5, 2), relative elsewhere", _lg2, _lg2_and_rest,
                              _up_to(_of_logarithm, _power_above_one)),
-    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _ex2_in_double,
-                             _up_to(_units(2.4999), _integer)),
-    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _tanh_in_double,
+    "ex2_f32": Approximation("9.7.3.21 ex2", "2 ulp from the correctly rounded result", _ex2, _ex2_and_rest,
+                             _up_to(_units(2.35), _integer)),
+    "tanh_f32": Approximation("9.7.3.22 tanh", "2**-11 relative", _tanh, _tanh_and_rest,
                               _within_one(_up_to(_relative(2.0**-11), _saturated))),
     # Rounding to 16 bits takes its part of the error: half a unit of 11 bits or of 8.
-    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _to_fewer_bits(_tanh, 10), _tanh_in_double,
+    "tanh_f16": Approximation("9.7.4.9 tanh", "2**-10.987 absolute", _to_fewer_bits(_tanh, 10), _tanh_and_rest,
                               _within_one(_up_to(_relative(0.98 * 2.0**-12), _saturated))),
-    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _to_fewer_bits(_tanh, 7), _tanh_in_double,
+    "tanh_bf16": Approximation("9.7.4.9 tanh", "2**-8 absolute", _to_fewer_bits(_tanh, 7), _tanh_and_rest,
                                _within_one(_up_to(_relative(0.98 * 2.0**-9), _saturated))),
-    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _to_fewer_bits(_ex2, 10), _ex2_in_double,
+    "ex2_f16": Approximation("9.7.4.10 ex2", "2**-9.9 relative", _to_fewer_bits(_ex2, 10), _ex2_and_rest,
                              _up_to(_relative(0.98 * 2.0**-11), _integer)),
-    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _to_fewer_bits(_ex2, 7), _ex2_in_double,
+    "ex2_bf16": Approximation("9.7.4.10 ex2", "2**-7 relative", _to_fewer_bits(_ex2, 7), _ex2_and_rest,
                               _up_to(_relative(0.98 * 2.0**-8), _integer)),
 }  # fmt: skip
 """The corner cases of the ISA's tables stay exact, and so do 2**n, 1 / 2**n, 1 / sqrt(4**n), x / 2**n, and log2(2**n)
@@ -507,8 +544,8 @@ def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
     worst = c.op(f"icmp eq i32 %variation, {lay.WORST_ERRORS - (1 << 32)}")
     first = c.op(f"insertelement {B} poison, i1 {worst}, i64 0")
     c.emit(f"%worst = shufflevector {B} {first}, {B} poison, {I32} zeroinitializer")
-    result, true = function.double(c) if function.double else (function.compute(c), "")
-    result = _one_nan(c, function.move(c, operands, result, true, _mix(c, operands, salt)))
+    result, rest = function.accurate(c) if function.accurate else (function.compute(c), "")
+    result = _one_nan(c, function.move(c, operands, result, rest, _mix(c, operands, salt)))
     arguments = ", ".join(f"{F32} {x}" for x in operands)
     head = f"define {F32} @kf_{name}({arguments}, i32 %variation) noinline {ATTRIBUTES} {{"
     return "\n".join([head, *c.lines, f"ret {F32} {result}", "}"]), c.declarations
