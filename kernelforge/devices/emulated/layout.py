@@ -267,13 +267,15 @@ OP_KNOWN: Final = 1312  # 4 x u32, bit k: slot k is known
 OP_LINES: Final = 1328
 OP_RECORD: Final = 1344
 
-# Slot of a memory-operation record: what the pattern costs at one alignment.
+# Slot of a memory-operation record: what the pattern costs at one alignment. Generated code reads it as one i64: it is
+# known where that is negative, and a hit adds 1.
 SLOTS: Final = 128
 SLOT_ENTRY: Final = 8
 ENTRY_HITS: Final = 0  # u32
 ENTRY_COUNT: Final = 4  # transactions, u16
 ENTRY_LINES: Final = 6  # u8
-ENTRY_KNOWN: Final = 7  # u8
+ENTRY_KNOWN: Final = 7  # u8: KNOWN, or 0
+KNOWN: Final = 0x80
 
 KIND_SCATTERED: Final = 0
 KIND_CONTIGUOUS: Final = 1

@@ -88,9 +88,8 @@ compare:
 %slot64 = zext i32 %slot to i64
 %slots_p = getelementptr i8, ptr %op, i64 {lay.OP_SLOTS}
 %hits_p = getelementptr i64, ptr %slots_p, i64 %slot64
-%known_p = getelementptr i8, ptr %hits_p, i64 {lay.ENTRY_KNOWN}
-%known = load i8, ptr %known_p
-%c2 = icmp ne i8 %known, 0
+%hits = load i64, ptr %hits_p
+%c2 = icmp slt i64 %hits, 0
 %c01 = and i1 %c0, %c1
 %c012 = and i1 %c01, %c2
 {_field("kind", lay.OP_KIND, "i32")}
@@ -100,9 +99,8 @@ compare:
 
 
 _HIT = f"""
-%hits = load i32, ptr %hits_p
-%hits1 = add i32 %hits, 1
-store i32 %hits1, ptr %hits_p
+%hits1 = add i64 %hits, 1
+store i64 %hits1, ptr %hits_p
 {_field("delta", lay.OP_DELTA, "i64")}
 %host = add i64 %e0, %delta
 %p = inttoptr i64 %host to ptr

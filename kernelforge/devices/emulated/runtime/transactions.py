@@ -288,6 +288,6 @@ def remember(
     store_u32(known, load_u32(known) | (1 << (slot & 31)))
     store_u16(entry + lay.ENTRY_COUNT, cost)
     store_u8(entry + lay.ENTRY_LINES, lines)
-    store_u8(entry + lay.ENTRY_KNOWN, 1)
+    store_u8(entry + lay.ENTRY_KNOWN, lay.KNOWN)
     store_u32(entry + lay.ENTRY_HITS, load_u32(entry + lay.ENTRY_HITS) + 1)
     return True
