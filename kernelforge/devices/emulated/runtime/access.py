@@ -250,9 +250,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
     if in_global != 0:
         if mode & lay.MODE_SANITIZE and load_i32(op + lay.OP_SPECULATIVE) == 0:
             check_global(ctx, site, effective, host, in_global, size, access, values, width)
-        found = distinct_sectors(ctx, effective, in_global, size)
-        cost += found & 0xFFFF
-        lines += found >> 16
+        sectors_and_lines = distinct_sectors(ctx, effective, in_global, size)
+        cost += sectors_and_lines & 0xFFFF
+        lines += sectors_and_lines >> 16
         ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
             cache_access(ctx, cost, access)
@@ -268,9 +268,9 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         if good == in_peers:
             return good
     if in_local != 0:
-        found = local_sectors(ctx, effective, in_local, size)
-        cost += found & 0xFFFF
-        lines += found >> 16
+        sectors_and_lines = local_sectors(ctx, effective, in_local, size)
+        cost += sectors_and_lines & 0xFFFF
+        lines += sectors_and_lines >> 16
         ideal += (popcount(in_local) * size + 31) >> 5
     # A pattern holds addresses as the instruction has them; generic ones of a window differ from those checked here.
     same_space = in_local == 0 and (
