@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.devices.emulated.harness import Device, cuda, ptx_module
+from tests.devices.emulated.tensor_core_sums import tensor_core_sum
 
 RNG = np.random.default_rng(29)
 LANES = np.arange(32)
@@ -148,33 +149,33 @@ def run_words(instruction: str, counts: tuple[int, int, int], *words: np.ndarray
 
 def product(name: str, rows: int, depth: int, kinds: tuple[str, str], result: str, extra: str = "", tail: str = ""):  # type: ignore[no-untyped-def]
     """Raw C, values of A B and C, and D of a random product."""
-    bits = BITS[kinds[0]]
-    per_register = 32 // bits
     (raw_a, a), (raw_b, b) = elements(kinds[0], (rows, depth)), elements(kinds[1], (depth, 8))
     if result == "s32":
         c = RNG.integers(-1000, 1000, (rows, 8)).astype(np.int32)
-        raw_c, c_bits = c.view(np.uint32), 32
-    elif result == "f16":
-        c = RNG.standard_normal((rows, 8)).astype(np.float16)
-        raw_c, c_bits = c.view(np.uint16), 16
     else:
-        c = RNG.standard_normal((rows, 8)).astype(np.float32)
-        raw_c, c_bits = c.view(np.uint32), 32
+        c = RNG.standard_normal((rows, 8)).astype(np.float16 if result == "f16" else np.float32)
+    instruction = f"mma.sync.aligned.{name}.row.col{extra}.{result}.{kinds[0]}.{kinds[1]}.{result}{tail}"
+    return a, b, c, matrix_of(instruction, BITS[kinds[0]], raw_a, raw_b, c)
+
+
+def matrix_of(instruction: str, bits: int, raw_a: np.ndarray, raw_b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """The bits of D, from matrices: raw A and B with elements of ``bits``, and the values of C."""
+    rows, depth = raw_a.shape
+    c_bits, per_register = 8 * c.itemsize, 32 // bits
     a_count, b_count, c_count = rows * depth // 32, depth * 8 // 32, rows * 8 // 32
     words = (
         fragment(raw_a, a_elements(rows, per_register), a_count, bits),
         fragment(raw_b, b_elements(per_register), b_count, bits),
-        fragment(raw_c, c_elements, c_count, c_bits),
+        fragment(c.view(f"u{c.itemsize}"), c_elements, c_count, c_bits),
     )
     counts = (a_count * bits // 32, b_count * bits // 32, c_count * c_bits // 32)
-    instruction = f"mma.sync.aligned.{name}.row.col{extra}.{result}.{kinds[0]}.{kinds[1]}.{result}{tail}"
     out = run_words(instruction, counts, *words)
     d = np.zeros((rows, 8), np.uint32)
     for i in range(c_count):
         row, column = c_elements(i)
         register, shift = divmod(i * c_bits, 32)
         d[row, column] = out[register] >> np.uint32(shift) & np.uint32((1 << c_bits) - 1)
-    return a, b, c, d
+    return d
 
 
 FLOATS = [
@@ -195,13 +196,9 @@ FLOATS = [
 def test_products_of_floats(shape: str, first: str, second: str, result: str) -> None:
     depth = int(shape.partition("k")[2])
     a, b, c, d = product(shape, 16, depth, (first, second), result)
-    with np.errstate(over="ignore"):
-        expected = a @ b + c.astype(np.float64)
-        if result == "f16":
-            assert np.array_equal(d.astype(np.uint16).view(np.float16), expected.astype(np.float16))
-            return
-    # The sum in f64 is exact but for its last bits, which may decide a rounding to f32.
-    assert np.allclose(d.view(np.float32), expected, rtol=2**-23, atol=2**-40)
+    expected = tensor_core_sum(a, b, c, (first, second, result))
+    numbers = d.astype(np.uint16).view(np.float16) if result == "f16" else d.view(np.float32)
+    assert np.array_equal(numbers, expected, equal_nan=True)
 
 
 INTEGERS = [
@@ -413,7 +410,8 @@ def test_wmma(kind: str, shape: tuple[int, int, int], layouts: str) -> None:
     if np.issubdtype(total_type, np.integer):
         assert np.array_equal(result, expected)
     else:
-        assert np.allclose(result.astype(np.float64), expected, rtol=2 * np.finfo(total_type).eps, atol=1e-6)
+        # A tensor core cuts terms below 8 off at 2**-23.
+        assert np.allclose(result.astype(np.float64), expected, rtol=2 * np.finfo(total_type).eps, atol=17 * 2.0**-23)
 
 
 def test_wmma_outside_a_buffer_faults() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.devices.emulated.harness import Device, ptx_module
+from tests.devices.emulated.tensor_core_sums import tensor_core_sum
 from tests.devices.emulated.test_matrix_products import (
     BITS,
     RNG,
@@ -124,15 +125,12 @@ def test_sparse_products(shape: str, first: str, second: str, result: str, colum
         for i in range(4):
             register, shift = divmod(i * c_bits, 32)
             d[c_elements(i)] = out[register] >> np.uint32(shift) & np.uint32((1 << c_bits) - 1)
-        expected = a @ b + (c if result == "s32" else c.astype(np.float64))
         if result == "s32":
-            assert np.array_equal(d.view(np.int32), expected)
-        elif result == "f16":
-            with np.errstate(over="ignore"):
-                assert np.array_equal(d.astype(np.uint16).view(np.float16), expected.astype(np.float16))
-        else:
-            scale = np.abs(a) @ np.abs(b)
-            assert (np.abs(d.view(np.float32) - expected) <= 2.0**-23 * (np.abs(expected) + scale)).all()
+            assert np.array_equal(d.view(np.int32), a @ b + c)
+            continue
+        expected = tensor_core_sum(a, b, c, (first, second, result), sparse=True)
+        numbers = d.astype(np.uint16).view(np.float16) if result == "f16" else d.view(np.float32)
+        assert np.array_equal(numbers, expected, equal_nan=True)
 
 
 F16 = "mma.sp::ordered_metadata.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
@@ -185,6 +183,7 @@ class SparseCase(Case):
             self.descriptors.append(descriptor(at, leading, stride, swizzle))
         self.a = a_fragment(stored)
         self.product = a_values @ b_values.T
+        self.values, self.kinds = (a_values, b_values.T), (kind, b_kind, total)
         words = [lanes_of(words_of(metadata[16 * w : 16 * w + 16], 2), selector) for w in range(4)]
         flags = "" if total == "s32" else ", 1, 1"
         if size == 2:

@@ -7,6 +7,7 @@ import pytest
 
 from kernelforge.devices.emulated.report import LaunchReport
 from tests.devices.emulated.harness import Device, ptx_module
+from tests.devices.emulated.tensor_core_sums import tensor_core_sum
 from tests.devices.emulated.test_matrix_products import elements
 
 BYTES = {"f16": 2, "bf16": 2, "tf32": 4, "e4m3": 1, "e5m2": 1, "s8": 1, "u8": 1, "b1": 1}
@@ -144,6 +145,7 @@ class Case:
             )
             self.product = signs[0] * signs[1] * (a_values @ b_values.T)
         self.total = total
+        self.values, self.kinds = (signs[0] * signs[1] * a_values, b_values.T), (a_type, b_type, total)
         flags = "" if total == "s32" else f", {signs[0]}, {signs[1]}"
         if a_type in ("f16", "bf16"):
             flags += f", {int(b_transposed)}" if a == "registers" else f", {int(a_transposed)}, {int(b_transposed)}"
@@ -160,19 +162,15 @@ class Case:
 
     def check(self, keep: int = 1) -> None:
         registers, _ = self.run(keep=keep)
-        exact = self.product + (self.c.astype(np.float64) if self.total != "s32" else self.c) * keep
+        c = self.c * self.c.dtype.type(keep)
         if self.total == "s32":
-            assert np.array_equal(registers, accumulator(exact.astype(np.int32).view(np.uint32), half=False))
-        elif self.total == "f16":
-            with np.errstate(over="ignore"):
-                rounded = exact.astype(np.float16)
-            result = registers.view(np.float16).reshape(-1, 128, 2)
-            expected = accumulator(rounded.view(np.uint16), half=True).astype(np.uint32).view(np.float16)
-            np.testing.assert_allclose(result, expected.reshape(-1, 128, 2), rtol=1e-3, atol=1e-3)
-        else:
-            expected = accumulator(exact.astype(np.float32).view(np.uint32), half=False).view(np.float32)
-            scale = np.abs(self.product).max() + 1
-            np.testing.assert_allclose(registers.view(np.float32), expected, rtol=2e-7, atol=2e-7 * scale)
+            exact = (self.product + c).astype(np.int32)
+            assert np.array_equal(registers, accumulator(exact.view(np.uint32), half=False))
+            return
+        expected = tensor_core_sum(*self.values, c, self.kinds, group=True)
+        half = self.total == "f16"
+        raw = accumulator(expected.view(np.uint16 if half else np.uint32), half).astype(np.uint32)
+        assert np.array_equal(registers, raw)
 
 
 TYPES = [

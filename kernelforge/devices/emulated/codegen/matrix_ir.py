@@ -5,9 +5,7 @@ A fragment's registers are rows of 32 lanes in memory. With ``e`` elements in a 
 register of A is such a block by rows, and a register of B is one by columns. Registers of A run over the halves of the
 rows first, then over blocks of columns.
 
-Products are exact. Floating-point sums are formed in f64, in the order of k, and rounded once to the type of the
-accumulator, to nearest even. Tensor cores add the products of one instruction in an order and with a truncation that
-NVIDIA does not document, so their last bits may differ.
+Products are exact. Sums of f64 are formed in the order of k, those of other floats as in :mod:`.tensor_core_ir`.
 """
 
 from __future__ import annotations
@@ -15,9 +13,16 @@ from __future__ import annotations
 import functools
 from typing import Final, NamedTuple
 
-from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, lane_vector
+from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+from kernelforge.devices.emulated.codegen.tensor_core_ir import (
+    BRANCH_WEIGHTS,
+    TensorCoreWriter,
+    Term,
+    arithmetic,
+    wide_sums,
+)
 
 ELEMENT_BITS: Final = {
     "f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
@@ -82,17 +87,19 @@ class Product(NamedTuple):
         return self.rows // 8 * self.stored // (4 * self.packed) * self.metadata_bits // 32
 
 
-class MatrixWriter(IRBuilder):
+class MatrixWriter(TensorCoreWriter):
     """Writes the parts of a product's function, each from and to memory."""
 
-    def __init__(self, product: Product) -> None:
+    def __init__(self, product: Product, group: bool = False) -> None:
         super().__init__()
         self.p = product
+        self.arithmetic = arithmetic(group, product.a_type, product.c_type)
+        self.floats = product.c_type in ("f16", "f32")
         self.word = 64 if product.a_type == "f64" else 32
-        self.total = "i32" if product.c_type == "s32" else "double"
+        self.total = {"s32": "i32", "f64": "double"}.get(product.c_type, "float")
         if product.option == "satfinite":
             self.total = "i64"
-        self.size = 4 if self.total == "i32" else 8
+        self.size = 8 if self.total in ("i64", "double") else 4
 
     def kind(self, count: int) -> str:
         return f"<{count} x {self.total}>"
@@ -101,14 +108,14 @@ class MatrixWriter(IRBuilder):
         mask = lane_vector(indices)
         return self.op(f"shufflevector {kind} {first}, {kind} {second}, <{len(indices)} x i32> {mask}")
 
-    def elements(self, words: str, element: str, order: list[int] | None) -> str:
-        """A register as numbers in which products are formed, in ``order`` or in that of lanes."""
+    def elements(self, words: str, element: str, order: list[int] | None) -> tuple[str, str]:
+        """A register as numbers in which products are formed, in ``order`` or in that of lanes, and exponents."""
         p = self.p
         if element == "f64":
             value = self.op(f"bitcast <32 x i64> {words} to <32 x double>")
-            return value if order is None else self.shuffle("<32 x double>", value, "poison", order)
+            return (value if order is None else self.shuffle("<32 x double>", value, "poison", order)), ""
         if element == "b1":
-            return words if order is None else self.shuffle("<32 x i32>", words, "poison", order)
+            return (words if order is None else self.shuffle("<32 x i32>", words, "poison", order)), ""
         bits, count = ELEMENT_BITS[element], 32 * p.packed
         if bits == 4:
             value = self.nibbles(words)
@@ -117,7 +124,15 @@ class MatrixWriter(IRBuilder):
         bits = max(bits, 8)
         if order is not None:
             value = self.shuffle(f"<{count} x i{bits}>", value, "poison", order)
-        return self.number(value, element, count)
+        return self.number(value, element, count), self.exponents_of(value, element, count)
+
+    def exponents_of(self, value: str, element: str, count: int) -> str:
+        """Exponents of floats as i16; nothing for integers."""
+        if not self.floats:
+            return ""
+        if element == "tf32":
+            value = self.op(f"and <{count} x i32> {value}, splat (i32 {-0x2000})")
+        return self.exponents(value, element, count)
 
     def nibbles(self, words: str) -> str:
         """Elements of four bits as bytes."""
@@ -127,7 +142,7 @@ class MatrixWriter(IRBuilder):
         return self.shuffle("<128 x i8>", low, high, [k // 2 + 128 * (k % 2) for k in range(256)])
 
     def number(self, value: str, element: str, count: int) -> str:
-        """Elements as integers or as f64, exactly."""
+        """Elements as integers or as f32, exactly."""
         bits = max(ELEMENT_BITS[element], 8)
         source, words, floats = f"<{count} x i{bits}>", f"<{count} x i32>", f"<{count} x float>"
         if element in ("s4", "s8", "u4", "u8"):
@@ -151,7 +166,7 @@ class MatrixWriter(IRBuilder):
             if element == "e4m3":
                 # Exponents of f16 are eight greater.
                 single = self.op(f"fmul {floats} {single}, {float_constant(256.0, floats)}")
-        return self.op(f"fpext {floats} {single} to {self.kind(count)}")
+        return single
 
     def e4m3(self, value: str, count: int) -> str:
         """Elements of type e4m3 in the bits of f16, without the factor of 256."""
@@ -185,20 +200,23 @@ class MatrixWriter(IRBuilder):
         count = 32 * self.p.packed
         for r in range(self.p.registers()[0]):
             words = self.load(f"<32 x i{self.word}>", "%a", 4 * self.word * r, align=64)
-            numbers = self.elements(words, self.p.a_type, None)
+            numbers, exponents = self.elements(words, self.p.a_type, None)
             self.store(self.kind(count), numbers, "%left", self.size * count * r, align=64)
+            if self.floats:
+                self.store(f"<{count} x i16>", exponents, "%left_exponents", 2 * count * r, align=64)
 
-    def rows_of_b(self) -> list[str]:
-        """Rows of B, eight elements each."""
+    def rows_of_b(self) -> list[tuple[str, str]]:
+        """Rows of B, eight elements each, and the exponents of floats."""
         rows = []
         wide = 4 * self.p.packed
         order = [n * wide + k for k in range(wide) for n in range(8)]
         for r in range(self.p.registers()[1]):
             words = self.load(f"<32 x i{self.word}>", "%b", 4 * self.word * r, align=64)
-            block = self.elements(words, self.p.b_type, order)
+            block, powers = self.elements(words, self.p.b_type, order)
             for k in range(wide):
                 indices = [8 * k + n for n in range(8)]
-                rows.append(self.shuffle(self.kind(8 * wide), block, "poison", indices))
+                row = self.shuffle(self.kind(8 * wide), block, "poison", indices)
+                rows.append((row, powers and self.shuffle(f"<{8 * wide} x i16>", powers, "poison", indices)))
         return rows
 
     def write_c(self) -> None:
@@ -208,39 +226,80 @@ class MatrixWriter(IRBuilder):
             if p.c_type == "f16":
                 words = self.load("<32 x i32>", "%c", 128 * half, align=64)
                 halves = self.op(f"bitcast <32 x i32> {words} to <64 x i16>")
-                singles = self.from_half(halves, 64)
-                block = self.op(f"fpext <64 x float> {singles} to <64 x double>")
+                block = self.from_half(halves, 64)
             else:
                 element = {"f32": "float", "f64": "double", "s32": "i32"}[p.c_type]
                 step = 256 if p.c_type == "f64" else 128
                 pair = [self.load(f"<32 x {element}>", "%c", step * (2 * half + k), align=64) for k in range(2)]
                 block = self.shuffle(f"<32 x {element}>", pair[0], pair[1], [k // 2 + 32 * (k % 2) for k in range(64)])
-                if p.c_type == "f32":
-                    block = self.op(f"fpext <64 x float> {block} to <64 x double>")
-                elif p.option == "satfinite":
+                if p.option == "satfinite":
                     block = self.op(f"sext <64 x i32> {block} to <64 x i64>")
             self.store(self.kind(64), block, "%total", 64 * self.size * half, align=64)
 
-    def multiply(self, rows: list[str]) -> None:
-        """Add the products to every row, in the order of k."""
+    def multiply(self, rows: list[tuple[str, str]]) -> None:
+        """Add the products to every row."""
         wide, halves = 4 * self.p.packed, self.p.rows // 8
-        eight = self.kind(8)
-        self.emit("br label %row\nrow:\n%r = phi i64 [0, %entry], [%next, %row]")
+        if self.floats:
+            for group in range(self.p.rows // 4):
+                first = group // 2 * 32 * self.p.packed + group % 2 * 4 * wide
+                places = [(k // wide * halves * 32 * self.p.packed + first, k % wide) for k in range(len(rows))]
+                self.largest_of_group(group, places, wide, [powers for _, powers in rows])
+        self.emit("br label %row\nrow:\n%r = phi i64 [0, %entry], [%next, %multiplied]")
         half = self.op("lshr i64 %r, 3")
-        within = self.op(f"mul i64 {self.op('and i64 %r, 7')}, {self.size * wide}")
-        start = self.op(f"add i64 {self.op(f'mul i64 {half}, {32 * self.p.packed * self.size}')}, {within}")
-        base = self.gep("%left", start)
-        at = self.gep("%total", self.op(f"mul i64 %r, {8 * self.size}"))
-        total = self.load(eight, at, align=8 * self.size)
-        for k, row in enumerate(rows):
-            offset = (k // wide) * halves * 32 * self.p.packed * self.size + (k % wide) * self.size
-            factor = self.load(self.total, base, offset, align=self.size)
-            first = self.op(f"insertelement {eight} poison, {self.total} {factor}, i64 0")
-            spread = self.op(f"shufflevector {eight} {first}, {eight} poison, <8 x i32> zeroinitializer")
-            total = self.accumulate(total, spread, row)
-        self.store(eight, total, at, align=8 * self.size)
-        self.emit(f"%next = add i64 %r, 1\n%more = icmp ult i64 %next, {self.p.rows}")
-        self.emit("br i1 %more, label %row, label %done\ndone:")
+        within = self.op(f"mul i64 {self.op('and i64 %r, 7')}, {wide}")
+        start = self.op(f"add i64 {self.op(f'mul i64 {half}, {32 * self.p.packed}')}, {within}")
+        terms = []
+        for k, (row, powers) in enumerate(rows):
+            offset = (k // wide) * halves * 32 * self.p.packed + k % wide
+            terms.append(self.term(start, offset, row, powers))
+        self.add("%r", terms, "%r")
+        self.emit("br label %multiplied\nmultiplied:\n%next = add i64 %r, 1")
+        self.emit(f"%more = icmp ult i64 %next, {self.p.rows}\nbr i1 %more, label %row, label %done\ndone:")
+
+    def term(self, start: str, offset: int, row: str, powers: str) -> Term:
+        """An element of A, by its index in memory, and the row of B that it meets."""
+        at = self.gep("%left", self.op(f"mul i64 {start}, {self.size}"))
+        factor = self.load(self.total, at, self.size * offset, align=self.size)
+        power = ""
+        if self.floats:
+            power = self.load("i16", self.gep("%left_exponents", self.op(f"shl i64 {start}, 1")), 2 * offset, align=2)
+        return Term(factor, power, row, powers)
+
+    def parts(self, count: int) -> list[list[int]]:
+        """Products, by their numbers, that are added at once."""
+        if not self.arithmetic.pairs or count <= 16:
+            return [list(range(count))]
+        return [[k for k in range(count) if k // 2 % 2 == pair] for pair in (0, 1)]
+
+    def largest_of_group(self, group: int, places: list[tuple[int, int]], width: int, powers: list[str]) -> None:
+        """Largest exponents among the products of four rows; see :meth:`largest_exponents`."""
+        for number, part in enumerate(self.parts(len(places))):
+            out = 16 * (self.p.rows * number + 4 * group)
+            self.largest_exponents([places[k] for k in part], width, [powers[k] for k in part], out)
+
+    def add(self, r: str, terms: list[Term], largest: str | None = None) -> None:
+        """Add products to the row ``r`` of sums; ``largest`` is the row of known largest exponents."""
+        at = self.gep("%total", self.op(f"mul i64 {r}, {8 * self.size}"))
+        total = self.load(self.kind(8), at, align=8 * self.size)
+        if self.floats:
+            total = self.float_sums(total, terms, largest)
+        else:
+            for term in terms:
+                total = self.accumulate(total, self.repeat(term.factor, self.total), term.row)
+        self.store(self.kind(8), total, at, align=8 * self.size)
+
+    def float_sums(self, start: str, terms: list[Term], row: str | None) -> str:
+        """Eight sums of a tensor core, in f32."""
+        total = "zeroinitializer" if self.arithmetic.pairs else start
+        for number, part in enumerate(self.parts(len(terms))):
+            exponents = None
+            if row is not None:
+                at = self.gep("%largest", self.op(f"shl i64 {row}, 4"))
+                exponents = self.load("<8 x i16>", at, 16 * self.p.rows * number, align=16)
+            total = self.aligned_sums(total, [terms[k] for k in part], self.arithmetic, exponents)
+            if self.arithmetic.pairs and self.p.c_type == "f16":
+                total = self.from_half(self.to_half(total, 8), 8)
+        return self.op(f"fadd <8 x float> {total}, {start}") if self.arithmetic.pairs else total
 
     def multiply_selected(self, before: str, row_step: int, block_step: int) -> None:
         """Add the products of a sparse A to every row: each of its elements meets the row of B that metadata select.
@@ -250,15 +309,14 @@ class MatrixWriter(IRBuilder):
         """
         p, size, eight = self.p, self.size, self.kind(8)
         wide, bits = 4 * p.packed, ELEMENT_BITS[p.a_type]
-        self.emit(f"br label %select\nselect:\n%s = phi i64 [0, %{before}], [%after, %select]")
+        self.emit(f"br label %select\nselect:\n%s = phi i64 [0, %{before}], [%after, %selected]")
         half = self.op("lshr i64 %s, 3")
         group = self.op("and i64 %s, 7")
-        base = self.gep("%left", self.op(f"mul i64 %s, {row_step * size}"))
-        at = self.gep("%total", self.op(f"mul i64 %s, {8 * size}"))
-        total = self.load(eight, at, align=8 * size)
+        start = self.op(f"mul i64 %s, {row_step}")
         words = self.gep("%e", self.op(f"shl i64 {group}, 4"))
         if p.metadata_bits == 32:
             words = self.gep(words, self.op(f"shl i64 {half}, 2"))
+        terms = []
         for block in range(p.stored // wide):
             word = self.load("i32", words, 4 * block * p.metadata_bits // 16)
             if p.metadata_bits == 16:
@@ -272,20 +330,20 @@ class MatrixWriter(IRBuilder):
                     position = self.op(f"lshr i32 {position}, 1")
                 unit = 2 if bits == 4 else 1
                 first = {4: 8 * (index // 2) + c % 2, 32: 2 * c}.get(bits, 4 * (c // 2))
-                offset = self.op(f"mul i64 {self.op(f'zext i32 {position} to i64')}, {unit * 8 * size}")
-                row = self.load(
-                    eight, self.gep("%right", offset), 8 * size * (2 * wide * block + first), align=8 * size
-                )
-                factor = self.load(self.total, base, size * (block * block_step + c), align=size)
-                single = self.op(f"insertelement {eight} poison, {self.total} {factor}, i64 0")
-                spread = self.op(f"shufflevector {eight} {single}, {eight} poison, <8 x i32> zeroinitializer")
-                total = self.accumulate(total, spread, row)
-        self.store(eight, total, at, align=8 * size)
-        self.emit(f"%after = add i64 %s, 1\n%again = icmp ult i64 %after, {p.rows}")
+                row_offset = self.op(f"mul i64 {self.op(f'zext i32 {position} to i64')}, {unit * 8}")
+                fixed = 8 * (2 * wide * block + first)
+                at = self.gep("%right", self.op(f"mul i64 {row_offset}, {size}"))
+                row, powers = self.load(eight, at, size * fixed, align=8 * size), ""
+                if self.floats:
+                    at = self.gep("%right_exponents", self.op(f"shl i64 {row_offset}, 1"))
+                    powers = self.load("<8 x i16>", at, 2 * fixed, align=16)
+                terms.append(self.term(start, block * block_step + c, row, powers))
+        self.add("%s", terms)
+        self.emit(f"br label %selected\nselected:\n%after = add i64 %s, 1\n%again = icmp ult i64 %after, {p.rows}")
         self.emit("br i1 %again, label %select, label %chosen\nchosen:")
 
     def accumulate(self, total: str, factor: str, row: str) -> str:
-        """Eight sums after the product of an element of A, repeated, and a row of B."""
+        """Eight sums of f64 or integers after the product of an element of A, repeated, and a row of B."""
         eight = self.kind(8)
         if self.total == "double":
             return self.intrinsic("fma", eight, factor, row, total)
@@ -300,14 +358,13 @@ class MatrixWriter(IRBuilder):
         for half in range(p.rows // 8):
             block = self.load(self.kind(64), "%total", 64 * self.size * half, align=64)
             if p.c_type == "f16":
-                words = self.op(f"bitcast <64 x i16> {self.to_half(block)} to <32 x i32>")
+                words = self.op(f"bitcast <64 x i16> {self.to_half(block, 64)} to <32 x i32>")
                 self.store("<32 x i32>", words, "%c", 128 * half, align=64)
                 continue
             step = 256 if p.c_type == "f64" else 128
             if p.c_type == "f32":
-                nan = self.op(f"fcmp uno <64 x double> {block}, zeroinitializer")
-                single = self.op(f"fptrunc <64 x double> {block} to <64 x float>")
-                words = self.op(f"bitcast <64 x float> {single} to <64 x i32>")
+                nan = self.op(f"fcmp uno <64 x float> {block}, zeroinitializer")
+                words = self.op(f"bitcast <64 x float> {block} to <64 x i32>")
                 block = self.select(nan, "<64 x i32>", f"splat (i32 {CANONICAL_NAN})", words)
             elif p.option == "satfinite":
                 low = self.intrinsic("smax", "<64 x i64>", block, f"splat (i64 {-(1 << 31)})")
@@ -318,27 +375,19 @@ class MatrixWriter(IRBuilder):
                 column = self.shuffle(f"<64 x {element}>", block, "poison", [2 * n + k for n in range(32)])
                 self.store(f"<32 x {element}>", column, "%c", step * (2 * half + k), align=64)
 
-    def to_half(self, block: str) -> str:
-        """f64 to f16, rounded once, to nearest even."""
-        wide = "<64 x i64>"
-        bits = self.op(f"bitcast <64 x double> {block} to {wide}")
-        nan = self.op(f"fcmp uno <64 x double> {block}, zeroinitializer")
-        # Bits that f32 does not have are gathered in the last one that it has: rounded to odd.
-        rest = self.op(f"and {wide} {bits}, splat (i64 {(1 << 29) - 1})")
-        odd = self.op(f"zext <64 x i1> {self.op(f'icmp ne {wide} {rest}, zeroinitializer')} to {wide}")
-        kept = self.op(f"and {wide} {bits}, splat (i64 {-(1 << 29)})")
-        kept = self.op(f"or {wide} {kept}, {self.op(f'shl {wide} {odd}, splat (i64 29)')}")
-        single = self.op(f"fptrunc <64 x double> {self.op(f'bitcast {wide} {kept} to <64 x double>')} to <64 x float>")
+    def to_half(self, single: str, count: int) -> str:
+        """f32 to f16, to nearest even."""
+        nan = self.op(f"fcmp uno <{count} x float> {single}, zeroinitializer")
         if host_features().get("f16c"):
-            half = self.op(f"fptrunc <64 x float> {single} to <64 x half>")
-            result = self.op(f"bitcast <64 x half> {half} to <64 x i16>")
+            half = self.op(f"fptrunc <{count} x float> {single} to <{count} x half>")
+            result = self.op(f"bitcast <{count} x half> {half} to <{count} x i16>")
         else:
-            result = self.to_half_by_integers(single)
-        return self.select(nan, "<64 x i16>", "splat (i16 32767)", result)
+            result = self.to_half_by_integers(single, count)
+        return self.select(nan, f"<{count} x i16>", "splat (i16 32767)", result)
 
-    def to_half_by_integers(self, single: str) -> str:
+    def to_half_by_integers(self, single: str, count: int) -> str:
         """f32 to f16, to nearest even, where the processor has no instruction for it; NaN is left to the caller."""
-        words, floats = "<64 x i32>", "<64 x float>"
+        words, floats = f"<{count} x i32>", f"<{count} x float>"
         bits = self.op(f"bitcast {floats} {single} to {words}")
         magnitude = self.op(f"and {words} {bits}, splat (i32 {0x7FFFFFFF})")
         last = self.op(f"and {words} {self.op(f'lshr {words} {magnitude}, splat (i32 13)')}, splat (i32 1)")
@@ -352,7 +401,14 @@ class MatrixWriter(IRBuilder):
         huge = self.op(f"icmp uge {words} {magnitude}, splat (i32 {0x477FF000})")
         value = self.select(huge, words, f"splat (i32 {0x7C00})", self.select(tiny, words, small, normal))
         sign = self.op(f"lshr {words} {self.op(f'and {words} {bits}, splat (i32 {-(1 << 31)})')}, splat (i32 16)")
-        return self.op(f"trunc {words} {self.op(f'or {words} {value}, {sign}')} to <64 x i16>")
+        return self.op(f"trunc {words} {self.op(f'or {words} {value}, {sign}')} to <{count} x i16>")
+
+    def module(self) -> str:
+        """The text of the function and of what it needs."""
+        if self.floats:
+            self.emit(wide_sums(self.arithmetic.aligned, self.declarations))
+            self.emit(BRANCH_WEIGHTS)
+        return "\n".join([*sorted(self.declarations), *self.lines])
 
 
 @functools.cache
@@ -364,16 +420,23 @@ def product_function(product: Product) -> str:
     w.emit(f"define void @{product.name}(ptr %a, ptr %b, ptr %c{metadata}) {ATTRIBUTES} {{\nentry:")
     w.emit(f"%left = alloca [{elements} x {w.total}], align 64")
     w.emit(f"%total = alloca [{8 * product.rows} x {w.total}], align 64")
+    if w.floats:
+        w.emit(f"%left_exponents = alloca [{elements} x i16], align 64")
+        w.scratch(product.stored)
     w.write_a()
     rows = w.rows_of_b()
     w.write_c()
     if product.sparse:
         w.emit(f"%right = alloca [{8 * product.columns} x {w.total}], align 64")
-        for k, row in enumerate(rows):
+        if w.floats:
+            w.emit(f"%right_exponents = alloca [{8 * product.columns} x i16], align 64")
+        for k, (row, powers) in enumerate(rows):
             w.store(w.kind(8), row, "%right", 8 * w.size * k, align=8 * w.size)
+            if w.floats:
+                w.store("<8 x i16>", powers, "%right_exponents", 16 * k, align=16)
         w.multiply_selected("entry", 4 * product.packed, 4 * product.packed * product.rows)
     else:
         w.multiply(rows)
     w.write_d()
     w.emit("ret void\n}")
-    return "\n".join([*sorted(w.declarations), *w.lines])
+    return w.module()

@@ -122,7 +122,7 @@ def _mma_async(e: Emitter, i: Instruction) -> None:
     selection = [("ptr", metadata_of(e, i, product, metadata[0], metadata[1], ordered=False))] if metadata else []
     e.call(
         group_product_name(product), "void", ("ptr", "%rows"), ("ptr", "%columns"), ("ptr", "%accumulators"),
-        ("i64", str(columns // 8)), ("double", str(sign)), *selection,
+        ("i64", str(columns // 8)), ("float", str(sign)), *selection,
     )  # fmt: skip
     for r, register in enumerate(accumulators):
         loaded = e.load("<32 x i32>", "%accumulators", 4 * lay.LANES * r, align=64)
