@@ -98,6 +98,7 @@ def _kernel_profiles(
 
 
 def plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> tuple[Metric, ...]:
+    """Metrics of a whole plan; those of a launch are of the kernel with the most modelled time."""
     launches = sum(kernel.launches for kernel in counts.kernels)
     metrics = [_counted("kernelforge__launches", launches, "launch")]
     if counts.memsets:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import json
 import operator
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ from kernelforge.store.task_store import (
     unique,
 )
 from kernelforge.utils.closing import Closing
+from kernelforge.utils.garbage import collection_paused
 
 DATABASE_NAME = "kernelforge.db"
 _RUNS_NAMED = 8
@@ -370,7 +370,8 @@ class Store(TaskState, Closing):
         self, where: str, values: tuple[Any, ...], *, texts: bool = True, metrics: Collection[str] | None = None
     ) -> list[Attempt]:
         attempts: list[Attempt] = []
-        with self._database.snapshot(), _collector_paused():
+        # Records have no reference cycles and stay: each collection would visit all, which takes as long as loading.
+        with self._database.snapshot(), collection_paused():
             tasks = self._database.tuples(f"SELECT DISTINCT task FROM attempts WHERE {where} ORDER BY task", values)
             # Task by task, so that rows and texts of a large run are not in memory twice.
             for (task,) in tasks:
@@ -396,21 +397,6 @@ class Store(TaskState, Closing):
                 if attempt.id != id:
                     raise ValueError(f"its record is of attempt {attempt.id}")
             yield attempt
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Disable the garbage collector while records are loaded.
-
-    They have no reference cycles and stay. Each collection would visit all of them, which takes as long as loading.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _run(row: Row, path: Path) -> Run:

@@ -44,6 +44,12 @@ def float_constant(value: float, kind: str) -> str:
     return f"splat ({element} {bits})" if kind.startswith("<") else bits
 
 
+def nan_constant(kind: str) -> str:
+    """The NaN that an H100 gives where an f32 operation has none: every bit but the sign."""
+    bits = "0x7FFFFFFFE0000000"
+    return f"splat (float {bits})" if kind.startswith("<") else bits
+
+
 class IRBuilder:
     """Collects instructions of one function and the intrinsics they need."""
 

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, nan_constant
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
 F32 = "<32 x float>"
@@ -36,7 +36,7 @@ def _poly(c: IRBuilder, kind: str, x: str, coefficients: list[float]) -> str:
     return value
 
 
-NAN = "splat (float 0x7FFFFFFFE0000000)"
+NAN = nan_constant(F32)
 TURN = 2 * math.pi
 SIGN = 0x80000000 - (1 << 32)
 

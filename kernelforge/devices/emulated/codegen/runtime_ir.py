@@ -6,17 +6,17 @@ at IR that is not optimised, and calls between functions name symbols, which LLV
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import gc
 import hashlib
 import typing
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import llvmlite.binding as llvm
+
+from kernelforge.utils.garbage import collection_paused
 
 
 class _Callee:
@@ -137,7 +137,7 @@ def library(exports: Iterable[RuntimeFunction]) -> str:
     """
     exports = list(exports)
     module = llvm.parse_assembly("")
-    with _without_collection():
+    with collection_paused():  # numba's many small objects would be searched again and again
         for function in reachable(exports):
             module.link_in(_translate(function))
     module.link_in(llvm.parse_assembly("".join(map(_entry, exports))))
@@ -231,15 +231,3 @@ def _entry(function: RuntimeFunction) -> str:
         "}",
     ]
     return "\n".join(lines) + "\n"
-
-
-@contextlib.contextmanager
-def _without_collection() -> Iterator[None]:
-    """Leave garbage until the end: numba's many small objects would be searched for it again and again."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()

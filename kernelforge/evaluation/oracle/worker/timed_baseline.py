@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -14,6 +12,7 @@ import torch
 
 from kernelforge.devices.base import SampleWork
 from kernelforge.evaluation.oracle.worker.torch_device import synchronize
+from kernelforge.utils.garbage import collection_paused
 
 
 class BufferSets(Protocol):
@@ -170,7 +169,7 @@ class TimedBaseline:
         marks = self._marks
         marks.extend([None] * (2 * samples - len(marks)))
         taken: list[tuple[Timestamp, Timestamp]] = []
-        with torch.no_grad(), _no_collection():
+        with torch.no_grad(), collection_paused():
             synchronize(self._device)
             for position in range(samples):
                 if not self._shape.flush_bytes:
@@ -196,18 +195,6 @@ def _captured(work: Callable[[], None], device: torch.device) -> torch.cuda.CUDA
     finally:
         torch.cuda.set_stream(stream)  # a capture that fails leaves its own in place
     return graph
-
-
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """No pause for Python's garbage collector between launches."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _idle(gap_us: float) -> None:

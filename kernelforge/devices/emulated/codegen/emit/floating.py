@@ -10,7 +10,13 @@ from collections.abc import Callable
 
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.integer import constant
-from kernelforge.devices.emulated.codegen.ir_builder import bool_type, float_constant, float_type, int_type
+from kernelforge.devices.emulated.codegen.ir_builder import (
+    bool_type,
+    float_constant,
+    float_type,
+    int_type,
+    nan_constant,
+)
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction, Operand, Pair, Sink
 
@@ -39,11 +45,6 @@ def flush(e: Emitter, text: str, kind: str, bits: int) -> str:
     result = e.select(tiny, kind, zero, text)
     e.flushed.add(result)
     return result
-
-
-def nan_constant(kind: str) -> str:
-    """The NaN that an H100 gives where an f32 operation has none: every bit but the sign."""
-    return "splat (float 0x7FFFFFFFE0000000)" if kind[0] == "<" else "0x7FFFFFFFE0000000"
 
 
 def saturate(e: Emitter, text: str, kind: str) -> str:
