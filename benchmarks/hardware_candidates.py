@@ -94,16 +94,19 @@ def emulated(records: list[dict[str, Any]]) -> Iterator[EvaluationResult]:
 def prepare(folder: Path) -> None:
     """Keep what ``run`` needs of each candidate, at the full size of its task."""
     profiled = EmulatedSession.profile
-    kept: list[dict[str, Any]] = []
+    kept: list[tuple[Any, Any]] = []
 
     def profile(session: EmulatedSession, request: Any, facts: Any) -> Any:
-        kept.append({"artifact": session._artifact, "request": request})
+        kept.append((session._artifact, request))
         return profiled(session, request, facts)
 
+    # What an evaluation profiles is in no result of it: the build, and the run at the full size.
     EmulatedSession.profile = profile  # type: ignore[method-assign]
     records = read_candidates()
-    for number, _ in enumerate(emulated(records)):
-        artifact, request = kept[-1]["artifact"], kept[-1]["request"]
+    for number, result in enumerate(emulated(records)):
+        if len(kept) != 1:
+            raise RuntimeError(f"candidate {number} was not profiled: {result.evaluation.reason}")
+        artifact, request = kept.pop()
         case = folder / f"{number:03}"
         case.mkdir(parents=True, exist_ok=True)
         (case / "cubin").write_bytes(artifact.cubin)
@@ -183,11 +186,17 @@ def record(folder: Path, output: Path) -> None:
         steps = [step for step in request["plan"]["steps"] if step["step"] == "Launch"]
         candidate["launches"] = [
             {"kernel": step["expression"], "grid": step["grid"], "block": step["block"]}
-            | {metric: float((row.get(metric) or "nan").replace(",", "")) for metric in METRICS}
+            | {metric: _number(row[metric]) for metric in METRICS}
             | {"cold_us": times[name]["cold_us"][ordinal], "warm_us": times[name]["warm_us"][ordinal]}
             for ordinal, (step, row) in enumerate(zip(steps, rows, strict=False))
         ]
     CANDIDATES.write_text("".join(json.dumps(candidate) + "\n" for candidate in records), encoding="utf-8")
+
+
+def _number(text: str) -> int | float:
+    """A value as Nsight Compute prints it."""
+    value = float(text.replace(",", ""))
+    return int(value) if value.is_integer() else value
 
 
 def compare() -> None:

@@ -284,7 +284,6 @@ def child(folder: Path, output: Path, first: int, once: bool) -> int:
         return 4
     for number in range(first, len(cases)):
         case = cases[number]
-        (output / "parts" / "current").write_text(str(number), encoding="utf-8")
         inputs = {a["array"]: data[a["array"]] for a in case["arguments"] if "array" in a}
         record: dict[str, Any] = {"case": number}
         outputs: dict[str, np.ndarray] = {}
@@ -301,41 +300,49 @@ def child(folder: Path, output: Path, first: int, once: bool) -> int:
     return 0
 
 
-def run(folder: Path, output: Path, once: bool) -> int:
-    """Run all cases in child processes: a new one continues after a case that failed or hung."""
-    parts = output / "parts"
+def run_children(command: list[str], parts: Path, count: int, limit_s: float) -> bool:
+    """Run numbered cases in child processes of ``command --first N``, each of which writes ``N.json`` after case N.
+
+    A new child continues after a case that failed, ended its process, or took longer than the limit; the error of the
+    last two is written here. False without a GPU, where a child leaves with 4.
+    """
     parts.mkdir(parents=True, exist_ok=True)
     for old in parts.iterdir():
         old.unlink()
-    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-    limit, begun, number = (ONCE_STALL_S if once else STALL_S), time.monotonic(), 0
-    while number < len(cases):
-        command = [sys.executable, __file__, "child", str(folder), "--output", str(output), "--first", str(number)]
-        process = subprocess.Popen(command + (["--once"] if once else []))
-        changed, seen = time.monotonic(), -1
+    number = 0
+    while number < count:
+        process = subprocess.Popen([*command, "--first", str(number)])
+        changed, seen, status = time.monotonic(), -1, "hung"
         while process.poll() is None:
             time.sleep(0.02)
-            done = len(list(parts.iterdir()))
+            done = len(list(parts.glob("*.json")))
             if done != seen:
                 changed, seen = time.monotonic(), done
-            elif time.monotonic() - changed > limit:
+            if time.monotonic() - changed > limit_s:
                 process.kill()
-                process.wait()
-        if process.returncode == 4:
-            return 1
-        current = parts / "current"
-        last = int(current.read_text(encoding="utf-8")) if current.exists() else number
-        if process.returncode != 0 and not (parts / f"{last}.json").exists():
-            record = {"case": last, "error": f"the process ended with {process.returncode} or hung"}
-            (parts / f"{last}.json").write_text(json.dumps(record), encoding="utf-8")
-        number = last + 1
+                break
+        else:
+            status = f"its process ended with {process.returncode}"
+        if process.wait() == 4:
+            return False
+        number = max((int(part.stem) for part in parts.glob("*.json")), default=-1) + 1
+        if process.returncode not in (0, 3):
+            (parts / f"{number}.json").write_text(json.dumps({"case": number, "error": status}), encoding="utf-8")
+            number += 1
+    return True
+
+
+def run(folder: Path, output: Path, once: bool) -> int:
+    """Run all cases, and gather their results."""
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    parts, begun = output / "parts", time.monotonic()
+    command = [sys.executable, __file__, "child", str(folder), "--output", str(output), *(["--once"] if once else [])]
+    if not run_children(command, parts, len(cases), ONCE_STALL_S if once else STALL_S):
+        return 1
     records: list[dict[str, Any]] = []
     outputs: dict[str, np.ndarray] = {}
     for number in range(len(cases)):
-        file = parts / f"{number}.json"
-        records.append(
-            json.loads(file.read_text(encoding="utf-8")) if file.exists() else {"case": number, "error": "?"}
-        )
+        records.append(json.loads((parts / f"{number}.json").read_text(encoding="utf-8")))
         if (parts / f"{number}.npz").exists() and "error" not in records[-1]:
             with np.load(parts / f"{number}.npz") as stored:
                 outputs |= {name: stored[name] for name in stored.files}

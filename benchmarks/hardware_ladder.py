@@ -25,7 +25,6 @@ import itertools
 import json
 import math
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -33,7 +32,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from hardware_corpus import Failed, Gpu, compile_cubin
+from hardware_corpus import Failed, Gpu, compile_cubin, run_children
 
 LADDER = Path(__file__).parent / "ladder"
 FLUSH_BYTES = 1 << 27
@@ -593,8 +592,7 @@ def child(folder: Path, output: Path, first: int, once: bool, share: str) -> int
         return 4
     for number in range(first, len(cases)):
         case = cases[number]
-        (parts / "current").write_text(str(number), encoding="utf-8")
-        record: dict[str, Any] = {"case": number, "name": case["name"]}
+        record: dict[str, Any] = {"case": number}
         begun = time.monotonic()
         try:
             run_case(gpu, folder, case, once, record)
@@ -610,37 +608,16 @@ def child(folder: Path, output: Path, first: int, once: bool, share: str) -> int
 
 
 def run(folder: Path, output: Path, once: bool, share: str) -> int:
-    """Run all cases in child processes: a new one continues after a case that failed or hung."""
-    parts = output / "parts"
-    parts.mkdir(parents=True, exist_ok=True)
-    for old in parts.iterdir():
-        old.unlink()
+    """Run all cases of a share, and gather their results."""
     cases = selected(folder, share)
-    limit, begun, number = (ONCE_STALL_S if once else STALL_S), time.monotonic(), 0
-    while number < len(cases):
-        command = [sys.executable, __file__, "child", str(folder), "--output", str(output), "--first", str(number)]
-        command += ["--share", share]
-        process = subprocess.Popen(command + (["--once"] if once else []))
-        changed, seen, status = time.monotonic(), -1, "hung"
-        while process.poll() is None:
-            time.sleep(0.02)
-            done = len(list(parts.glob("*.json")))
-            if done != seen:
-                changed, seen = time.monotonic(), done
-            if time.monotonic() - changed > limit:
-                process.kill()
-        if process.wait() >= 0:
-            status = f"exit {process.returncode}"
-        if process.returncode == 4:
-            return 4
-        finished = [int(part.stem) for part in parts.glob("*.json")]
-        following = max(finished, default=-1) + 1
-        if process.returncode not in (0, 3):
-            record = {"case": following, "name": cases[following]["name"], "error": status}
-            (parts / f"{following}.json").write_text(json.dumps(record), encoding="utf-8")
-            following += 1
-        number = following
-    records = [json.loads((parts / f"{number}.json").read_text(encoding="utf-8")) for number in range(len(cases))]
+    parts, begun = output / "parts", time.monotonic()
+    command = [sys.executable, __file__, "child", str(folder), "--output", str(output), "--share", share]
+    if not run_children(command + (["--once"] if once else []), parts, len(cases), ONCE_STALL_S if once else STALL_S):
+        return 1
+    records = [
+        json.loads((parts / f"{number}.json").read_text(encoding="utf-8")) | {"name": case["name"]}
+        for number, case in enumerate(cases)
+    ]
     (output / "results.json").write_text(json.dumps(records), encoding="utf-8")
     (output / "order.json").write_text(json.dumps([case["name"] for case in cases]), encoding="utf-8")
     for old in parts.iterdir():

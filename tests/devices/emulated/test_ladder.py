@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import importlib.util
+import json
 import math
 import re
 import sys
@@ -344,3 +345,27 @@ def test_every_kernel_of_the_ladder_has_a_case() -> None:
     }
     assert written == {(case["family"], case["kernel"]) for case in CASES}
     assert len(CASES) >= 150
+
+
+CHILD = """
+import os, pathlib, sys, time
+parts, first = pathlib.Path(sys.argv[1]), int(sys.argv[3])
+for number in range(first, 5):
+    if number == 1:
+        os.kill(os.getpid(), 11)
+    if number == 3:
+        time.sleep(60)
+    (parts / f"{number}.json").write_text('{"case": %d}' % number)
+    if number == 2:
+        sys.exit(3)
+"""
+
+
+def test_cases_go_on_after_one_that_crashes_fails_or_hangs(tmp_path: Path) -> None:
+    parts = tmp_path / "parts"
+    assert SCRIPT.run_children([sys.executable, "-c", CHILD, str(parts)], parts, 5, 2.0)
+    records = [json.loads((parts / f"{number}.json").read_text()) for number in range(5)]
+    assert [record["case"] for record in records] == list(range(5))
+    errors = {number: record["error"] for number, record in enumerate(records) if "error" in record}
+    assert errors == {1: "its process ended with -11", 3: "hung"}
+    assert not SCRIPT.run_children([sys.executable, "-c", "raise SystemExit(4)"], parts, 5, 2.0)
