@@ -171,11 +171,6 @@ def is_installed(distribution: str) -> bool:
     return True
 
 
-def nvidia_folder(path: str) -> Path | None:
-    """The first of :func:`nvidia_folders`; None if it is not installed."""
-    return next(nvidia_folders(path), None)
-
-
 def nvidia_folders(path: str) -> Iterator[Path]:
     """Folders of NVIDIA's wheels, links followed: one for each part of ``sys.path`` that has it.
 

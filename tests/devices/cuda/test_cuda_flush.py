@@ -13,7 +13,7 @@ from kernelforge.compile import installed_toolchain
 from kernelforge.devices.cuda.worker.driver import DriverError
 from kernelforge.devices.cuda.worker.l2_flush import PTX, L2Flush
 from kernelforge.devices.cuda.worker.tensors import Tensors
-from kernelforge.hardware.wheels import RELEASES, nvidia_folder
+from kernelforge.hardware.wheels import RELEASES, nvidia_folders
 from tests.devices.cuda import plans
 from tests.devices.cuda.plans import buffer_contents, randoms, resolve
 from tests.devices.cuda.software import INSTRUCTIONS_PER_US, SoftwareDriver
@@ -84,7 +84,7 @@ def test_a_driver_that_cannot_compile_the_kernel_is_no_fault_of_a_plan() -> None
 @pytest.mark.parametrize("major", RELEASES)
 def test_the_text_is_right_for_every_gpu_that_is_built_for(major: int, tmp_path: Path) -> None:
     """The GPU's driver compiles it with the ptxas of its own version of CUDA."""
-    folder = nvidia_folder(RELEASES[major].programs)
+    folder = next(nvidia_folders(RELEASES[major].programs), None)
     if folder is None or not (folder / "ptxas").is_file():
         pytest.skip(
             f"no ptxas of CUDA {major}: pip install 'nvidia-cuda-nvcc{'-cu12==12.9' if major == 12 else '==13.0'}.*'"

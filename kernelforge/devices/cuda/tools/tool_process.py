@@ -24,7 +24,7 @@ from kernelforge.devices.base import RunFailure, RunRequest
 from kernelforge.devices.cuda.tools.replay import CUBIN, REQUEST, RESULT, Mode
 from kernelforge.devices.wire import MAX_MESSAGE, FaultKind, kernel_limits
 from kernelforge.errors import DeviceError
-from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folder
+from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folders
 from kernelforge.sandbox.policy import import_path, role_policy
 
 OUTPUT_BYTES = 4 << 20
@@ -68,8 +68,8 @@ def find_tool(name: Literal["ncu", "compute-sanitizer"]) -> str | None:
     if name == "compute-sanitizer":
         compiler = installed_cuda().compiler
         releases = sorted(RELEASES.values(), key=lambda release: release.major != compiler)
-        folders = [nvidia_folder(release.sanitizer) for release in releases]
-        paths += [str(folder / name) for folder in folders if folder is not None]
+        folders = (folder for release in releases for folder in nvidia_folders(release.sanitizer))
+        paths += [str(folder / name) for folder in folders]
     return next((path for path in paths if os.access(path, os.X_OK)), None)
 
 
