@@ -102,6 +102,8 @@ CTX_ASYNC_STRIDE: Final = 512  # distance to that of the next CTA, or 0 where th
 CTX_IMPATIENCE: Final = 520  # 0, or what waits at mbarriers do where nothing else continues: see cta_scheduler
 CTX_WAITS: Final = 528  # 1: since it was cleared, a warp stopped at an mbarrier
 CTX_COPIES_STRIDE: Final = 536  # distance between the asynchronous copies of two warps
+CTX_EPOCH_MOMENT: Final = 584  # moment at which the epoch began
+CTX_SHADOW_STRIDE: Final = 592  # distance between the records of shared memory of two CTAs
 CTX_SANITIZED_BASE: Final = 600  # first device address of the records below
 CTX_WRITTEN_GLOBAL: Final = 608  # a byte for each byte of global memory: 1 where it was written
 CTX_OWNERS: Final = 616  # last writer and reader of each word of global memory, or 0
@@ -112,6 +114,7 @@ MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2
 MODE_SANITIZE: Final = 8  # check global memory for reads before a write, and for races
 MODE_SANITIZE_SHARED: Final = 16  # and shared memory for reads before a write
+MODE_PROXIES: Final = 32  # check shared memory for stores that the async proxy reads without a fence
 MODE_RESIDENT: Final = 4  # several CTAs side by side: the host address of shared memory changes between turns
 
 # Warp state: header, waiting masks per block, held masks per barrier block, then register slots.
@@ -132,6 +135,8 @@ W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_CLUSTER_ARRIVED: Final = 64  # lanes that arrived at the cluster's barrier in the present phase
 W_CLUSTER_PASSED: Final = 68  # lanes whose phase is complete and that have not waited for it yet
 W_WAIT_SITE: Final = 72  # memory record of the mbarrier that the warp waits at, plus one, or 0: i32
+W_PRODUCTS_COMMITTED: Final = 80  # groups of wgmma that the warp has committed, i32
+W_PRODUCTS_COMPLETE: Final = 84  # those that it has waited for, i32
 W_HEADER: Final = 128
 CLUSTER_BARRIER: Final = 16
 """In place of a barrier's number: the barrier of the cluster."""
@@ -155,6 +160,7 @@ SLOT_TOUCH_LANE: Final = 52  # i32
 SLOT_TOUCH_WARP: Final = 56  # i32
 SLOT_TOUCH_CTA: Final = 64
 SLOT_TOUCH_ADDRESS: Final = 72
+SLOT_EPOCH_MOMENT: Final = 88
 SLOT_BYTES: Final = 96
 
 # Asynchronous copies of a warp that have not arrived: a header, then a ring of entries. Each entry is one instruction.
@@ -334,6 +340,9 @@ FAULT_UNINITIALISED: Final = 29
 FAULT_GLOBAL_RACE: Final = 30
 FAULT_SPARSE_METADATA: Final = 31
 FAULT_BOX_ALIGNMENT: Final = 32
+FAULT_PROXY: Final = 33
+FAULT_PRODUCT_FENCE: Final = 34
+FAULT_FRAGMENT: Final = 35
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -368,6 +377,9 @@ FAULT_NAMES: Final = (
     "global_race",
     "sparse_metadata",
     "box_misaligned",
+    "proxy_fence",
+    "product_fence",
+    "fragment",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -89,11 +89,17 @@ class LaunchFault:
             "box_misaligned": f"a box of a tensor map begins at innermost coordinate {signed(self.address)}, of "
             f"{self.bytes}-byte elements: on a GPU an illegal instruction; begin at a multiple of "
             f"{16 // max(self.bytes, 1)}, which is 16 bytes, and skip the elements before in shared memory",
+            "proxy_fence": f"a bulk copy or wgmma.mma_async reads shared memory at offset {self.address:#x} that a "
+            "thread stored, no fence.proxy.async between them",
             "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "
             "no wgmma.wait_group of its warp came before",
             "sparse_metadata": "metadata of a sparse matrix name a position of a chunk twice, or positions out of "
             "order, or none of the two positions of .tf32: the result is undefined",
             "accumulator": "a result of wgmma.mma_async is used before a wgmma.wait_group that covers it",
+            "product_fence": "no wgmma.fence between an access to the accumulators or to the fragment of A, or the "
+            "start of the kernel, and this wgmma.mma_async",
+            "fragment": "the fragment of A of a wgmma.mma_async is overwritten before a wgmma.wait_group that covers "
+            "it",
             "division_by_zero": "integer division or remainder by zero, whose result no GPU defines",
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",

@@ -112,11 +112,44 @@ def test_a_store_reads_its_source_at_the_wait_of_its_group(waits: str, right: in
     assert total(report, "transactions", "global", "store") == 16
 
 
+FILLS = {
+    "stores": ("data[t] = x[t];", 1),
+    "stores and a fence": ("data[t] = x[t]; FENCE;", 0),
+    "stores and a fence of global memory": ('data[t] = x[t]; asm volatile("fence.proxy.async.global;");', 1),
+    "stores and a fence of one lane": ("data[t] = x[t]; if (t == 3) FENCE;", 1),
+    "stores and a fence of the lane that copies": ("data[t] = x[t]; __syncwarp(); if (t == 0) FENCE;", 0),
+    "an atomic": ("atomicExch(data + t, x[t]);", 1),
+    "a bulk copy": (
+        "data[t] = 0; if (t == 0) init(&b, 1); __syncwarp(); if (t == 0) { expect(&b, 128); load(data, x, 128, &b); }"
+        " wait(&b, 0);",
+        0,
+    ),
+    "cp.async": (
+        'asm volatile("cp.async.ca.shared.global [%0], [%1], 4; cp.async.wait_all;" :: "r"(at(data + t)), "l"(x + t)'
+        ' : "memory");',
+        0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fill", FILLS)
+def test_a_copy_of_what_threads_stored_needs_a_proxy_fence(fill: str) -> None:
+    statements, expected = FILLS[fill]
+    body = (
+        f"__shared__ alignas(128) int data[32]; __shared__ u64 b; int t = threadIdx.x;\n{statements}\n__syncwarp();\n"
+    )
+    body += "if (t == 0) { store(y, data, 128); COMMIT; WAIT(0); }"
+    report = run(body, X, np.zeros(32, np.int32), block=32, racecheck=True, clean=False)
+    assert [fault.kind for fault in report.faults] == ["proxy_fence"] * expected
+    assert not run(body, X, np.zeros(32, np.int32), block=32).faults
+
+
 def test_groups_belong_to_their_thread() -> None:
     body = """
   __shared__ alignas(16) int data[64][4];
   int t = threadIdx.x;
   for (int k = 0; k < 4; ++k) data[t][k] = x[4 * t + k];
+  FENCE;
   store(y + 4 * t, data[t], 16);
   if (t % 3) COMMIT;
   if (t % 2) WAIT(0);

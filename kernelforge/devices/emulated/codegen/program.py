@@ -15,7 +15,13 @@ from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit import HANDLERS
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
-from kernelforge.devices.emulated.codegen.emit.wgmma import A_BYTES, ACCUMULATOR_BYTES, B_BYTES
+from kernelforge.devices.emulated.codegen.emit.wgmma import (
+    A_BYTES,
+    ACCUMULATOR_BYTES,
+    B_BYTES,
+    check_product_registers,
+    watch_product_registers,
+)
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
@@ -25,7 +31,6 @@ from kernelforge.devices.emulated.ptx.cfg import (
     Block,
     ControlFlowGraph,
     analyse,
-    early_reads,
     is_barrier,
     is_cluster_wait,
     stops_warp,
@@ -85,7 +90,6 @@ class _ModuleWriter:
         self.flow = flow
         self.e = Emitter(flow, shape)
         self.diverges = bool(flow.divergent_branches)
-        self.early = early_reads(flow)
         self.pending_vote: dict[int, Instruction] = {}
         for block in flow.blocks:
             term = block.terminator
@@ -175,12 +179,12 @@ ret i32 %code
             handler = HANDLERS.get(i.opcode)
             if handler is None:
                 raise unsupported(i)
-            if id(i) in self.early:
-                e.fault(i, lay.FAULT_ACCUMULATOR, e.active(i))
+            check_product_registers(e, i)
             try:
                 handler(e, i)
             except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
                 raise unsupported(i, f"unexpected operands ({error})") from error
+            watch_product_registers(e, i)
             if waits and i is block.instructions[0]:
                 self.count(block.index)
         self.terminate(block)

@@ -16,6 +16,8 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime import record_fault
+from kernelforge.devices.emulated.runtime.faults import raise_epoch, raise_epoch_of
+from kernelforge.devices.emulated.runtime.proxies import begin_records
 from kernelforge.devices.emulated.runtime.transfers import complete_grouped
 
 READY = 0
@@ -146,11 +148,13 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
     if _arg(args, ARG_ASYNC_STRIDE):
         fill_bytes(_arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE), 0, lay.ASYNC_CLEAR)
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_PROXIES:
+        begin_records(ctx, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     store_i64(entry + lay.SLOT_CTA, cta)
     store_i64(entry + lay.SLOT_LIVE, warps)
     # Epochs are of one CTA, so that the record of races needs no clearing.
-    store_i64(entry + lay.SLOT_EPOCH, load_i64(entry + lay.SLOT_EPOCH) + 1)
+    raise_epoch_of(ctx, entry)
     store_i64(entry + lay.SLOT_CLOCK, 0)
     store_i64(entry + lay.SLOT_PHASE, 0)
     store_i64(entry + lay.SLOT_TOUCHED, 0)
@@ -170,6 +174,7 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     shared = _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE)
     store_i64(ctx + lay.CTX_SHARED, shared)
     store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + lay.SLOT_EPOCH))
+    store_i64(ctx + lay.CTX_EPOCH_MOMENT, load_i64(entry + lay.SLOT_EPOCH_MOMENT))
     store_i64(ctx + lay.CTX_CLOCK, load_i64(entry + lay.SLOT_CLOCK))
     for axis in range(3):
         size = _arg(args, ARG_CLUSTER + axis)
@@ -197,6 +202,7 @@ def leave_cta(ctx: int, args: int, slot: int) -> None:
     """Save the state with which the CTA continues later."""
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     store_i64(entry + lay.SLOT_EPOCH, load_i64(ctx + lay.CTX_EPOCH))
+    store_i64(entry + lay.SLOT_EPOCH_MOMENT, load_i64(ctx + lay.CTX_EPOCH_MOMENT))
     store_i64(entry + lay.SLOT_CLOCK, load_i64(ctx + lay.CTX_CLOCK))
 
 
@@ -324,7 +330,7 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
                 store_u32(other + lay.W_BARRIER_RED_THREADS, members)
                 store_u32(other + lay.W_BARRIER_VALUE, 0)
         store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
-        store_i64(ctx + lay.CTX_EPOCH, load_i64(ctx + lay.CTX_EPOCH) + 1)
+        raise_epoch(ctx)
         released = True
     return released
 
@@ -465,7 +471,7 @@ def release_cluster(ctx: int, args: int, slot: int) -> None:
         if load_i64(entry) < 0:
             continue
         store_i64(entry + lay.SLOT_PHASE, load_i64(entry + lay.SLOT_PHASE) + 1)
-        store_i64(entry + lay.SLOT_EPOCH, load_i64(entry + lay.SLOT_EPOCH) + 1)
+        raise_epoch_of(ctx, entry)
         store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
         for warp in range(warps):
             if load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == DONE:

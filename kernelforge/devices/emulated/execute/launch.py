@@ -20,6 +20,7 @@ from kernelforge.devices.emulated.execute import cta_scheduler
 from kernelforge.devices.emulated.execute.memory import Memory, Sanitizer, vary
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.devices.emulated.runtime.faults import shadow_bytes
+from kernelforge.devices.emulated.runtime.proxies import proxy_bytes
 from kernelforge.devices.emulated.runtime.sanitize import written_shared_bytes
 from kernelforge.sandbox.policy import Deadline
 
@@ -112,9 +113,15 @@ class Launch:
 
     @property
     def shadow_bytes(self) -> int:
-        """Size of the records of one CTA's shared memory: of the race check, and of what was written."""
+        """Size of the records of one CTA's shared memory: of the race check, and of what was written or stored."""
         written = written_shared_bytes(self.shared) if self.sanitizes_shared else 0
-        return shadow_bytes(self.shared) + written if self.racecheck or written else 0
+        proxies = proxy_bytes(self.shared) if self.watches_proxies else 0
+        return shadow_bytes(self.shared) + written + proxies if self.racecheck or written else 0
+
+    @property
+    def watches_proxies(self) -> bool:
+        """Whether stores to shared memory are watched that the async proxy reads."""
+        return self.racecheck and self.program.asynchronous
 
     @property
     def sanitizes_shared(self) -> bool:
@@ -345,6 +352,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     program, cache = launch.program, launch.cache
     mode = (lay.MODE_RACECHECK if launch.racecheck else 0) | (lay.MODE_CACHE if cache is not None else 0)
     mode |= lay.MODE_RESIDENT if resident > 1 else 0
+    mode |= lay.MODE_PROXIES if launch.watches_proxies else 0
     sanitizer = launch.sanitizer
     if sanitizer is not None:
         mode |= lay.MODE_SANITIZE | (lay.MODE_SANITIZE_SHARED if launch.sanitizes_shared else 0)
@@ -367,6 +375,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_MODE: mode,
         lay.CTX_CACHE: cache.address if cache is not None else 0,
         lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_SHADOW_STRIDE: launch.shadow_bytes,
         lay.CTX_MET: buffers.met.address,
         lay.CTX_SCRATCH: buffers.scratch.address,
         lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,

@@ -718,61 +718,6 @@ def constant_value(flow: ControlFlowGraph, operand: Operand) -> int | None:
     return None
 
 
-def early_reads(flow: ControlFlowGraph) -> set[int]:
-    """Instructions, by ``id``, that use a result of ``wgmma.mma_async`` which on every path may not be there yet.
-
-    Of each such register the number of groups committed since is known; a copy by ``mov`` waits as its source does.
-    """
-    entering: list[dict[str, int] | None] = [None] * len(flow.blocks)
-    early: set[int] = set()
-    work = [0]
-    while work:
-        index = work.pop()
-        ages = dict(entering[index] or {})
-        for i in flow.blocks[index].all():
-            _age_results(i, ages, early)
-        for successor in flow.blocks[index].successors:
-            before = entering[successor]
-            met = ages if before is None else {r: max(a, ages[r]) for r, a in before.items() if r in ages}
-            if met != before:
-                entering[successor] = dict(met)
-                work.append(successor)
-    if not any(i.opcode == "wgmma" for block in flow.blocks for i in block.instructions):
-        return set()
-    early.clear()
-    for block in flow.blocks:
-        ages = dict(entering[block.index] or {})
-        for i in block.all():
-            _age_results(i, ages, early)
-    return early
-
-
-def _age_results(i: Instruction, ages: dict[str, int], early: set[int]) -> None:
-    """Follow one instruction: ``ages`` has the groups committed since each result that has not been waited for."""
-    verb = i.modifiers[:1]
-    if i.opcode == "wgmma" and verb == ("commit_group",):
-        ages.update({r: age + 1 for r, age in ages.items()})
-        return
-    if i.opcode == "wgmma" and verb == ("wait_group",):
-        pending = i.operands[0].value if isinstance(i.operands[0], Imm) else 0
-        for r in [r for r, age in ages.items() if age > pending]:
-            del ages[r]
-        return
-    product = i.opcode == "wgmma" and verb == ("mma_async",)
-    read = [r for op in (i.operands[1:] if product else sources(i)) for r in registers_of(op) if r in ages]
-    written = list(registers_of(i.operands[0])) if has_destination(i) else []
-    if read and i.opcode != "mov":
-        early.add(id(i))
-    age = ages[read[0]] if read and i.opcode == "mov" else None
-    for r in written:
-        if product:
-            ages[r] = 0
-        elif age is not None:
-            ages[r] = age
-        elif i.predicate is None:
-            ages.pop(r, None)
-
-
 _NEEDS_ITS_SOURCES = {
     "setp", "set", "atom", "shfl", "vote", "match", "redux", "mma", "ldmatrix", "elect", "activemask", "ld", "ldu",
 }  # fmt: skip

@@ -12,6 +12,7 @@ from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit,
 from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
 from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
 from kernelforge.devices.emulated.runtime.products import product_commit, product_operand, product_wait
+from kernelforge.devices.emulated.runtime.proxies import proxy_fence
 from kernelforge.devices.emulated.runtime.transfers import (
     bulk_commit,
     bulk_wait,
@@ -47,6 +48,7 @@ EXPORTS = {
     "kf_box_store": box_store,
     "kf_prefetch": prefetch,
     "kf_product_operand": product_operand,
+    "kf_proxy_fence": proxy_fence,
     "kf_product_commit": product_commit,
     "kf_product_wait": product_wait,
     "kf_mbarrier_init": mbarrier_init,

@@ -21,6 +21,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
 from kernelforge.devices.emulated.runtime.cache import cache_access
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
+from kernelforge.devices.emulated.runtime.proxies import note_stores
 from kernelforge.devices.emulated.runtime.sanitize import check_global, check_shared
 from kernelforge.devices.emulated.runtime.transactions import (
     bank_wavefronts,
@@ -263,6 +264,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
             check_shared(ctx, site, effective, in_shared, size, access)
         if mode & lay.MODE_RACECHECK:
             check_race(ctx, op, site, effective, in_shared, size, access, values, width)
+        if mode & lay.MODE_PROXIES and access != lay.LOAD:
+            note_stores(ctx, effective, in_shared, size)
     if in_peers != 0:
         count_peers(ctx, op, effective, in_peers, size)
         if good == in_peers:

@@ -31,8 +31,9 @@ from kernelforge.devices.emulated.runtime.boxes import (
     visit_box,
 )
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
-from kernelforge.devices.emulated.runtime.mbarrier import check_barrier, offset_of, record_of, site_of
+from kernelforge.devices.emulated.runtime.mbarrier import check_barrier, offset_of, rank_of, record_of, site_of
 from kernelforge.devices.emulated.runtime.products import check_reads
+from kernelforge.devices.emulated.runtime.proxies import check_read, forget_stores, watches
 from kernelforge.devices.emulated.runtime.transfers import BOX_LOAD, BOX_STORE, COPY, group_cell, new_transfer
 
 TARGETS = 0
@@ -96,13 +97,18 @@ def count_global(ctx: int, op: int, host: int, size: int, access: int) -> None:
 
 @native
 def check_shared(ctx: int, op: int, lane_id: int, host: int, size: int, access: int) -> None:
-    """Look for races of a copy in the CTA's own shared memory, as if its thread made the access at once."""
+    """Look for races of a copy in the CTA's own shared memory, as if its thread made the access at once.
+
+    What it reads must not be a thread's store without a proxy fence.
+    """
     start = load_i64(ctx + lay.CTX_SHARED)
     inside = host >= start and host < start + load_i64(ctx + lay.CTX_SHARED_BYTES)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK and inside:
         addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
         store_i64(addresses + 8 * lane_id, host - start)
         check_race(ctx, op, site_of(ctx, op), addresses, 1 << lane_id, size, access, 0, 1)
+        if access == lay.LOAD and watches(ctx):
+            check_read(ctx, site_of(ctx, op), lane_id, host - start, size)
 
 
 @native
@@ -130,6 +136,8 @@ def issue(
     if code < 0:
         fill_bytes(target, load_i64(ctx + lay.CTX_POISON), size)
     check_shared(ctx, op, lane_id, target, size, lay.STORE if code < 0 else lay.ATOMIC)
+    if code < 0 and watches(ctx):
+        forget_stores(ctx, rank_of(ctx, target), offset_of(ctx, target), size)
     entry = new_transfer(ctx, record, lay.ASYNC_ARRIVALS_FIRST, kind, site, lane_id)
     store_i64(entry + lay.TRANSFER_TARGET, target)
     store_i64(entry + lay.TRANSFER_SOURCE, source)

@@ -24,6 +24,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST
 from kernelforge.devices.emulated.runtime.access import resolve
 from kernelforge.devices.emulated.runtime.faults import check_race
+from kernelforge.devices.emulated.runtime.proxies import forget_stores, watches
 from kernelforge.devices.emulated.runtime.sanitize import mark_shared
 
 
@@ -127,6 +128,8 @@ def copy_async(ctx: int, read: int, write: int, target: int, source: int, mask: 
         fill_bytes(host, poison, size)
         if load_i64(ctx + lay.CTX_MODE) & lay.MODE_SANITIZE_SHARED:
             mark_shared(ctx, host - load_i64(ctx + lay.CTX_SHARED), size, False)
+        if watches(ctx):
+            forget_stores(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK), host - load_i64(ctx + lay.CTX_SHARED), size)
         store_i64(entry + lay.COPY_TARGETS + 8 * lane_id, host)
         store_u32(entry + lay.COPY_GROUPS + 4 * lane_id, load_i32(copies + lay.COPIES_GROUPS + 4 * lane_id))
     store_u32(entry + lay.COPY_MASK, good)

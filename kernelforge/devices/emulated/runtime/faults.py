@@ -267,6 +267,24 @@ def ordered(ctx: int, lanes: int, then: int, lane_id: int) -> bool:
 
 
 @native
+def raise_epoch(ctx: int) -> None:
+    """Order all later accesses of the running CTA after its earlier ones."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    store_i64(ctx + lay.CTX_EPOCH_MOMENT, moment)
+    store_i64(ctx + lay.CTX_EPOCH, load_i64(ctx + lay.CTX_EPOCH) + 1)
+
+
+@native
+def raise_epoch_of(ctx: int, slot: int) -> None:
+    """The same for a resident CTA that does not run now, by its slot."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    store_i64(slot + lay.SLOT_EPOCH_MOMENT, moment)
+    store_i64(slot + lay.SLOT_EPOCH, load_i64(slot + lay.SLOT_EPOCH) + 1)
+
+
+@native
 def meet(ctx: int, state: int, members: int) -> None:
     """Order the lanes of ``members`` after each other's accesses, and after those that each of them came after."""
     moment = load_i64(ctx + lay.CTX_MOMENT) + 1

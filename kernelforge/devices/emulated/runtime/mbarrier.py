@@ -21,7 +21,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST
 from kernelforge.devices.emulated.runtime.access import resolve
-from kernelforge.devices.emulated.runtime.faults import record_fault
+from kernelforge.devices.emulated.runtime.faults import raise_epoch, raise_epoch_of, record_fault
 
 EXPECT_BYTES = 1
 COMPLETE_BYTES = 2
@@ -112,10 +112,9 @@ def change_barrier(ctx: int, site: int, lane_id: int, host: int, count: int, nby
         pending = expected
         rank = rank_of(ctx, host)
         if rank == load_i32(ctx + lay.CTX_CLUSTER_CTARANK):
-            store_i64(ctx + lay.CTX_EPOCH, load_i64(ctx + lay.CTX_EPOCH) + 1)
+            raise_epoch(ctx)
         else:
-            epoch = load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES + lay.SLOT_EPOCH
-            store_i64(epoch, load_i64(epoch) + 1)
+            raise_epoch_of(ctx, load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES)
     store_i64(ctx + lay.CTX_PROGRESS, 1)
     store_i64(host, barrier_word(expected, pending, missing, phase))
 

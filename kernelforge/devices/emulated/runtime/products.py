@@ -22,6 +22,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
 from kernelforge.devices.emulated.runtime.mbarrier import record_of, site_of
+from kernelforge.devices.emulated.runtime.proxies import check_read, watches
 
 CHUNK = 16
 
@@ -78,6 +79,7 @@ def product_operand(
     count = 0
     addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     racecheck = load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK != 0
+    proxies = watches(ctx)
     step = 8 if transposed else 1
     depth = size // 2 if transposed else size // CHUNK
     for line in range(0, lines, step):
@@ -94,6 +96,8 @@ def product_operand(
                     store_u16(out + (line + n) * size + 2 * k, load_u16(shared + at + 2 * n))
             else:
                 copy_bytes(out + line * size + k * CHUNK, shared + at, CHUNK)
+            if proxies:
+                check_read(ctx, site_of(ctx, op), 0, at, CHUNK)
             if racecheck:
                 store_i64(addresses + 8 * count, at)
                 count += 1
@@ -119,6 +123,7 @@ def product_commit(ctx: int) -> None:
     record = record_of(ctx, load_i32(ctx + lay.CTX_CLUSTER_CTARANK))
     committed = record + lay.ASYNC_READS + 8 * load_i32(ctx + lay.CTX_WARP) + 4
     store_u32(committed, load_i32(committed) + 1)
+    store_u32(load_i64(ctx + lay.CTX_STATE) + lay.W_PRODUCTS_COMMITTED, load_i32(committed))
 
 
 @exported
@@ -137,6 +142,8 @@ def product_wait(ctx: int, pending: int) -> int:
                 store_i64(ctx + lay.CTX_WAITS, 1)
                 return -1
     store_i64(ctx + lay.CTX_PROGRESS, 1)
+    complete = load_i64(ctx + lay.CTX_STATE) + lay.W_PRODUCTS_COMPLETE
+    store_u32(complete, max(load_i32(complete), load_i32(cell + 4) - pending))
     for position in range(max(load_i32(cell) - lay.RANGE_CAPACITY, 0), load_i32(cell)):
         entry = range_at(record, warp, position)
         if load_i32(entry + 8) < load_i32(cell + 4) - pending:

@@ -28,6 +28,7 @@ from kernelforge.devices.emulated.ptx.parser import (
     Sym,
     Vec,
 )
+from kernelforge.devices.emulated.ptx.product_hazards import product_hazards
 
 
 class Value(NamedTuple):
@@ -112,6 +113,9 @@ class Emitter(IRBuilder):
         self.state_bytes = 0
         self.held = 0
         self.speculative = speculative_loads(flow)
+        self.hazards = product_hazards(flow)
+        self.watched: dict[tuple[str, int], int] = {}
+        """Words of the warp's state that tell what goes wrong with products."""
         self._layout()
         self.begin_block("-1")
 
@@ -122,6 +126,9 @@ class Emitter(IRBuilder):
         self.held = at
         if barriers:
             at += 4 * (count + 1)
+        for key, number in self.hazards.slots().items():
+            self.watched[key] = at + 4 * number
+        at += 4 * len(self.watched)
         at = (at + 63) // 64 * 64
         self.header_bytes = at
         alive = 0

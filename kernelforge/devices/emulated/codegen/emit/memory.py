@@ -228,6 +228,13 @@ def _nothing(e: Emitter, i: Instruction) -> None:
     """Ordering and hints: warps run one at a time on coherent memory."""
 
 
+def _fence(e: Emitter, i: Instruction) -> None:
+    """Memory is coherent; only what a fence between proxies covers is remembered."""
+    proxies = i.modifiers[:2] in (("proxy", "async"), ("proxy", "async::generic"))
+    if proxies and "global" not in i.modifiers:
+        e.call("kf_proxy_fence", "void", ("ptr", "%ctx"), ("i64", e.op(f"zext i32 {e.active(i)} to i64")))
+
+
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "ld": _load,
     "ldu": _load,
@@ -236,7 +243,7 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "red": _atomic,
     "createpolicy": _policy,
     "membar": _nothing,
-    "fence": _nothing,
+    "fence": _fence,
     "prefetch": _nothing,
     "prefetchu": _nothing,
     "discard": _nothing,

@@ -14,6 +14,7 @@ from kernelforge.devices.emulated.codegen.matrix_ir import Product
 from kernelforge.devices.emulated.codegen.wgmma_ir import ROW_BYTES, group_product_name
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Vec
+from kernelforge.devices.emulated.ptx.product_hazards import is_product_fence
 
 ACCUMULATOR_BYTES = 128 * 128
 A_BYTES = 16 * ROW_BYTES
@@ -153,6 +154,41 @@ def _operand(
         "kf_product_operand", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", descriptor), ("ptr", out), ("i64", first),
         ("i64", str(lines)), ("i64", str(size)), ("i64", str(int(transposed))),
     )  # fmt: skip
+
+
+def check_product_registers(e: Emitter, i: Instruction) -> None:
+    """Record a fault where an instruction uses registers that a product owns, or has accessed without a fence."""
+    for kind, hazards in ((lay.FAULT_ACCUMULATOR, e.hazards.early), (lay.FAULT_FRAGMENT, e.hazards.fragments)):
+        if id(i) in hazards:
+            complete = e.load("i32", "%state", lay.W_PRODUCTS_COMPLETE)
+            for product in sorted(hazards[id(i)]):
+                group = e.load("i32", "%state", e.watched["product", product])
+                _fault_if(e, i, kind, e.op(f"icmp sgt i32 {group}, {complete}"))
+    if id(i) in e.hazards.unfenced:
+        touched = e.load("i32", "%state", e.watched["unfenced", id(i)])
+        _fault_if(e, i, lay.FAULT_PRODUCT_FENCE, e.op(f"icmp ne i32 {touched}, 0"))
+    if id(i) in e.hazards.first:
+        fences = e.load("i32", "%state", e.watched["fence", 0])
+        _fault_if(e, i, lay.FAULT_PRODUCT_FENCE, e.op(f"icmp eq i32 {fences}, 0"))
+
+
+def _fault_if(e: Emitter, i: Instruction, kind: int, condition: str) -> None:
+    e.fault_in(i, kind, e.op(f"select i1 {condition}, i32 {e.active(i)}, i32 0"))
+
+
+def watch_product_registers(e: Emitter, i: Instruction) -> None:
+    """Remember what the checks need: groups of products, accesses to registers, and fences."""
+    if ("product", id(i)) in e.watched:
+        group = e.op(f"add i32 {e.load('i32', '%state', lay.W_PRODUCTS_COMMITTED)}, 1")
+        e.store("i32", group, "%state", e.watched["product", id(i)])
+    if is_product_fence(i):
+        for key, at in e.watched.items():
+            if key[0] != "product":
+                e.store("i32", "1" if key[0] == "fence" else "0", "%state", at)
+    for product, touches in e.hazards.unfenced.items():
+        if id(i) in touches:
+            at = e.watched["unfenced", product]
+            e.store("i32", e.op(f"or i32 {e.load('i32', '%state', at)}, {e.active(i)}"), "%state", at)
 
 
 def _setmaxnreg(e: Emitter, i: Instruction) -> None:
