@@ -96,6 +96,11 @@ def state_space(i: Instruction) -> int:
     return lay.GENERIC
 
 
+def completes_at_barrier(i: Instruction) -> bool:
+    """True for ``st.async`` and ``red.async`` to shared memory; those to global memory are stores with an order."""
+    return i.opcode in ("st", "red") and "async" in i.modifiers and "release" not in i.modifiers
+
+
 def _align(value: int, alignment: int) -> int:
     return (value + alignment - 1) // alignment * alignment
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.ptx.cfg import Block, build_blocks, has_destination, post_dominators, registers_of
-from kernelforge.devices.emulated.ptx.inline import FlatKernel, state_space
+from kernelforge.devices.emulated.ptx.inline import FlatKernel, completes_at_barrier, state_space
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BYTES,
     Addr,
@@ -177,7 +177,7 @@ class _Slicer:
         roots: list[tuple[int, int]] = []
         for index, code in enumerate(self._code):
             for position, i in enumerate(code):
-                space = state_space(i) if i.opcode in _STORES else None
+                space = state_space(i) if i.opcode in _STORES and not completes_at_barrier(i) else None
                 if space == lay.GLOBAL or (space == lay.GENERIC and not self._in_peers(index, position)):
                     roots.append((index, position))
                 if i.opcode in ("multimem", "sust") or (i.opcode == "cp" and "bulk_group" in i.modifiers):

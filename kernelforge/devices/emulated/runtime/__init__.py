@@ -6,6 +6,7 @@ Every function takes host addresses as ``int64``. Areas of the context's scratch
 from __future__ import annotations
 
 from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
+from kernelforge.devices.emulated.runtime.async_stores import store_async
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
 from kernelforge.devices.emulated.runtime.bulk_copies import box_load, box_store, bulk_copy, prefetch
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
@@ -37,6 +38,7 @@ EXPORTS = {
     "kf_slow_load": slow_load,
     "kf_slow_store": slow_store,
     "kf_atomic": atomic,
+    "kf_store_async": store_async,
     "kf_copy_async": copy_async,
     "kf_copy_commit": copy_commit,
     "kf_copy_wait": copy_wait,

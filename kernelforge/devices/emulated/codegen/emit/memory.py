@@ -8,7 +8,7 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
-from kernelforge.devices.emulated.ptx.inline import state_space, unsupported
+from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
 
@@ -146,9 +146,12 @@ def _load_parameter(e: Emitter, i: Instruction, offset: int, width: int, count: 
 
 
 def _store(e: Emitter, i: Instruction) -> None:
-    if any(m.startswith("multimem") or m == "async" for m in i.modifiers):
+    if any(m.startswith("multimem") for m in i.modifiers):
         raise unsupported(i)
     width, count = _shape(i)
+    if completes_at_barrier(i):
+        _store_async(e, i, width, count, -1)
+        return
     target = _Target(e, i, i.operands[0], state_space(i))
     bits = 8 * width
     values = [e.spread(e.source(i, op, bits), bits) for op in vector_items(i.operands[1])]
@@ -187,7 +190,7 @@ def _atomic(e: Emitter, i: Instruction) -> None:
     kind = next((m for m in reversed(i.modifiers) if m in TYPE_BITS), "")
     kind = {"b16": "u16", "b32": "u32", "b64": "u64"}.get(kind, kind)
     count = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)
-    if operation is None or kind not in ATOMIC_TYPES or "async" in i.modifiers:
+    if operation is None or kind not in ATOMIC_TYPES:
         raise unsupported(i)
     allowed = {"f32": ("add", "exch"), "f64": ("add", "exch"), "u16": ("cas", "exch"), "b128": ("cas", "exch")}
     halves = ("add", "min", "max") if count > 1 else ("add",)
@@ -198,6 +201,12 @@ def _atomic(e: Emitter, i: Instruction) -> None:
     bits = TYPE_BITS[kind]
     if count * bits > 128:
         raise unsupported(i)
+    if completes_at_barrier(i):
+        if operation not in _ASYNC_REDUCTIONS.get(kind, ()) or count > 1:
+            raise unsupported(i)
+        code = ATOMIC_OPERATIONS.index(operation) * 16 + ATOMIC_TYPES.index(kind)
+        _store_async(e, i, bits // 8, 1, code)
+        return
     first = 0 if i.opcode == "red" else 1
     target = _Target(e, i, i.operands[first], state_space(i))
     op = e.new_site(_site(i, target, count * bits // 8, lay.ATOMIC, vectored=True))
@@ -217,6 +226,38 @@ def _atomic(e: Emitter, i: Instruction) -> None:
         items = vector_items(i.operands[0])
         for item, value in zip(items, [e.get(3, bits, k) for k in range(count)], strict=True):
             e.write(i, item, value, bits)
+
+
+_ASYNC_REDUCTIONS = {
+    "u32": ("inc", "dec", "min", "max", "and", "or", "xor", "add"), "s32": ("min", "max", "add"), "u64": ("add",),
+    "s64": ("add",),
+}  # fmt: skip
+
+
+def _store_async(e: Emitter, i: Instruction, width: int, count: int, code: int) -> None:
+    """``st.async``, and ``red.async`` where ``code`` is an operation and a type, to complete at an mbarrier."""
+    address, value, barrier = i.operands
+    target, addresses = memory_operand(e, i, address)
+    if target.space not in (lay.SHARED, lay.GENERIC) or width < 4 or width * count > 16:
+        raise unsupported(i)
+    e.asynchronous = True
+    space = lay.SHARED_CLUSTER if target.space == lay.SHARED else lay.GENERIC
+    items = vector_items(value)
+    if len(items) != count:
+        raise unsupported(i, "vector length")
+    access = lay.STORE if code < 0 else lay.ATOMIC
+    op = e.new_site(MemorySite(i, space, width * count, access, target.offset, target.narrow))
+    e.put(0, addresses, 64)
+    for k, item in enumerate(items):
+        e.put(1, e.spread(e.source(i, item, 8 * width), 8 * width), 8 * width, k)
+    there, barriers = memory_operand(e, i, barrier)
+    e.put(2, barriers, 64)
+    e.new_site(MemorySite(i, space, 8, lay.ATOMIC, there.offset, there.narrow, hidden=True))
+    mask = e.op(f"zext i32 {e.active(i)} to i64")
+    e.call(
+        "kf_store_async", "void", ("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), ("i64", mask), ("ptr", "%area2"),
+        ("ptr", "%area1"), ("i64", str(width)), ("i64", str(code)),
+    )  # fmt: skip
 
 
 def _policy(e: Emitter, i: Instruction) -> None:
