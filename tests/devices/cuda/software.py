@@ -25,6 +25,7 @@ from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.devices.library_calls import cpu_tensor
+from kernelforge.sandbox.policy import role_policy
 
 MARK = b"\0PTX of this cubin\0"
 FACTS = GpuFacts(
@@ -44,6 +45,9 @@ FACTS = GpuFacts(
     driver="13.0",
     runtime="software",
 )
+# GPU runners and tools have a private home: each tool would compile the emulator for 15 seconds.
+role_policy("gpu-runner").environment["NUMBA_CACHE_DIR"] = role_policy("runner").environment["NUMBA_CACHE_DIR"]
+
 LAUNCH_US, INSTRUCTIONS_PER_US, BYTES_PER_US, OPERATOR_US = 2.0, 1000.0, 1e6, 5.0
 
 _CODES = {
