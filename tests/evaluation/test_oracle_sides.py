@@ -155,7 +155,7 @@ def test_every_baseline_is_armed_in_the_jail_of_a_gpu(task: str) -> None:
         assert ("cublaslt-autotuned" in names) == (task == "matmul")
         for name in names:
             side = oracle.arm(name, handles, flush_bytes=1 << 20)
-            assert side.captured == (name != "eager"), (name, side.note)
+            assert side.captured == (name not in ("eager", "eager-synchronised")), (name, side.note)
             assert all(time > 0 for time in side.block(3))
             side.close()
         assert oracle.memory() > 1 << 30

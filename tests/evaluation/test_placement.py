@@ -71,6 +71,13 @@ def test_inputs_are_on_the_device_however_the_task_file_makes_them(inputs: str) 
     assert (drawn.device, drawn.shape) == (ELSEWHERE, (4, 4))
 
 
+def test_shapes_of_inputs_that_fail_without_storage_leave_real_ones_on_the_device() -> None:
+    there = reference_of("a", "torch.randn(4) if torch.get_default_device().type == 'meta' else undefined").on(ELSEWHERE)
+    with pytest.raises(TaskError, match="undefined"):
+        there.fake_inputs()
+    assert [value.device for value in there.inputs(1)] == [ELSEWHERE]  # type: ignore[union-attr]
+
+
 def test_a_get_inputs_that_fails_everywhere_says_so() -> None:
     with pytest.raises(TaskError, match=r"get_inputs\(\) failed: NameError"):
         reference_of("a", "undefined").on(ELSEWHERE).inputs(1)
@@ -254,7 +261,7 @@ def test_torch_passes_its_own_oracle_on_a_gpu(forward: str, inputs: str, init: s
     assert drawn.expected is not None
     assert all(output.reference.is_cuda and output.sound for output in drawn.expected)
     values = [
-        Got(tensor_bytes(want.reference), tuple(want.reference.shape), _dtype(want.reference))
+        Got(tensor_bytes(want.reference.contiguous()), tuple(want.reference.shape), _dtype(want.reference))
         for want in drawn.expected
     ]
     assert reckoner.compare(drawn, values).ok

@@ -127,8 +127,13 @@ class Reference:
         """
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            return self.inputs(0)
+        # A failure on a GPU without storage says nothing of real inputs, which may still be made there.
+        before, self._draws_on_host = self._draws_on_host, True
+        try:
+            with FakeTensorMode(allow_non_fake_inputs=True):
+                return self.inputs(0)
+        finally:
+            self._draws_on_host = before
 
     def redraw_weights(self, seed: int) -> None:
         """Perturb every floating parameter, so that ones and zeros of a fresh norm do not stay trivial.
