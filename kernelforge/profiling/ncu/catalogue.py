@@ -22,6 +22,7 @@ TENSOR_PIPE = "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_active"
 ISSUE = "smsp__issue_active.avg.pct_of_peak_sustained_active"
 DRAM_USE = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 L2_USE = "lts__throughput.avg.pct_of_peak_sustained_active"
+MEMORY_USE = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
 L1_USE = "l1tex__throughput.avg.pct_of_peak_sustained_active"
 SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
 

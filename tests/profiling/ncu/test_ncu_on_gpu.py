@@ -1,4 +1,4 @@
-"""ncu and compute-sanitizer on a real GPU. Where this was written there was none, and the tests have never run."""
+"""ncu and compute-sanitizer on a real GPU."""
 
 from __future__ import annotations
 

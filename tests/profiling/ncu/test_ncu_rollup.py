@@ -142,6 +142,12 @@ def test_the_bound_is_the_busiest_unit_or_latency() -> None:
     l1 = "l1tex__throughput.avg.pct_of_peak_sustained_active"
     assert bound({dram: Value(80, "%"), l1: Value(70, "%")}) == "dram"
     assert bound({dram: Value(30, "%"), l1: Value(59, "%")}) == "latency"
+    memory = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
+    l2 = "lts__throughput.avg.pct_of_peak_sustained_active"
+    # As an H100 counts a softmax of 32 MB, and one that moves more.
+    assert bound({dram: Value(40.3, "%"), l2: Value(75.5, "%"), memory: Value(40.3, "%")}) == "latency"
+    assert bound({dram: Value(78.0, "%"), l2: Value(91.0, "%"), memory: Value(78.0, "%")}) == "dram"
+    assert bound({dram: Value(20.0, "%"), l2: Value(91.0, "%"), memory: Value(85.0, "%")}) == "l2"
     shared = {"l1tex__data_pipe_lsu_wavefronts_mem_shared.sum": Value(100, "wavefront")}
     assert bound({l1: Value(90, "%"), **shared, "l1tex__t_sectors.sum": Value(40, "sector")}) == "shared"
     assert bound({l1: Value(90, "%"), **shared, "l1tex__t_sectors.sum": Value(4000, "sector")}) == "l1"
