@@ -10,8 +10,8 @@ products without TF32) and writes one line of JSON per task:
 
 - ``event_us``: between events on both sides of a call, with the cost of launching;
 - ``graph_us``: of a CUDA graph of the call;
-- ``kernels``: name, grid, block, registers, bytes of shared memory and microseconds of every launch of one call, from
-  PyTorch's profiler, and the operator that made it.
+- ``kernels``: what one call launches, from PyTorch's profiler: name, operator, grid, block, registers, bytes of shared
+  memory, number of equal launches and the microseconds of all of them, in the order of their first.
 
 The L2 is overwritten before each timed call. Inputs are made on the GPU. Processes take turns on it for what is timed.
 """
@@ -37,6 +37,8 @@ TIMED_S = 0.12
 """Time that the timed calls of one kind may take."""
 MOST_CALLS = 20
 SEED = 20261127
+NAME = 140
+"""Longest name of a kernel that is kept."""
 PYTORCH_FAILURES = (RuntimeError, ValueError, TypeError, AssertionError, MemoryError)
 
 
@@ -74,7 +76,7 @@ def timed(call: Callable[[], object], flush: Callable[[], object]) -> dict[str, 
 
 
 def kernels_of(call: Callable[[], object]) -> list[dict[str, Any]]:
-    """Every kernel, copy and fill of one call, in the order of their start."""
+    """Every kernel, copy and fill of one call."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -94,60 +96,81 @@ def kernels_of(call: Callable[[], object]) -> list[dict[str, Any]]:
     kernels = []
     for event in sorted(launched, key=lambda event: float(event["ts"])):
         values = event.get("args", {})
-        kernel = {"name": event["name"][:400], "us": event["dur"], "operator": operators.get(values.get("External id"))}
+        kernel = {"name": event["name"], "us": event["dur"], "operator": operators.get(values.get("External id"))}
         for key, column in (("grid", "grid"), ("block", "block"), ("registers per thread", "registers"),
                             ("shared memory", "shared"), ("bytes", "bytes")):  # fmt: skip
             if key in values:
                 kernel[column] = values[key]
         kernels.append(kernel)
-    return kernels
+    return grouped(kernels)
+
+
+def grouped(kernels: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Equal launches as one entry each; names without template arguments that are lambdas, and without parameters."""
+    groups: dict[str, dict[str, Any]] = {}
+    for kernel in kernels:
+        name = re.sub(r"\(.*", "", kernel["name"].removeprefix("void ").replace("(anonymous namespace)::", ""))[:NAME]
+        entry = kernel | {"name": name, "launches": 0, "us": 0.0}
+        entry = groups.setdefault(json.dumps(entry, sort_keys=True), entry)
+        entry["launches"] += 1
+        entry["us"] = round(entry["us"] + kernel["us"], 3)
+    return list(groups.values())
 
 
 def measured(source: str, turn: Callable[[bool], None]) -> dict[str, Any]:
-    """What one reference takes. ``turn(True)`` waits for the GPU, ``turn(False)`` gives it back."""
+    """Sizes, times and kernels of one reference. ``turn(True)`` waits for the GPU, ``turn(False)`` gives it back."""
     import torch
 
-    record: dict[str, Any] = {}
     scope: dict[str, Any] = {"__name__": "reference"}
     # TorchScript and dataclasses look a class's module up.
     sys.modules["reference"] = type(sys)("reference")
     exec(compile(source, "reference", "exec"), scope)
     turn(True)
     try:
-        torch.manual_seed(SEED)
-        with torch.device("cuda"):
-            arguments = [on_gpu(value) for value in scope.get("get_init_inputs", list)()]
-            keywords: dict[str, Any] = {}
-            if len(arguments) == 2 and isinstance(arguments[0], list) and isinstance(arguments[1], dict):
-                arguments, keywords = arguments
-            model = scope["Model"](*arguments, **keywords).cuda()
-            inputs = [on_gpu(value) for value in scope["get_inputs"]()]
-        scratch = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
-        with torch.no_grad():
-            for _ in range(3):
-                output = model(*inputs)
-            torch.cuda.synchronize()
-            record["input_bytes"] = sum(v.nbytes for v in inputs if isinstance(v, torch.Tensor))
-            record["weight_bytes"] = sum(v.nbytes for v in (*model.parameters(), *model.buffers()))
-            record["output_bytes"] = sum(
-                v.nbytes for v in (output if isinstance(output, (tuple, list)) else [output]) if hasattr(v, "nbytes")
-            )
-            del output
-            record["event_us"] = timed(lambda: model(*inputs), scratch.zero_)
-            record["kernels"] = kernels_of(lambda: model(*inputs))
-            try:
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    model(*inputs)
-                record["graph_us"] = timed(graph.replay, scratch.zero_)
-                del graph
-            except PYTORCH_FAILURES as error:
-                record["graph_error"] = f"{type(error).__name__}: {error}"[:200]
-        del model, inputs, scratch
+        return on_its_turn(scope)
     finally:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
         turn(False)
+
+
+def on_its_turn(scope: dict[str, Any]) -> dict[str, Any]:
+    """Sizes, times and kernels of the reference of a task file that was executed."""
+    import torch
+
+    torch.manual_seed(SEED)
+    with torch.device("cuda"):
+        arguments = [on_gpu(value) for value in scope.get("get_init_inputs", list)()]
+        keywords: dict[str, Any] = {}
+        if len(arguments) == 2 and isinstance(arguments[0], list) and isinstance(arguments[1], dict):
+            arguments, keywords = arguments
+        model = scope["Model"](*arguments, **keywords).cuda()
+        inputs = [on_gpu(value) for value in scope["get_inputs"]()]
+    scratch = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+
+    def call() -> Any:
+        return model(*inputs)
+
+    with torch.no_grad():
+        for _ in range(3):
+            output = call()
+        torch.cuda.synchronize()
+        outputs = output if isinstance(output, (tuple, list)) else [output]
+        record: dict[str, Any] = {
+            "input_bytes": sum(v.nbytes for v in inputs if isinstance(v, torch.Tensor)),
+            "weight_bytes": sum(v.nbytes for v in (*model.parameters(), *model.buffers())),
+            "output_bytes": sum(v.nbytes for v in outputs if hasattr(v, "nbytes")),
+        }
+        del output, outputs
+        record["event_us"] = timed(call, scratch.zero_)
+        record["kernels"] = kernels_of(call)
+        try:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                call()
+            record["graph_us"] = timed(graph.replay, scratch.zero_)
+        except PYTORCH_FAILURES as error:
+            record["graph_error"] = f"{type(error).__name__}: {error}"[:200]
     return record
 
 
@@ -215,10 +238,10 @@ def show(file: Path) -> int:
             print(f"{name:<48} {record['error']}")
             continue
         graph = record.get("graph_us", {}).get("median")
-        names = [re.sub(r"<.*", "", kernel["name"]) for kernel in record["kernels"]]
         print(
             f"{name:<48}{record['event_us']['median']:>12.1f}{graph or float('nan'):>12.1f}"
-            f"{sum(kernel['us'] for kernel in record['kernels']):>12.1f} {len(names):>4}"
+            f"{sum(kernel['us'] for kernel in record['kernels']):>12.1f}"
+            f" {sum(kernel['launches'] for kernel in record['kernels']):>4}"
         )
     done = sum("error" not in record for record in records)
     print(f"{done} of {len(records)} tasks measured")

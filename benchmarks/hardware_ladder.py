@@ -6,6 +6,7 @@
     ncu --csv --page raw --print-units base --clock-control none --cache-control all --target-processes all \
         --metrics METRICS python benchmarks/hardware_ladder.py run FOLDER --output OUT/once --once > OUT/ncu.csv
     PYTHONPATH=. python benchmarks/hardware_ladder.py compare FOLDER OUT --ncu OUT/ncu.csv
+    PYTHONPATH=. python benchmarks/hardware_ladder.py keep FOLDER OUT --ncu OUT/ncu.csv [--source OUT/source.ncu-rep]
 
 The cases are in ``ladder/ladder.toml``, their kernels in the same folder. ``prepare`` needs no GPU: it compiles the
 kernels with NVRTC. ``emulate`` needs none either: it profiles each case on the emulated device as a candidate is, on
@@ -14,7 +15,11 @@ this project; with ``--once`` it launches each case once and nothing else, in th
 Compute. METRICS are the contents of ``FOLDER/metrics.txt``. With ``--share K/N`` it runs every Nth case from the Kth.
 ``compare`` prints both sides and writes ``OUT/compared.json``, where ``expected`` is what Nsight Compute read; where
 the cases were run in shares, ``--ncu`` names the file of each, in order. Times do not include the cost of a launch
-where kernels follow one another in a graph.
+where kernels follow one another in a graph. OUT may also be ``results/reference/h100``, which has what one H100 gave:
+``keep`` wrote it, ``ladder.jsonl`` with times, sums of outputs and metrics of a case per line, and
+``ladder_sass.jsonl``, from reports of ``ncu -o`` with sections SourceCounters, InstructionStats and WarpStateStats, in
+shares like ``--ncu``: how often warps executed each opcode and each machine instruction (``executed``: number of the
+first of some adjacent instructions, how many, executions of each), and warps per issue by their reason to stall.
 """
 
 from __future__ import annotations
@@ -48,6 +53,7 @@ SUMMED = 1 << 22
 PERIOD = 1 << 20
 """Elements of a fill that are drawn; a longer array repeats them."""
 SEED = 20261127
+KEPT, KEPT_SASS = "ladder.jsonl", "ladder_sass.jsonl"
 METRICS = (
     "gpu__time_duration.sum",
     "sm__cycles_elapsed.max",
@@ -351,14 +357,82 @@ def ratio_text(real: float | None, soft: float | None) -> str:
     return f"{real / soft:.3g}" if soft else f"+{real:.2g}"
 
 
-def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
-    """Print what the GPU and the emulated device gave, by ladder, and write both sides of every case."""
-    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-    emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
+def measured(
+    cases: list[dict[str, Any]], output: Path, ncu: list[Path]
+) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, float]]]:
+    """Records of ``run`` and metrics of Nsight Compute by case, as they came or as they were kept."""
+    kept = output / KEPT
+    if kept.is_file():
+        records = {r["name"]: r for r in map(json.loads, kept.read_text(encoding="utf-8").splitlines())}
+        return records, {name: record["metrics"] for name, record in records.items()}
     records = {r["name"]: r for r in json.loads((output / "results.json").read_text(encoding="utf-8"))}
     counted: dict[str, dict[str, float]] = {}
     for number, file in enumerate(ncu):
         counted |= read_ncu(file, cases, [case["name"] for case in cases[number :: len(ncu)]])
+    return records, counted
+
+
+def keep(folder: Path, output: Path, ncu: list[Path], sources: list[Path]) -> None:
+    """Write what the GPU gave to two files of a line per case."""
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    records, counted = measured(cases, output, ncu)
+    with (output / KEPT).open("w", encoding="utf-8") as file:
+        for case in cases:
+            record = records[case["name"]]
+            times = {kind: record[kind] for kind in ("cold_us", "graph_us") if kind in record}
+            sums = {index: output["sum"] for index, output in record.get("outputs", {}).items()}
+            metrics = {name: value for name, value in counted.get(case["name"], {}).items() if name in METRICS}
+            file.write(json.dumps({"name": case["name"], **times, "sums": sums, "metrics": metrics}) + "\n")
+    with (output / KEPT_SASS).open("w", encoding="utf-8") as file:
+        for number, report in enumerate(sources):
+            for line in read_report(report, cases[number :: len(sources)]):
+                file.write(json.dumps(line) + "\n")
+
+
+STALLED = "smsp__average_warps_issue_stalled_"
+SASS_BYTES = 16
+"""Bytes of a machine instruction, since Volta."""
+
+
+def read_report(report: Path, launched: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Executions by machine instruction and stalls per issue of the first launches, as far as the report goes."""
+    import ncu_report
+
+    lines = []
+    actions = ncu_report.load_report(str(report))[0]
+    for case, action in zip(launched, actions, strict=False):
+        if action.name() != case["kernel"]:
+            raise ValueError(f"{report}: {action.name()} where {case['kernel']} was launched")
+        executed, opcodes = action["inst_executed"], action["sass__inst_executed_per_opcode"]
+        addresses, names = executed.correlation_ids(), opcodes.correlation_ids()
+        counts = sorted((addresses.as_uint64(k), executed.as_uint64(k)) for k in range(executed.num_instances()))
+        runs: list[list[int]] = []
+        for address, count in counts:
+            offset = (address - counts[0][0]) // SASS_BYTES
+            if runs and runs[-1][2] == count and runs[-1][0] + runs[-1][1] == offset:
+                runs[-1][1] += 1
+            else:
+                runs.append([offset, 1, count])
+        lines.append(
+            {
+                "name": case["name"],
+                "opcodes": {names.as_string(k): opcodes.as_uint64(k) for k in range(opcodes.num_instances())},
+                "executed": runs,
+                "stalls": {
+                    name.removeprefix(STALLED).removesuffix("_per_issue_active.ratio"): round(action[name].value(), 4)
+                    for name in action.metric_names()
+                    if name.startswith(STALLED) and action[name].value()
+                },
+            }
+        )
+    return lines
+
+
+def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
+    """Print what the GPU and the emulated device gave, by ladder, and write both sides of every case."""
+    cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
+    emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
+    records, counted = measured(cases, output, ncu)
     everything: list[tuple[float, float]] = []
     within = Order(0, 0, 0)
     listed = []
@@ -633,11 +707,12 @@ def run(folder: Path, output: Path, once: bool, share: str) -> int:
 def main() -> int:
     """Run one verb."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("verb", choices=("prepare", "emulate", "run", "compare", "child"))
+    parser.add_argument("verb", choices=("prepare", "emulate", "run", "compare", "keep", "child"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("out", type=Path, nargs="?")
     parser.add_argument("--output", type=Path)
     parser.add_argument("--ncu", type=Path, action="append", default=[])
+    parser.add_argument("--source", type=Path, action="append", default=[])
     parser.add_argument("--only", default="", help="emulate cases whose names contain this")
     parser.add_argument("--once", action="store_true")
     parser.add_argument("--first", type=int, default=0)
@@ -654,6 +729,9 @@ def main() -> int:
         parser.error("an output folder is needed")
     if options.verb == "compare":
         compare(options.folder, output, options.ncu)
+        return 0
+    if options.verb == "keep":
+        keep(options.folder, output, options.ncu, options.source)
         return 0
     if options.verb == "child":
         return child(options.folder, output, options.first, options.once, options.share)

@@ -72,7 +72,9 @@ def test_inputs_are_on_the_device_however_the_task_file_makes_them(inputs: str) 
 
 
 def test_shapes_of_inputs_that_fail_without_storage_leave_real_ones_on_the_device() -> None:
-    there = reference_of("a", "torch.randn(4) if torch.get_default_device().type == 'meta' else undefined").on(ELSEWHERE)
+    there = reference_of("a", "torch.randn(4) if torch.get_default_device().type == 'meta' else undefined").on(
+        ELSEWHERE
+    )
     with pytest.raises(TaskError, match="undefined"):
         there.fake_inputs()
     assert [value.device for value in there.inputs(1)] == [ELSEWHERE]  # type: ignore[union-attr]

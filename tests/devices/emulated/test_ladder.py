@@ -369,3 +369,21 @@ def test_cases_go_on_after_one_that_crashes_fails_or_hangs(tmp_path: Path) -> No
     errors = {number: record["error"] for number, record in enumerate(records) if "error" in record}
     assert errors == {1: "its process ended with -11", 3: "hung"}
     assert not SCRIPT.run_children([sys.executable, "-c", "raise SystemExit(4)"], parts, 5, 2.0)
+
+
+def test_what_an_h100_gave_is_of_these_cases_and_adds_up() -> None:
+    folder = FOLDER.parent / "results" / "reference" / "h100"
+    cases = {case["name"]: case for case in SCRIPT.cases_of()}
+    records, metrics = SCRIPT.measured(list(cases.values()), folder, [])
+    assert list(records) == list(cases)
+    for name, record in records.items():
+        assert 0 < record["cold_us"]["least"] <= record["cold_us"]["median"]
+        assert record["sums"].keys() == {
+            str(number) for number, argument in enumerate(cases[name]["arguments"]) if argument.get("out")
+        }
+    lines = [json.loads(line) for line in (folder / SCRIPT.KEPT_SASS).read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 116
+    for line in lines:
+        executed = metrics[line["name"]]["smsp__inst_executed.sum"]
+        assert sum(count * times for _, count, times in line["executed"]) == executed
+        assert sum(line["opcodes"].values()) == executed

@@ -127,7 +127,7 @@ class Reference:
         """
         from torch._subclasses.fake_tensor import FakeTensorMode
 
-        # A failure on a GPU without storage says nothing of real inputs, which may still be made there.
+        # What fails on a GPU without storage may succeed with it: real inputs are tried there all the same.
         before, self._draws_on_host = self._draws_on_host, True
         try:
             with FakeTensorMode(allow_non_fake_inputs=True):
