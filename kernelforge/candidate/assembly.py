@@ -162,7 +162,7 @@ def _argument(arg: Tensor | TensorMap | ScalarArg, ids: dict[Storage, int]) -> T
     if isinstance(arg, TensorMap):
         tensor = arg.tensor
         return TensorMapArg(
-            ids[tensor.storage], tensor.offset_bytes, tensor.dtype, tensor.shape, arg.box, arg.swizzle_bytes
+            ids[tensor.storage], tensor.offset_bytes, tensor.dtype, tensor.shape, arg.box, arg.swizzle_bytes, arg.pixels
         )
     return arg
 

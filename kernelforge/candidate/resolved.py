@@ -46,8 +46,20 @@ class ScalarArg:
 
 
 @dataclass(frozen=True, slots=True)
+class PixelBox:
+    """A box of positions in im2col mode along depth, height and width, outermost first."""
+
+    lower: tuple[int, ...]
+    """First position along each dimension, from the tensor's first element."""
+    upper: tuple[int, ...]
+    """Last position, from the tensor's last element."""
+    stride: tuple[int, ...]
+    """Distance of positions that follow one another."""
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMapArg:
-    """A tiled tensor map (TMA descriptor) over a contiguous tensor, passed by value."""
+    """A tensor map (TMA descriptor) over a contiguous tensor, passed by value: tiled, or of images in im2col mode."""
 
     buffer: int
     offset_bytes: int
@@ -55,9 +67,11 @@ class TensorMapArg:
     shape: tuple[int, ...]
     """Outermost first, as in the plan."""
     box: tuple[int, ...]
-    """Extents of the tile that one copy moves, outermost first."""
+    """Extents of the tile that one copy moves, outermost first; with ``pixels``, how many pixels and channels."""
     swizzle_bytes: int = 0
     """0, 32, 64 or 128."""
+    pixels: PixelBox | None = None
+    """Of a map in im2col mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +309,15 @@ def _argument_from_wire(raw: dict[str, Any]) -> TensorArg | ScalarArg | TensorMa
             tuple(raw["shape"]),
             tuple(raw["box"]),
             raw["swizzle_bytes"],
+            _pixel_box_from_wire(raw["pixels"]),
         )
     if "buffer" in raw:
         return TensorArg(raw["buffer"], raw["offset_bytes"], DType(raw["dtype"]))
     return ScalarArg(raw["type"], raw["value"])
+
+
+def _pixel_box_from_wire(raw: dict[str, Any] | None) -> PixelBox | None:
+    return None if raw is None else PixelBox(tuple(raw["lower"]), tuple(raw["upper"]), tuple(raw["stride"]))
 
 
 def _value_from_wire(raw: Any) -> LibraryValue:

@@ -10,7 +10,7 @@ from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.prompts import coder_prompt, fenced, judge_prompt, launch_plan_page
 from kernelforge.agents.reply_forms import parse_finding
 from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
+from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Verdict
 from kernelforge.search.base import ProfileVisibility
 from tests.agents import agent_setup as workbench
 
@@ -58,10 +58,13 @@ def test_a_coder_is_not_told_of_what_it_cannot_use() -> None:
     assert "## Tensor maps" not in emulated
     policy = brief.task.policy.model_copy(update={"library": ("matmul",)})
     allowed = replace(brief, device={}, task=brief.task.model_copy(update={"policy": policy}))
-    assert launch_plan_page(allowed) == complete
+    images = "## Tensor maps of images"
+    assert images not in launch_plan_page(allowed)
+    convolution = replace(allowed, graph=Graph(size="full", nodes=(Node(name="y", kind="op", op="aten.convolution"),)))
+    assert launch_plan_page(convolution) == complete
     assert {line for line in emulated.splitlines() if line.startswith("## ")} == {
         line for line in complete.splitlines() if line.startswith("## ")
-    } - {"## Torch operators", "## Tensor maps"}
+    } - {"## Torch operators", "## Tensor maps", images}
 
 
 def test_no_prompt_names_a_hidden_size() -> None:

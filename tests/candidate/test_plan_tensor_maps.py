@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelforge.candidate import LaunchSignature, PlanLimits, ResolvedPlan, parse_plan, signatures
-from kernelforge.candidate.resolved import TensorMapArg
+from kernelforge.candidate.resolved import PixelBox, TensorMapArg
 from kernelforge.errors import PlanError
 from kernelforge.records import DType, TensorSpec
 
@@ -69,7 +69,57 @@ def test_what_cuda_takes_resolves(options: str, tensor: TensorSpec, box: tuple[i
     assert argument == TensorMapArg(0, 0, tensor.dtype, tensor.shape, box, swizzle)
 
 
+IMAGES = spec(2, 6, 8, 32, dtype=DType.FLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("options", "tensor", "box", "pixels"),
+    [
+        ("box=(64, 32), lower=(-1, -1), upper=(-1, -1)", IMAGES, (64, 32), PixelBox((-1, -1), (-1, -1), (1, 1))),
+        (
+            "box=(1024, 8), lower=[0, 0], upper=(-5, 127), stride=(1, 8)",
+            IMAGES,
+            (1024, 8),
+            PixelBox((0, 0), (-5, 127), (1, 8)),
+        ),
+        (
+            "box=(5, 16), lower=-32768, upper=32767, stride=2",
+            spec(2, 3, 16),
+            (5, 16),
+            PixelBox((-32768,), (32767,), (2,)),
+        ),
+        (
+            "box=(5, 16), lower=(-16, 0, 1), upper=(15, 0, -1)",
+            spec(2, 3, 4, 5, 16),
+            (5, 16),
+            PixelBox((-16, 0, 1), (15, 0, -1), (1, 1, 1)),
+        ),
+    ],
+)
+def test_a_map_of_images_has_pixels_and_channels(
+    options: str, tensor: TensorSpec, box: tuple[int, ...], pixels: PixelBox
+) -> None:
+    plan = resolve(f"k[1, 32](tensor_map(x, {options}))", tensor)
+    assert plan.launches[0].args == (TensorMapArg(0, 0, tensor.dtype, tensor.shape, box, 0, pixels),)
+    assert signatures(plan) == [LaunchSignature("k", ("tensor_map",))]
+    assert ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire()))) == plan
+
+
 REFUSED = [
+    ("x, box=(8, 8), stride=2", X, "stride belongs to images"),
+    ("x, box=(8, 8), lower=0, upper=0", X, "lower and upper are of images, (N, W, C) to (N, D, H, W, C); this tensor"),
+    ("x, box=(8, 8), lower=(0, 0)", IMAGES, "a tensor map of images needs both lower= and upper="),
+    ("x, box=(8, 8), lower=0, upper=(0, 0)", IMAGES, "lower has 1 number, the images 2 dimensions: one for each"),
+    ("x, box=(8, 8), lower=(0, 0), upper=(0, 0, 0)", IMAGES, "upper has 3 numbers, the images 2 dimensions"),
+    ("x, box=(8, 8), lower=(0, -129), upper=(0, 0)", IMAGES, "lower is (0, -129); with 2 of them each is -128 to 127"),
+    ("x, box=(8, 8), lower=(0, 0), upper=(0, 0), stride=(0, 1)", IMAGES, "stride is (0, 1); each is 1 to 8"),
+    ("x, box=(8, 8), lower=(0, 0), upper=(0, -8)", IMAGES, "lower 0 is beyond upper -8 of a dimension with 8 elements"),
+    ("x, box=(8, 8, 8, 8), lower=(0, 0), upper=(0, 0)", IMAGES, "box of a map of images is (pixels, channels), not 4"),
+    ("x, box=(1025, 8), lower=(0, 0), upper=(0, 0)", IMAGES, "box is (1025, 8); pixels are 1 to 1,024, channels 1 to"),
+    ("x, box=(8, 4), lower=(0, 0), upper=(0, 0)", IMAGES, "a row of the box has 8 bytes; tensor_map needs a multiple"),
+    ("x, box=(1024, 256), lower=(0, 0), upper=(0, 0)", IMAGES, "a tile of (1024, 256) takes 524.3 KB"),
+    ("x, box=(8, 32), lower=(0, 0), upper=(0, 0), swizzle=32", IMAGES, "a row of the box has 64 bytes, more than"),
+    ("x, lower=(0, 0), upper=(0, 0)", IMAGES, "tensor_map needs box="),
     ("x, box=(8, 8)", TensorSpec(shape=(8, 32), dtype=DType.FLOAT32, stride=(1, 8)),
      "tensor_map needs a contiguous tensor, this one has shape (8, 32) and stride (1, 8)"),
     ("x, box=()", spec(), "tensor_map takes 1 to 5 dimensions, this tensor has 0; view it"),

@@ -93,6 +93,8 @@ LIMITS = {
 ``example`` is the source of an attempt that is shown in addition to the one to work on.
 """
 MAX_LESSONS = 10
+IMAGES = "Tensor maps of images"
+"""The section of the language's page that only convolutions have use for."""
 
 
 def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) -> Prompt:
@@ -131,7 +133,9 @@ def launch_plan_page(brief: TaskContext | None = None) -> str:
     if not brief.task.policy.library:
         page = _without_section(page, "Torch operators")
     if "tensor maps" in brief.device.get("not supported here", ""):
-        page = _without_section(page, "Tensor maps")
+        page = _without_section(_without_section(page, "Tensor maps"), IMAGES)
+    elif "convolution" not in brief.graph.families:
+        page = _without_section(page, IMAGES)
     return page
 
 

@@ -23,6 +23,7 @@ from kernelforge.candidate.plan_language.values import (
     sequence,
     show,
 )
+from kernelforge.candidate.resolved import PixelBox
 from kernelforge.records.task import DType
 
 MAX_DIMENSIONS = 16
@@ -213,25 +214,48 @@ MAX_RANK = 5
 MAX_EXTENT = 1 << 32
 MAX_STRIDE_BYTES = 1 << 40
 MAX_BOX = 256
+MAX_PIXELS = 1024
+MAX_TRAVERSAL_STRIDE = 8
+CORNER_RANGES = {1: (-(1 << 15), (1 << 15) - 1), 2: (-128, 127), 3: (-16, 15)}
+"""What the corners of a pixel box may be, by its dimensions."""
 ALIGNMENT_BYTES = 16
 SWIZZLES = (0, 32, 64, 128)
 
 
-def tensor_map(machine: Machine, tensor: Any, *, box: Any = None, swizzle: Any = 0) -> TensorMap:
+def tensor_map(
+    machine: Machine,
+    tensor: Any,
+    *,
+    box: Any = None,
+    swizzle: Any = 0,
+    lower: Any = None,
+    upper: Any = None,
+    stride: Any = None,
+) -> TensorMap:
     """A tensor that a kernel copies by tiles: ``tensor_map(x, box=..., swizzle=...)``.
 
     Args:
         machine: The resolution it belongs to.
         tensor: Contiguous, of 1 to 5 dimensions.
-        box: Extents of a tile, outermost first, one per dimension.
+        box: Extents of a tile, outermost first, one per dimension; with ``lower`` and ``upper`` pixels and channels.
         swizzle: Bytes within which chunks of 16 are exchanged, 0 for none.
+        lower: First position of a filter's window along each dimension between the first and the last one.
+        upper: Last position there, counted from the last element.
+        stride: Distance of such positions, 1 where it is left out.
     """
     if type(tensor) is not Tensor:
         raise Fault(f"tensor_map takes a tensor, not {kind_of(tensor)}")
     _check_tensor(tensor)
     if box is None:
         raise Fault("tensor_map needs box=, the extents of a tile: tensor_map(x, box=(64, 32))")
-    extents = _box(tensor, box)
+    pixels = None
+    if lower is None and upper is None:
+        if stride is not None:
+            raise Fault("stride belongs to images: tensor_map(x, box=(pixels, channels), lower=..., upper=...)")
+        extents = _box(tensor, box)
+    else:
+        pixels = _pixel_box(tensor, lower, upper, stride)
+        extents = _column(tensor, box)
     tile = math.prod(extents) * tensor.dtype.itemsize
     if tile > machine.limits.dynamic_shared_bytes:
         raise Fault(
@@ -246,7 +270,50 @@ def tensor_map(machine: Machine, tensor: Any, *, box: Any = None, swizzle: Any =
             f"a row of the box has {row} bytes, more than the swizzle of {swizzle}; "
             f"take at most {swizzle // tensor.dtype.itemsize} elements, or no swizzle"
         )
-    return TensorMap(tensor, extents, swizzle)
+    return TensorMap(tensor, extents, swizzle, pixels)
+
+
+def _pixel_box(tensor: Tensor, lower: Any, upper: Any, stride: Any) -> PixelBox:
+    """The corners of the box of a map of images, checked as ``cuTensorMapEncodeIm2col`` does."""
+    spatial = len(tensor.shape) - 2
+    if spatial not in CORNER_RANGES:
+        raise Fault(
+            f"lower and upper are of images, (N, W, C) to (N, D, H, W, C); this tensor has "
+            f"{plural(len(tensor.shape), 'dimension')}"
+        )
+    if lower is None or upper is None:
+        raise Fault("a tensor map of images needs both lower= and upper=, the first and last position of its windows")
+    corners = [_numbers(values, name, spatial) for name, values in (("lower", lower), ("upper", upper))]
+    least, most = CORNER_RANGES[spatial]
+    for name, corner in zip(("lower", "upper"), corners, strict=True):
+        if not all(least <= value <= most for value in corner):
+            raise Fault(f"{name} is {show(corner)}; with {spatial} of them each is {least} to {most}")
+    for extent, low, high in zip(tensor.shape[1:-1], *corners, strict=True):
+        if low > extent - 1 + high:
+            raise Fault(f"lower {low} is beyond upper {high} of a dimension with {plural(extent, 'element')}")
+    strides = (1,) * spatial if stride is None else _numbers(stride, "stride", spatial)
+    if not all(1 <= step <= MAX_TRAVERSAL_STRIDE for step in strides):
+        raise Fault(f"stride is {show(strides)}; each is 1 to {MAX_TRAVERSAL_STRIDE}")
+    return PixelBox(corners[0], corners[1], strides)
+
+
+def _numbers(values: Any, name: str, count: int) -> tuple[int, ...]:
+    items = (values,) if type(values) is int else sequence(values, name)
+    if len(items) != count:
+        raise Fault(f"{name} has {plural(len(items), 'number')}, the images {plural(count, 'dimension')}: one for each")
+    return tuple(as_int(item, f"a number of {name}") for item in items)
+
+
+def _column(tensor: Tensor, box: Any) -> tuple[int, int]:
+    """Pixels and channels of one copy in im2col mode."""
+    sizes = sequence(box, "box")
+    if len(sizes) != 2:
+        raise Fault(f"box of a map of images is (pixels, channels), not {plural(len(sizes), 'extent')}")
+    pixels, channels = (as_int(extent, "an extent of box") for extent in sizes)
+    if not (1 <= pixels <= MAX_PIXELS and 1 <= channels <= MAX_BOX):
+        raise Fault(f"box is {show((pixels, channels))}; pixels are 1 to {MAX_PIXELS:,}, channels 1 to {MAX_BOX}")
+    _check_row(tensor, channels)
+    return pixels, channels
 
 
 def _check_tensor(tensor: Tensor) -> None:
@@ -284,7 +351,11 @@ def _box(tensor: Tensor, box: Any) -> tuple[int, ...]:
     extents = tuple(as_int(extent, "an extent of box") for extent in sizes)
     if not all(1 <= extent <= MAX_BOX for extent in extents):
         raise Fault(f"box is {show(extents)}; each extent is 1 to {MAX_BOX}")
-    row = extents[-1] * tensor.dtype.itemsize
+    _check_row(tensor, extents[-1])
+    return extents
+
+
+def _check_row(tensor: Tensor, elements: int) -> None:
+    row = elements * tensor.dtype.itemsize
     if row % ALIGNMENT_BYTES:
         raise Fault(f"a row of the box has {plural(row, 'byte')}; tensor_map needs a multiple of {ALIGNMENT_BYTES}")
-    return extents

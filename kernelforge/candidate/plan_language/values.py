@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from kernelforge.candidate.resolved import PixelBox
 from kernelforge.records.task import DType
 
 INT_BOUND = 2**63
@@ -77,11 +78,15 @@ class Tensor:
 
 @dataclass(slots=True, eq=False)
 class TensorMap:
-    """A tensor that a kernel copies by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension."""
+    """A tensor that a kernel copies by tiles, made by ``tensor_map(...)``; ``box`` has one extent per dimension.
+
+    With ``pixels`` it is one of images, in im2col mode: ``box`` has pixels and channels.
+    """
 
     tensor: Tensor
     box: tuple[int, ...]
     swizzle_bytes: int
+    pixels: PixelBox | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -1,6 +1,7 @@
 """Tensor maps: the 128 bytes that tell ``cp.async.bulk.tensor`` where a tensor is and which box of it a copy moves.
 
-The layout is ours; hardware's is not documented. The driver's ``cuTensorMapEncodeTiled`` takes the same facts.
+The layout is ours; hardware's is not documented. The driver's ``cuTensorMapEncodeTiled`` takes the same facts, and
+``cuTensorMapEncodeIm2col`` those of a map of images.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def encode_tensor_map(
     steps: Sequence[int] = (1, 1, 1, 1, 1),
     swizzle_bytes: int = 0,
     nan_outside: bool = False,
+    corners: tuple[Sequence[int], Sequence[int]] | None = None,
 ) -> bytes:
     """A tensor map. All extents are innermost first, strides leave the innermost dimension out.
 
@@ -40,20 +42,25 @@ def encode_tensor_map(
         kind: Type of the elements, one of ``MAP_TYPES``.
         extents: Elements along each of 1 to 5 dimensions.
         strides_bytes: Distances of neighbours along each dimension but the innermost.
-        box: Extents of the box that a copy moves.
-        steps: Each which element of the box is moved, by dimension.
+        box: Extents of the box that a copy moves; channels and pixels where there are ``corners``.
+        steps: Each which element of the box is moved, by dimension; in im2col mode the traversal strides.
         swizzle_bytes: 0, 32, 64 or 128.
         nan_outside: Elements outside the tensor are NaN, not zero.
+        corners: Lower and upper corner of a map of images, without the dimensions of channels and of images.
     """
     rank, number = len(extents), MAP_TYPES.index(kind)
 
     def padded(values: Sequence[int], count: int) -> list[int]:
         return [*values, *(1 for _ in range(count))][:count]
 
+    extent = list(box)
+    if corners is not None:
+        extent += [low & 0xFFFF | high << 16 for low, high in zip(*corners, strict=True)]
     packed = struct.pack(
-        "<2q5q4q5i10B",
-        lay.MAP_MAGIC_NUMBER, address, *padded(extents, 5), *padded(strides_bytes, 4), *padded(box, 5),
+        "<2q5q4q5i11B",
+        lay.MAP_MAGIC_NUMBER, address, *padded(extents, 5), *padded(strides_bytes, 4), *padded(extent, 5),
         *padded(steps, 5), rank, _SIZES[number], number, (0, 32, 64, 128).index(swizzle_bytes), int(nan_outside),
+        int(corners is not None),
     )  # fmt: skip
     return packed.ljust(lay.MAP_BYTES, b"\0")
 
@@ -63,4 +70,9 @@ def tensor_map_bytes(arg: TensorMapArg, address: int) -> bytes:
     extents = tuple(reversed(arg.shape))
     kind = _AS.get(arg.dtype.value, arg.dtype.value)
     strides = [arg.dtype.itemsize * math.prod(extents[: axis + 1]) for axis in range(len(extents) - 1)]
-    return encode_tensor_map(address, kind, extents, strides, arg.box[::-1], swizzle_bytes=arg.swizzle_bytes)
+    box, swizzle = arg.box[::-1], arg.swizzle_bytes
+    if arg.pixels is None:
+        return encode_tensor_map(address, kind, extents, strides, box, swizzle_bytes=swizzle)
+    corners = arg.pixels.lower[::-1], arg.pixels.upper[::-1]
+    steps = (1, *arg.pixels.stride[::-1])
+    return encode_tensor_map(address, kind, extents, strides, box, steps=steps, swizzle_bytes=swizzle, corners=corners)

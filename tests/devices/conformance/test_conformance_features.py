@@ -83,6 +83,21 @@ def forward(x):
 """
 
 
+COLUMN = (
+    TILE.replace("2d.shared::cluster.global.tile", "4d.shared::cluster.global.im2col")
+    .replace("[%1, {%2, %3}], [%4];", "[%1, {%2, %3, %4, %5}], [%6], {%7, %8};")
+    .replace('"r"(16), "r"(24), "r"(barrier)',
+             '"r"(8), "r"(0), "r"(1), "r"(0), "r"(barrier), "h"((short)1), "h"((short)2)')
+)  # fmt: skip
+"""Sixteen pixels of channels 8 to 15, from position (1, 0) of the first image on, at the place (2, 1) of a filter."""
+COLUMN_PLAN = """
+def forward(x):
+    out = empty((16, 8))
+    tile[1, 128](tensor_map(x, box=(16, 8), lower=(-1, 0), upper=(-1, -1), stride=(2, 1)), out)
+    return out
+"""
+
+
 def ran(device: Device, make: Make, source: str, text: str, *arrays: Array, library: tuple[str, ...] = ()) -> RunResult:
     plan, artifact = make(source, text, *arrays, library=library)
     with device.open(artifact) as session:
@@ -122,6 +137,17 @@ def test_tensor_maps(device: Device, make: Make) -> None:
         expected = np.zeros((8, 16), np.float32)
         expected[:6] = x[24:30, 16:32]
         np.testing.assert_array_equal(floats(result.outputs[0]).reshape(8, 16), expected)
+
+
+def test_tensor_maps_of_images(device: Device, make: Make) -> None:
+    x = randoms(3, 6, 4, 24)
+    result = ran(device, make, COLUMN, COLUMN_PLAN, x)
+    if declared(device, result, capability="tensor_maps"):
+        windows = [(n, row, column) for n in range(3) for row in (-1, 1, 3) for column in (0, 1, 2)]
+        padded = np.zeros((3, 9, 5, 24), np.float32)
+        padded[:, 1:7, :4] = x
+        expected = [padded[n, row + 3, column + 1, 8:16] for n, row, column in windows[3:19]]
+        np.testing.assert_array_equal(floats(result.outputs[0]).reshape(16, 8), expected)
 
 
 def test_library_calls(device: Device, make: Make) -> None:

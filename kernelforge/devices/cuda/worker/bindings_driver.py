@@ -360,7 +360,7 @@ class BindingsDriver:
 
 
 def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
-    """The 128 bytes of a tiled tensor map, for the GPU of the current context.
+    """The 128 bytes of a tensor map, for the GPU of the current context.
 
     Not interleaved, element strides of 1, zeros outside, and L2 fetches of 128 bytes (CUDA driver API, *Tensor Map
     Object Management*). By ctypes: CUDA needs the map aligned to 64 bytes, and cuda-bindings 13.5 holds it in a Python
@@ -373,9 +373,12 @@ def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
     Raises:
         DriverError: CUDA refuses it, or has no such element type.
     """
+    images = ""
+    if spec.pixels is not None:
+        images = f", corners {spec.pixels.lower} and {spec.pixels.upper}, stride {spec.pixels.stride}"
     doing = (
         f"encoding a tensor map ({spec.element}, extents {spec.extents}, strides of {spec.strides_bytes} bytes, "
-        f"box {spec.box}, swizzle {spec.swizzle_bytes}, at {spec.pointer:#x})"
+        f"box {spec.box}, swizzle {spec.swizzle_bytes}, at {spec.pointer:#x}{images})"
     )
     if spec.element not in _MAP_ELEMENTS:
         raise DriverError("CUDA_ERROR_INVALID_VALUE", f"{doing}: CUDA has no such element type")
@@ -383,15 +386,22 @@ def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
     storage = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     address = -(-ctypes.addressof(storage) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
     rank = len(spec.extents)
-    status = library.cuTensorMapEncodeTiled(
+    if spec.pixels is None:
+        encode, steps = library.cuTensorMapEncodeTiled, (1,) * rank
+        moved: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*spec.box),)
+    else:
+        encode, steps = library.cuTensorMapEncodeIm2col, (1, *spec.pixels.stride, 1)
+        corners = ((ctypes.c_int * rank)(*corner) for corner in (spec.pixels.lower, spec.pixels.upper))
+        moved = (*corners, *(ctypes.c_uint32(extent) for extent in spec.box))
+    status = encode(
         ctypes.c_void_p(address),
         ctypes.c_int(getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_ELEMENTS[spec.element]}")),
         ctypes.c_uint32(rank),
         ctypes.c_void_p(spec.pointer),
         (ctypes.c_uint64 * rank)(*spec.extents),
         (ctypes.c_uint64 * rank)(*spec.strides_bytes),
-        (ctypes.c_uint32 * rank)(*spec.box),
-        (ctypes.c_uint32 * rank)(*(1 for _ in spec.extents)),
+        *moved,
+        (ctypes.c_uint32 * rank)(*steps),
         ctypes.c_int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
         ctypes.c_int(getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_MAP_SWIZZLES[spec.swizzle_bytes]}")),
         ctypes.c_int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),

@@ -107,8 +107,20 @@ class LaunchShape:
 
 
 @dataclass(frozen=True)
+class PixelBoxSpec:
+    """The box of pixels that ``cuTensorMapEncodeIm2col`` takes, innermost first: along width, height and depth.
+
+    ``cuda.h`` lists the corners the other way round; CUTLASS and Triton pass them in this order.
+    """
+
+    lower: tuple[int, ...]
+    upper: tuple[int, ...]
+    stride: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMapSpec:
-    """A tiled tensor map (``cuTensorMapEncodeTiled``). Extents are innermost first, as in CUDA."""
+    """A tensor map (``cuTensorMapEncodeTiled``, ``cuTensorMapEncodeIm2col``). Extents are innermost first."""
 
     pointer: Pointer
     element: str
@@ -117,7 +129,9 @@ class TensorMapSpec:
     strides_bytes: tuple[int, ...]
     """Strides of all dimensions but the innermost."""
     box: tuple[int, ...]
+    """With ``pixels``, how many channels and how many pixels."""
     swizzle_bytes: Literal[0, 32, 64, 128] = 0
+    pixels: PixelBoxSpec | None = None
 
 
 class Graph(Protocol):

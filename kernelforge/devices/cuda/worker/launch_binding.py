@@ -25,6 +25,7 @@ from kernelforge.devices.cuda.worker.driver import (
     Feature,
     GpuFacts,
     LaunchShape,
+    PixelBoxSpec,
     Pointer,
     TensorMapSpec,
 )
@@ -219,4 +220,7 @@ def tensor_map_spec(arg: TensorMapArg, pointer: Pointer) -> TensorMapSpec:
         stride *= extent
         strides.append(stride)
     swizzle = cast("Literal[0, 32, 64, 128]", arg.swizzle_bytes)
-    return TensorMapSpec(pointer, arg.dtype.value, extents, tuple(strides), tuple(reversed(arg.box)), swizzle)
+    pixels = None
+    if arg.pixels is not None:
+        pixels = PixelBoxSpec(arg.pixels.lower[::-1], arg.pixels.upper[::-1], arg.pixels.stride[::-1])
+    return TensorMapSpec(pointer, arg.dtype.value, extents, tuple(strides), tuple(reversed(arg.box)), swizzle, pixels)

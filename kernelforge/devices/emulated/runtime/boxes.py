@@ -1,7 +1,9 @@
 """Boxes of tensor maps: their elements in global memory, inside the tensor or not, and in swizzled shared memory.
 
-A box lies in shared memory row by row, innermost dimension first. A swizzle exchanges chunks of 16 bytes: bits 4 to 6
-of an address (4 and 5 for 64 bytes, 4 for 32) are combined by exclusive or with the bits three places above them.
+A box lies in shared memory row by row, innermost dimension first. In im2col mode a row is the channels of one pixel: of
+positions in a box of pixels, which the offsets of an instruction shift, one image after another. A swizzle exchanges
+chunks of 16 bytes: bits 4 to 6 of an address (4 and 5 for 64 bytes, 4 for 32) are combined by exclusive or with the
+bits three places above them.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ REDUCE = 3
 """What is done with a box: check and count its bytes in global memory, fill shared memory, or write global memory."""
 
 CHUNK = 16
+OFFSETS = lay.TRANSFER_OFFSETS - lay.TRANSFER_AT
+"""Distance of the offsets of a column from its coordinates."""
 _MAX, _MIN = 3, 4
 """Positions in the list of atomic operations."""
 _F16, _BF16 = 6, 7
@@ -43,13 +47,47 @@ def is_tensor_map(at: int) -> bool:
         return False
     if element not in (1, 2, 4, 8) or load_u8(at + lay.MAP_SWIZZLE) > 3 or load_u8(at + lay.MAP_TYPE) > 9:
         return False
+    images = load_u8(at + lay.MAP_PIXELS) != 0
+    if images and (rank < 3 or load_i32(at + lay.MAP_BOX + 4) > 1024):
+        return False
     for axis in range(rank):
         extent = load_i64(at + lay.MAP_EXTENTS + 8 * axis)
         step = load_u8(at + lay.MAP_STEPS + axis)
         box = load_i32(at + lay.MAP_BOX + 4 * axis)
-        if extent < 1 or extent > 1 << 32 or box < 1 or box > 256 or step < 1 or step > 8:
+        if extent < 1 or extent > 1 << 32 or step < 1 or step > 8:
             return False
+        if (axis == 0 or not images) and (box < 1 or box > 256):
+            return False
+    if images:
+        for axis in range(1, rank - 1):
+            if lower_corner(at, axis) > upper_corner(at, axis):
+                return False
     return row_bytes(at) % CHUNK == 0
+
+
+@native
+def lower_corner(at: int, axis: int) -> int:
+    """First position of a box of pixels along a dimension."""
+    return (load_i32(at + lay.MAP_BOX + 4 * (axis + 1)) << 48) >> 48
+
+
+@native
+def upper_corner(at: int, axis: int) -> int:
+    """Last position of a box of pixels along a dimension."""
+    return load_i64(at + lay.MAP_EXTENTS + 8 * axis) - 1 + (load_i32(at + lay.MAP_BOX + 4 * (axis + 1)) >> 16)
+
+
+@native
+def next_pixel(at: int, pixel: int) -> None:
+    """Move the five coordinates at ``pixel``, i64 each, to the position after theirs."""
+    last = load_u8(at + lay.MAP_RANK) - 1
+    for axis in range(1, last):
+        value = load_i64(pixel + 8 * axis) + load_u8(at + lay.MAP_STEPS + axis)
+        if value <= upper_corner(at, axis):
+            store_i64(pixel + 8 * axis, value)
+            return
+        store_i64(pixel + 8 * axis, lower_corner(at, axis))
+    store_i64(pixel + 8 * last, load_i64(pixel + 8 * last) + 1)
 
 
 @native
@@ -69,6 +107,8 @@ def row_bytes(at: int) -> int:
 def box_bytes(at: int) -> int:
     """Bytes of a box in shared memory."""
     size = row_bytes(at)
+    if load_u8(at + lay.MAP_PIXELS):
+        return size * load_i32(at + lay.MAP_BOX + 4)
     for axis in range(1, load_u8(at + lay.MAP_RANK)):
         size *= moved(at, axis)
     return size
@@ -139,7 +179,8 @@ def visit_box(
     """Do something with the rows of a box, ``mode``; returns the bytes inside the tensor, or -1 after a fault.
 
     ``shared`` is the host address of the box's place in shared memory, and ``offset`` its offset there. ``code`` is an
-    access to count, or the operation and type of a reduction, as atomics are encoded.
+    access to count, or the operation and type of a reduction, as atomics are encoded. Offsets in im2col mode are behind
+    the coordinates.
     """
     rank = load_u8(at + lay.MAP_RANK)
     element = load_u8(at + lay.MAP_ELEMENT)
@@ -153,14 +194,24 @@ def visit_box(
     extent = load_i64(at + lay.MAP_EXTENTS)
     inside = 0
     last = -1
+    images = load_u8(at + lay.MAP_PIXELS) != 0
+    pixel = load_i64(ctx + lay.CTX_SCRATCH) + lay.SCRATCH_AREA
+    for axis in range(1, rank):
+        store_i64(pixel + 8 * axis, load_i32(coordinates + 4 * axis))
     for row in range(rows):
         address = load_i64(at + lay.MAP_ADDRESS) + start * element
         there = True
         rest = row
+        if images and row > 0:
+            next_pixel(at, pixel)
         for axis in range(1, rank):
-            count = moved(at, axis)
-            index = load_i32(coordinates + 4 * axis) + rest % count * load_u8(at + lay.MAP_STEPS + axis)
-            rest = rest // count
+            index = load_i64(pixel + 8 * axis)
+            if not images:
+                count = moved(at, axis)
+                index += rest % count * load_u8(at + lay.MAP_STEPS + axis)
+                rest = rest // count
+            elif axis < rank - 1:
+                index += load_i32(coordinates + OFFSETS + 4 * (axis - 1))
             if index < 0 or index >= load_i64(at + lay.MAP_EXTENTS + 8 * axis):
                 there = False
             address += index * load_i64(at + lay.MAP_STRIDES + 8 * (axis - 1))

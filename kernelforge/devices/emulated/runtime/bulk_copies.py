@@ -1,7 +1,8 @@
 """Issue of bulk copies (``cp.async.bulk``, of bytes and of boxes): bounds, alignment, counts, and their transfers.
 
 Generated code leaves the operands of each lane in areas of 512 bytes: the addresses of the target, the source and the
-mbarrier, each i64; then the sizes and, 128 bytes on, the masks of CTAs, each i32; then five coordinates, i32 per lane.
+mbarrier, each i64; then the sizes and, 128 bytes on, the masks of CTAs, each i32; then five coordinates and three
+offsets, i32 per lane.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from kernelforge.devices.emulated.layout import EFFECTIVE
 from kernelforge.devices.emulated.runtime.access import find_allocation, resolve_peer
 from kernelforge.devices.emulated.runtime.boxes import (
     COUNT,
+    OFFSETS,
     box_bytes,
     count_range,
     count_request,
@@ -45,6 +47,7 @@ COORDINATES = 4 * lay.SCRATCH_AREA
 
 MULTICAST = 1
 REDUCES = 2
+IM2COL = 4
 """Flags of a copy, as generated code encodes them; from bit 8 on the operation and type of a reduction."""
 
 
@@ -164,8 +167,9 @@ def issue_grouped(ctx: int, op: int, lane_id: int, kind: int, target: int, sourc
 
 
 @native
-def locate_map(ctx: int, op: int, lane_id: int, address: int) -> int:
-    """Host address of a tensor map that a generic address names; 0 where it is a fault."""
+def locate_map(ctx: int, op: int, lane_id: int, address: int, code: int) -> int:
+    """Host address of a tensor map that a generic address names; 0 where it is a fault, as that of another mode is."""
+    images = 1 if code & IM2COL else 0
     address += load_i64(op + lay.OP_OFFSET)
     window = load_i64(ctx + lay.CTX_PARAM_WINDOW)
     host = 0
@@ -174,10 +178,22 @@ def locate_map(ctx: int, op: int, lane_id: int, address: int) -> int:
             host = load_i64(ctx + lay.CTX_PARAMS) + address - window
     elif find_allocation(ctx, address, lay.MAP_BYTES) != 0:
         host = address + load_i64(ctx + lay.CTX_ARENA_DELTA)
-    if host == 0 or address & 63 != 0 or not is_tensor_map(host):
+    if host == 0 or address & 63 != 0 or not is_tensor_map(host) or load_u8(host + lay.MAP_PIXELS) != images:
         record_fault(ctx, lay.FAULT_NO_TENSOR_MAP, site_of(ctx, op), lane_id, address, lay.MAP_BYTES, lay.GENERIC)
         return 0
     return host
+
+
+@native
+def coordinates_of(ctx: int, areas: int, lane_id: int) -> int:
+    """Address of the coordinates of a lane's box, and of its offsets in im2col mode behind them."""
+    coordinates = load_i64(ctx + lay.CTX_SCRATCH)
+    for axis in range(5):
+        store_u32(coordinates + 4 * axis, load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id)))
+    for axis in range(3):
+        value = load_i32(areas + COORDINATES + 4 * (lay.LANES * (5 + axis) + lane_id))
+        store_u32(coordinates + OFFSETS + 4 * axis, value)
+    return coordinates
 
 
 @native
@@ -294,7 +310,7 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     while mask != 0:
         lane_id = trailing_zeros(mask)
         mask &= mask - 1
-        at = locate_map(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id))
+        at = locate_map(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id), code)
         if at == 0:
             continue
         size = box_bytes(at)
@@ -302,10 +318,7 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         barrier = locate(ctx, to + lay.OP_RECORD, lane_id, load_i64(areas + BARRIERS + 8 * lane_id), 8, 8)
         if target == 0 or barrier == 0 or not is_in_cluster(ctx, barrier) or not is_in_cluster(ctx, target):
             continue
-        coordinates = load_i64(ctx + lay.CTX_SCRATCH)
-        for axis in range(5):
-            value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
-            store_u32(coordinates + 4 * axis, value)
+        coordinates = coordinates_of(ctx, areas, lane_id)
         if not starts_aligned(ctx, op, lane_id, at, coordinates):
             continue
         inside = visit_box(ctx, op, at, coordinates, 0, 0, COUNT, lay.LOAD, lane_id)
@@ -327,6 +340,7 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
             if entry != 0:
                 copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)
                 copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
+                copy_bytes(entry + lay.TRANSFER_OFFSETS, coordinates + OFFSETS, 12)
 
 
 @exported
@@ -336,7 +350,7 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     while mask != 0:
         lane_id = trailing_zeros(mask)
         mask &= mask - 1
-        at = locate_map(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id))
+        at = locate_map(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id), code)
         if at == 0:
             continue
         size = box_bytes(at)
@@ -349,10 +363,7 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
             if operation & 15 == 15:
                 record_fault(ctx, lay.FAULT_NO_TENSOR_MAP, site_of(ctx, to), lane_id, 0, lay.MAP_BYTES, lay.GENERIC)
                 continue
-        coordinates = load_i64(ctx + lay.CTX_SCRATCH)
-        for axis in range(5):
-            value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
-            store_u32(coordinates + 4 * axis, value)
+        coordinates = coordinates_of(ctx, areas, lane_id)
         if not starts_aligned(ctx, to, lane_id, at, coordinates):
             continue
         inside = visit_box(ctx, to, at, coordinates, 0, 0, COUNT, load_i32(to + lay.OP_ACCESS), lane_id)
@@ -362,6 +373,7 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         entry = issue_grouped(ctx, op, lane_id, BOX_STORE, 0, source, size, operation)
         copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)
         copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
+        fill_bytes(entry + lay.TRANSFER_OFFSETS, 0, 12)
 
 
 @exported
@@ -372,13 +384,10 @@ def prefetch(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         mask &= mask - 1
         address = load_i64(areas + SOURCES + 8 * lane_id)
         if code:
-            at = locate_map(ctx, op, lane_id, address)
+            at = locate_map(ctx, op, lane_id, address, code)
             if at == 0:
                 continue
-            coordinates = load_i64(ctx + lay.CTX_SCRATCH)
-            for axis in range(5):
-                value = load_i32(areas + COORDINATES + 4 * (lay.LANES * axis + lane_id))
-                store_u32(coordinates + 4 * axis, value)
+            coordinates = coordinates_of(ctx, areas, lane_id)
             visit_box(ctx, op, at, coordinates, 0, 0, COUNT, lay.LOAD, lane_id)
             continue
         size = load_i32(areas + SIZES + 4 * lane_id)

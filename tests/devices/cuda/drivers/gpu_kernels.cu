@@ -76,6 +76,32 @@ extern "C" __global__ void tile(const __grid_constant__ TensorMap map, float* ou
     if (threadIdx.x < 32) out[threadIdx.x] = values[threadIdx.x];
 }
 
+// Eight pixels of eight channels in im2col mode, from a position of the first image, at the place (2, 1) of a filter.
+extern "C" __global__ void column(const __grid_constant__ TensorMap map, float* out, int row, int position) {
+    __shared__ alignas(128) float values[64];
+    __shared__ alignas(8) unsigned long long barrier;
+    unsigned to = (unsigned)__cvta_generic_to_shared(values), bar = (unsigned)__cvta_generic_to_shared(&barrier);
+    if (threadIdx.x == 0) {
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(bar) : "memory");
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], 256;" ::"r"(bar) : "memory");
+        asm volatile(
+            "cp.async.bulk.tensor.4d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+            " [%0], [%1, {%2, %3, %4, %5}], [%6], {%7, %8};" ::"r"(to),
+            "l"(&map), "r"(0), "r"(position), "r"(row), "r"(0), "r"(bar), "h"((short)1), "h"((short)2)
+            : "memory");
+    }
+    __syncthreads();
+    unsigned done = 0;
+    while (!done)
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(bar)
+            : "memory");
+    for (int i = threadIdx.x; i < 64; i += blockDim.x) out[i] = values[i];
+}
+
 extern "C" __global__ void astray(unsigned* nowhere) { nowhere[threadIdx.x] = 1; }
 
 // Leaves a mark in every word of shared memory, or counts the words that still have it.

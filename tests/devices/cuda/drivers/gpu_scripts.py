@@ -7,9 +7,19 @@ from typing import Any
 
 from kernelforge.compile import installed_toolchain
 from kernelforge.compile.nvrtc import Compilation, Nvrtc
-from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, TensorMapSpec
+from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, PixelBoxSpec, TensorMapSpec
 
-__all__ = ["DriverError", "LaunchShape", "TensorMapSpec", "compiled", "open_driver", "pack", "shape", "words"]
+__all__ = [
+    "DriverError",
+    "LaunchShape",
+    "PixelBoxSpec",
+    "TensorMapSpec",
+    "compiled",
+    "open_driver",
+    "pack",
+    "shape",
+    "words",
+]
 
 SOURCE = Path(__file__).with_name("gpu_kernels.cu")
 

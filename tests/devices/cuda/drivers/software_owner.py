@@ -4,9 +4,20 @@ import ctypes
 from typing import Any
 
 from kernelforge.devices.cuda.worker.bindings_driver import BindingsDriver
-from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, TensorMapSpec
+from kernelforge.devices.cuda.worker.driver import DriverError, LaunchShape, PixelBoxSpec, TensorMapSpec
 
-__all__ = ["IMAGE", "DriverError", "LaunchShape", "Owner", "TensorMapSpec", "fail", "forget", "open_driver", "record"]
+__all__ = [
+    "IMAGE",
+    "DriverError",
+    "LaunchShape",
+    "Owner",
+    "PixelBoxSpec",
+    "TensorMapSpec",
+    "fail",
+    "forget",
+    "open_driver",
+    "record",
+]
 
 IMAGE = b"software\nkernel add_one 8 4\nkernel many 8 4 8 2 128\nkernel nothing\nvariable table 24\n\0"
 

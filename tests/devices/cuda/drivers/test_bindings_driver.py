@@ -364,6 +364,32 @@ def test_a_tensor_map_is_encoded_from_its_specification(software):
     assert "complex64" in errors[1][1]
 
 
+def test_a_map_of_images_is_encoded_from_its_specification(software):
+    pointer, encoded, lines, errors = software(
+        """
+        driver = open_driver()
+        pointer = driver.allocate(1 << 16)
+        box = PixelBoxSpec((-1, -2), (0, 3), (2, 1))
+        spec = TensorMapSpec(pointer, "float16", (64, 9, 14, 3), (128, 1152, 16128), (32, 64), 64, box)
+        encoded = driver.tensor_map(spec).hex()
+        fail("cuTensorMapEncodeIm2col", 1)
+        errors = []
+        try:
+            driver.tensor_map(spec)
+        except DriverError as error:
+            errors.append([error.code, str(error)])
+        answer = pointer, encoded, record()[1:], errors
+        """
+    )
+    assert encoded == struct.pack("<16Q", pointer, *(0x0102030405060708 * k % 2**64 for k in range(1, 16))).hex()
+    assert lines == [
+        "map of images type 6 rank 4 dims 64 9 14 3 strides 128 1152 16128 lower -1 -2 upper 0 3 channels 32 pixels 64 "
+        "steps 1 2 1 1 interleave 0 swizzle 2 promotion 2 fill 0"
+    ]
+    assert errors[0][0] == "CUDA_ERROR_INVALID_VALUE"
+    assert "corners (-1, -2) and (0, 3), stride (2, 1)" in errors[0][1]
+
+
 def test_tensor_maps_are_encoded_where_cuda_wants_them(software):
     # The library refuses an address that is no multiple of 64; the kept blocks make the allocator move on.
     maps = software(

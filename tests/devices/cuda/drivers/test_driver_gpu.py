@@ -253,6 +253,35 @@ def test_a_tensor_map_moves_a_tile_and_pads_with_zeros(gpu):
     assert answer == expected
 
 
+def test_a_map_of_images_moves_a_column_of_pixels(gpu):
+    """Two images of 3 x 5 pixels with 8 channels, padded by one; from position (1, 3) on, a filter's place (2, 1)."""
+    answer = gpu(
+        """
+        import struct
+        source, out = driver.allocate(4 * 240), driver.allocate(4 * 64)
+        driver.write(source, struct.pack("<240f", *range(240)))
+        box = PixelBoxSpec((-1, -1), (-1, -1), (1, 1))
+        spec = TensorMapSpec(source, "float32", (8, 5, 3, 2), (32, 160, 480), (8, 8), 0, box)
+        encoded = driver.tensor_map(spec)
+        driver.launch(driver.function(module, "column"), shape(1, 32), [encoded, *pack("Qii", out, 1, 3)])
+        answer = struct.unpack("<64f", driver.read(out, 256))
+        """,
+        needs="tensor_maps",
+    )
+    expected = []
+    image, row, position = 0, 1, 3
+    for _ in range(8):
+        y, x = row + 2, position + 1
+        inside = 0 <= y < 3 and 0 <= x < 5
+        expected += [8 * (15 * image + 5 * y + x) + channel if inside else 0 for channel in range(8)]
+        position += 1
+        if position > 3:
+            row, position = row + 1, -1
+        if row > 1:
+            image, row = image + 1, -1
+    assert answer == expected
+
+
 def test_a_graph_replays_launches_fills_and_copies(gpu):
     answer = gpu(
         """

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value
+from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
 from kernelforge.devices.emulated.codegen.emit.mbarrier import copies_arrive
 from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.ptx.inline import unsupported
-from kernelforge.devices.emulated.ptx.parser import Addr, Instruction, Operand, Reg
+from kernelforge.devices.emulated.ptx.parser import Addr, Imm, Instruction, Operand, Reg
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
-from kernelforge.devices.emulated.runtime.bulk_copies import MULTICAST, REDUCES
+from kernelforge.devices.emulated.runtime.bulk_copies import IM2COL, MULTICAST, REDUCES
 
 
 def _copy(e: Emitter, i: Instruction) -> None:
@@ -67,7 +67,10 @@ def _copy(e: Emitter, i: Instruction) -> None:
 _SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "shared::cta": lay.SHARED, "shared::cluster": lay.SHARED_CLUSTER}
 _MECHANISM = "mbarrier::complete_tx::bytes"
 _HINT = "L2::cache_hint"
-_BULK = {"async", "bulk", "reduce", "tensor", "tile", "noftz", _MECHANISM, "bulk_group", "multicast::cluster", _HINT}
+_BULK = {
+    "async", "bulk", "reduce", "tensor", "tile", "im2col", "im2col_no_offs", "noftz", _MECHANISM, "bulk_group",
+    "multicast::cluster", _HINT,
+}  # fmt: skip
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _REDUCTIONS = {
     **dict.fromkeys(("and", "or", "xor"), ("u32", "u64")), "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"),
@@ -133,6 +136,12 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     _bulk_site(e, i, target, lay.GENERIC if to_global and box else spaces[0], access, 0, False)
     if not to_global:
         _bulk_site(e, i, operands.pop(0), spaces[0], lay.ATOMIC, 2, True)
+    images = "im2col_no_offs" if to_global else "im2col"
+    if {"im2col", "im2col_no_offs"} & set(m):
+        if images not in m or rank < 3 or "tile" in m:
+            raise unsupported(i)
+        code |= IM2COL
+        _offsets(e, i, None if to_global else operands.pop(0), rank)
     if "multicast::cluster" in m:
         code |= MULTICAST
         ctas = e.resize(e.source(i, operands.pop(0), 16), 16, 32)
@@ -148,15 +157,19 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
 def _prefetch(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     box = "tensor" in i.modifiers
     rank = next((number for number, name in enumerate(_DIMENSIONS, 1) if name in i.modifiers), 0)
-    rest = set(i.modifiers) - {"async", "bulk", "prefetch", "L2", "global", "tensor", "tile", _HINT, *_DIMENSIONS}
-    if rest or box != (rank > 0):
+    images = "im2col" in i.modifiers
+    rest = set(i.modifiers) - {"async", "bulk", "prefetch", "L2", "global", "tensor", "tile", "im2col", _HINT}
+    if rest - set(_DIMENSIONS) or box != (rank > 0) or (images and (rank < 3 or "tile" in i.modifiers)):
         raise unsupported(i)
+    code = int(box) | (IM2COL if images else 0)
     read = _bulk_site(e, i, i.operands[0], lay.GENERIC if box else lay.GLOBAL, lay.LOAD, 1, True)
     if box:
         _coordinates(e, i, i.operands[0], rank)
+        if images:
+            _offsets(e, i, i.operands[1], rank)
     else:
         e.put(3, e.spread(e.source(i, i.operands[1], 32), 32), 32)
-    e.call("kf_prefetch", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(int(box))))
+    e.call("kf_prefetch", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(code)))
 
 
 def _bulk_site(e: Emitter, i: Instruction, operand: Operand, space: int, access: int, area: int, hidden: bool) -> str:
@@ -175,6 +188,16 @@ def _coordinates(e: Emitter, i: Instruction, operand: Operand, rank: int) -> Non
     for axis, coordinate in enumerate(operand.coordinates):
         value = e.spread(e.source(i, coordinate, 32), 32)
         e.store("<32 x i32>", value, "%area4", 4 * lay.LANES * axis, align=64)
+
+
+def _offsets(e: Emitter, i: Instruction, operand: Operand | None, rank: int) -> None:
+    """Put the offsets of a column in im2col mode behind the coordinates: 16 bits each, 0 where there are none."""
+    items = (Imm(0),) * (rank - 2) if operand is None else vector_items(operand)
+    if len(items) != rank - 2:
+        raise unsupported(i, "im2col mode needs an offset for each dimension of an image")
+    for axis, item in enumerate(items):
+        value = e.resize(e.source(i, item, 16), 16, 32)
+        e.store("<32 x i32>", e.spread(value, 32), "%area4", 4 * lay.LANES * (5 + axis), align=64)
 
 
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cp": _copy}
