@@ -242,9 +242,13 @@ def integer_divisions(mix: Mapping[str, tuple[float, float]]) -> dict[int, float
     return divisions
 
 
+def _is_matrix(operation: str) -> bool:
+    return operation.split(".")[0] in ("mma", "wmma", "wgmma") or operation == "tcgen05.mma"
+
+
 def matrix_instructions(mix: Mapping[str, tuple[float, float]]) -> float:
     """Warp instructions of the tensor cores."""
-    return sum(warps for operation, (warps, _) in mix.items() if operation.split(".")[0] in ("mma", "wmma", "wgmma"))
+    return sum(warps for operation, (warps, _) in mix.items() if _is_matrix(operation))
 
 
 def by_class(mix: Mapping[str, tuple[float, float]]) -> dict[str, float]:

@@ -28,7 +28,8 @@ CONST: Final = 3
 PARAM: Final = 4
 GENERIC: Final = 5
 SHARED_CLUSTER: Final = 6  # shared memory of any CTA of the cluster
-SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic", "shared::cluster")
+TENSOR: Final = 7  # tensor memory; an address has a lane above 16 bits of a column
+SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic", "shared::cluster", "tensor")
 PEER_SHIFT: Final = 24
 """A shared address has the rank of its CTA in the cluster, plus one, above these bits; 0 there is the own CTA."""
 
@@ -102,6 +103,9 @@ CTX_ASYNC_STRIDE: Final = 512  # distance to that of the next CTA, or 0 where th
 CTX_IMPATIENCE: Final = 520  # 0, or what waits at mbarriers do where nothing else continues: see cta_scheduler
 CTX_WAITS: Final = 528  # 1: since it was cleared, a warp stopped at an mbarrier
 CTX_COPIES_STRIDE: Final = 536  # distance between the asynchronous copies of two warps
+CTX_TENSOR: Final = 544  # tensor memory of the cluster's first CTA
+CTX_TENSOR_STRIDE: Final = 552  # distance to that of the next CTA, or 0 where the kernel has none
+CTX_TENSOR_SCRATCH: Final = 560  # operands of a product of tensor memory
 CTX_EPOCH_MOMENT: Final = 584  # moment at which the epoch began
 CTX_SHADOW_STRIDE: Final = 592  # distance between the records of shared memory of two CTAs
 CTX_SANITIZED_BASE: Final = 600  # first device address of the records below
@@ -135,6 +139,7 @@ W_MET: Final = 56  # moment of the last one of any of its lanes, i64
 W_CLUSTER_ARRIVED: Final = 64  # lanes that arrived at the cluster's barrier in the present phase
 W_CLUSTER_PASSED: Final = 68  # lanes whose phase is complete and that have not waited for it yet
 W_WAIT_SITE: Final = 72  # memory record of the mbarrier that the warp waits at, plus one, or 0: i32
+W_WAIT_FAULT: Final = 76  # the fault that the wait is where nothing ends it: i32
 W_PRODUCTS_COMMITTED: Final = 80  # groups of wgmma that the warp has committed, i32
 W_PRODUCTS_COMPLETE: Final = 84  # those that it has waited for, i32
 W_HEADER: Final = 128
@@ -224,6 +229,44 @@ RANGE_CAPACITY: Final = 64
 RANGE_BYTES: Final = 16
 ASYNC_BYTES: Final = ASYNC_RANGES + 32 * RANGE_CAPACITY * RANGE_BYTES
 
+# Tensor memory of a CTA: what is allocated and under way, then 128 lanes (rows) of 512 columns of 32 bits.
+# An operation under way leaves marks on the cells that it reads or writes, one for 16 lanes of a column.
+TENSOR_ISSUED: Final = 16  # products, copies and shifts that threads of the CTA have issued, i64
+TENSOR_LOADS: Final = 24  # loads by its warps, i64
+TENSOR_STORES: Final = 32  # stores by its warps, i64
+TENSOR_RELINQUISHED: Final = 40  # 1: the CTA allocates no more, i64
+TENSOR_RANGE_COUNT: Final = 48  # ranges of shared memory that products have read, i64
+TENSOR_UNITS: Final = 64  # 16 x i32: columns of the allocation that begins with these 32, -1 within one, 0: free
+TENSOR_SITES: Final = 128  # 16 x i32: memory record of the allocation
+TENSOR_WARPS: Final = 192  # 16 x i32: warp of the allocation
+TENSOR_WAITED_LOADS: Final = 256  # 32 x i64: loads that each warp has waited for
+TENSOR_WAITED_STORES: Final = 512  # 32 x i64
+TENSOR_DONE: Final = 1024  # 1024 x i64: operations of each thread that are known to be complete
+TENSOR_RANGES: Final = TENSOR_DONE + 8 * 1024  # ring of ranges: first, end, i32 each, and the mark of the reader, i64
+TENSOR_RANGE_CAPACITY: Final = 256
+TENSOR_MARKS: Final = TENSOR_RANGES + 16 * TENSOR_RANGE_CAPACITY
+MARK_WRITE: Final = 0  # the operation that writes, or 0
+MARK_STORE: Final = 8  # warp plus one, and store
+MARK_LOAD: Final = 16  # warp plus one, and load
+MARK_BYTES: Final = 24
+TENSOR_LANES: Final = 128
+TENSOR_COLUMNS: Final = 512
+TENSOR_UNIT: Final = 32  # columns
+TENSOR_CLEAR: Final = TENSOR_MARKS + MARK_BYTES * TENSOR_COLUMNS * TENSOR_LANES // 16  # zero when a CTA starts
+TENSOR_CELLS: Final = TENSOR_CLEAR
+TENSOR_ROW: Final = 4 * TENSOR_COLUMNS  # bytes of a lane
+TENSOR_BYTES: Final = TENSOR_CELLS + TENSOR_LANES * TENSOR_ROW
+
+# Operands of a product, in bytes as they are in memory, then as numbers with their exponents.
+PRODUCT_A: Final = 0  # 128 rows of 32 bytes
+PRODUCT_B: Final = PRODUCT_A + 128 * 32  # 256 columns
+PRODUCT_LEFT: Final = PRODUCT_B + 256 * 32  # 128 x 32 numbers of 4 bytes
+PRODUCT_LEFT_EXPONENTS: Final = PRODUCT_LEFT + 128 * 32 * 4
+PRODUCT_RIGHT: Final = PRODUCT_LEFT_EXPONENTS + 128 * 32 * 2
+PRODUCT_RIGHT_EXPONENTS: Final = PRODUCT_RIGHT + 256 * 32 * 4
+PRODUCT_KEPT: Final = PRODUCT_RIGHT_EXPONENTS + 256 * 32 * 2  # rows of D that do not change
+PRODUCT_BYTES: Final = PRODUCT_KEPT + 128 * 256 * 4
+
 # A tensor map: where a tensor is, and which box of it a copy moves. The layout is ours; hardware's is not documented.
 MAP_MAGIC: Final = 0  # i64
 MAP_ADDRESS: Final = 8  # device address, i64
@@ -267,6 +310,7 @@ OP_DELTAS: Final = 128  # 32 x i32, lane address minus reference address
 OP_SKETCH: Final = 128  # atomics, which have no pattern: 1024 bits, one set for each address by its hash
 SKETCH_BYTES: Final = 128
 OP_SLOTS: Final = 256  # one for each alignment of the reference address
+OP_PRODUCTS: Final = 256  # products of tensor memory, which have no pattern: operations and bytes, i64, by their types
 OP_PEER_REQUESTS: Final = 1280  # accesses to shared memory of other CTAs
 OP_PEER_SECTORS: Final = 1288
 OP_PEER_THREADS: Final = 1296
@@ -345,6 +389,17 @@ FAULT_BOX_ALIGNMENT: Final = 32
 FAULT_PROXY: Final = 33
 FAULT_PRODUCT_FENCE: Final = 34
 FAULT_FRAGMENT: Final = 35
+FAULT_TENSOR_COLUMNS: Final = 36
+FAULT_TENSOR_PERMIT: Final = 37
+FAULT_TENSOR_FULL: Final = 38
+FAULT_TENSOR_DEALLOC: Final = 39
+FAULT_TENSOR_LEAK: Final = 40
+FAULT_TENSOR_UNALLOCATED: Final = 41
+FAULT_TENSOR_LANES: Final = 42
+FAULT_TENSOR_PENDING: Final = 43
+FAULT_TENSOR_DESCRIPTOR: Final = 44
+FAULT_TENSOR_SOURCE: Final = 45
+FAULT_TENSOR_ADDRESS: Final = 46
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -382,6 +437,17 @@ FAULT_NAMES: Final = (
     "proxy_fence",
     "product_fence",
     "fragment",
+    "tensor_columns",
+    "tensor_permit",
+    "tensor_full",
+    "tensor_dealloc",
+    "tensor_leak",
+    "tensor_unallocated",
+    "tensor_lanes",
+    "tensor_pending",
+    "tensor_descriptor",
+    "tensor_source",
+    "tensor_address",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -19,6 +19,26 @@ from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.cfg import is_barrier
 from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
+from kernelforge.devices.emulated.runtime import tensor_products
+
+_PENDING = (
+    "a tcgen05.mma or tcgen05.cp writes it, and no thread waited for the mbarrier of a tcgen05.commit of its thread",
+    "a tcgen05.st writes it, and its warp did not wait by tcgen05.wait::st",
+    "a tcgen05.ld reads it, and its warp did not wait by tcgen05.wait::ld",
+)
+"""What an access to tensor memory meets."""
+_DESCRIPTORS = {
+    tensor_products.BAD_BITS: "bits of the instruction descriptor that are reserved, or of sparse products, are set",
+    tensor_products.BAD_TYPES: "the instruction's .kind has no such types of A, B and D",
+    tensor_products.BAD_SHAPE: "the instruction has no such M and N",
+    tensor_products.BAD_TRANSPOSE: "A or B may not be transposed with this type, N, swizzle or memory",
+    tensor_products.BAD_MATRIX: "bits 46 to 48 of a matrix descriptor must be 001, bits 52 to 60 zero",
+    tensor_products.BAD_SWIZZLE: "a matrix descriptor has no swizzle 3, 5 or 7",
+    tensor_products.BAD_SIGN: "only integers saturate, and only floats are negated",
+    tensor_products.BAD_LANE: "D and A begin at lane 0, or both at 16 with M = 64; a copy begins at lane 0, of .4x256b "
+    "up to 31",
+}
+"""What is wrong with a descriptor of an instruction on tensor memory."""
 
 
 def signed(word: int) -> int:
@@ -89,10 +109,11 @@ class LaunchFault:
             "box_misaligned": f"a box of a tensor map begins at innermost coordinate {signed(self.address)}, of "
             f"{self.bytes}-byte elements: on a GPU an illegal instruction; begin at a multiple of "
             f"{16 // max(self.bytes, 1)}, which is 16 bytes, and skip the elements before in shared memory",
-            "proxy_fence": f"a bulk copy or wgmma.mma_async reads shared memory at offset {self.address:#x} that a "
+            "proxy_fence": f"a bulk copy, wgmma or tcgen05 reads shared memory at offset {self.address:#x} that a "
             "thread stored, no fence.proxy.async between them",
             "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "
             "no wgmma.wait_group of its warp came before",
+            **self._tensor_texts(),
             "sparse_metadata": "metadata of a sparse matrix name a position of a chunk twice, or positions out of "
             "order, or none of the two positions of .tf32: the result is undefined",
             "accumulator": "a result of wgmma.mma_async is used before a wgmma.wait_group that covers it",
@@ -114,6 +135,29 @@ class LaunchFault:
             f"another warp without __syncthreads() between them{near}",
         }[self.kind]
         return f"{text} at {where} ({who})"
+
+    def _tensor_texts(self) -> dict[str, str]:
+        """Texts of faults of tensor memory, by their kind."""
+        cell = f"column {self.address & 0xFFFF}, lanes from {self.address >> 16 & 0xFFFF} on"
+        return {
+            "tensor_columns": f"{signed(self.address)} columns of tensor memory: their number must be a power of two "
+            "from 32 to 512",
+            "tensor_permit": "tcgen05.alloc after tcgen05.relinquish_alloc_permit of its block",
+            "tensor_full": "tcgen05.alloc waits for columns that no warp of the block deallocates",
+            "tensor_dealloc": f"tcgen05.dealloc of {self.bytes} columns from column {self.address} on, which are no "
+            "allocation",
+            "tensor_leak": f"{self.address} columns of tensor memory are still allocated when the block ends: "
+            "no tcgen05.dealloc came",
+            "tensor_unallocated": f"{self.access} of tensor memory at {cell}: not all of its {self.bytes} columns are "
+            "allocated",
+            "tensor_lanes": f"{self.access} of tensor memory at {cell}: this warp accesses lanes {32 * self.bytes} to "
+            f"{32 * self.bytes + 31}, and a shape begins at a multiple of its lanes",
+            "tensor_pending": f"{self.access} of tensor memory at {cell}, too early: {_PENDING[self.bytes % 3]}",
+            "tensor_descriptor": f"descriptor {self.address:#x}: {_DESCRIPTORS.get(self.bytes, '')}",
+            "tensor_source": f"bulk copy to shared memory at {self.address:#x} that a tcgen05.mma or tcgen05.cp may "
+            "still read: no wait for the mbarrier of its tcgen05.commit came before",
+            "tensor_address": "lanes of a warp give different addresses of tensor memory, or numbers of columns",
+        }
 
 
 @dataclass
@@ -190,6 +234,8 @@ def operation_name(i: Instruction) -> str:
     if i.opcode in ("ld", "st", "atom", "red", "ldu"):
         space = next((m.split("::")[0] for m in i.modifiers if m.split("::")[0] in lay.SPACE_NAMES), "generic")
         return f"{i.opcode}.{space}"
+    if i.opcode == "tcgen05":
+        return f"{i.opcode}.{i.modifiers[0].split('::')[0]}"
     if i.opcode == "cvt":
         return ".".join((i.opcode, *i.modifiers[-2:]))
     kind = next((m for m in reversed(i.modifiers) if m in _TYPE_MARKS), "")
@@ -225,6 +271,7 @@ def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
 def summarise(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     """Add up what the runs of one launch counted, and describe their faults."""
     _add_instructions(program, runs, report)
+    _add_products(program, runs, report)
     report.barriers = sum(run.barriers for run in runs)
     _add_memory(program, runs, report)
     report.fault_count = sum(run.fault_count for run in runs)
@@ -255,6 +302,23 @@ def _add_instructions(program: Program, runs: Sequence[Run], report: LaunchRepor
             report.branches += warp
     report.mix = dict(sorted(mix.items(), key=lambda item: (-item[1][1], item[0])))
     report.divergent_branches = int(counts[len(blocks), 0])
+
+
+def _add_products(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
+    """Add the products of tensor memory, whose types and shapes the runtime counts."""
+    kinds = [f"{element}.{result}" for element in tensor_products.ELEMENTS for result in tensor_products.RESULTS]
+    for row, site in enumerate(program.sites):
+        if site.instruction.opcode != "tcgen05" or site.instruction.modifiers[0] != "mma":
+            continue
+        size = 16 * len(kinds)
+        counts = sum(
+            (run.records[row, lay.OP_PRODUCTS : lay.OP_PRODUCTS + size].view(np.int64) for run in runs),
+            np.zeros(size // 8, np.int64),
+        ).reshape(-1, 2)
+        for kind, (operations, read) in zip(kinds, counts.tolist(), strict=True):
+            if operations:
+                had = report.matrix.get(kind, (0, 0))
+                report.matrix[kind] = (had[0] + operations, had[1] + read)
 
 
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:

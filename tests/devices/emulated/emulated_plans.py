@@ -41,7 +41,8 @@ def runner(
     """A runner for kernels declared ``extern "C"``."""
     names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)", source)
     kernels = {name: Kernel(name, registers) for name in names}
-    return Runner(compile_ptx(source), kernels, spec, memory_bytes=memory_bytes, threads=threads)
+    arch = spec.arch.replace("sm_", "compute_")
+    return Runner(compile_ptx(source, arch=arch), kernels, spec, memory_bytes=memory_bytes, threads=threads)
 
 
 def work(plan: ResolvedPlan, arrays: Sequence[Array], **changes: Any) -> RunRequest:

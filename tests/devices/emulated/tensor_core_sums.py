@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 Array = np.ndarray
-SMALLEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "f32": -126}
+SMALLEST = {"f16": -14, "bf16": -126, "tf32": -126, "e4m3": -6, "e5m2": -14, "e2m3": 0, "e3m2": -2, "e2m1": 0,
+            "f32": -126}  # fmt: skip
 
 
 def exponents(values: Array, kind: str) -> Array:

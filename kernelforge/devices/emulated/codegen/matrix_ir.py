@@ -18,6 +18,8 @@ from kernelforge.devices.emulated.codegen.llvm_jit import host_features
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 from kernelforge.devices.emulated.codegen.tensor_core_ir import (
     BRANCH_WEIGHTS,
+    FORMATS,
+    SMALL_FLOATS,
     TensorCoreWriter,
     Term,
     arithmetic,
@@ -25,9 +27,10 @@ from kernelforge.devices.emulated.codegen.tensor_core_ir import (
 )
 
 ELEMENT_BITS: Final = {
-    "f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "s8": 8, "u8": 8, "s4": 4, "u4": 4, "b1": 1,
+    "f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "e2m3": 8, "e3m2": 8, "e2m1": 8, "s8": 8,
+    "u8": 8, "s4": 4, "u4": 4, "b1": 1,
 }  # fmt: skip
-"""Bits of an element of A or B by its PTX type."""
+"""Bits of an element of A or B by its PTX type; of floats of 4 and 6 bits, those of their container."""
 
 CANONICAL_NAN: Final = 0x7FFFFFFF
 
@@ -162,10 +165,13 @@ class MatrixWriter(TensorCoreWriter):
                 half = self.op(f"shl {shorts} {self.op(f'zext {source} {value} to {shorts}')}, splat (i16 8)")
             elif element == "e4m3":
                 half = self.e4m3(value, count)
+            elif element in SMALL_FLOATS:
+                half = self.small_float(value, element, count)
             single = self.from_half(half, count)
-            if element == "e4m3":
-                # Exponents of f16 are eight greater.
-                single = self.op(f"fmul {floats} {single}, {float_constant(256.0, floats)}")
+            # Exponents of f16 are eight greater than those of e4m3, for example.
+            factor = {"e4m3": 2.0**8, "e2m3": 2.0**14, "e3m2": 2.0**12, "e2m1": 2.0**14}.get(element, 1.0)
+            if factor != 1.0:
+                single = self.op(f"fmul {floats} {single}, {float_constant(factor, floats)}")
         return single
 
     def e4m3(self, value: str, count: int) -> str:
@@ -178,6 +184,19 @@ class MatrixWriter(TensorCoreWriter):
         moved = self.op(f"shl {shorts} {magnitude}, splat (i16 7)")
         finite = self.select(nan, shorts, f"splat (i16 {0x7E00})", moved)
         return self.op(f"or {shorts} {finite}, {sign}")
+
+    def small_float(self, value: str, element: str, count: int) -> str:
+        """Elements of 4 or 6 bits, in bytes, in the bits of f16, whose exponents are greater."""
+        shorts = f"<{count} x i16>"
+        significand, width = FORMATS[element]
+        size = significand + width
+        wide = self.op(f"zext <{count} x i8> {value} to {shorts}")
+        magnitude = self.op(f"and {shorts} {wide}, splat (i16 {(1 << size) - 1})")
+        moved = self.op(f"shl {shorts} {magnitude}, splat (i16 {10 - significand})")
+        sign = self.op(
+            f"and {shorts} {self.op(f'shl {shorts} {wide}, splat (i16 {15 - size})')}, splat (i16 {-0x8000})"
+        )
+        return self.op(f"or {shorts} {moved}, {sign}")
 
     def from_half(self, value: str, count: int) -> str:
         """f16 as f32. Without an instruction for it, scaling by 2**112 rebiases the exponent exactly."""

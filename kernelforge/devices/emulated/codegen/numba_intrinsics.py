@@ -121,3 +121,17 @@ def bits_to_f64(builder: Any, value: Any) -> Any:
 def f64_to_bits(builder: Any, value: Any) -> Any:
     """Bit pattern of a double."""
     return builder.bitcast(value, _I64)
+
+
+@_intrinsic("void", *["int64"] * 6)
+def call_expand(builder: Any, function: Any, *operands: Any) -> None:
+    """Call generated code: ``void expand(bytes, numbers, exponents, count, negative)``."""
+    kind = ir.FunctionType(ir.VoidType(), [_I64] * len(operands))
+    builder.call(builder.inttoptr(function, kind.as_pointer()), operands)
+
+
+@_intrinsic("void", *["int64"] * 9)
+def call_sums(builder: Any, function: Any, *operands: Any) -> None:
+    """Call generated code: ``void sums(left, exponents, right, exponents, d, blocks, flags, scale)``."""
+    kind = ir.FunctionType(ir.VoidType(), [_I64] * len(operands))
+    builder.call(builder.inttoptr(function, kind.as_pointer()), operands)

@@ -15,6 +15,7 @@ from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit import HANDLERS
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
+from kernelforge.devices.emulated.codegen.emit.tcgen05 import REGISTER_BYTES
 from kernelforge.devices.emulated.codegen.emit.wgmma import (
     A_BYTES,
     ACCUMULATOR_BYTES,
@@ -25,6 +26,7 @@ from kernelforge.devices.emulated.codegen.emit.wgmma import (
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx.cfg import (
@@ -38,6 +40,7 @@ from kernelforge.devices.emulated.ptx.cfg import (
 )
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.ptx.parser import Instruction
+from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 
 _ENTRY = "kernel"
 _AREAS = 8
@@ -70,7 +73,9 @@ class Program:
     copies: bool
     """It has asynchronous copies."""
     asynchronous: bool
-    """It has mbarriers or bulk copies."""
+    """It has mbarriers, bulk copies or tensor memory."""
+    tensor: bool
+    """It has tensor memory."""
     jit_seconds: float
     level: int
     """LLVM's level of optimisation."""
@@ -146,6 +151,10 @@ ret i32 %code
         if self.e.group_products:
             areas = {"accumulators": ACCUMULATOR_BYTES, "rows": A_BYTES, "columns": B_BYTES}
             lines[2:2] = [f"%{name} = alloca [{size} x i8], align 64" for name, size in areas.items()]
+        if self.e.tensor_registers:
+            lines.insert(2, f"%tensor_registers = alloca [{REGISTER_BYTES} x i8], align 64")
+        if self.e.tensor_sums:
+            lines.insert(2, f"%tensor_functions = alloca [{TABLE_BYTES} x i8], align 64")
         lines += [
             f"%mask_p = getelementptr i8, ptr %state, i64 {lay.W_MASK}",
             "%mask0 = load i32, ptr %mask_p",
@@ -413,6 +422,10 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         llvm_jit.load_function(product.name, product_function(product))
     for product in writer.e.group_products:
         llvm_jit.load_function(group_product_name(product), group_product_function(product))
+    for element, right in writer.e.tensor_functions:
+        llvm_jit.load_function(expand_name(element, right), expand_function(element, right))
+    for element, result in writer.e.tensor_sums:
+        llvm_jit.load_function(sums_name(element, result), sums_function(element, result))
     lines = text.count("\n")
     level = 1 if lines > MANY_LINES else level_for(flow, warps)
     try:
@@ -434,6 +447,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         block_costs=np.array([len(b.all()) for b in flow.blocks], dtype=np.int64),
         copies=e.copies,
         asynchronous=e.asynchronous,
+        tensor=e.tensor,
         jit_seconds=time.perf_counter() - start,
         level=level,
         stack_bytes=STACK_BYTES_PER_LINE * lines if level == 0 else 0,

@@ -16,8 +16,13 @@ from typing import Final, NamedTuple
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, lane_vector
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
-_FORMATS: Final = {"f16": (10, 5), "bf16": (7, 8), "tf32": (23, 8), "f32": (23, 8), "e4m3": (3, 4), "e5m2": (2, 5)}
+FORMATS: Final = {
+    "f16": (10, 5), "bf16": (7, 8), "tf32": (23, 8), "f32": (23, 8), "e4m3": (3, 4), "e5m2": (2, 5), "e2m3": (3, 2),
+    "e3m2": (2, 3), "e2m1": (1, 2),
+}  # fmt: skip
 """Bits of a type's significand, after the leading one, and of its exponent."""
+SMALL_FLOATS: Final = ("e2m3", "e3m2", "e2m1")
+"""Types without infinities and NaN, each element in the low bits of a byte."""
 
 _ZERO, _SPECIAL = -8192, 12288
 """Exponents of a zero, which is no term, and of an infinity or NaN; plus any other they are still such."""
@@ -69,10 +74,10 @@ class TensorCoreWriter(IRBuilder):
 
     def exponents(self, value: str, element: str, count: int) -> str:
         """Exponents of floats, from their bits as integers, as i16; subnormal numbers are not normalised."""
-        significand, width = _FORMATS[element]
+        significand, width = FORMATS[element]
         bits = 32 if significand == 23 else 1 + significand + width
         kind, shorts = f"<{count} x i{max(bits, 16)}>", f"<{count} x i16>"
-        if bits == 8:
+        if bits <= 8:
             value = self.op(f"zext <{count} x i8> {value} to {kind}")
         number = f"splat (i{max(bits, 16)} {{}})".format
         field = self.op(f"and {kind} {self.op(f'lshr {kind} {value}, {number(significand)}')}, "
@@ -86,7 +91,8 @@ class TensorCoreWriter(IRBuilder):
         field = self.intrinsic("umax", kind, field, number(1))
         if width < 8:
             field = self.op(f"add {kind} {field}, {number(128 - (1 << width - 1))}")
-        field = self.select(special, kind, number(_SPECIAL), field)
+        if element not in SMALL_FLOATS:
+            field = self.select(special, kind, number(_SPECIAL), field)
         field = self.select(zero, kind, number(_ZERO), field)
         return field if kind == shorts else self.op(f"trunc {kind} {field} to {shorts}")
 

@@ -24,7 +24,9 @@ def group_product_name(product: Product) -> str:
     return product.name.replace("kf_mma", "kf_wgmma")
 
 
-class _Writer(MatrixWriter):
+class GroupWriter(MatrixWriter):
+    """Writes the parts of a product of sixteen rows, whose operands are in memory by rows and columns."""
+
     def raw(self, pointer: str, rows: int, size: int, element: str, order: list[int] | None) -> tuple[str, str]:
         """Some rows of ``size`` bytes in memory as numbers in which products are formed, and exponents."""
         bits = max(ELEMENT_BITS[element], 8)
@@ -100,7 +102,7 @@ class _Writer(MatrixWriter):
 @functools.cache
 def group_product_function(product: Product) -> str:
     """The IR of one product's function."""
-    w = _Writer(product, group=True)
+    w = GroupWriter(product, group=True)
     registers = 2 if product.c_type == "f16" else 4
     width = product.stored
     metadata = ", ptr %e" if product.sparse else ""

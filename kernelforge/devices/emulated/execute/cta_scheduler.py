@@ -18,6 +18,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.runtime import record_fault
 from kernelforge.devices.emulated.runtime.faults import raise_epoch, raise_epoch_of
 from kernelforge.devices.emulated.runtime.proxies import begin_records
+from kernelforge.devices.emulated.runtime.tensor_memory import check_leaks
 from kernelforge.devices.emulated.runtime.transfers import complete_grouped
 
 READY = 0
@@ -65,6 +66,8 @@ ARG_PHASES_ONLY = 33  # 1: CTAs of a cluster have no means to wait for one anoth
 ARG_ROTATES = 34  # 1: lanes of one warp may have to take turns
 ARG_ASYNC = 35  # records of mbarriers and bulk copies
 ARG_ASYNC_STRIDE = 36  # per resident CTA, or 0 where the kernel has none
+ARG_TENSOR = 37  # tensor memory
+ARG_TENSOR_STRIDE = 38  # per resident CTA, or 0 where the kernel has none
 ARG_COUNT = 40
 
 IDLE_SWEEPS = 64
@@ -150,6 +153,8 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         fill_bytes(_arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE), 0, lay.ASYNC_CLEAR)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_PROXIES:
         begin_records(ctx, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
+    if _arg(args, ARG_TENSOR_STRIDE):
+        fill_bytes(_arg(args, ARG_TENSOR) + slot * _arg(args, ARG_TENSOR_STRIDE), 0, lay.TENSOR_CLEAR)
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     store_i64(entry + lay.SLOT_CTA, cta)
     store_i64(entry + lay.SLOT_LIVE, warps)
@@ -188,6 +193,7 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     store_i64(ctx + lay.CTX_PEERS, entry - rank * lay.SLOT_BYTES)
     store_i64(ctx + lay.CTX_PEER_SHARED, shared - rank * _arg(args, ARG_SHARED_STRIDE))
     store_i64(ctx + lay.CTX_ASYNC, _arg(args, ARG_ASYNC) + (slot - rank) * _arg(args, ARG_ASYNC_STRIDE))
+    store_i64(ctx + lay.CTX_TENSOR, _arg(args, ARG_TENSOR) + (slot - rank) * _arg(args, ARG_TENSOR_STRIDE))
     store_i64(ctx + lay.CTX_SHADOW, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     store_i64(ctx + lay.CTX_MET, _arg(args, ARG_MET) + slot * _arg(args, ARG_WARPS) * lay.MET_BYTES)
     # Patterns of shared accesses hold the host address of the CTA that ran before.
@@ -491,6 +497,8 @@ def end_cta(ctx: int, args: int, slot: int) -> None:
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     if _arg(args, ARG_ASYNC_STRIDE):
         complete_grouped(ctx, _arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE))
+    if _arg(args, ARG_TENSOR_STRIDE):
+        check_leaks(ctx, _arg(args, ARG_TENSOR) + slot * _arg(args, ARG_TENSOR_STRIDE))
     touched = load_i64(entry + lay.SLOT_TOUCHED)
     if touched and touched == load_i64(entry + lay.SLOT_PHASE) + 1 and _arg(args, ARG_PHASES_ONLY):
         store_i64(ctx + lay.CTX_CTA, load_i64(entry + lay.SLOT_TOUCH_CTA))
@@ -533,7 +541,7 @@ def report_polling(ctx: int, args: int) -> None:
 
 @native
 def report_waiting(ctx: int, args: int) -> None:
-    """Record that the resident CTAs wait for mbarriers that nothing completes, at the first warp that does."""
+    """Record that the resident CTAs wait for mbarriers, or tensor memory, that nothing completes: the first warp."""
     for slot in range(_arg(args, ARG_RESIDENT)):
         if load_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES) < 0:
             continue
@@ -547,7 +555,8 @@ def report_waiting(ctx: int, args: int) -> None:
                 store_u32(ctx + lay.CTX_WARP, warp)
                 mask = load_u32(state + lay.W_MASK)
                 lane_id = trailing_zeros(mask) if mask != 0 else 0
-                record_fault(ctx, lay.FAULT_MBARRIER_DEADLOCK, site, lane_id, 0, 8, lay.SHARED)
+                space = lay.SHARED if load_i32(state + lay.W_WAIT_FAULT) == lay.FAULT_MBARRIER_DEADLOCK else lay.TENSOR
+                record_fault(ctx, load_i32(state + lay.W_WAIT_FAULT), site, lane_id, 0, 8, space)
                 return
 
 

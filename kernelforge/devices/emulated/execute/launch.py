@@ -112,6 +112,11 @@ class Launch:
         return lay.ASYNC_BYTES if self.program.asynchronous else 0
 
     @property
+    def tensor_stride(self) -> int:
+        """Size of one CTA's tensor memory."""
+        return lay.TENSOR_BYTES if self.program.tensor else 0
+
+    @property
     def shadow_bytes(self) -> int:
         """Size of the records of one CTA's shared memory: of the race check, and of what was written or stored."""
         written = written_shared_bytes(self.shared) if self.sanitizes_shared else 0
@@ -134,7 +139,7 @@ class Launch:
         if not self.program.flow.spins or self.racecheck:
             return size
         per_warp = self.program.state_bytes + self.frame * lay.LANES + self.copies_stride
-        per_cta = self.warps * per_warp + self.shared_stride + self.async_stride
+        per_cta = self.warps * per_warp + self.shared_stride + self.async_stride + self.tensor_stride
         most = max(1, RESIDENT_BYTES // max(per_cta, 1))
         if self.cooperative:
             if count > most:
@@ -265,6 +270,8 @@ class _Buffers:
         self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
         self.copies = _Area(warps * launch.copies_stride)
         self.asynchronous = _Area(resident * launch.async_stride)
+        self.tensor = _Area(resident * launch.tensor_stride)
+        self.products = _Area(lay.PRODUCT_BYTES if launch.tensor_stride else 0)
         self.shadow = _Area(resident * launch.shadow_bytes or 16)
         self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
@@ -390,6 +397,9 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_PEER_STRIDE: launch.shared_stride,
         lay.CTX_ASYNC: buffers.asynchronous.address,
         lay.CTX_ASYNC_STRIDE: launch.async_stride,
+        lay.CTX_TENSOR: buffers.tensor.address,
+        lay.CTX_TENSOR_STRIDE: launch.tensor_stride,
+        lay.CTX_TENSOR_SCRATCH: buffers.products.address,
         lay.CTX_COPIES_STRIDE: launch.copies_stride,
         **windows(launch.variation),
     }
@@ -448,6 +458,8 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_ROTATES: int(program.flow.rotates),
         cta_scheduler.ARG_ASYNC: buffers.asynchronous.address,
         cta_scheduler.ARG_ASYNC_STRIDE: launch.async_stride,
+        cta_scheduler.ARG_TENSOR: buffers.tensor.address,
+        cta_scheduler.ARG_TENSOR_STRIDE: launch.tensor_stride,
         cta_scheduler.ARG_SITES: len(program.sites),
         cta_scheduler.ARG_SHADOW: buffers.shadow.address,
         cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,

@@ -44,7 +44,7 @@ def is_memory_wait(instruction: Instruction) -> bool:
 def stops_warp(instruction: Instruction) -> bool:
     """True for instructions that begin a basic block, because a warp may stop at them and come back."""
     return is_memory_wait(instruction) or (
-        instruction.opcode == "wgmma" and instruction.modifiers[:1] == ("wait_group",)
+        (instruction.opcode, *instruction.modifiers[:1]) in (("wgmma", "wait_group"), ("tcgen05", "alloc"))
     )
 
 
@@ -88,6 +88,8 @@ def has_destination(instruction: Instruction) -> bool:
         return "red" in instruction.modifiers
     if instruction.opcode == "wgmma":
         return instruction.modifiers[:1] == ("mma_async",)
+    if instruction.opcode == "tcgen05":
+        return instruction.modifiers[:1] == ("ld",)
     if instruction.opcode == "mbarrier":
         return instruction.modifiers[:1] not in (("init",), ("inval",), ("expect_tx",), ("complete_tx",))
     return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)
@@ -442,7 +444,8 @@ def post_dominators(blocks: list[Block]) -> list[int]:
 
 
 _OF_THE_MOMENT = frozenset({
-    "vote", "redux", "activemask", "match", "addc", "subc", "madc", "bar", "barrier", "mbarrier", "wgmma", "shfl",
+    "vote", "redux", "activemask", "match", "addc", "subc", "madc", "bar", "barrier", "mbarrier", "wgmma", "tcgen05",
+    "shfl",
 })  # fmt: skip
 """Instructions whose results depend on which lanes run, or on other threads."""
 
@@ -482,7 +485,7 @@ class _Uniformity:
 
     def varies(self, i: Instruction) -> bool:
         """True when the instruction gives lanes different values even from equal register sources."""
-        if i.opcode in ("atom", "mma", "ldmatrix", "elect", "movmatrix", "wgmma"):
+        if i.opcode in ("atom", "mma", "ldmatrix", "elect", "movmatrix", "wgmma", "tcgen05"):
             return True
         if i.opcode == "mbarrier" and i.modifiers[:1] in (("arrive",), ("arrive_drop",)):
             return True
@@ -665,6 +668,8 @@ def _arrives(i: Instruction) -> bool:
     """Whether an instruction may complete the phase of an mbarrier, now or later."""
     if i.opcode == "mbarrier":
         return i.modifiers[:1] in (("arrive",), ("arrive_drop",), ("complete_tx",))
+    if i.opcode == "tcgen05":
+        return i.modifiers[:1] == ("commit",)
     return i.opcode in ("cp", "st", "red") and any(m.startswith("mbarrier") for m in i.modifiers)
 
 

@@ -30,7 +30,7 @@ from kernelforge.devices.emulated.ptx.parser import (
 _ID, _ID16 = "%block_number", "%block_number16"
 _STORES = ("st", "red", "atom")
 _DEPEND_ON_OTHERS = frozenset(
-    {"atom", "mma", "wgmma", "mbarrier", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"}
+    {"atom", "mma", "wgmma", "tcgen05", "mbarrier", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"}
 )
 """Instructions whose results a slice cannot compute: they depend on other threads."""
 

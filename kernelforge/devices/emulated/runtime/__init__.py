@@ -14,6 +14,15 @@ from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_he
 from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
 from kernelforge.devices.emulated.runtime.products import product_commit, product_operand, product_wait
 from kernelforge.devices.emulated.runtime.proxies import proxy_fence
+from kernelforge.devices.emulated.runtime.tensor_memory import (
+    tensor_alloc,
+    tensor_dealloc,
+    tensor_load,
+    tensor_relinquish,
+    tensor_store,
+    tensor_wait,
+)
+from kernelforge.devices.emulated.runtime.tensor_products import tensor_commit, tensor_copy, tensor_multiply
 from kernelforge.devices.emulated.runtime.transfers import (
     bulk_commit,
     bulk_wait,
@@ -53,6 +62,15 @@ EXPORTS = {
     "kf_proxy_fence": proxy_fence,
     "kf_product_commit": product_commit,
     "kf_product_wait": product_wait,
+    "kf_tensor_alloc": tensor_alloc,
+    "kf_tensor_dealloc": tensor_dealloc,
+    "kf_tensor_relinquish": tensor_relinquish,
+    "kf_tensor_load": tensor_load,
+    "kf_tensor_store": tensor_store,
+    "kf_tensor_wait": tensor_wait,
+    "kf_tensor_multiply": tensor_multiply,
+    "kf_tensor_copy": tensor_copy,
+    "kf_tensor_commit": tensor_commit,
     "kf_mbarrier_init": mbarrier_init,
     "kf_mbarrier_inval": mbarrier_inval,
     "kf_mbarrier_change": mbarrier_change,

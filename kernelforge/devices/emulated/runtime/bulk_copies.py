@@ -36,6 +36,7 @@ from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
 from kernelforge.devices.emulated.runtime.mbarrier import check_barrier, offset_of, rank_of, record_of, site_of
 from kernelforge.devices.emulated.runtime.products import check_reads
 from kernelforge.devices.emulated.runtime.proxies import check_read, forget_stores, watches
+from kernelforge.devices.emulated.runtime.tensor_memory import check_sources
 from kernelforge.devices.emulated.runtime.transfers import BOX_LOAD, BOX_STORE, COPY, group_cell, new_transfer
 
 TARGETS = 0
@@ -136,6 +137,7 @@ def issue(
     distance = barrier - load_i64(ctx + lay.CTX_PEER_SHARED)
     record = record_of(ctx, distance // load_i64(ctx + lay.CTX_PEER_STRIDE))
     check_reads(ctx, site_of(ctx, op), lane_id, record, offset_of(ctx, target), size)
+    check_sources(ctx, site_of(ctx, op), lane_id, rank_of(ctx, target), offset_of(ctx, target), size)
     if code < 0:
         fill_bytes(target, load_i64(ctx + lay.CTX_POISON), size)
     check_shared(ctx, op, lane_id, target, size, lay.STORE if code < 0 else lay.ATOMIC)

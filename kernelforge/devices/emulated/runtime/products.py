@@ -43,18 +43,21 @@ def chunk_offset(descriptor: int, offset: int) -> int:
 
 
 @native
-def line_offset(descriptor: int, line: int, k: int, transposed: bool) -> int:
-    """Offset in a matrix of the chunk with column ``k`` of a line, which is a row of A or a column of B.
-
-    Transposed: of the chunk of eight lines, two bytes each, with row ``k``; otherwise ``k`` counts chunks.
-    """
+def line_offset(descriptor: int, line: int, k: int) -> int:
+    """Offset in a matrix of the chunk ``k`` of a line, which is a row of A or a column of B."""
     leading = (descriptor >> 16 & 0x3FFF) << 4
     stride = (descriptor >> 32 & 0x3FFF) << 4
     span = swizzle_bytes(descriptor)
-    if not transposed:
-        inside = span // CHUNK
-        return line % 8 * span + line // 8 * stride + k % inside * CHUNK + k // inside * leading
-    part = line // 8
+    inside = span // CHUNK
+    return line % 8 * span + line // 8 * stride + k % inside * CHUNK + k // inside * leading
+
+
+@native
+def part_offset(descriptor: int, part: int, k: int) -> int:
+    """Offset in a transposed matrix of the chunk of several lines, their ``part``, with row ``k``."""
+    leading = (descriptor >> 16 & 0x3FFF) << 4
+    stride = (descriptor >> 32 & 0x3FFF) << 4
+    span = swizzle_bytes(descriptor)
     if span == CHUNK:
         return part * stride + k % 8 * CHUNK + k // 8 * leading
     return part % (span // CHUNK) * CHUNK + part // (span // CHUNK) * leading + k % 8 * span + k // 8 * stride
@@ -84,7 +87,12 @@ def product_operand(
     depth = size // 2 if transposed else size // CHUNK
     for line in range(0, lines, step):
         for k in range(depth):
-            at = chunk_offset(descriptor, line_offset(descriptor, first + line, k, transposed != 0))
+            offset = 0
+            if transposed:
+                offset = part_offset(descriptor, (first + line) // 8, k)
+            else:
+                offset = line_offset(descriptor, first + line, k)
+            at = chunk_offset(descriptor, offset)
             if at > limit:
                 record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site_of(ctx, op), 0, at, CHUNK, lay.SHARED)
                 fill_bytes(out, 0, lines * size)

@@ -43,8 +43,10 @@ ARRIVAL = 1
 COPY = 2
 BOX_LOAD = 3
 BOX_STORE = 4
+TENSOR_ARRIVAL = 5
 """Kinds of transfer: an arrival when the thread's earlier ``cp.async`` are complete, adjacent bytes, a box of a tensor
-map to shared memory, and one to global memory."""
+map to shared memory, one to global memory, and an arrival when the thread's operations on tensor memory are complete:
+of those it has their number as its size, and where that is written as its target."""
 
 
 @native
@@ -94,6 +96,13 @@ def complete(ctx: int, entry: int) -> None:
         change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
         return
     size = load_i64(entry + lay.TRANSFER_SIZE)
+    if kind == TENSOR_ARRIVAL:
+        done = load_i64(entry + lay.TRANSFER_TARGET)
+        store_i64(done, max(load_i64(done), size))
+        site = load_i32(entry + lay.TRANSFER_SITE)
+        lane_id = load_i32(entry + lay.TRANSFER_LANE)
+        change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
+        return
     code = load_i32(entry + lay.TRANSFER_OPERATION)
     target = load_i64(entry + lay.TRANSFER_TARGET)
     source = load_i64(entry + lay.TRANSFER_SOURCE)
@@ -190,6 +199,7 @@ def mbarrier_wait(ctx: int, op: int, addresses: int, mask: int, phases: int) -> 
         store_i64(ctx + lay.CTX_PROGRESS, 1)
         return passed
     store_u32(state + lay.W_WAIT_SITE, site + 1)
+    store_u32(state + lay.W_WAIT_FAULT, lay.FAULT_MBARRIER_DEADLOCK)
     if load_i64(ctx + lay.CTX_IMPATIENCE) < 2:
         store_i64(ctx + lay.CTX_WAITS, 1)
         return -1

@@ -14,6 +14,7 @@ from kernelforge.devices.emulated.codegen.emit import (
     mbarrier,
     memory,
     simd,
+    tcgen05,
     video,
     warp,
     wgmma,
@@ -53,6 +54,7 @@ HANDLERS: dict[str, Handler] = {
     **matrix.HANDLERS,
     **mbarrier.HANDLERS,
     **wgmma.HANDLERS,
+    **tcgen05.HANDLERS,
     **copies.HANDLERS,
 }
 for _opcode in half.HANDLERS.keys() | integer.HANDLERS.keys() & floating.HANDLERS.keys():

@@ -106,7 +106,17 @@ class Emitter(IRBuilder):
         self.copies = False
         """The kernel has asynchronous copies."""
         self.asynchronous = False
-        """The kernel has mbarriers or bulk copies."""
+        """The kernel has mbarriers, bulk copies or tensor memory."""
+        self.tensor = False
+        """The kernel has tensor memory."""
+        self.tensor_registers = False
+        """It loads from that or stores to it."""
+        self.tensor_functions: set[tuple[str, bool]] = set()
+        """Types of operands of its products there: of B, if true, or of A."""
+        self.tensor_sums: set[tuple[str, str]] = set()
+        """A type of their operands, and that of their results."""
+        self.cta_group = ""
+        """What all its instructions on tensor memory name."""
         self.block = 0
         """Index of the basic block that is written."""
         self.slots: dict[str, int] = {}
