@@ -1,12 +1,16 @@
 """Share of a folder's CUDA kernels that the emulated device translates: other people's code, and what it refuses in it.
 
-    python benchmarks/translate_share.py FOLDER [--include DIR] [--most 100] [--json FILE]
+    python benchmarks/translate_share.py FOLDER [--pattern '*.cu'] [--include DIR] [--most 100] [--json FILE]
 
 Every ``.cu`` file is cut into device code: includes of files next to it are put in their place, host functions go, and
-what NVRTC still refuses goes with them. Each entry of the PTX is then compiled to the program that a launch would run;
-nothing is launched. Templates are instantiated with the arguments of a launch in the file where those are constants,
-otherwise with float, 16 and false. A kernel that NVRTC refuses has no entry; the table says how many kernels the text
-has. Fails (exit code 1) when less than 97 % of the entries translate.
+what NVRTC still refuses goes with them. Each entry of the PTX is then translated to LLVM's code, with ``--native`` also
+to machine code; nothing is launched. Templates are instantiated with the arguments of a launch in the file where those
+are constants, otherwise with float, 16 and false. A kernel that NVRTC refuses has no entry; the table says how many
+kernels the text has. Fails (exit code 1) when less than 97 % of the entries translate.
+
+Templates whose arguments are built by other templates, such as those of CUTLASS, need the whole file: ``--nvcc NVCC``
+compiles it as it is with ``nvcc -ptx`` and the ``--option`` given, and needs the headers that its host code includes. A
+``.ptx`` file is taken as it is.
 """
 
 from __future__ import annotations
@@ -15,13 +19,16 @@ import argparse
 import json
 import re
 import signal
+import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from multiprocessing import get_context
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from rich.console import Console
 from rich.table import Table
@@ -35,12 +42,10 @@ from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.modelnew.convert.cpp_tokens import Token, Unconvertible, matching, outermost, tokenize
 
 TARGET = 0.97
-ARCH = "sm_90a"
 ROUNDS = 15
 """Compilations of one file, each without what the one before refused."""
 MOST_INSTANCES = 6
 """Instantiations of one template."""
-LIMIT_S = 60
 MEMORY_BYTES = 1 << 28
 THREADS = 256
 """Per block, where a kernel has no ``__launch_bounds__``."""
@@ -181,23 +186,43 @@ def _argument(parameter: str) -> str:
     return "false" if "bool" in parameter.split() else "16"
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Folder, compiler and limits of a measurement."""
+
+    root: Path
+    includes: tuple[Path, ...] = ()
+    """Folders of headers."""
+    arch: str = "sm_90a"
+    cuda: int | None = None
+    """Major version of NVRTC; by default the one that candidates are compiled with."""
+    nvcc: Path | None = None
+    """Compiles whole files in place of NVRTC."""
+    options: tuple[str, ...] = ()
+    """Further options of the compiler."""
+    native: bool = False
+    """Make machine code of the entries."""
+    limit_s: int = 60
+    """Longest compilation of a file, and longest translation of an entry."""
+
+
 class Measurement:
     """The compiler and the options of one folder."""
 
-    def __init__(self, root: Path, includes: Sequence[Path]) -> None:
-        toolchain = installed_toolchain()
-        self.root, self.includes = root, includes
+    def __init__(self, settings: Settings) -> None:
+        toolchain = installed_toolchain(settings.cuda)
+        self.settings, self.root, self.includes = settings, settings.root, settings.includes
         self.empty: dict[str, str] = {}
         """Headers that the file at hand has to do without."""
         self.nvrtc = Nvrtc(toolchain.library)
         self.headers = {
             name: "" if "#error" in text[:8] else text for name, text in supplied_headers(toolchain.headers).items()
         }
-        real = {name for folder in includes for name in self.headers if (folder / name).is_file()}
+        real = {name for folder in self.includes for name in self.headers if (folder / name).is_file()}
         self.headers = {name: text for name, text in self.headers.items() if name not in real}
-        self.options = [*toolchain.options(ARCH), *(f"-I{folder}" for folder in includes), "-w"]
+        self.options = [*toolchain.options(settings.arch.replace("sm", "compute"))]
         self.options.remove("--ptxas-options=-v")
-        self.options[0] = f"--gpu-architecture={ARCH.replace('sm', 'compute')}"
+        self.options += [*(f"-I{folder}" for folder in self.includes), "-w", *settings.options]
 
     def names(self, header: str) -> Iterator[str]:
         """The names by which a header of the folder can be included."""
@@ -224,17 +249,51 @@ class Measurement:
     def measure(self, file: Path) -> FileResult:
         """Compile and translate one file."""
         outcome = FileResult(str(file.relative_to(self.root)))
+        try:
+            with limited(self.settings.limit_s):
+                ptx = self.ptx(file, outcome)
+        except TimeoutError as error:
+            outcome.problem = f"compilation {error}"
+            return outcome
+        done: set[str] = set()
+        for module in ptx:
+            self.translate(module, done, outcome)
+        if ptx and not done:
+            outcome.problem = "no entry is left"
+        return outcome
+
+    def ptx(self, file: Path, outcome: FileResult) -> list[str]:
+        """The PTX of a file, in one module or several; none, and the file's problem, if there is no way to it."""
+        if file.suffix == ".ptx":
+            return [file.read_text()]
+        return self.device_code_ptx(file, outcome) if self.settings.nvcc is None else self.whole_ptx(file, outcome)
+
+    def whole_ptx(self, file: Path, outcome: FileResult) -> list[str]:
+        """PTX of all that a file's host code instantiates, by nvcc."""
+        with TemporaryDirectory() as folder:
+            ptx = Path(folder, "file.ptx")
+            command = [str(self.settings.nvcc), "-ptx", f"-arch={self.settings.arch}", "-w", "-o", str(ptx), str(file)]
+            command += [*(f"-I{include}" for include in self.includes), *self.settings.options]
+            answer = subprocess.run(command, capture_output=True, text=True, check=False)
+            if answer.returncode == 0:
+                return [ptx.read_text()]
+            errors = [line for line in answer.stderr.splitlines() if "error" in line] or answer.stderr.splitlines()
+            outcome.problem = f"nvcc: {errors[0][:160] if errors else answer.returncode}"
+            return []
+
+    def device_code_ptx(self, file: Path, outcome: FileResult) -> list[str]:
+        """PTX of what NVRTC takes of a file."""
         self.empty = {}
         try:
             text = with_neighbours(file, set())
             code = DeviceCode(text)
         except (Unconvertible, RecursionError, OSError) as error:
             outcome.problem = f"cannot be cut: {str(error)[:80]}"
-            return outcome
+            return []
         outcome.kernels = len(_KERNEL.findall(re.sub(r"//[^\n]*", "", text)))
         if not outcome.kernels and "__global__" not in text:
             outcome.problem = "no kernel"
-            return outcome
+            return []
         for _ in range(ROUNDS):
             result = self.compile(code.remaining(), file)
             if result.status == SUCCESS:
@@ -246,7 +305,7 @@ class Measurement:
                 break
         if result.status != SUCCESS:
             outcome.problem = f"NVRTC: {result.log.strip().splitlines()[0][:160]}"
-            return outcome
+            return []
         ptx = [result.ptx.decode()]
         expressions = instances(code.remaining(), text)
         together = self.compile(code.remaining(), file, expressions) if expressions else result
@@ -255,12 +314,7 @@ class Measurement:
         else:
             singles = [self.compile(code.remaining(), file, [expression]) for expression in expressions]
             ptx += [single.ptx.decode() for single in singles if single.status == SUCCESS]
-        done: set[str] = set()
-        for module in ptx:
-            self.translate(module, done, outcome)
-        if not done:
-            outcome.problem = "no entry is left"
-        return outcome
+        return ptx
 
     def translate(self, ptx: str, done: set[str], outcome: FileResult) -> None:
         """Compile the entries of a PTX module that are not yet done."""
@@ -278,32 +332,39 @@ class Measurement:
             done.add(name)
             outcome.entries = len(done)
             try:
-                machine.program(name, (entry.max_threads or THREADS, 1, 1))
-            except UnsupportedInstruction as error:
+                with limited(self.settings.limit_s):
+                    translate = machine.program if self.settings.native else machine.check
+                    translate(name, (entry.max_threads or THREADS, 1, 1))
+            except (UnsupportedInstruction, TimeoutError) as error:
                 outcome.refused[name] = str(error)
+            except Exception as error:
+                outcome.refused[name] = f"{type(error).__name__}: {error}"
+
+
+@contextmanager
+def limited(seconds: int) -> Iterator[None]:
+    """Raise TimeoutError in what takes longer; main thread only."""
+
+    def late(number: int, frame: object) -> None:
+        raise TimeoutError(f"took more than {seconds} s")
+
+    signal.signal(signal.SIGALRM, late)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
 
 
 _state: dict[str, Measurement] = {}
 
 
-def _start(root: Path, includes: Sequence[Path]) -> None:
-    _state["measurement"] = Measurement(root, includes)
-
-
-def _late(number: int, frame: object) -> None:
-    raise TimeoutError(f"took more than {LIMIT_S} s")
+def _start(settings: Settings) -> None:
+    _state["measurement"] = Measurement(settings)
 
 
 def _measure(file: Path) -> FileResult:
-    measurement = _state["measurement"]
-    signal.signal(signal.SIGALRM, _late)
-    signal.alarm(LIMIT_S)
-    try:
-        return measurement.measure(file)
-    except TimeoutError as error:
-        return FileResult(str(file.relative_to(measurement.root)), problem=str(error))
-    finally:
-        signal.alarm(0)
+    return _state["measurement"].measure(file)
 
 
 def reason(message: str) -> str:
@@ -312,31 +373,47 @@ def reason(message: str) -> str:
     return message[:100] if match is None else f"{match['what']}: {match['why'] or 'not implemented'}"[:140]
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
+    parser.add_argument("--pattern", action="append", help="names of the files; repeatable; default *.cu and *.ptx")
     parser.add_argument("--include", type=Path, action="append", default=[], help="a folder of headers; repeatable")
     parser.add_argument("--most", type=int, default=0, help="files at most, spread over the folder; 0 for all")
+    parser.add_argument("--arch", default=Settings.arch, help="architecture to compile for")
+    parser.add_argument("--cuda", type=int, help="major version of NVRTC")
+    parser.add_argument("--nvcc", type=Path, help="compile whole files with this nvcc in place of NVRTC")
+    parser.add_argument("--option", action="append", default=[], help="an option of the compiler; repeatable")
+    parser.add_argument("--native", action="store_true", help="make machine code of each entry, as a launch does")
+    parser.add_argument("--limit", type=int, default=Settings.limit_s, help="seconds for a compilation or an entry")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--json", type=Path, help="write the result of each file there, as JSON lines")
-    arguments = parser.parse_args()
-    root = arguments.folder.resolve()
-    files = sorted(file for file in root.rglob("*.cu") if file.is_file())
+    parsed = parser.parse_args(arguments)
+    root = parsed.folder.resolve()
+    patterns = parsed.pattern or ["*.cu", "*.ptx"]
+    files = sorted({file for pattern in patterns for file in root.rglob(pattern) if file.is_file()})
     if not files:
-        sys.exit(f"{root} holds no .cu file")
-    if arguments.most and len(files) > arguments.most:
-        files = [files[k * len(files) // arguments.most] for k in range(arguments.most)]
-    includes = [folder.resolve() for folder in arguments.include]
-    context = get_context("spawn")
+        sys.exit(f"{root} holds no file {' or '.join(patterns)}")
+    if parsed.most and len(files) > parsed.most:
+        files = [files[k * len(files) // parsed.most] for k in range(parsed.most)]
+    settings = Settings(
+        root,
+        tuple(folder.resolve() for folder in parsed.include),
+        parsed.arch,
+        parsed.cuda,
+        parsed.nvcc,
+        tuple(parsed.option),
+        parsed.native,
+        parsed.limit,
+    )
     results: list[FileResult] = []
-    with ProcessPoolExecutor(arguments.jobs, context, _start, (root, includes)) as pool:
+    with ProcessPoolExecutor(parsed.jobs, get_context("spawn"), _start, (settings,)) as pool:
         futures = [pool.submit(_measure, file) for file in files]
         for future in as_completed(futures):
             results.append(future.result())
-            if arguments.json is not None:
+            if parsed.json is not None:
                 lines = [json.dumps(asdict(result)) for result in results]
-                arguments.json.write_text("\n".join(lines) + "\n")
+                parsed.json.write_text("\n".join(lines) + "\n")
     show(results)
 
 

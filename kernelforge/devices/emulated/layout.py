@@ -143,7 +143,8 @@ W_WAIT_FAULT: Final = 76  # the fault that the wait is where nothing ends it: i3
 W_PRODUCTS_COMMITTED: Final = 80  # groups of wgmma that the warp has committed, i32
 W_PRODUCTS_COMPLETE: Final = 84  # those that it has waited for, i32
 W_HEADER: Final = 128
-CLUSTER_BARRIER: Final = 16
+BARRIERS: Final = 16  # of a CTA
+CLUSTER_BARRIER: Final = BARRIERS
 """In place of a barrier's number: the barrier of the cluster."""
 NO_BLOCK: Final = 0x7FFF_FFFF
 
@@ -400,6 +401,7 @@ FAULT_TENSOR_PENDING: Final = 43
 FAULT_TENSOR_DESCRIPTOR: Final = 44
 FAULT_TENSOR_SOURCE: Final = 45
 FAULT_TENSOR_ADDRESS: Final = 46
+FAULT_BARRIER_OPERANDS: Final = 47
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -448,6 +450,7 @@ FAULT_NAMES: Final = (
     "tensor_descriptor",
     "tensor_source",
     "tensor_address",
+    "barrier_operands",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

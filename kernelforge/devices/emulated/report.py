@@ -79,6 +79,8 @@ class LaunchFault:
             "module_global_write": f"{access} to a __device__ or __constant__ variable, which is read-only here{near}",
             "read_only_write": f"{access} to a read-only buffer{near}",
             "divergent_barrier": "threads of one warp wait at different __syncthreads()",
+            "barrier_operands": "a barrier's number is over 15, or its count of threads is no multiple of 32, or they "
+            "differ between threads of one warp",
             "barrier_deadlock": "__syncthreads() that not all threads of the block reach",
             "shared_race": f"race: {access} at offset {self.address:#x} conflicts with another warp's access, "
             "no __syncthreads() between them",

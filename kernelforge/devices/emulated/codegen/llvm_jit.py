@@ -84,6 +84,17 @@ class Native:
         return int(self._engine.get_function_address(name))
 
 
+def verify(text: str) -> None:
+    """Read IR text without compiling it.
+
+    Raises:
+        RuntimeError: LLVM refuses it; the message says why.
+    """
+    with _lock:
+        _initialise()
+        llvm.parse_assembly(text).verify()
+
+
 def _improve(module: Any, machine: Any) -> None:
     """Run the passes that pay off before code is generated."""
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))

@@ -39,7 +39,7 @@ from kernelforge.devices.emulated.ptx.cfg import (
     weak_topological_order,
 )
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
-from kernelforge.devices.emulated.ptx.parser import Instruction
+from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 
 _ENTRY = "kernel"
@@ -349,10 +349,8 @@ ret i32 %code
         operands = list(term.operands)
         if "red" in term.modifiers:
             operands = operands[1:-1]
-        name = e.constant(operands[0]) if operands else 0
-        threads = e.constant(operands[1]) if len(operands) > 1 else 0
-        if name is None or threads is None or not 0 <= name < 16 or threads % lay.LANES or threads < 0:
-            raise unsupported(term, "barrier operands must be constants")
+        name = self.barrier_operand(term, operands[0], -lay.BARRIERS) if operands else "0"
+        threads = self.barrier_operand(term, operands[1], lay.LANES - 1) if len(operands) > 1 else "0"
         if "red" in term.modifiers:
             p = e.spread(e.predicate(term.operands[-1]), 1)
             yes = e.op(f"call i32 @llvm.ctpop.i32(i32 {e.op(f'and i32 {p}, {e.mask}')})")
@@ -360,9 +358,36 @@ ret i32 %code
             for offset, value in ((lay.W_BARRIER_VALUE, yes), (lay.W_BARRIER_RED_THREADS, here)):
                 e.store("i32", e.op(f"add i32 {e.load('i32', '%state', offset)}, {value}"), "%state", offset)
         self.save(block)
-        e.store("i32", str(threads), "%state", lay.W_BARRIER_THREADS)
+        e.store("i32", threads, "%state", lay.W_BARRIER_THREADS)
         e.store("i32", "1" if "arrive" in term.modifiers else "0", "%state", lay.W_BARRIER_ARRIVE)
+        if self.diverges and name.startswith("%"):
+            waiting = e.op(f"icmp ne i32 {e.op('load i32, ptr %held_p')}, 0")
+            other = e.op(f"icmp ne i32 {e.load('i32', '%state', lay.W_BARRIER_ID)}, {name}")
+            self.barrier_fault(term, e.op(f"and i1 {waiting}, {other}"))
         self.stop(block, term, name, 1)
+
+    def barrier_operand(self, term: Instruction, operand: Operand, excess: int) -> str:
+        """A barrier's number, or its count of threads, which all lanes must share and no bit of ``excess`` be in."""
+        e = self.e
+        constant = e.constant(operand)
+        if constant is not None:
+            if constant & excess:
+                raise unsupported(term, "a barrier's number is at most 15, its count of threads a multiple of 32")
+            return str(constant)
+        value = e.source(term, operand, 32)
+        number = value.text
+        if value.vec:
+            number = e.first_lane(value.text, 32)
+            differ = e.op(f"icmp ne <32 x i32> {value.text}, {e.splat(number, 'i32')}")
+            lanes = e.op(f"and i32 {e.op(f'bitcast <32 x i1> {differ} to i32')}, {e.mask}")
+            e.fault_in(term, lay.FAULT_BARRIER_OPERANDS, lanes)
+        self.barrier_fault(term, e.op(f"icmp ne i32 {e.op(f'and i32 {number}, {excess}')}, 0"))
+        return e.op(f"and i32 {number}, {~excess}")
+
+    def barrier_fault(self, term: Instruction, wrong: str) -> None:
+        """Record a fault of the whole warp where ``wrong``, an ``i1``, holds."""
+        lanes = self.e.op(f"select i1 {wrong}, i32 {self.e.mask}, i32 0")
+        self.e.fault_in(term, lay.FAULT_BARRIER_OPERANDS, lanes)
 
     def cluster_wait(self, block: Block, term: Instruction) -> None:
         """Stop until every thread of the cluster has arrived at its barrier."""
@@ -370,13 +395,13 @@ ret i32 %code
             raise unsupported(term)
         self.save(block)
         self.e.store("i32", "0", "%state", lay.W_BARRIER_ARRIVE)
-        self.stop(block, term, lay.CLUSTER_BARRIER, 2)
+        self.stop(block, term, str(lay.CLUSTER_BARRIER), 2)
 
-    def stop(self, block: Block, term: Instruction, name: int, kind: int) -> None:
+    def stop(self, block: Block, term: Instruction, name: str, kind: int) -> None:
         """Return to the scheduler at a barrier, when the other lanes of the warp wait at one too."""
         e = self.e
         after = block.successors[0]
-        e.store("i32", str(name), "%state", lay.W_BARRIER_ID)
+        e.store("i32", name, "%state", lay.W_BARRIER_ID)
         e.store("i32", str(e.point(term)), "%state", lay.W_BARRIER_SITE)
         if self.diverges:
             nothing_waits = e.op(f"icmp eq i32 {e.op('load i32, ptr %waiting_p')}, {lay.NO_BLOCK}")
@@ -408,6 +433,23 @@ ret i32 %code
         e.store("i32", "0", "%state", lay.W_BARRIER_RED_THREADS)
 
 
+def check(kernel: FlatKernel, shape: Shape) -> None:
+    """Write a kernel's LLVM code and let LLVM read it; no machine code is made.
+
+    Raises:
+        UnsupportedInstruction: The kernel uses something the emulator does not implement.
+    """
+    try:
+        llvm_jit.verify(_ModuleWriter(analyse(kernel, shape.block), shape).write())
+    except RuntimeError as error:
+        raise _refused(kernel, error) from error
+
+
+def _refused(kernel: FlatKernel, error: RuntimeError) -> UnsupportedInstruction:
+    """The refusal of a kernel whose LLVM code has operands of mismatched types."""
+    return UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}")
+
+
 def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     """Compile a kernel for one CTA shape and a launch of about ``warps`` warps.
 
@@ -430,8 +472,8 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     level = 1 if lines > MANY_LINES else level_for(flow, warps)
     try:
         native = Native(text, level)
-    except RuntimeError as error:  # LLVM refuses what an instruction with mismatched types became
-        raise UnsupportedInstruction(f".entry {kernel.name}", reason=f"LLVM: {str(error)[:200]}") from error
+    except RuntimeError as error:
+        raise _refused(kernel, error) from error
     e = writer.e
     undefined = flow.live_in[0] if flow.live_in else 0
     return Program(

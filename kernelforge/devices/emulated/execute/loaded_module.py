@@ -11,7 +11,14 @@ import numpy as np
 
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit.emitter import Shape
-from kernelforge.devices.emulated.codegen.program import Program, build, cached_program, consume_jit_seconds, level_for
+from kernelforge.devices.emulated.codegen.program import (
+    Program,
+    build,
+    cached_program,
+    check,
+    consume_jit_seconds,
+    level_for,
+)
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.execute.launch import Launch, cta_ids, execute
 from kernelforge.devices.emulated.execute.memory import Memory, Sanitizer
@@ -175,13 +182,28 @@ class LoadedModule:
         warps = ctas * -(-block[0] * block[1] * block[2] // 32)
 
         def compile_program() -> Program:
-            offsets, static = shared_layout(kernel)
-            return build(kernel, Shape(block, offsets, static, self._symbols), warps)
+            return build(kernel, self._shape(kernel, block), warps)
 
         def good_enough(program: Program) -> bool:
             return program.level >= level_for(program.flow, warps)
 
         return cached_program((self._digest, entry, block), compile_program, good_enough)
+
+    def check(self, entry: str, block: tuple[int, int, int]) -> None:
+        """Translate a kernel for one CTA shape as far as LLVM's code: a fraction of the time of :meth:`program`.
+
+        Raises:
+            KeyError: No such kernel.
+            UnsupportedInstruction: The kernel uses something the emulator does not implement.
+        """
+        if entry in self._failures:
+            raise self._failures[entry]
+        kernel = self._kernels[entry]
+        check(kernel, self._shape(kernel, block))
+
+    def _shape(self, kernel: FlatKernel, block: tuple[int, int, int]) -> Shape:
+        offsets, static = shared_layout(kernel)
+        return Shape(block, offsets, static, self._symbols)
 
     def launch(
         self,
