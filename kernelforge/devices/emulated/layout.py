@@ -402,6 +402,7 @@ FAULT_TENSOR_DESCRIPTOR: Final = 44
 FAULT_TENSOR_SOURCE: Final = 45
 FAULT_TENSOR_ADDRESS: Final = 46
 FAULT_BARRIER_OPERANDS: Final = 47
+FAULT_MULTICAST: Final = 48
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -451,6 +452,7 @@ FAULT_NAMES: Final = (
     "tensor_source",
     "tensor_address",
     "barrier_operands",
+    "no_multicast_object",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

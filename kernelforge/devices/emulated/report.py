@@ -81,6 +81,7 @@ class LaunchFault:
             "divergent_barrier": "threads of one warp wait at different __syncthreads()",
             "barrier_operands": "a barrier's number is over 15, or its count of threads is no multiple of 32, or they "
             "differ between threads of one warp",
+            "no_multicast_object": "multimem on memory that is no multicast object: no plan can make one",
             "barrier_deadlock": "__syncthreads() that not all threads of the block reach",
             "shared_race": f"race: {access} at offset {self.address:#x} conflicts with another warp's access, "
             "no __syncthreads() between them",

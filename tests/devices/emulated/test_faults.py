@@ -307,16 +307,40 @@ def test_at_most_64_faults_are_kept_and_all_are_counted() -> None:
 def test_unsupported_instruction_is_refused_when_its_kernel_is_built() -> None:
     source = """extern "C" __global__ void good(int* y) { y[threadIdx.x] = 1; }
 extern "C" __global__ void bad(int* y) {
-  asm volatile("multimem.red.relaxed.sys.global.add.u32 [%0], 1;" :: "l"(y));
+  asm volatile("{.reg .pred p; isspacep.const p, %0;}" :: "l"(y));
   y[threadIdx.x] = 1;
 }"""
     device = cuda(source)
     y = np.zeros(32, np.int32)
     device.run(1, 32, y, kernel="good")
-    with pytest.raises(UnsupportedInstruction, match="multimem") as error:
+    with pytest.raises(UnsupportedInstruction, match="isspacep") as error:
         device.run(1, 32, y, kernel="bad")
     assert error.value.source_line == 3
     assert error.value.ptx_line > 0
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "multimem.red.relaxed.sys.global.add.u32 [%1], 1;",
+        "multimem.st.weak.global.v4.f32 [%1], {f, f, f, f};",
+        "multimem.ld_reduce.weak.global.add.acc::f32.v2.bf16x2 {%0, r}, [%1];",
+    ],
+)
+def test_memory_of_several_gpus_is_a_fault_where_a_thread_reaches_for_it(statement: str) -> None:
+    source = f"""extern "C" __global__ void k(int* y, int several) {{
+  int r = 1;
+  if (several) {{
+    asm volatile("{{.reg .f32 f; .reg .b32 r; mov.f32 f, 0f00000000; {statement}}}" : "+r"(r) : "l"(y));
+  }}
+  y[threadIdx.x] = r;
+}}"""
+    device = cuda(source)
+    y = np.zeros(32, np.int32)
+    device.run(1, 32, y, 0)
+    assert (y == 1).all()
+    (fault, *_) = device.run(1, 32, y, 1, clean=False).faults
+    assert (fault.kind, fault.source_line) == ("no_multicast_object", 4)
 
 
 @pytest.mark.parametrize("kind", ["int", "unsigned", "long long", "short"])

@@ -90,6 +90,8 @@ def has_destination(instruction: Instruction) -> bool:
         return instruction.modifiers[:1] == ("mma_async",)
     if instruction.opcode == "tcgen05":
         return instruction.modifiers[:1] == ("ld",)
+    if instruction.opcode == "multimem":
+        return instruction.modifiers[:1] == ("ld_reduce",)
     if instruction.opcode == "mbarrier":
         return instruction.modifiers[:1] not in (("init",), ("inval",), ("expect_tx",), ("complete_tx",))
     return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)

@@ -276,9 +276,22 @@ def _fence(e: Emitter, i: Instruction) -> None:
         e.call("kf_proxy_fence", "void", ("ptr", "%ctx"), ("i64", e.op(f"zext i32 {e.active(i)} to i64")))
 
 
+def _multimem(e: Emitter, i: Instruction) -> None:
+    """``multimem``, a fault at any address: the memory of several GPUs behind one address is a multicast object, which
+    the CUDA driver makes and no plan can."""
+    operation = i.modifiers[:1]
+    if operation not in (("ld_reduce",), ("st",), ("red",)) or state_space(i) not in (lay.GLOBAL, lay.GENERIC):
+        raise unsupported(i)
+    e.fault_in(i, lay.FAULT_MULTICAST, e.active(i))
+    if operation == ("ld_reduce",):
+        for item in vector_items(i.operands[0]):
+            e.write(i, item, Value("0", False), e.bits(item.name) if isinstance(item, Reg) else 0)
+
+
 HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "ld": _load,
     "ldu": _load,
+    "multimem": _multimem,
     "st": _store,
     "atom": _atomic,
     "red": _atomic,
