@@ -236,7 +236,9 @@ def test_too_much_static_shared_memory_is_an_error_that_says_what_to_do(compiler
         assert "80000 bytes of static shared memory; the limit is 49152. Use extern __shared__" in message
 
 
-@pytest.mark.parametrize("header", ["torch/extension.h", "ATen/cuda/CUDAContext.h", "iostream", "vector"])
+@pytest.mark.parametrize(
+    "header", ["torch/extension.h", "ATen/cuda/CUDAContext.h", "iostream", "vector", "thrust/sort.h"]
+)
 def test_a_host_header_says_that_there_is_no_host_code(compiler, header):
     build = failed(compiler.build(f"#include <{header}>\n" + ADD, ["add"]))
     assert "host header" in build.errors[0].message

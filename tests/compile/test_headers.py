@@ -15,7 +15,11 @@ import torch
 
 from kernelforge.compile import COMPILE_LIMITS, Artifact, Compiler, installed_toolchain
 from kernelforge.compile.diagnostics import parse_log
+from kernelforge.devices.emulated.execute.plan_execution import Kernel
+from kernelforge.devices.emulated.worker import Runner
+from kernelforge.hardware.specs import H100
 from kernelforge.hardware.wheels import HEADER_WHEELS, RELEASES, header_wheels
+from tests.devices.emulated.emulated_plans import resolve, work
 from tests.devices.emulated.harness import Device
 
 RNG = np.random.default_rng(5)
@@ -101,6 +105,83 @@ __global__ void __launch_bounds__(64) k(const __half* a, const __half* b, float*
   copy(sum, tCg);
 }
 """
+CUTE_HOPPER_GEMM = """#include <cute/tensor.hpp>
+#include <cutlass/arch/barrier.h>
+using namespace cute;
+// c (m, n) = a (m, d) b (n, d)^T, all row-major: TMA into swizzled tiles of two stages, mbarriers, wgmma.
+using Atom = GMMA::Layout_K_SW128_Atom<half_t>;
+using Tiles = decltype(tile_to_shape(Atom{}, Shape<_64, _64, _2>{}));
+struct Shared {
+  alignas(1024) half_t a[cosize_v<Tiles>];
+  alignas(1024) half_t b[cosize_v<Tiles>];
+  uint64_t full[2];
+};
+__device__ void load(Shared& shared, const CUtensorMap& a, const CUtensorMap& b, int tile) {
+  using Barrier = cutlass::arch::ClusterTransactionBarrier;
+  int stage = tile & 1;
+  Tensor sA = make_tensor(make_smem_ptr(shared.a), Tiles{});
+  Tensor sB = make_tensor(make_smem_ptr(shared.b), Tiles{});
+  constexpr auto hint = static_cast<uint64_t>(TMA::CacheHintSm90::EVICT_NORMAL);
+  Barrier::arrive_and_expect_tx(&shared.full[stage], 2 * 64 * 64 * sizeof(half_t));
+  SM90_TMA_LOAD::copy(&a, &shared.full[stage], hint, raw_pointer_cast(&sA(0, 0, stage)), 64 * tile, 64 * blockIdx.y);
+  SM90_TMA_LOAD::copy(&b, &shared.full[stage], hint, raw_pointer_cast(&sB(0, 0, stage)), 64 * tile, 64 * blockIdx.x);
+}
+__global__ void __launch_bounds__(128) k(const __grid_constant__ CUtensorMap a, const __grid_constant__ CUtensorMap b,
+                                         float* c, int m, int n, int d) {
+  using Barrier = cutlass::arch::ClusterTransactionBarrier;
+  extern __shared__ unsigned char raw[];
+  Shared& shared = *reinterpret_cast<Shared*>((reinterpret_cast<uintptr_t>(raw) + 1023) / 1024 * 1024);
+  Tensor sA = make_tensor(make_smem_ptr(shared.a), Tiles{});
+  Tensor sB = make_tensor(make_smem_ptr(shared.b), Tiles{});
+  bool leads = threadIdx.x < 32 && elect_one_sync();
+  int tiles = ceil_div(d, 64);
+  if (leads) {
+    Barrier::init(&shared.full[0], 1);
+    Barrier::init(&shared.full[1], 1);
+    cutlass::arch::fence_barrier_init();
+  }
+  __syncthreads();
+  if (leads) {
+    for (int tile = 0; tile < 2 && tile < tiles; tile++) load(shared, a, b, tile);
+  }
+  Tensor C = make_tensor(make_gmem_ptr(c), make_shape(m, n), make_stride(n, _1{}));
+  Tensor gC = local_tile(C, Shape<_64, _64>{}, make_coord(blockIdx.y, blockIdx.x));
+  auto mma = make_tiled_mma(SM90_64x64x16_F32F16F16_SS<GMMA::Major::K, GMMA::Major::K>{});
+  auto thread = mma.get_slice(threadIdx.x);
+  Tensor fA = thread.make_fragment_A(thread.partition_A(sA));
+  Tensor fB = thread.make_fragment_B(thread.partition_B(sB));
+  Tensor tCg = thread.partition_C(gC);
+  Tensor sum = thread.make_fragment_C(tCg);
+  clear(sum);
+  for (int tile = 0; tile < tiles; tile++) {
+    int stage = tile & 1;
+    Barrier::wait(&shared.full[stage], tile / 2 & 1);
+    warpgroup_fence_operand(sum);
+    warpgroup_arrive();
+    gemm(mma, fA(_, _, _, stage), fB(_, _, _, stage), sum);
+    warpgroup_commit_batch();
+    warpgroup_wait<0>();
+    warpgroup_fence_operand(sum);
+    __syncthreads();
+    if (leads && tile + 2 < tiles) load(shared, a, b, tile + 2);
+  }
+  Tensor where = thread.partition_C(local_tile(make_identity_tensor(make_shape(m, n)), Shape<_64, _64>{},
+                                               make_coord(blockIdx.y, blockIdx.x)));
+  for (int i = 0; i < size(sum); i++) {
+    if (elem_less(where(i), make_shape(m, n))) tCg(i) = sum(i);
+  }
+}
+"""
+HOPPER_PLAN = """
+def forward(a, b):
+    m, d = a.shape
+    n = b.shape[0]
+    out = empty((m, n), dtype=float32)
+    k[(ceil_div(n, 64), ceil_div(m, 64)), 128, 34000](
+        tensor_map(a, box=(64, 64), swizzle=128), tensor_map(b, box=(64, 64), swizzle=128), out, i32(m), i32(n), i32(d)
+    )
+    return out
+"""
 
 
 BARRIER = """#include <cuda/barrier>
@@ -185,6 +266,24 @@ def test_a_tiled_product_in_cute_is_right(open_warm: Callable[..., Compiler], cu
     c = np.zeros((m, n), np.float32)
     load(compiler, CUTE_GEMM, "sm_80").run((n // 32, m // 32), 64, a, b, c, m, n, d)
     np.testing.assert_allclose(c, a.astype(np.float32) @ b.astype(np.float32).T, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_a_product_by_tensor_maps_and_warpgroups_in_cute_is_right(
+    open_warm: Callable[..., Compiler], cutlass: None
+) -> None:
+    compiler = open_warm(Compiler, None, limits=replace(COMPILE_LIMITS, wall_s=280, cpu_s=140))
+    built = compiler.build(CUTE_HOPPER_GEMM, ["k"], arch="sm_90a")
+    assert isinstance(built, Artifact), built
+    assert [note for note in built.build.diagnostics if note.severity == "warning"] == []
+    m, n, d = 100, 136, 200
+    a, b = (RNG.standard_normal((rows, d)).astype(np.float16) for rows in (m, n))
+    kernels = {"k": Kernel(built.symbol("k"), 168)}
+    device = Runner(built.ptx.decode(), kernels, H100, memory_bytes=1 << 28, threads=1)
+    result = device.run(work(resolve(HOPPER_PLAN, (a, b)), (a, b), deadline_s=120.0))
+    assert result.faults == ()
+    c = np.frombuffer(bytes(result.outputs[0]), np.float32).reshape(m, n)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from pathlib import Path
 
 import pytest
 
-
-def _toolkit() -> Path:
-    nvidia = pytest.importorskip("nvidia", reason="NVRTC's wheel is not installed")
-    for root in nvidia.__path__:
-        for candidate in sorted(Path(root).glob("cu1*")):
-            if list(candidate.glob("lib/libnvrtc.so*")):
-                return candidate
-    pytest.skip("NVRTC's wheel is not installed")
+from kernelforge.compile import installed_toolchain
+from kernelforge.errors import DeviceError
 
 
 @functools.cache
-def _library() -> tuple[ctypes.CDLL, list[str]]:
-    root = _toolkit()
+def _library(cuda: int | None) -> tuple[ctypes.CDLL, list[str]]:
+    try:
+        toolchain = installed_toolchain(cuda)
+    except DeviceError as error:
+        pytest.skip(str(error))
     # NVRTC opens its built-ins by name, which only works once they are loaded.
-    for builtins in sorted(root.glob("lib/libnvrtc-builtins.so*")):
+    for builtins in sorted(toolchain.library.parent.glob("libnvrtc-builtins.so*")):
         ctypes.CDLL(str(builtins), mode=ctypes.RTLD_GLOBAL)
-    library = ctypes.CDLL(str(sorted(root.glob("lib/libnvrtc.so*"))[0]))
-    includes = [f"-I{path}" for path in (root / "include", root / "include" / "cccl") if path.is_dir()]
-    return library, includes
+    return ctypes.CDLL(str(toolchain.library)), [f"-I{path}" for path in toolchain.includes]
 
 
 _PRELUDE = """
@@ -38,9 +32,10 @@ typedef unsigned long long uint64_t; typedef int int32_t; typedef long long int6
 
 
 @functools.cache
-def compile_ptx(source: str, *options: str, arch: str = "compute_90a") -> str:
-    """Compile CUDA source and return its PTX; the compiler's log is in the error."""
-    library, includes = _library()
+def compile_ptx(source: str, *options: str, arch: str = "compute_90a", cuda: int | None = None) -> str:
+    """Compile CUDA source, by default with the CUDA of candidates, and return its PTX; the compiler's log is in the
+    error."""
+    library, includes = _library(cuda)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "-lineinfo", *includes, *options]
     program = ctypes.c_void_p()
     text = (_PRELUDE + source).encode()
