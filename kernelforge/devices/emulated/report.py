@@ -128,7 +128,7 @@ class LaunchFault:
             "timeout": "the kernel did not end within its budget (endless loop, or a wait that nothing ends)",
             "trap": "trap instruction executed",
             "assert": "device assert() failed",
-            "stack_overflow": f"calls nest too deeply: more than {lay.STACK_BYTES} bytes of stack",
+            "stack_overflow": f"calls nest too deeply, or alloca: more than {lay.STACK_BYTES} bytes of stack",
             "bad_function_pointer": "call through a pointer that is no function with these parameters",
             "divergent_sync": "warp-wide operation names lanes that do not take part (they are elsewhere), or leaves "
             "out a lane that executes it",

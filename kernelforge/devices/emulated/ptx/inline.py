@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
+from kernelforge.devices.emulated.ptx import dynamic_stack
 from kernelforge.devices.emulated.ptx.parser import (
     Addr,
     Function,
@@ -256,6 +257,12 @@ class _Inliner:
             names[label] = label + suffix
             kernel.branch_targets[label + suffix] = [names.get(t, t + suffix) for t in targets]
         end = Label(f"@return{suffix}")
+        allocates = bool(stack[1:]) and any(
+            isinstance(item, Instruction) and item.opcode in dynamic_stack.OPCODES for item in function.body
+        )
+        if allocates:
+            kernel.registers[dynamic_stack.saved(suffix)] = "u64"
+            kernel.body.append(dynamic_stack.move(dynamic_stack.saved(suffix), dynamic_stack.POINTER))
         for item in function.body:
             if isinstance(item, Label):
                 kernel.body.append(Label(names[item.name]))
@@ -270,11 +277,18 @@ class _Inliner:
                 instruction.predicate = Reg(names[item.predicate.name])
             if item.opcode == "ret" and stack[1:]:
                 instruction = replace(instruction, opcode="bra", modifiers=(), operands=(Sym(end.name),))
-            kernel.body.append(instruction)
+            if item.opcode in dynamic_stack.OPCODES:
+                self.serial += 1
+                kernel.registers |= dynamic_stack.REGISTERS
+                kernel.body += dynamic_stack.expand(instruction, self.serial)
+            else:
+                kernel.body.append(instruction)
             if len(kernel.body) > MAX_INSTRUCTIONS:
                 raise unsupported(item, f"the kernel exceeds {MAX_INSTRUCTIONS} instructions after inlining")
         if stack[1:]:
             kernel.body.append(end)
+        if allocates:
+            kernel.body.append(dynamic_stack.move(dynamic_stack.POINTER, dynamic_stack.saved(suffix)))
 
     def rename(self, operand: Operand, names: dict[str, str]) -> Operand:
         if isinstance(operand, Reg):
@@ -372,5 +386,8 @@ def flatten(module: Module, entry: str) -> FlatKernel:
     for variable in module.variables.values():
         if variable.space == "shared":
             inliner.kernel.shared.setdefault(variable.name, variable)
+    if dynamic_stack.POINTER in inliner.kernel.registers:
+        inliner.allocate(dynamic_stack.SLOT.name, dynamic_stack.SLOT)
+        inliner.kernel.body.insert(0, dynamic_stack.begin())
     inliner.kernel.frame_bytes = _align(inliner.kernel.frame_bytes, 16)
     return inliner.kernel

@@ -16,6 +16,7 @@ from kernelforge.devices.emulated.codegen.emit.small_floats import (
     pack_integers,
     to_small_floats,
 )
+from kernelforge.devices.emulated.codegen.emit.stochastic import round_stochastically
 from kernelforge.devices.emulated.codegen.ir_builder import bool_type, float_constant, float_type, int_type
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction
@@ -184,9 +185,12 @@ def _cvt(e: Emitter, i: Instruction) -> None:
     if "pack" in i.modifiers:
         pack_integers(e, i)
         return
-    if len(i.modifiers) < 2 or {"rs", "scaled::n2::ue8m0"} & set(i.modifiers):
+    if len(i.modifiers) < 2 or "scaled::n2::ue8m0" in i.modifiers:
         raise unsupported(i)
     target, source = i.modifiers[-2], i.modifiers[-1]
+    if "rs" in i.modifiers:
+        round_stochastically(e, i, target)
+        return
     halves = ("f16", "bf16", "f16x2", "bf16x2")
     if target in SMALL_FLOATS or target == SCALES:
         to_small_floats(e, i, target, source)
