@@ -421,6 +421,13 @@ def test_what_is_not_built_is_refused_before_anything_runs(instruction: str) -> 
         case.run()
 
 
+def test_warps_may_be_chosen_by_predicates() -> None:
+    """As Triton does it, without branches."""
+    case = Case(*F16, 128, 16)
+    case.text = case.text.replace("@!%p5 bra ALLOCATED;\n", "@%p5 ").replace("@!%p5 bra FREE;\n", "@%p5 ")
+    case.check()
+
+
 @pytest.mark.parametrize("variation", [1, 2, 3])
 def test_an_allocation_may_begin_anywhere(variation: int) -> None:
     case = Case(*F16, 128, 16)

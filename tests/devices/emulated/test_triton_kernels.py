@@ -26,7 +26,7 @@ pytestmark = [
 RANDOM = np.random.default_rng(7)
 
 
-@pytest.fixture(scope="module", params=["emulated:a100", "emulated:h100"])
+@pytest.fixture(scope="module", params=["emulated:a100", "emulated:h100", "emulated:b200"])
 def device(request: pytest.FixtureRequest, open_warm: Callable[..., Any]) -> Iterator[EmulatedDevice]:
     with open_warm(make_device, request.param, threads=2) as made:
         yield made

@@ -48,6 +48,12 @@ def stops_warp(instruction: Instruction) -> bool:
     )
 
 
+def moves_tensor(instruction: Instruction) -> bool:
+    """True for instructions of a whole warp on its tensor memory."""
+    verbs = ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")
+    return instruction.opcode == "tcgen05" and instruction.modifiers[0] in verbs
+
+
 def begins_with_wait(block: Block) -> bool:
     """Whether a block begins with a wait at an mbarrier."""
     return bool(block.instructions) and is_memory_wait(block.instructions[0])
@@ -144,12 +150,12 @@ class ControlFlowGraph:
 
 
 def build_blocks(kernel: FlatKernel) -> list[Block]:
-    """Cut the body into blocks. Predicated barriers, waits and traps become branches around them."""
+    """Cut the body into blocks. Predicated barriers, waits, traps and moves of tensor memory become branches around."""
     body: list[Instruction | Label] = []
     serial = 0
     for item in kernel.body:
         special = isinstance(item, Instruction) and (
-            is_barrier(item) or is_cluster_wait(item) or stops_warp(item) or item.opcode == "trap"
+            is_barrier(item) or is_cluster_wait(item) or stops_warp(item) or moves_tensor(item) or item.opcode == "trap"
         )
         if isinstance(item, Instruction) and special and item.predicate is not None:
             serial += 1
