@@ -37,6 +37,8 @@ _DESCRIPTORS = {
     tensor_products.BAD_SIGN: "only integers saturate, and only floats are negated",
     tensor_products.BAD_LANE: "D and A begin at lane 0, or both at 16 with M = 64; a copy begins at lane 0, of .4x256b "
     "up to 31",
+    tensor_products.BAD_SCALE: "no such type of scales, or position of them in a word, with so many of them in a row",
+    tensor_products.BAD_PAIR: ".cta_group::2 needs two blocks of a cluster",
 }
 """What is wrong with a descriptor of an instruction on tensor memory."""
 

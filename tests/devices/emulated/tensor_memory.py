@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+import sysconfig
+from collections.abc import Iterable
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pytest
 
 from kernelforge.devices.emulated.report import LaunchReport
+from kernelforge.hardware.wheels import RELEASES
 from tests.devices.emulated.harness import Device, ptx_module
 from tests.devices.emulated.tensor_core_sums import Array, block_sum, toward_zero
 from tests.devices.emulated.test_matrix_products import elements as plain_elements
@@ -20,8 +27,8 @@ RESULTS = {"f16": 0, "f32": 1, "s32": 2}
 SWIZZLES = {"none": (0, 16), "128B.32B": (1, 128), "128B": (2, 128), "64B": (4, 64), "32B": (6, 32)}
 """Code in a descriptor, and bytes of a row."""
 A_AT, B_AT, IMAGE_BYTES = 0, 32768, 65536
-D_AT, TENSOR_A_AT = 0, 256
-"""Columns of D and of A, where that is in tensor memory."""
+D_AT, TENSOR_A_AT, A_SCALES_AT, B_SCALES_AT = 0, 256, 264, 272
+"""Columns of D, and in tensor memory of A, and of the scales of A and B."""
 
 
 def element_bytes(kind: str) -> int:
@@ -105,17 +112,19 @@ def packed_chunks(raw: Array, bits: int) -> Array:
     return out.reshape(len(raw), -1)
 
 
-def kernel(instruction: str, a_in_tensor: bool, n: int, *, lanes: tuple[int, ...] = (), scale: str = "") -> str:
-    """One product: shared memory, D and A come from global memory, and D goes back there; 128 threads."""
+def kernel(
+    instruction: str, a_in_tensor: bool, n: int, *, lanes: tuple[int, ...] = (), scale: str = "", scaled: bool = False
+) -> str:
+    """One product: shared memory, D, A and scales come from global memory, and D goes back there; 128 threads."""
     chunk = 8
     names = "{" + ", ".join(f"%r{20 + k}" for k in range(chunk)) + "}"
     moves = []
     for column in range(0, n, chunk):
         loads = " ".join(f"ld.global.b32 %r{20 + k}, [%d7+{512 * (column + k)}];" for k in range(chunk))
         moves.append(f"{loads} tcgen05.st.sync.aligned.32x32b.x8.b32 [%r9+{D_AT + column}], {names};")
-    if a_in_tensor:
-        loads = " ".join(f"ld.global.b32 %r{20 + k}, [%d8+{512 * k}];" for k in range(chunk))
-        moves.append(f"{loads} tcgen05.st.sync.aligned.32x32b.x8.b32 [%r9+{TENSOR_A_AT}], {names};")
+    for column in range(0 if a_in_tensor else 8, 24 if scaled else 8, chunk):
+        loads = " ".join(f"ld.global.b32 %r{20 + k}, [%d8+{512 * (column + k)}];" for k in range(chunk))
+        moves.append(f"{loads} tcgen05.st.sync.aligned.32x32b.x8.b32 [%r9+{TENSOR_A_AT + column}], {names};")
     back = []
     for column in range(0, n, chunk):
         stores = " ".join(f"st.global.b32 [%d7+{512 * (column + k)}], %r{20 + k};" for k in range(chunk))
@@ -123,6 +132,8 @@ def kernel(instruction: str, a_in_tensor: bool, n: int, *, lanes: tuple[int, ...
         back.append(f"tcgen05.wait::ld.sync.aligned; {stores}")
     masks = " ".join(f"mov.b32 %r{14 + k}, {word};" for k, word in enumerate(lanes))
     disabled = ", {%r14, %r15, %r16, %r17}" if lanes else ""
+    if scaled:
+        disabled = f", [%r8+{A_SCALES_AT}], [%r8+{B_SCALES_AT}]"
     a = f"[%r8+{TENSOR_A_AT}]" if a_in_tensor else "%d4"
     body = f"""
 mov.u32 %r0, %tid.x; ld.param.u64 %d0, [image]; ld.param.u64 %d1, [c]; ld.param.u64 %d3, [a];
@@ -263,3 +274,15 @@ class Case:
         assert inside.mean() > 0.1
         assert error[inside].max() <= (2.0**-10 if self.result == "f16" else 2.0**-20)
         assert np.array_equal(cells, self.cells(self.expected(keep)))
+
+
+def assemble(texts: Iterable[str], folder: Path) -> None:
+    """Assemble PTX with ``ptxas``; the test is skipped where it is not installed."""
+    wheels = [Path(sysconfig.get_path("purelib"), "nvidia", release.programs, "ptxas") for release in RELEASES.values()]
+    ptxas = next((path for path in (shutil.which("ptxas"), *wheels) if path and Path(path).exists()), None)
+    if ptxas is None:
+        pytest.skip("ptxas is not installed")
+    for text in texts:
+        (folder / "k.ptx").write_text(text)
+        command = [ptxas, "-arch", "sm_100a", folder / "k.ptx", "-o", folder / "k.cubin"]
+        subprocess.run(command, check=True)

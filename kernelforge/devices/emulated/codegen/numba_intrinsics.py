@@ -52,6 +52,7 @@ def _store(pointee: ir.Type, argument: str = "int64") -> Any:
 
 
 load_u8 = _load(_I8, signed=False)
+load_i8 = _load(_I8)
 load_u16 = _load(ir.IntType(16), signed=False)
 load_u32 = _load(_I32, signed=False)
 load_i32 = _load(_I32)
@@ -90,6 +91,12 @@ def popcount(builder: Any, value: Any) -> Any:
 def trailing_zeros(builder: Any, value: Any) -> Any:
     """Index of the lowest set bit of a non-zero int64."""
     return builder.cttz(value, ir.Constant(ir.IntType(1), 1))
+
+
+@_intrinsic("int64", "int64")
+def leading_zeros(builder: Any, value: Any) -> Any:
+    """Number of zeros above the highest set bit of an int64."""
+    return builder.ctlz(value, ir.Constant(ir.IntType(1), 0))
 
 
 @_intrinsic("int64", "int64", "int64", "int64")

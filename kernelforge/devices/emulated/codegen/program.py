@@ -153,7 +153,7 @@ ret i32 %code
             lines[2:2] = [f"%{name} = alloca [{size} x i8], align 64" for name, size in areas.items()]
         if self.e.tensor_registers:
             lines.insert(2, f"%tensor_registers = alloca [{REGISTER_BYTES} x i8], align 64")
-        if self.e.tensor_sums:
+        if self.e.tensor:
             lines.insert(2, f"%tensor_functions = alloca [{TABLE_BYTES} x i8], align 64")
         lines += [
             f"%mask_p = getelementptr i8, ptr %state, i64 {lay.W_MASK}",

@@ -35,6 +35,7 @@ from kernelforge.devices.emulated.runtime.mbarrier import (
 )
 from kernelforge.devices.emulated.runtime.products import CHUNK, chunk_offset, line_offset, part_offset
 from kernelforge.devices.emulated.runtime.proxies import check_read, watches
+from kernelforge.devices.emulated.runtime.scaled_products import scaled_rows
 from kernelforge.devices.emulated.runtime.tensor_memory import (
     COPY,
     MULTIPLYING,
@@ -50,7 +51,7 @@ from kernelforge.devices.emulated.runtime.tensor_memory import (
 )
 from kernelforge.devices.emulated.runtime.transfers import TENSOR_ARRIVAL, new_transfer
 
-KINDS = ("f16", "tf32", "f8f6f4", "i8")
+KINDS = ("f16", "tf32", "f8f6f4", "i8", "mxf8f6f4", "mxf4", "mxf4nvf4")
 """``.kind::`` of a product, as generated code encodes them in the lowest bits of a code."""
 ELEMENTS = ("f16", "bf16", "tf32", "e4m3", "e5m2", "e2m3", "e3m2", "e2m1", "u8", "s8")
 RESULTS = ("f16", "f32", "s32")
@@ -61,7 +62,9 @@ PAIR = 1 << 6
 WEIGHTS = 1 << 7
 SCALE = 8
 """Flags of a product: A is in tensor memory, some lanes do not change, two CTAs take part, ``.ws``; and the lowest bit
-of ``scale-input-d``."""
+of ``scale-input-d``, or of the number of scales in a row."""
+SCALED = 4
+"""The first kind whose blocks have scales."""
 LEFT = 0
 RIGHT = 64
 SUMS = 128
@@ -76,6 +79,8 @@ BAD_MATRIX = 5
 BAD_SWIZZLE = 6
 BAD_SIGN = 7
 BAD_LANE = 8
+BAD_SCALE = 9
+BAD_PAIR = 10
 """What is wrong with a descriptor, or with the lane of D or A."""
 
 COPIES = ("128x256b", "4x256b", "128x128b", "64x128b.warpx2::02_13", "64x128b.warpx2::01_23", "32x128b.warpx4")
@@ -85,7 +90,9 @@ COPIES = ("128x256b", "4x256b", "128x128b", "64x128b.warpx2::02_13", "64x128b.wa
 @native
 def element_of(kind: int, code: int) -> int:
     """Position in the list of types of one that an instruction descriptor encodes."""
-    if kind == 2:
+    if kind > SCALED:
+        return 7
+    if kind == 2 or kind == SCALED:
         return 3 + code if code < 2 else 2 + code
     return 8 + code if kind == 3 else code
 
@@ -210,15 +217,40 @@ def gather(
 
 
 @native
-def descriptor_error(kind: int, code: int, descriptor: int, a: int, b: int, table: int) -> int:
-    """Number of what is wrong with the descriptors of a product, or 0."""
+def scaled_error(kind: int, code: int, descriptor: int) -> int:
+    """Number of what is wrong with an instruction descriptor for scaled blocks, or 0."""
+    m = (descriptor >> 24 & 31) << 4
+    n = (descriptor >> 17 & 63) << 3
+    a_type = descriptor >> 7 & 7
+    b_type = descriptor >> 10 & 7
+    large = descriptor >> 23 & 1 != 0
+    vector = code >> SCALE
+    if descriptor & 0x8000004F != 0:
+        return BAD_BITS
+    if kind == SCALED:
+        if a_type == 2 or a_type > 5 or b_type == 2 or b_type > 5:
+            return BAD_TYPES
+    elif a_type != 1 or b_type != 1:
+        return BAD_TYPES
+    pair = code & PAIR != 0
+    least = 16 if pair else 8
+    if m != (256 if pair else 128) or n < least or n > 256 or n % least != 0:
+        return BAD_SHAPE
+    if kind != SCALED and descriptor >> 15 & 3 != 0:
+        return BAD_TRANSPOSE
+    if (not large and vector != 4) or (vector == 2 and (descriptor >> 4 | descriptor >> 29) & 1 != 0):
+        return BAD_SCALE
+    return BAD_SCALE if vector == 4 and (descriptor >> 4 & 3 != 0 or descriptor >> 29 & 3 != 0) else 0
+
+
+@native
+def plain_error(kind: int, code: int, descriptor: int, table: int) -> int:
+    """Number of what is wrong with an instruction descriptor without scales, or 0."""
     m = (descriptor >> 24 & 31) << 4
     n = (descriptor >> 17 & 63) << 3
     a_type = descriptor >> 7 & 7
     b_type = descriptor >> 10 & 7
     result = descriptor >> 4 & 3
-    a_flip = descriptor >> 15 & 1
-    b_flip = descriptor >> 16 & 1
     pair = code & PAIR != 0
     weights = code & WEIGHTS != 0
     if descriptor & 0x20800047 != 0 or (descriptor >> 30 != 0 and not weights):
@@ -240,14 +272,26 @@ def descriptor_error(kind: int, code: int, descriptor: int, a: int, b: int, tabl
         good = (m == 64 or m == 128) and n >= 8 and n <= 256
     if kind == 3:
         good = good and (n % 32 == 0 if pair else n <= 24 or n % 16 == 0)
-    if not good:
-        return BAD_SHAPE
+    return 0 if good else BAD_SHAPE
+
+
+@native
+def descriptor_error(kind: int, code: int, descriptor: int, a: int, b: int, table: int) -> int:
+    """Number of what is wrong with the descriptors of a product, or 0."""
+    wrong = scaled_error(kind, code, descriptor) if kind >= SCALED else plain_error(kind, code, descriptor, table)
+    if wrong != 0:
+        return wrong
+    n = (descriptor >> 17 & 63) << 3
+    a_flip = descriptor >> 15 & 1
+    b_flip = descriptor >> 16 & 1
+    pair = code & PAIR != 0
     in_tensor = code & A_IN_TENSOR != 0
     if a_flip != 0 and in_tensor:
         return BAD_TRANSPOSE
     if b_flip != 0 and element_bytes(kind) == 1 and n % (32 if pair else 16) != 0:
         return BAD_TRANSPOSE
-    if kind == 2 and ((a_flip != 0 and a_type > 1) or (b_flip != 0 and b_type > 1)):
+    mixed = kind == 2 or kind == SCALED
+    if mixed and ((a_flip != 0 and descriptor >> 7 & 7 > 1) or (b_flip != 0 and descriptor >> 10 & 7 > 1)):
         return BAD_TRANSPOSE
     if not in_tensor:
         wrong = matrix_error(a)
@@ -263,7 +307,7 @@ def descriptor_error(kind: int, code: int, descriptor: int, a: int, b: int, tabl
 @native
 def container_bits(kind: int, code: int) -> int:
     """Bits of an element in shared memory, of those that are gathered as bytes or more."""
-    if kind != 2 or code < 2:
+    if (kind != 2 and kind != SCALED) or code < 2:
         return 8
     return 4 if code == 5 else 6
 
@@ -281,14 +325,65 @@ def rows_in_tensor(tensor: int, out: int, rows: int, first: int, spread: int, co
 
 
 @native
+def has_peer(ctx: int, op: int, lane_id: int, base: int, descriptor: int) -> bool:
+    """Whether both CTAs of a pair are there, of which ``base`` is the first's rank; it is a fault otherwise."""
+    if base + 1 >= load_i32(ctx + lay.CTX_CLUSTER_NCTARANK):
+        record_fault(ctx, lay.FAULT_TENSOR_DESCRIPTOR, site_of(ctx, op), lane_id, descriptor, BAD_PAIR, lay.TENSOR)
+        return False
+    for rank in range(base, base + 2):
+        peer = load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES
+        if load_i64(peer + lay.SLOT_CTA) < 0 or load_i64(peer + lay.SLOT_LIVE) == 0:
+            record_fault(ctx, lay.FAULT_PEER_ENDED, site_of(ctx, op), lane_id, 0, 4, lay.TENSOR)
+            return False
+    return True
+
+
+@native
+def may_read(ctx: int, site: int, lane_id: int, tensor: int, address: int, count: int, first: int, step: int) -> bool:
+    """Whether a product may read columns of tensor memory, in the parts of lanes from ``first`` on."""
+    column = address & 0xFFFF
+    if not check_columns(ctx, site, lane_id, tensor, address, column, count):
+        return False
+    return check_marks(ctx, site, lane_id, tensor, column, count, first, 8, step, OPERAND)
+
+
+@native
+def add_rows(
+    tensor: int, scratch: int, descriptor: int, code: int, table: int, rows: int, first: int, spread: int,
+    column: int, columns: int, parts: int, keep: int,
+) -> None:  # fmt: skip
+    """Add the products of A's rows, which are gathered, and B's columns, which are numbers, to D of a CTA."""
+    depth = 32 // element_bytes(code & 15)
+    factors = scratch + lay.PRODUCT_LEFT
+    factor_exponents = scratch + lay.PRODUCT_LEFT_EXPONENTS
+    negative = (descriptor >> 13 ^ descriptor >> 14) & 1
+    expand = load_i64(table + LEFT + 8 * (descriptor >> 7 & 7))
+    call_expand(expand, scratch + lay.PRODUCT_A, factors, factor_exponents, rows // 4, negative)
+    for group in range(rows // 16):
+        for part in range(parts):
+            call_sums(
+                load_i64(table + SUMS + 8 * (descriptor >> 4 & 3)),
+                factors + 64 * depth * group,
+                factor_exponents + 32 * depth * group,
+                scratch + lay.PRODUCT_RIGHT + 4 * depth * columns * part,
+                scratch + lay.PRODUCT_RIGHT_EXPONENTS + 2 * depth * columns * part,
+                cell_at(tensor, first + spread * group + 128 // parts * part, column),
+                columns // 8,
+                keep | (descriptor >> 3 & 1) << 1,
+                code >> SCALE,
+            )
+
+
+@native
 def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, table: int) -> None:
-    """One thread's product."""
+    """Compute the product of one thread."""
     site = site_of(ctx, op)
     kind = code & 15
     d = load_i64(areas + 8 * lane_id)
     a = load_i64(areas + lay.SCRATCH_AREA + 8 * lane_id)
     b = load_i64(areas + 2 * lay.SCRATCH_AREA + 8 * lane_id)
     descriptor = load_i64(areas + 3 * lay.SCRATCH_AREA + 8 * lane_id)
+    scales = areas + 4 * lay.SCRATCH_AREA + 8 * lane_id
     wrong = descriptor_error(kind, code, descriptor, a, b, table)
     m = (descriptor >> 24 & 31) << 4
     n = (descriptor >> 17 & 63) << 3
@@ -296,17 +391,14 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
     rows = m // pair
     # D is in all lanes, or in 16 of each 32, or a part of its columns is in each half or quarter of the lanes.
     parts = 1
-    if code & WEIGHTS:
-        parts = 128 // m if m > 0 else 1
+    if wrong == 0 and code & WEIGHTS:
+        parts = 128 // m
     elif pair == 2 and rows == 64:
         parts = 2
     half = parts == 1 and rows == 64
     first = d >> 16
-    a_lane = a >> 16
     in_tensor = code & A_IN_TENSOR != 0
-    if wrong == 0 and first != 0 and not (half and first == 16):
-        wrong = BAD_LANE
-    if wrong == 0 and in_tensor and a_lane != first:
+    if wrong == 0 and ((first != 0 and not (half and first == 16)) or (in_tensor and a >> 16 != first)):
         wrong = BAD_LANE
     if wrong != 0:
         record_fault(ctx, lay.FAULT_TENSOR_DESCRIPTOR, site, lane_id, descriptor, wrong, lay.TENSOR)
@@ -317,13 +409,13 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
     step = 2 if half else 1
     spread = 32 if half else 16
     size = element_bytes(kind)
-    depth = 32 // size
     a_type = descriptor >> 7 & 7
     b_type = descriptor >> 10 & 7
-    result = descriptor >> 4 & 3
     mark = issue_mark(ctx, lane_id, PRODUCT)
     rank = load_i32(ctx + lay.CTX_CLUSTER_CTARANK)
     base = rank & ~1 if pair == 2 else rank
+    if pair == 2 and not has_peer(ctx, op, lane_id, base, descriptor):
+        return
     scratch = load_i64(ctx + lay.CTX_TENSOR_SCRATCH)
     for k in range(pair):
         tensor = tensor_of(ctx, base + k)
@@ -331,24 +423,23 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
             return
         if not check_marks(ctx, site, lane_id, tensor, column, columns, begin, 8, step, MULTIPLYING):
             return
-        if in_tensor:
-            if not check_columns(ctx, site, lane_id, tensor, a, a & 0xFFFF, 8):
-                return
-            if not check_marks(ctx, site, lane_id, tensor, a & 0xFFFF, 8, begin, 8, step, OPERAND):
-                return
+        if in_tensor and not may_read(ctx, site, lane_id, tensor, a, 8, begin, step):
+            return
+        if kind >= SCALED and not (
+            may_read(ctx, site, lane_id, tensor, load_i64(scales), (rows + 31) // 32, 0, 1)
+            and may_read(ctx, site, lane_id, tensor, load_i64(scales + 256), (columns + 31) // 32, 0, 1)
+        ):
+            return
         lines = n // pair
         out = scratch + lay.PRODUCT_B + 32 * lines * k
-        flip = descriptor >> 16 & 1 != 0
         bits = container_bits(kind, b_type)
-        if not gather(ctx, op, lane_id, base + k, b, out, lines, size, bits, flip, mark):
+        if not gather(ctx, op, lane_id, base + k, b, out, lines, size, bits, descriptor >> 16 & 1 != 0, mark):
             return
-    columns_of_b = scratch + lay.PRODUCT_RIGHT
-    column_exponents = scratch + lay.PRODUCT_RIGHT_EXPONENTS
-    expand = load_i64(table + RIGHT + 8 * b_type)
-    call_expand(expand, scratch + lay.PRODUCT_B, columns_of_b, column_exponents, n // 8, 0)
-    negative = (descriptor >> 13 ^ descriptor >> 14) & 1
-    flags = (1 if keep else 0) | (descriptor >> 3 & 1) << 1
-    masks = areas + 5 * lay.SCRATCH_AREA
+    if kind < SCALED:
+        expand = load_i64(table + RIGHT + 8 * b_type)
+        numbers = scratch + lay.PRODUCT_RIGHT
+        call_expand(expand, scratch + lay.PRODUCT_B, numbers, scratch + lay.PRODUCT_RIGHT_EXPONENTS, n // 8, 0)
+    masks = areas + 5 * lay.SCRATCH_AREA + 4 * lane_id
     for k in range(pair):
         tensor = tensor_of(ctx, base + k)
         raw = scratch + lay.PRODUCT_A
@@ -357,31 +448,25 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
             rows_in_tensor(tensor, raw, rows, first, spread, a & 0xFFFF, bits)
         elif not gather(ctx, op, lane_id, base + k, a, raw, rows, size, bits, descriptor >> 15 & 1 != 0, mark):
             return
-        factors = scratch + lay.PRODUCT_LEFT
-        factor_exponents = scratch + lay.PRODUCT_LEFT_EXPONENTS
-        call_expand(load_i64(table + LEFT + 8 * a_type), raw, factors, factor_exponents, rows // 4, negative)
         if code & MASKED:
-            keep_lanes(tensor, masks + 4 * lane_id, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, False)
-        for group in range(rows // 16):
-            for part in range(parts):
-                call_sums(
-                    load_i64(table + SUMS + 8 * result),
-                    factors + 64 * depth * group,
-                    factor_exponents + 32 * depth * group,
-                    columns_of_b + 4 * depth * columns * part,
-                    column_exponents + 2 * depth * columns * part,
-                    cell_at(tensor, first + spread * group + 128 // parts * part, column),
-                    columns // 8,
-                    flags,
-                    code >> SCALE,
-                )
+            keep_lanes(tensor, masks, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, False)
+        if kind >= SCALED:
+            a_column = load_i64(scales) & 0xFFFF
+            b_column = load_i64(scales + 256) & 0xFFFF
+            scaled_rows(
+                tensor, scratch, kind, descriptor, code >> SCALE, rows, columns, parts, column, a_column, b_column,
+                keep != 0,
+            )  # fmt: skip
+        else:
+            add_rows(tensor, scratch, descriptor, code, table, rows, first, spread, column, columns, parts, keep)
         if code & MASKED:
-            keep_lanes(tensor, masks + 4 * lane_id, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, True)
+            keep_lanes(tensor, masks, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, True)
         set_marks(tensor, column, columns, begin, 8, step, lay.MARK_WRITE, mark)
+    result = 1 if kind >= SCALED else descriptor >> 4 & 3
+    depth = 64 if kind > SCALED else 32 // size
     counter = op + lay.OP_PRODUCTS + 16 * (3 * element_of(kind, a_type) + result)
-    read = 32 * (n + (0 if in_tensor else m))
     store_i64(counter, load_i64(counter) + 2 * m * n * depth)
-    store_i64(counter + 8, load_i64(counter + 8) + read)
+    store_i64(counter + 8, load_i64(counter + 8) + 32 * (n + (0 if in_tensor else m)))
 
 
 @native
@@ -451,6 +536,8 @@ def copy_matrix(ctx: int, op: int, lane_id: int, areas: int, code: int) -> None:
     rank = load_i32(ctx + lay.CTX_CLUSTER_CTARANK)
     pair = 2 if code & PAIR else 1
     base = rank & ~1 if pair == 2 else rank
+    if pair == 2 and not has_peer(ctx, op, lane_id, base, descriptor):
+        return
     limit = load_i64(ctx + lay.CTX_SHARED_BYTES) - CHUNK
     addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     for k in range(pair):

@@ -24,12 +24,16 @@ _TYPES = {
 }  # fmt: skip
 """Types of A and B by their code in an instruction descriptor."""
 _RESULTS = {"f16": {0: "f16", 1: "f32"}, "tf32": {1: "f32"}, "f8f6f4": {0: "f16", 1: "f32"}, "i8": {2: "s32"}}
+_VECTORS = {
+    "mxf8f6f4": {"scale_vec::1X": 1, "block32": 1, "": 1}, "mxf4": {"scale_vec::2X": 2, "block32": 2, "": 2},
+    "mxf4nvf4": {"scale_vec::2X": 2, "block32": 2, "scale_vec::4X": 4, "block16": 4},
+}  # fmt: skip
+"""Scales of a row of A by their qualifier."""
 _COLLECTORS = {f"collector::a::{use}" for use in ("fill", "use", "lastuse", "discard")} | {
     f"collector::b{k}::{use}" for k in range(4) for use in ("fill", "use", "lastuse", "discard")
 }
 _UNBUILT = {
-    "sp": "sparse products of tensor memory", "ashift": "rows of A that are shifted",
-    "block_scale": "products with scaled blocks", "red": "loads that reduce",
+    "sp": "sparse products of tensor memory", "ashift": "rows of A that are shifted", "red": "loads that reduce",
 }  # fmt: skip
 """Qualifiers that this device does not know, and what they ask for."""
 
@@ -215,10 +219,9 @@ def _commit(e: Emitter, i: Instruction) -> None:
 
 def _multiply(e: Emitter, i: Instruction) -> None:
     kind = next((m[6:] for m in i.modifiers if m.startswith("kind::")), "")
-    if kind.startswith("mx"):
-        raise unsupported(i, _UNBUILT["block_scale"])
-    _allow(i, "ws", f"kind::{kind}", *_COLLECTORS)
-    if kind not in tensor_products.KINDS:
+    vectors = _VECTORS.get(kind, {})
+    _allow(i, "ws", f"kind::{kind}", *_COLLECTORS, *(["block_scale", *filter(None, vectors)] if vectors else []))
+    if kind not in tensor_products.KINDS or bool(vectors) != ("block_scale" in i.modifiers):
         raise unsupported(i)
     weights = "ws" in i.modifiers
     d, a, b, descriptor, *rest = i.operands
@@ -226,6 +229,14 @@ def _multiply(e: Emitter, i: Instruction) -> None:
     code |= tensor_products.WEIGHTS if weights else 0
     if weights and (code & tensor_products.PAIR or len(rest) > 1):
         raise unsupported(i, "masks of columns that are zero")
+    if vectors:
+        named = [m for m in i.modifiers if m in vectors]
+        if weights or len(rest) != 3 or len(named) > 1 or (not named and "" not in vectors):
+            raise unsupported(i)
+        code |= vectors[named[0] if named else ""] << tensor_products.SCALE
+        for k in range(2):
+            scales = e.resize(_address(e, i, rest.pop(0)), 32, 64)
+            e.store("<32 x i64>", e.spread(scales, 64), "%area4", 8 * lay.LANES * k, align=64)
     if rest and isinstance(rest[0], Vec):
         lanes = vector_items(rest.pop(0))
         if weights or len(lanes) != (8 if code & tensor_products.PAIR else 4):
@@ -249,7 +260,7 @@ def _multiply(e: Emitter, i: Instruction) -> None:
         e.put(1, e.spread(e.source(i, a, 64), 64), 64)
     e.put(2, e.spread(e.source(i, b, 64), 64), 64)
     e.put(3, e.spread(e.resize(e.source(i, descriptor, 32), 32, 64), 64), 64)
-    _functions(e, kind, e.constant(descriptor))
+    _functions(e, kind, 0 if vectors else e.constant(descriptor))
     e.call(
         "kf_tensor_multiply", "void", ("ptr", "%ctx"), ("ptr", _site(e, i, lay.STORE)), ("ptr", "%area0"), _mask(e, i),
         ("i64", adds), ("i64", str(code)), ("ptr", "%tensor_functions"),
@@ -258,7 +269,7 @@ def _multiply(e: Emitter, i: Instruction) -> None:
 
 def _functions(e: Emitter, kind: str, descriptor: int | None) -> None:
     """Write the table of functions for products of one kind; for those of a descriptor where it is known."""
-    types, results = _TYPES[kind], _RESULTS[kind]
+    types, results = _TYPES.get(kind, {}), _RESULTS.get(kind, {})
     names: dict[int, str] = {}
     for code, element in types.items():
         for right, at in ((False, tensor_products.LEFT), (True, tensor_products.RIGHT)):
