@@ -23,16 +23,19 @@ from kernelforge.compile.diagnostics import (
     parse_ptxas,
     too_much_static_shared,
 )
+from kernelforge.compile.header_sets import SLOW_BUILD_S, Headers, HeaderSets
 from kernelforge.compile.nvrtc import INVALID_OPTION
 from kernelforge.compile.ptx_text import ptx_hash
 from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.compile.triton_build import compiled_launch, error_in_source, installed_triton, triton_request
 from kernelforge.compile.triton_source import TRITON_FILE
+from kernelforge.compile.worker import MAX_PRECOMPILED_BYTES
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Build, CompiledLaunch, Diagnostic, KernelFacts, Language, content_hash, language_of
 from kernelforge.sandbox import ExitReport, Frame, Limits, Zygote, role_policy
 from kernelforge.sandbox.jail import Tier
+from kernelforge.sandbox.shared_memory import Blob
 
 COMPILE_LIMITS = Limits(
     wall_s=60.0,
@@ -47,6 +50,8 @@ _FORMAT, _TRITON_FORMAT = "build/2", "triton-build/1"
 _ROLES: Mapping[Language, str] = {"cuda": "compiler", "triton": "triton-compiler"}
 _FILES: Mapping[Language, str] = {"cuda": CANDIDATE_FILE, "triton": TRITON_FILE}
 _STATIC_SHARED_LIMIT_BYTES = 48 << 10
+_UNREADABLE = re.compile(r"precompiled header|obtain mapped memory")
+"""What NVRTC says of a precompiled header that it does not read."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Compiler:
         limits: of one compilation.
         tier: force a jail tier.
         toolchain: compiler and headers; by default those of the installed packages.
+        slow_build_s: headers of builds that take longer are precompiled when they have been read three times.
     """
 
     def __init__(
@@ -84,6 +90,7 @@ class Compiler:
         limits: Limits = COMPILE_LIMITS,
         tier: Tier | None = None,
         toolchain: Toolchain | None = None,
+        slow_build_s: float = SLOW_BUILD_S,
     ) -> None:
         self.cache = cache if isinstance(cache, BuildCache) else BuildCache(cache)
         self.limits = limits
@@ -92,6 +99,7 @@ class Compiler:
         self._toolchain = toolchain
         self._zygotes: dict[Language, Zygote] = {}
         self._lock = threading.Lock()
+        self.header_sets = HeaderSets(self._precompiled, slow_build_s=slow_build_s)
         self._slots = threading.BoundedSemaphore(max(2, os.cpu_count() or 2))
 
     @property
@@ -173,6 +181,9 @@ class Compiler:
         with self._lock:
             zygotes, self._zygotes = list(self._zygotes.values()), {}
         for zygote in zygotes:
+            zygote.interrupt()
+        self.header_sets.close()
+        for zygote in zygotes:
             zygote.close()
 
     def __enter__(self) -> Compiler:
@@ -227,7 +238,7 @@ class Compiler:
                     includes = self.toolchain.includes
                     granted = [path for path in policy.mounts if any(i.is_relative_to(path) for i in includes)]
                     # Another toolchain's headers are out of reach: a build's key does not name their versions.
-                    policy = replace(policy, mounts=tuple(granted))
+                    policy = replace(policy, mounts=(*granted, str(self.header_sets.folder)))
                 self._zygotes[language] = Zygote(
                     role,
                     options=options,
@@ -239,13 +250,32 @@ class Compiler:
 
     def _compile(self, work: _Work) -> Artifact:
         """One compilation in a new child; the build may have failed or hit a limit."""
-        frame = self._ask(work, work.request)
+        frame = self._ask_with_headers(work) if work.language == "cuda" else self._ask(work, work.request)
         if isinstance(frame, Artifact):
             return frame
         try:
             return self._read_triton_reply(frame, work) if work.language == "triton" else self._read_reply(frame, work)
         except (LookupError, TypeError, ValueError, OverflowError) as error:
             raise SandboxError(f"the compiler child sent a reply that cannot be read: {error!r}") from error
+
+    def _ask_with_headers(self, work: _Work) -> Frame | Artifact:
+        """The reply to a compilation in CUDA C++, which reads a precompiled header if there is one."""
+        headers, source = Headers.of(work.request["source"], work.facts["arch"])
+        zygote = self._running_zygote("cuda")
+        pid = zygote.pid
+        file = self.header_sets.file(headers, pid)
+        if file is not None:
+            options = [*work.request["options"], f"--use-pch={file}"]
+            frame = self._ask(work, work.request | {"source": source, "options": options})
+            if zygote.pid == pid and (
+                isinstance(frame, Artifact) or not _UNREADABLE.search(str(frame.data.get("log")))
+            ):
+                return frame
+            # The zygote died, or the file was removed: the child could not read it.
+        frame = self._ask(work, work.request)
+        if isinstance(frame, Frame) and frame.data.get("status") == 0:
+            self.header_sets.count(headers, float(frame.data["seconds"]))
+        return frame
 
     def _ask(
         self, work: _Work, request: dict[str, Any], blobs: Sequence[bytes] = (), *, retried: bool = False
@@ -266,6 +296,28 @@ class Compiler:
             except SandboxError:
                 return _limited(work, "output", self.limits)
         return self._ask(work, request, blobs, retried=True)
+
+    def _precompiled(self, headers: Headers) -> tuple[Blob, int | None]:
+        """The precompiled header of some headers, made in a child that is given nothing else, and its zygote.
+
+        Raises:
+            SandboxError: it could not be made.
+        """
+        options = self.toolchain.options(headers.arch)
+        request = {"source": headers.text, "name": CANDIDATE_FILE, "options": list(options), "expressions": []}
+        limits = replace(
+            self.limits,
+            tmp_bytes=MAX_PRECOMPILED_BYTES,
+            file_bytes=MAX_PRECOMPILED_BYTES,
+            reply_bytes=MAX_PRECOMPILED_BYTES,
+        )
+        zygote = self._running_zygote("cuda")
+        with self._slots, zygote.spawn(limits) as child:
+            frame = child.call(request | {"precompile": True})
+            if "error" in frame.data:
+                raise SandboxError(f"the headers could not be precompiled: {frame.data['error']}")
+            (data,) = frame.blobs
+            return data, zygote.pid
 
     def _read_triton_reply(self, lowered: Frame, work: _Work) -> Artifact:
         """The build of PTX that comes from a child that ran a candidate's Python: it may hold anything.

@@ -108,6 +108,14 @@ class Nvrtc:
             lowered=tuple(self._lowered(program, expression) for expression in expressions),
         )
 
+    def reserve_for_headers(self, size: int) -> None:
+        """Reserve memory for precompiled headers, in this process and in those forked from it.
+
+        Since 12.8; older releases have no precompiled headers, and reserve nothing.
+        """
+        if hasattr(self._lib, "nvrtcSetPCHHeapSize"):
+            self._check(self._lib.nvrtcSetPCHHeapSize(ctypes.c_size_t(size)))
+
     def _get(self, program: ctypes.c_void_p, what: str) -> bytes:
         size = ctypes.c_size_t()
         self._check(getattr(self._lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)))

@@ -93,7 +93,7 @@ def _after_leading_includes(lines: Sequence[str]) -> int:
         continued = line.rstrip().endswith("\\")
         if directive:
             continue
-        code, in_comment = _without_comments(line, in_comment)
+        code, in_comment = without_comments(line, in_comment)
         code = code.strip()
         if not code:
             continue
@@ -111,7 +111,7 @@ def _after_leading_includes(lines: Sequence[str]) -> int:
     return at
 
 
-def _without_comments(line: str, in_comment: bool) -> tuple[str, bool]:
+def without_comments(line: str, in_comment: bool) -> tuple[str, bool]:
     """The line's text outside comments, and whether a comment is open at its end."""
     kept = ""
     while line:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import time
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from kernelforge.sandbox.channel import Channel
 
 MAX_LOG_CHARACTERS = 1 << 20
 MAX_CODE_BYTES = 64 << 20
+MAX_PRECOMPILED_BYTES = 1 << 30
+"""Largest precompiled header: address space that every child has."""
 _HOST_ONLY = '#error "<{name}> is a host header: a candidate is device code and a launch plan, without host code"\n'
 _WARM = '#include <kernelforge_prelude.h>\nextern "C" __global__ void warm(float* x) { x[0] += 1.0f; }\n'
 
@@ -31,6 +34,7 @@ def warm_up(options: dict[str, Any]) -> None:
     """Load NVRTC and the supplied headers, and compile once so that all pages are in memory."""
     _state["nvrtc"] = Nvrtc(Path(options["library"]))
     _state["headers"] = supplied_headers(Path(options["headers"]))
+    _state["nvrtc"].reserve_for_headers(MAX_PRECOMPILED_BYTES)
     _compile({"source": _WARM, "name": "warm.cu", "options": options["warm"], "expressions": []})
 
 
@@ -38,9 +42,13 @@ def serve(channel: Channel) -> None:
     """Compile one program.
 
     Request: ``source name options expressions``. Reply: ``status log lowered seconds`` with the blobs PTX and cubin,
-    or ``limit`` when the memory or the size of the output ran out.
+    or ``limit`` when the memory or the size of the output ran out. With ``precompile`` in the request the blob is the
+    precompiled header of the source.
     """
     request = channel.receive().data
+    if "precompile" in request:
+        _precompile(channel, request)
+        return
     start = time.monotonic()
     try:
         result = _compile(request)
@@ -62,6 +70,18 @@ def serve(channel: Channel) -> None:
             "seconds": time.monotonic() - start,
         }
         channel.send(reply, [result.ptx, result.cubin])
+
+
+def _precompile(channel: Channel, request: dict[str, Any]) -> None:
+    """Send the precompiled header of a source."""
+    file = Path("headers.pch").resolve()
+    request["options"] = [*request["options"], f"--create-pch={file}"]
+    result = _compile(request)
+    if result.status or not file.is_file():
+        channel.send({"error": _shortened(result.log)[:2000]})
+        return
+    with file.open("rb") as made, mmap.mmap(made.fileno(), 0, prot=mmap.PROT_READ) as data:
+        channel.send({}, [memoryview(data)])
 
 
 def _shortened(log: str) -> str:
