@@ -10,6 +10,7 @@ import pytest
 from kernelforge.devices.emulated.report import LaunchReport
 from kernelforge.devices.emulated.tensor_maps import encode_tensor_map
 from tests.devices.emulated.harness import Device, cuda, total
+from tests.devices.emulated.nvrtc import compile_ptx
 
 HEADER = """
 typedef unsigned long long u64;
@@ -279,6 +280,39 @@ class Tensor:
 def map_argument(tensor: Tensor) -> object:
     """The map as one scalar of 128 bytes."""
     return tensor.map.view("V128")[0]
+
+
+PAIRS = (
+    HEADER
+    + """
+extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, int* y, int host) {
+  __shared__ alignas(128) int data[64];
+  __shared__ u64 b;
+  int t = threadIdx.x;
+  unsigned rank, barrier;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (t == 0) { init(&b, 1); if (rank % 2 == host % 2) expect(&b, 512); }
+  FENCE;
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+  if (t == 0 && rank == 2) {
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(barrier) : "r"(at(&b)), "r"(host));
+    asm volatile("cp.async.bulk.tensor.1d.cta_group::2.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+                 ".multicast::cluster [%0], [%1, {%2}], [%3], %4;"
+                 :: "r"(at(data)), "l"(&map), "r"(64), "r"(barrier), "h"((short)15) : "memory");
+  }
+  if (rank % 2 == host % 2) wait(&b, 0);
+  asm volatile("barrier.cluster.arrive.aligned; barrier.cluster.wait.aligned;" ::: "memory");
+  y[64 * rank + t] = data[t];
+}"""
+)
+
+
+@pytest.mark.parametrize("host", [0, 1, 3])
+def test_a_box_for_pairs_of_blocks_completes_at_the_block_of_each_that_is_as_odd(host: int) -> None:
+    device = Device(compile_ptx(PAIRS, arch="compute_100a"))
+    x, y = Tensor(device, np.arange(256, dtype=np.int32), "int32", (64,)), np.zeros((4, 64), np.int32)
+    device.run(4, 64, map_argument(x), y, host, cluster=(4, 1, 1))
+    assert (y == x.x[64:128]).all()
 
 
 def box_kernel(rank: int) -> str:

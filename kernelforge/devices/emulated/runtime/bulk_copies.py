@@ -49,6 +49,7 @@ COORDINATES = 4 * lay.SCRATCH_AREA
 MULTICAST = 1
 REDUCES = 2
 IM2COL = 4
+PAIRED = 8
 """Flags of a copy, as generated code encodes them; from bit 8 on the operation and type of a reduction."""
 
 
@@ -230,6 +231,15 @@ def peer_address(ctx: int, host: int, rank: int) -> int:
 
 
 @native
+def signalled_cta(ctx: int, barrier: int, rank: int, code: int) -> int:
+    """Rank of the CTA whose mbarrier a copy to a CTA completes at: that one's, or, in pairs of CTAs, the one of its
+    pair whose rank is as odd as that of the CTA which the instruction's mbarrier is in."""
+    if code & PAIRED == 0:
+        return rank
+    return rank & ~1 | rank_of(ctx, barrier) & 1
+
+
+@native
 def cta_runs(ctx: int, op: int, lane_id: int, rank: int, host: int) -> bool:
     """Whether a CTA of the cluster has not ended; it is a fault otherwise."""
     peer = load_i64(ctx + lay.CTX_PEERS) + rank * lay.SLOT_BYTES
@@ -336,8 +346,14 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
             if code & MULTICAST:
                 if not cta_runs(ctx, to, lane_id, rank, target):
                     continue
+                signalled = signalled_cta(ctx, barrier, rank, code)
+                if signalled >= load_i32(ctx + lay.CTX_CLUSTER_NCTARANK):
+                    record_fault(ctx, lay.FAULT_PEER_ENDED, site_of(ctx, to), lane_id, 0, 8, lay.SHARED_CLUSTER)
+                    continue
+                if not cta_runs(ctx, to, lane_id, signalled, barrier):
+                    continue
                 there = peer_address(ctx, target, rank)
-                where = peer_address(ctx, barrier, rank)
+                where = peer_address(ctx, barrier, signalled)
             entry = issue(ctx, to, lane_id, BOX_LOAD, there, 0, size, where, -1)
             if entry != 0:
                 copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)

@@ -14,7 +14,7 @@ from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Addr, Imm, Instruction, Operand, Reg
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
-from kernelforge.devices.emulated.runtime.bulk_copies import IM2COL, MULTICAST, REDUCES
+from kernelforge.devices.emulated.runtime.bulk_copies import IM2COL, MULTICAST, PAIRED, REDUCES
 
 
 def _copy(e: Emitter, i: Instruction) -> None:
@@ -69,7 +69,7 @@ _MECHANISM = "mbarrier::complete_tx::bytes"
 _HINT = "L2::cache_hint"
 _BULK = {
     "async", "bulk", "reduce", "tensor", "tile", "im2col", "im2col_no_offs", "noftz", _MECHANISM, "bulk_group",
-    "multicast::cluster", _HINT,
+    "multicast::cluster", "cta_group::1", "cta_group::2", _HINT,
 }  # fmt: skip
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _REDUCTIONS = {
@@ -142,6 +142,11 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
             raise unsupported(i)
         code |= IM2COL
         _offsets(e, i, None if to_global else operands.pop(0), rank)
+    groups = {"cta_group::1", "cta_group::2"} & set(m)
+    if groups and (not box or to_global or len(groups) > 1):
+        raise unsupported(i)
+    if "cta_group::2" in m:
+        code |= PAIRED
     if "multicast::cluster" in m:
         code |= MULTICAST
         ctas = e.resize(e.source(i, operands.pop(0), 16), 16, 32)
