@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console, print_json, write_text
+from kernelforge.cli.support.options import (
+    Approximations,
+    ApproxOption,
+    JsonOption,
+    UnconfinedOption,
+    console,
+    print_json,
+    write_text,
+)
 from kernelforge.errors import UsageError
 from kernelforge.utils.text_files import read_text
 
@@ -17,13 +24,6 @@ if TYPE_CHECKING:
     from kernelforge.emulation import Emulation
 
 MAX_FILE_BYTES = 16 << 20
-
-
-class Approximations(StrEnum):
-    """Values of ``--approx``."""
-
-    VARIED = "varied"
-    WORST = "worst"
 
 
 def emulate(
@@ -60,12 +60,7 @@ def emulate(
         bool,
         typer.Option("--sanitize/--no-sanitize", help="Report reads before a write, and races on global memory, too."),
     ] = True,
-    approx: Annotated[
-        Approximations,
-        typer.Option(
-            "--approx", help="Errors of approximate instructions: varied by the seed, or as large as they may be."
-        ),
-    ] = Approximations.VARIED,
+    approx: ApproxOption = Approximations.VARIED,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the tensors' values.")] = 0,
     limit_s: Annotated[float, typer.Option("--limit", min=1, metavar="SECONDS", help="Deadline of a run.")] = 600.0,
     registers: Annotated[

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.options import (
+    Approximations,
+    ApproxOption,
     DeviceOption,
     JsonOption,
     MeasureOption,
@@ -69,13 +71,14 @@ def evaluate(
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,
     measure: MeasureOption = None,
+    approx: ApproxOption = Approximations.VARIED,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Evaluate one candidate against one task. Leaves with 0 if it is OK and compared at full size, else with 1."""
     text = read_text(candidate, MAX_FILE_BYTES, what="the candidate", hint="name a file with a Markdown reply")
     choices = _choices(choose or ())
-    measuring = measure_settings(runtime, protocol, sanitizer, measure)
+    measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx)
     if device is None:
         device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
         if kind is CandidateKind.MODELNEW and not device.startswith("cuda:"):
@@ -83,6 +86,8 @@ def evaluate(
     if kind is CandidateKind.MODELNEW:
         if choices:
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
+        if approx is not Approximations.VARIED:
+            raise UsageError("--approx is of the emulated device, which runs no ModelNew class; leave it out")
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
         _show(result, as_json=as_json, telemetry=None if as_json else text)
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)

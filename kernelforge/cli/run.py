@@ -17,6 +17,8 @@ import typer
 
 from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
+    Approximations,
+    ApproxOption,
     DeviceOption,
     MeasureOption,
     ProtocolOption,
@@ -154,6 +156,7 @@ def run(
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,
     measure: MeasureOption = None,
+    approx: ApproxOption = Approximations.VARIED,
     language: Annotated[
         LanguageOption, typer.Option("--language", help="What kernels are written in; triton needs the extra triton.")
     ] = LanguageOption.CUDA,
@@ -191,7 +194,9 @@ def run(
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
-    measuring = measure_settings(runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL)
+    measuring = measure_settings(
+        runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL, approx=approx
+    )
     from kernelforge.run import configure, start_run
 
     make_config = partial(

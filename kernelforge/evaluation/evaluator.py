@@ -160,7 +160,14 @@ class Evaluator:
     def runs(self, work: EvaluationState) -> CandidateRuns:
         """Runs of one candidate; the caller enters the context."""
         return CandidateRuns(
-            self.task, self.oracle, self.facts, self.device, self.screen, work, run_limit_s=self.run_limit_s
+            self.task,
+            self.oracle,
+            self.facts,
+            self.device,
+            self.screen,
+            work,
+            run_limit_s=self.run_limit_s,
+            worst_errors=self.settings.approx == "worst",
         )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -63,7 +63,7 @@ class LLMSettings(Record):
 
 
 class MeasureSettings(Record):
-    """Settings for a device that measures; an emulated device ignores them."""
+    """Settings for a device that measures; an emulated device heeds ``approx`` alone."""
 
     runtime: Literal["cupy", "pycuda"] = "cupy"
     protocol: Literal["kernelforge", "kernelbench"] = "kernelforge"
@@ -78,6 +78,8 @@ class MeasureSettings(Record):
     """Also run the small size under compute-sanitizer; a report fails the candidate."""
     counters: Literal["default", "full"] = "default"
     """Metrics for Nsight Compute: CudaForge's 24 and a roofline, or all sections."""
+    approx: Literal["varied", "worst"] = "varied"
+    """Errors of approximate instructions where the emulated device checks: drawn, or as large as they may be."""
 
 
 class RunConfig(Record):
@@ -125,8 +127,11 @@ class RunConfig(Record):
 
     @property
     def digest(self) -> str:
-        # The field is younger than stored digests, which have to stay.
-        return content_hash(self.model_dump(mode="json", exclude={"language"} if self.language == "cuda" else None))
+        # These fields are younger than stored digests, which have to stay.
+        younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}
+        if self.measure.approx == "varied":
+            younger["measure"] = {"approx"}
+        return content_hash(self.model_dump(mode="json", exclude=younger))
 
 
 class RunState(StrEnum):

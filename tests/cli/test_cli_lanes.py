@@ -55,6 +55,12 @@ def test_a_class_has_no_values_to_choose(cli, candidate: str) -> None:
     assert "--choose" in done.err
 
 
+def test_a_class_has_no_approximations_to_choose(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--approx", "worst")
+    assert done.code == 2
+    assert "--approx is of the emulated device" in done.err
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -20,7 +20,7 @@ from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.stages.candidate_runs import POISONS
-from kernelforge.records import Candidate, Origin, Verdict
+from kernelforge.records import Candidate, MeasureSettings, Origin, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from tests.support.axpy import KERNEL, PLAN, axpy_task
 
@@ -97,6 +97,26 @@ def test_an_access_out_of_bounds_is_told_whole(evaluator: Evaluator) -> None:
     assert "candidate.cu:3" in reason
     assert "block (2, 0, 0), thread (0, 0, 0)" in reason
     assert "'axpy' is launched in plan line 3" in reason
+
+
+def test_worst_errors_are_asked_of_every_run_that_is_compared(
+    workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worst: set[bool] = set()
+    real = EmulatedSession.run
+
+    def noted(session: EmulatedSession, request: RunRequest) -> RunResult:
+        worst.add(request.worst_errors)
+        return real(session, request)
+
+    monkeypatch.setattr(EmulatedSession, "run", noted)
+    monkeypatch.setattr(workshop, "settings", MeasureSettings(approx="worst"))
+    made = workshop.evaluator(axpy_task())
+    try:
+        run(made)
+    finally:
+        made.oracle.close()
+    assert worst == {True}
 
 
 def test_reading_memory_before_writing_it_is_wrong(evaluator: Evaluator) -> None:

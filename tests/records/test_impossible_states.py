@@ -13,6 +13,7 @@ from kernelforge.records import (
     Comparison,
     Correctness,
     KernelProfile,
+    MeasureSettings,
     Metric,
     Operator,
     Origin,
@@ -360,6 +361,10 @@ def test_a_run_has_each_of_its_tasks_once_and_someone_to_work_on_them(changes: d
         "seed": 1,
         "jobs": 1,
     }
-    assert RunConfig(**fields).digest != RunConfig(**(fields | {"seed": 2})).digest
+    digests = {
+        RunConfig(**(fields | other)).digest
+        for other in ({}, {"seed": 2}, {"language": "triton"}, {"measure": MeasureSettings(approx="worst")})
+    }
+    assert len(digests) == 4
     with pytest.raises(ValidationError):
         RunConfig(**(fields | changes))

@@ -50,6 +50,23 @@ MeasureOption = Annotated[
 ]
 
 
+class Approximations(StrEnum):
+    """Values of ``--approx``."""
+
+    VARIED = "varied"
+    WORST = "worst"
+
+
+ApproxOption = Annotated[
+    Approximations,
+    typer.Option(
+        "--approx",
+        help="Errors of approximate instructions on the emulated device: varied by the seed, or as large as they may "
+        "be.",
+    ),
+]
+
+
 def measure_settings(
     runtime: Runtime | None,
     protocol: Protocol | None,
@@ -57,6 +74,7 @@ def measure_settings(
     measure: Sequence[str] | None,
     *,
     full_counters: bool = False,
+    approx: Approximations = Approximations.VARIED,
 ) -> MeasureSettings:
     """Settings from the options.
 
@@ -78,7 +96,7 @@ def measure_settings(
         if value is not None:
             values[name] = value.value
     try:
-        return MeasureSettings.model_validate(values | {"sanitizer": sanitizer}, strict=False)
+        return MeasureSettings.model_validate(values | {"sanitizer": sanitizer, "approx": approx.value}, strict=False)
     except ValidationError as error:
         raise UsageError(f"--measure {first_fault(error)}") from error
 

@@ -145,6 +145,7 @@ class CandidateRuns(ExitStack):
         screen: Device | None,
         work: EvaluationState,
         run_limit_s: float = RUN_LIMIT_S,
+        worst_errors: bool = False,
     ) -> None:
         super().__init__()
         self.task = task
@@ -154,6 +155,7 @@ class CandidateRuns(ExitStack):
         self.screen = screen
         self.work = work
         self.run_limit_s = run_limit_s
+        self.worst_errors = worst_errors
         self._sessions: dict[tuple[str, str], Session] = {}
 
     def on_device(self, artifact: Artifact) -> DeviceSession:
@@ -238,7 +240,14 @@ class CandidateRuns(ExitStack):
             TaskError: the draw does not fit the plan.
         """
         return run_request(
-            self.task, plan, draw, poison, limit_s=self.run_limit_s, instructions=instructions, variation=variation
+            self.task,
+            plan,
+            draw,
+            poison,
+            limit_s=self.run_limit_s,
+            instructions=instructions,
+            variation=variation,
+            worst_errors=self.worst_errors,
         )
 
     def _run(self, target: DeviceSession, request: RunRequest) -> RunResult:
@@ -297,6 +306,7 @@ def run_request(
     limit_s: float = RUN_LIMIT_S,
     instructions: int | None = None,
     variation: int = 0,
+    worst_errors: bool = False,
 ) -> RunRequest:
     """The run of a plan on the tensors of a draw.
 
@@ -325,6 +335,7 @@ def run_request(
         deadline_s=limit_s,
         max_thread_instructions=instructions,
         variation=variation,
+        worst_errors=worst_errors,
     )
 
 
