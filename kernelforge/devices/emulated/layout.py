@@ -106,6 +106,8 @@ CTX_COPIES_STRIDE: Final = 536  # distance between the asynchronous copies of tw
 CTX_TENSOR: Final = 544  # tensor memory of the cluster's first CTA
 CTX_TENSOR_STRIDE: Final = 552  # distance to that of the next CTA, or 0 where the kernel has none
 CTX_TENSOR_SCRATCH: Final = 560  # operands of a product of tensor memory
+CTX_ORDER: Final = 568  # record of barriers between some warps of the CTA, where races are looked for
+CTX_ROUNDS: Final = 576  # barriers of some warps that were completed
 CTX_EPOCH_MOMENT: Final = 584  # moment at which the epoch began
 CTX_SHADOW_STRIDE: Final = 592  # distance between the records of shared memory of two CTAs
 CTX_SANITIZED_BASE: Final = 600  # first device address of the records below
@@ -456,6 +458,11 @@ FAULT_NAMES: Final = (
 )
 
 MET_BYTES: Final = 4 * LANES * LANES
+
+# Record of barriers that not all warps of a CTA wait at: u32 each.
+ORDER_RELEASED: Final = 4 * LANES * LANES  # 16 x 32: per barrier the moments that the warps which arrived come after
+ORDER_BYTES: Final = ORDER_RELEASED + 16 * 4 * LANES
+"""It begins with 32 x 32: the moment up to which each warp comes after each other one."""
 
 # Scratch: areas of 512 bytes (64 lanes of i64) for calls between generated code and the runtime.
 SCRATCH_AREAS: Final = 24

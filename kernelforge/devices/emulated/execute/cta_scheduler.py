@@ -16,7 +16,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     trailing_zeros,
 )
 from kernelforge.devices.emulated.runtime import record_fault
-from kernelforge.devices.emulated.runtime.faults import raise_epoch, raise_epoch_of
+from kernelforge.devices.emulated.runtime.faults import acquire_warp, raise_epoch, raise_epoch_of, release_warp
 from kernelforge.devices.emulated.runtime.proxies import begin_records
 from kernelforge.devices.emulated.runtime.tensor_memory import check_leaks
 from kernelforge.devices.emulated.runtime.transfers import complete_grouped
@@ -68,6 +68,7 @@ ARG_ASYNC = 35  # records of mbarriers and bulk copies
 ARG_ASYNC_STRIDE = 36  # per resident CTA, or 0 where the kernel has none
 ARG_TENSOR = 37  # tensor memory
 ARG_TENSOR_STRIDE = 38  # per resident CTA, or 0 where the kernel has none
+ARG_ORDER = 39  # records of barriers between some warps, per resident CTA
 ARG_COUNT = 40
 
 IDLE_SWEEPS = 64
@@ -151,6 +152,8 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
     if _arg(args, ARG_ASYNC_STRIDE):
         fill_bytes(_arg(args, ARG_ASYNC) + slot * _arg(args, ARG_ASYNC_STRIDE), 0, lay.ASYNC_CLEAR)
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
+        fill_bytes(_arg(args, ARG_ORDER) + slot * lay.ORDER_BYTES, 0, lay.ORDER_BYTES)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_PROXIES:
         begin_records(ctx, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     if _arg(args, ARG_TENSOR_STRIDE):
@@ -196,6 +199,7 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     store_i64(ctx + lay.CTX_TENSOR, _arg(args, ARG_TENSOR) + (slot - rank) * _arg(args, ARG_TENSOR_STRIDE))
     store_i64(ctx + lay.CTX_SHADOW, _arg(args, ARG_SHADOW) + slot * _arg(args, ARG_SHADOW_STRIDE))
     store_i64(ctx + lay.CTX_MET, _arg(args, ARG_MET) + slot * _arg(args, ARG_WARPS) * lay.MET_BYTES)
+    store_i64(ctx + lay.CTX_ORDER, _arg(args, ARG_ORDER) + slot * lay.ORDER_BYTES)
     # Patterns of shared accesses hold the host address of the CTA that ran before.
     for site in range(_arg(args, ARG_SITES)):
         op = load_i64(ctx + lay.CTX_OPS) + site * lay.OP_RECORD
@@ -324,10 +328,15 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
                 arrived += 1
                 votes += load_i32(other + lay.W_BARRIER_VALUE)
                 members += load_i32(other + lay.W_BARRIER_RED_THREADS)
+        covers_block = threads == 0 or arrived == warps
         arrived += pending_arrivals(args, slot, name)
         if arrived < needed:
             continue
         clear_arrivals(args, slot, name)
+        if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK and not covers_block:
+            order_warps(ctx, args, slot, name)
+        else:
+            raise_epoch(ctx)
         for warp in range(warps):
             other = first_state + warp * size
             if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
@@ -336,9 +345,29 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
                 store_u32(other + lay.W_BARRIER_RED_THREADS, members)
                 store_u32(other + lay.W_BARRIER_VALUE, 0)
         store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
-        raise_epoch(ctx)
         released = True
     return released
+
+
+@native
+def order_warps(ctx: int, args: int, slot: int, name: int) -> None:
+    """Order the accesses of the warps that took part in a barrier of some warps: those that wait come after all."""
+    warps = _arg(args, ARG_WARPS)
+    status = _arg(args, ARG_STATUS) + 4 * slot * warps
+    size = _arg(args, ARG_STATE_BYTES)
+    first_state = _arg(args, ARG_STATE) + slot * warps * size
+    for acquires in range(2):
+        for warp in range(warps):
+            state = first_state + warp * size
+            if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(state + lay.W_BARRIER_ID) == name:
+                store_u32(ctx + lay.CTX_WARP, warp)
+                if acquires:
+                    acquire_warp(ctx, state, name)
+                else:
+                    release_warp(ctx, name)
+    released = load_i64(ctx + lay.CTX_ORDER) + lay.ORDER_RELEASED + 4 * lay.LANES * name
+    fill_bytes(released, 0, 4 * lay.LANES)
+    store_i64(ctx + lay.CTX_ROUNDS, load_i64(ctx + lay.CTX_ROUNDS) + 1)
 
 
 @native
@@ -388,6 +417,8 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 cell = _arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name
                 store_u32(cell, load_i32(cell) + 1)
                 store_u32(state + lay.W_BARRIER_ARRIVE, 0)
+                if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
+                    release_warp(ctx, name)
             else:
                 store_u32(status + 4 * warp, AT_BARRIER)
                 if load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:

@@ -274,6 +274,7 @@ class _Buffers:
         self.products = _Area(lay.PRODUCT_BYTES if launch.tensor_stride else 0)
         self.shadow = _Area(resident * launch.shadow_bytes or 16)
         self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
+        self.order = _Area(lay.ORDER_BYTES * resident if launch.racecheck else 16)
         self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
         self.slots = np.zeros(lay.SLOT_BYTES // 8 * resident, dtype=np.int64)
         self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
@@ -384,6 +385,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_SHADOW: buffers.shadow.address,
         lay.CTX_SHADOW_STRIDE: launch.shadow_bytes,
         lay.CTX_MET: buffers.met.address,
+        lay.CTX_ORDER: buffers.order.address,
         lay.CTX_SCRATCH: buffers.scratch.address,
         lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
         lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
@@ -464,6 +466,7 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_SHADOW: buffers.shadow.address,
         cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,
         cta_scheduler.ARG_MET: buffers.met.address,
+        cta_scheduler.ARG_ORDER: buffers.order.address,
         cta_scheduler.ARG_L1_TAGS: int(cache.l1_tags.ctypes.data) if cache is not None else 0,
         cta_scheduler.ARG_L1_BYTES: int(cache.l1_tags.nbytes) if cache is not None else 0,
     }

@@ -2,10 +2,11 @@
 
 A race: two threads access the same bytes in no defined order, and one of them writes.
 
-The record of a CTA (``CTX_SHADOW``) has a cell of 32 bytes for each 4-byte word: its last writer and its last reader,
-with the epoch, which each barrier raises. An access to a part of a word splits the word for the rest of its epoch: four
-cells after those of the words, one for each byte, then hold its accesses, because two warps may write neighbouring
-bytes.
+The record of a CTA (``CTX_SHADOW``) has a cell of 40 bytes for each 4-byte word: its last writer and its last reader,
+with the epoch, which each barrier of the whole block raises. A barrier of some warps orders these alone: of each pair
+of warps there is the moment up to which the one comes after the other (``CTX_ORDER``), as in a vector clock. An access
+to a part of a word splits the word for the rest of its epoch: four cells after those of the words, one for each byte,
+then hold its accesses, because two warps may write neighbouring bytes.
 
 Of one warp the cell names the lanes and the moment, a count of the warps' accesses and synchronisations. From Volta on
 the lanes of a warp need not run in step (CUDA C++ Programming Guide, Independent Thread Scheduling): an access comes
@@ -74,19 +75,21 @@ def fault_here(ctx: int, kind: int, site: int, mask: int) -> None:
     record_fault(ctx, kind, -1 - site, lane_id, 0, 0, lay.GENERIC)
 
 
-CELL_BYTES = 32
+CELL_BYTES = 40
 _WRITER = 0  # epoch, marks and warp, i64
 _READER = 8
 _WRITER_LANES = 16
 _WRITER_MOMENT = 20
 _READER_LANES = 24
 _READER_MOMENT = 28
+_READER_LAST = 32
 
 _WARP = 0x3F
 _ATOMIC_MARK = 0x40
 _MANY_READERS = 0x80
+"""Several warps have read: the lanes are theirs, and both moments are those of the first and of the last one."""
 _MANY_WRITERS = _WARP
-"""In place of a warp: several have stored one value, and none may read it before a barrier."""
+"""In place of a warp: several have stored one value, the lanes are theirs, and the moment is that of the first one."""
 _SPLIT = 0x80
 """In place of a writer: the cells of the word's bytes are valid in this epoch."""
 
@@ -201,8 +204,12 @@ def racing(ctx: int, cell: int, lane_id: int, access: int, same: bool) -> int:
     race = 0
     harmless = access == lay.ATOMIC if writer & _ATOMIC_MARK else same
     if writer >> 8 == epoch and not harmless:
-        if writer & _WARP != warp:
-            race = _BETWEEN_WARPS
+        if writer & _WARP == _MANY_WRITERS:
+            if not warps_before(ctx, load_u32(cell + _WRITER_LANES), load_u32(cell + _WRITER_MOMENT)):
+                race = _BETWEEN_WARPS
+        elif writer & _WARP != warp:
+            if load_u32(cell + _WRITER_MOMENT) >= ordered_up_to(ctx, writer & _WARP):
+                race = _BETWEEN_WARPS
         else:
             lanes = load_u32(cell + _WRITER_LANES)
             if lanes >> lane_id & 1:
@@ -212,8 +219,12 @@ def racing(ctx: int, cell: int, lane_id: int, access: int, same: bool) -> int:
                 race = _WITHIN_WARP
     reader = load_i64(cell + _READER)
     if access != lay.LOAD and reader >> 8 == epoch:
-        if reader != (epoch << 8) | warp:
-            race |= _BETWEEN_WARPS
+        if reader & _MANY_READERS:
+            if not warps_before(ctx, load_u32(cell + _READER_LANES), load_u32(cell + _READER_MOMENT)):
+                race |= _BETWEEN_WARPS
+        elif reader & _WARP != warp:
+            if load_u32(cell + _READER_MOMENT) >= ordered_up_to(ctx, reader & _WARP):
+                race |= _BETWEEN_WARPS
         else:
             lanes = load_u32(cell + _READER_LANES) & ~(1 << lane_id)
             if not ordered(ctx, lanes, load_u32(cell + _READER_MOMENT), lane_id):
@@ -233,7 +244,12 @@ def record_access(ctx: int, cell: int, lane_id: int, access: int, same: bool) ->
             me |= _ATOMIC_MARK
         writer = load_i64(cell + _WRITER)
         if same and writer >> 8 == epoch and writer & _ATOMIC_MARK == 0 and writer != me:
-            me = (epoch << 8) | _MANY_WRITERS
+            warps = load_u32(cell + _WRITER_LANES) if writer & _WARP == _MANY_WRITERS else 1 << (writer & _WARP)
+            first = load_u32(cell + _WRITER_MOMENT)
+            if not warps_before(ctx, warps, first):
+                me = (epoch << 8) | _MANY_WRITERS
+                bit = warps | 1 << load_i32(ctx + lay.CTX_WARP)
+                moment = first
         elif writer == me and (same or load_u32(cell + _WRITER_MOMENT) == moment):
             bit |= load_u32(cell + _WRITER_LANES)
         store_i64(cell + _WRITER, me)
@@ -242,14 +258,64 @@ def record_access(ctx: int, cell: int, lane_id: int, access: int, same: bool) ->
         return
     reader = load_i64(cell + _READER)
     if reader >> 8 == epoch and reader != me:
-        store_i64(cell + _READER, me | _MANY_READERS)
-        return
+        many = reader & _MANY_READERS != 0
+        warps = load_u32(cell + _READER_LANES) if many else 1 << (reader & _WARP)
+        if not warps_before(ctx, warps, load_u32(cell + _READER_LAST if many else cell + _READER_MOMENT)):
+            store_i64(cell + _READER, me | _MANY_READERS)
+            store_u32(cell + _READER_LANES, warps | 1 << load_i32(ctx + lay.CTX_WARP))
+            store_u32(cell + _READER_LAST, moment)
+            return
     # Lanes that read since the warp's last synchronisation stay recorded; earlier ones are not needed.
     if reader == me and load_u32(cell + _READER_MOMENT) > load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_MET):
         bit |= load_u32(cell + _READER_LANES)
     store_i64(cell + _READER, me)
     store_u32(cell + _READER_LANES, bit)
     store_u32(cell + _READER_MOMENT, moment)
+
+
+@native
+def ordered_up_to(ctx: int, other: int) -> int:
+    """The moment before which all accesses of another warp of the CTA come before those of the running one now."""
+    pair = lay.LANES * load_i32(ctx + lay.CTX_WARP) + other
+    return max(load_u32(load_i64(ctx + lay.CTX_ORDER) + 4 * pair), load_i64(ctx + lay.CTX_EPOCH_MOMENT))
+
+
+@native
+def warps_before(ctx: int, warps: int, then: int) -> bool:
+    """Whether accesses of some warps at moment ``then`` always come before those of the running warp now."""
+    warps &= ~(1 << load_i32(ctx + lay.CTX_WARP))
+    while warps != 0:
+        other = trailing_zeros(warps)
+        warps &= warps - 1
+        if then >= ordered_up_to(ctx, other):
+            return False
+    return True
+
+
+@native
+def release_warp(ctx: int, name: int) -> None:
+    """The running warp arrives at a barrier of some warps: warps that wait there come after its accesses so far."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    warp = load_i32(ctx + lay.CTX_WARP)
+    released = load_i64(ctx + lay.CTX_ORDER) + lay.ORDER_RELEASED + 4 * lay.LANES * name
+    for other in range(lay.LANES):
+        bound = moment if other == warp else ordered_up_to(ctx, other)
+        store_u32(released + 4 * other, max(load_u32(released + 4 * other), bound))
+
+
+@native
+def acquire_warp(ctx: int, state: int, name: int) -> None:
+    """The running warp, of a state, leaves a barrier of some warps: it comes after all that arrived."""
+    order = load_i64(ctx + lay.CTX_ORDER)
+    released = order + lay.ORDER_RELEASED + 4 * lay.LANES * name
+    row = order + 4 * lay.LANES * load_i32(ctx + lay.CTX_WARP)
+    for other in range(lay.LANES):
+        store_u32(row + 4 * other, max(load_u32(row + 4 * other), load_u32(released + 4 * other)))
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    store_i64(state + lay.W_MET, moment)
+    store_i64(state + lay.W_TOGETHER, moment)
 
 
 @native

@@ -24,7 +24,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_u32,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.runtime.faults import CELL_BYTES, record_fault
+from kernelforge.devices.emulated.runtime.faults import CELL_BYTES, ordered_up_to, record_fault
 
 _COVERED_BYTES = 4 * lay.LANES * lay.LANES
 
@@ -96,7 +96,8 @@ def proxy_fence(ctx: int, mask: int) -> None:
     covered = record(ctx)
     before = load_i64(ctx + lay.CTX_EPOCH_MOMENT)
     for thread in range(lay.LANES * lay.LANES):
-        store_u32(covered + 4 * thread, max(load_u32(covered + 4 * thread), before))
+        bound = ordered_up_to(ctx, thread // lay.LANES)
+        store_u32(covered + 4 * thread, max(load_u32(covered + 4 * thread), bound))
     warp = load_i32(ctx + lay.CTX_WARP)
     together = load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_TOGETHER)
     met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * warp

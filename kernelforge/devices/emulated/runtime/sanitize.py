@@ -5,7 +5,8 @@ runs with different poison show whether a result depends on it.
 
 Shared memory has a word of 8 bytes for each of its 4-byte words: the CTA that wrote it last, and which of its bytes.
 Global memory has a byte for each byte, whether anything wrote it, and 32 bytes for each 4-byte word: the last writer
-and the last reader in this launch, as the CTA and its epoch and warp. An access conflicts with another CTA's, or with
+and the last reader in this launch, as the CTA and its epoch and warp; here any barrier
+raises the epoch. An access conflicts with another CTA's, or with
 another warp's of the same epoch, where one of them writes and the stored value is another one. Kernels that order their
 CTAs by atomics, waits or grid barriers are not checked for races.
 """
@@ -121,7 +122,7 @@ def visit_word(ctx: int, cell: int, access: int, same: bool) -> bool:
     launch = load_i64(ctx + lay.CTX_LAUNCH) << 32
     me = launch | load_i64(ctx + lay.CTX_CTA)
     warp = load_i32(ctx + lay.CTX_WARP) & 0x7F
-    stamp = (load_i64(ctx + lay.CTX_EPOCH) << 8) | warp
+    stamp = (load_i64(ctx + lay.CTX_EPOCH) + load_i64(ctx + lay.CTX_ROUNDS) << 8) | warp
     writer, writer_stamp = load_i64(cell + _WRITER), load_i64(cell + _WRITER + 8)
     reader, reader_stamp = load_i64(cell + _READER), load_i64(cell + _READER + 8)
     race = False

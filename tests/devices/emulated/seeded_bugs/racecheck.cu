@@ -273,7 +273,7 @@ __global__ void k(const float* x, float* y) {
 // case: named barrier of other warps
 // launch: k[1, 64](x, y)
 // tensors: x=f32[64] y=f32[64]
-// missed: a barrier orders all warps of the block here, those that are not part of it too
+// finds: race
 __global__ void k(const float* x, float* y) {
     __shared__ float s[64];
     s[threadIdx.x] = x[threadIdx.x];
@@ -366,4 +366,69 @@ __global__ void k(const float* x, float* y) {
     float other = y[63 - threadIdx.x];
     __syncthreads();
     y[threadIdx.x] = other;
+}
+
+// case: producer that arrives at a named barrier before its store
+// launch: k[1, 64](x, y)
+// tensors: x=f32[32] y=f32[32]
+// finds: race
+__global__ void k(const float* x, float* y) {
+    __shared__ float s[32];
+    if (threadIdx.x < 32) {
+#ifdef BUG
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+        s[threadIdx.x] = x[threadIdx.x];
+#else
+        s[threadIdx.x] = x[threadIdx.x];
+        asm volatile("bar.arrive 1, 64;" ::: "memory");
+#endif
+    } else {
+        asm volatile("bar.sync 1, 64;" ::: "memory");
+        y[threadIdx.x - 32] = s[63 - threadIdx.x];
+    }
+}
+
+// case: stage that its consumer does not give back
+// launch: k[1, 96](x, y)
+// tensors: x=f32[8,32] y=f32[32]
+// finds: race
+__global__ void k(const float* x, float* y) {
+    __shared__ float s[32];
+    int lane = threadIdx.x % 32;
+    if (threadIdx.x < 32) {
+        for (int t = 0; t < 8; t++) {
+#ifndef BUG
+            if (t > 0) asm volatile("barrier.sync 2, 64;" ::: "memory");
+#endif
+            s[lane] = x[32 * t + lane];
+            asm volatile("barrier.sync 1, 64;" ::: "memory");
+        }
+    } else if (threadIdx.x < 64) {
+        float sum = 0.0f;
+        for (int t = 0; t < 8; t++) {
+            asm volatile("barrier.sync 1, 64;" ::: "memory");
+            sum += s[31 - lane];
+#ifndef BUG
+            if (t < 7) asm volatile("barrier.arrive 2, 64;" ::: "memory");
+#endif
+        }
+        y[lane] = sum;
+    }
+}
+
+// case: reader outside the group that a named barrier orders
+// launch: k[1, 128](x, y)
+// tensors: x=f32[64] y=f32[64]
+// finds: race
+__global__ void k(const float* x, float* y) {
+    __shared__ float s[64];
+    if (threadIdx.x < 64) {
+        s[threadIdx.x] = x[threadIdx.x];
+        asm volatile("barrier.sync 1, 64;" ::: "memory");
+        y[threadIdx.x] = s[63 - threadIdx.x];
+    }
+#ifndef BUG
+    __syncthreads();
+#endif
+    if (threadIdx.x >= 64) y[threadIdx.x - 64] = s[127 - threadIdx.x];
 }
