@@ -87,6 +87,27 @@ def test_sixteen_bytes_at_once() -> None:
     assert {(f.kind, f.bytes) for f in report.faults} == {("out_of_bounds", 16)}
 
 
+def test_sixteen_bytes_are_loaded_and_stored_by_one_register() -> None:
+    source = """extern "C" __global__ void k(const ulonglong2* x, ulonglong2* y, int same) {
+      __shared__ ulonglong2 s[32];
+      int t = threadIdx.x;
+      asm volatile("{.reg .b128 v; ld.global.b128 v, [%0]; st.shared.b128 [%1], v;}"
+                   :: "l"(x + (same ? 5 : t)), "r"((unsigned)__cvta_generic_to_shared(s + t)) : "memory");
+      __syncthreads();
+      asm volatile("{.reg .b128 v; ld.shared.b128 v, [%0]; st.global.b128 [%1], v;}"
+                   :: "r"((unsigned)__cvta_generic_to_shared(s + 31 - t)), "l"(y + t) : "memory");
+    }"""
+    x = np.random.default_rng(3).integers(0, 1 << 64, (32, 2), np.uint64)
+    y = np.zeros_like(x)
+    device = cuda(source)
+    device.run(1, 32, x, y, 0)
+    assert np.array_equal(y, x[::-1])
+    device.run(1, 32, x, y, 1)
+    assert (y == x[5]).all()
+    report = device.run(1, 32, x[:31].copy(), y, 0, clean=False)
+    assert {(fault.kind, fault.bytes) for fault in report.faults} == {("out_of_bounds", 16)}
+
+
 def test_policies_of_caches_change_nothing() -> None:
     source = """extern "C" __global__ void k(const float* x, float* y, unsigned* count) {
       unsigned long long p;

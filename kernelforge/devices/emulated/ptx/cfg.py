@@ -96,6 +96,8 @@ def has_destination(instruction: Instruction) -> bool:
         return instruction.modifiers[:1] == ("mma_async",)
     if instruction.opcode == "tcgen05":
         return instruction.modifiers[:1] == ("ld",)
+    if instruction.opcode == "clusterlaunchcontrol":
+        return instruction.modifiers[:1] == ("query_cancel",)
     if instruction.opcode == "multimem":
         return instruction.modifiers[:1] == ("ld_reduce",)
     if instruction.opcode == "mbarrier":

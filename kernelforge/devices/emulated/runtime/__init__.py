@@ -8,7 +8,7 @@ from __future__ import annotations
 from kernelforge.devices.emulated.runtime.access import slow_load, slow_store
 from kernelforge.devices.emulated.runtime.async_stores import store_async
 from kernelforge.devices.emulated.runtime.atomics import ATOMIC_OPERATIONS, ATOMIC_TYPES, atomic
-from kernelforge.devices.emulated.runtime.bulk_copies import box_load, box_store, bulk_copy, prefetch
+from kernelforge.devices.emulated.runtime.bulk_copies import box_load, box_store, bulk_copy, prefetch, try_cancel
 from kernelforge.devices.emulated.runtime.copies import copy_async, copy_commit, copy_wait
 from kernelforge.devices.emulated.runtime.faults import cluster_arrive, fault_here, record_fault, sync_lanes
 from kernelforge.devices.emulated.runtime.mbarrier import mbarrier_change, mbarrier_init
@@ -58,6 +58,7 @@ EXPORTS = {
     "kf_box_load": box_load,
     "kf_box_store": box_store,
     "kf_prefetch": prefetch,
+    "kf_try_cancel": try_cancel,
     "kf_product_operand": product_operand,
     "kf_proxy_fence": proxy_fence,
     "kf_product_commit": product_commit,

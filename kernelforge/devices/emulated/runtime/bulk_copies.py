@@ -395,6 +395,33 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
 
 
 @exported
+def try_cancel(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
+    """``clusterlaunchcontrol.try_cancel``: zeros, which say that no cluster was left to cancel.
+
+    Records from ``op`` on: the answer's place, mbarrier. Both are in the own CTA, or in each of the cluster.
+    """
+    while mask != 0:
+        lane_id = trailing_zeros(mask)
+        mask &= mask - 1
+        target = locate(ctx, op, lane_id, load_i64(areas + TARGETS + 8 * lane_id), 16, 16)
+        barrier = locate(ctx, op + lay.OP_RECORD, lane_id, load_i64(areas + BARRIERS + 8 * lane_id), 8, 8)
+        if target == 0 or barrier == 0 or not is_in_cluster(ctx, barrier) or not is_in_cluster(ctx, target):
+            continue
+        ctas = 1 << rank_of(ctx, target)
+        if code & MULTICAST:
+            ctas = (1 << load_i32(ctx + lay.CTX_CLUSTER_NCTARANK)) - 1
+        while ctas != 0:
+            rank = trailing_zeros(ctas)
+            ctas &= ctas - 1
+            if not cta_runs(ctx, op, lane_id, rank, target):
+                continue
+            there = peer_address(ctx, target, rank)
+            entry = issue(ctx, op, lane_id, COPY, there, 0, 16, peer_address(ctx, barrier, rank), -1)
+            if entry != 0:
+                store_i64(entry + lay.TRANSFER_SOURCE, entry + lay.TRANSFER_MAP)  # zeros, in a new entry
+
+
+@exported
 def prefetch(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     """``cp.async.bulk.prefetch``, of bytes or, with ``code``, of a box: checked, and read by the caches."""
     while mask != 0:

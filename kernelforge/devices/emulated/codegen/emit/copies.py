@@ -177,6 +177,28 @@ def _prefetch(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     e.call("kf_prefetch", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(code)))
 
 
+def _cancel(e: Emitter, i: Instruction) -> None:
+    """``clusterlaunchcontrol``: no cluster is ever cancelled, as on a GPU that has started all of them."""
+    m = i.modifiers
+    if m[:2] == ("try_cancel", "async"):
+        if set(m[2:]) - {"shared::cta", _MECHANISM, "multicast::cluster::all", "b128"} or _MECHANISM not in m:
+            raise unsupported(i)
+        e.asynchronous = True
+        space = lay.SHARED if "shared::cta" in m else lay.GENERIC
+        answer = _bulk_site(e, i, i.operands[0], space, lay.STORE, 0, True)
+        _bulk_site(e, i, i.operands[1], space, lay.ATOMIC, 2, True)
+        mask = ("i64", e.op(f"zext i32 {e.active(i)} to i64"))
+        code = MULTICAST if "multicast::cluster::all" in m else 0
+        e.call("kf_try_cancel", "void", ("ptr", "%ctx"), ("ptr", answer), ("ptr", "%area0"), mask, ("i64", str(code)))
+    elif m == ("query_cancel", "is_canceled", "pred", "b128"):
+        e.write(i, i.operands[0], Value("false", False), 1)
+    elif m[:1] == ("query_cancel",) and m[1].startswith("get_first_ctaid"):
+        for item in vector_items(i.operands[0]):
+            e.write(i, item, Value("0", False), 32)
+    else:
+        raise unsupported(i)
+
+
 def _bulk_site(e: Emitter, i: Instruction, operand: Operand, space: int, access: int, area: int, hidden: bool) -> str:
     """Put the addresses of an operand into an area; returns its memory record, of which global memory is reported."""
     declared = lay.SHARED if space == lay.SHARED_CLUSTER else space
@@ -205,4 +227,4 @@ def _offsets(e: Emitter, i: Instruction, operand: Operand | None, rank: int) -> 
         e.store("<32 x i32>", e.spread(value, 32), "%area4", 4 * lay.LANES * (5 + axis), align=64)
 
 
-HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cp": _copy}
+HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {"cp": _copy, "clusterlaunchcontrol": _cancel}

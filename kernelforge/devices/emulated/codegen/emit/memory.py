@@ -67,11 +67,13 @@ class _Target:
 
 
 def _shape(i: Instruction) -> tuple[int, int]:
-    """(element bytes, element count)."""
+    """(element bytes, element count); of 128 bits the halves."""
     bits = TYPE_BITS.get(i.type, 0)
+    count = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)
+    if bits == 128 and count == 1:
+        return 8, 2
     if bits not in (8, 16, 32, 64):
         raise unsupported(i)
-    count = next((int(m[1:]) for m in i.modifiers if m in ("v2", "v4", "v8")), 1)
     if (bits // 8, count) not in SIZES:
         raise unsupported(i)
     return bits // 8, count
@@ -86,8 +88,24 @@ def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bo
 
 
 def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:
+    if i.type == "b128":
+        values, width = [_joined(e, *values)], 16
     for item, value in zip(vector_items(i.operands[0]), values, strict=True):
         e.write(i, item, value, 8 * width, signed=i.type[0] == "s")
+
+
+def _joined(e: Emitter, low: Value, high: Value) -> Value:
+    """128 bits of two halves."""
+    kind = int_type(128, low.vec)
+    shift = "splat (i128 64)" if low.vec else "64"
+    upper = e.op(f"shl {kind} {e.resize(high, 64, 128).text}, {shift}")
+    return Value(e.op(f"or {kind} {upper}, {e.resize(low, 64, 128).text}"), low.vec)
+
+
+def _halves(e: Emitter, value: str) -> list[str]:
+    """Both halves of a vector of 128 bits, the lower one first."""
+    upper = e.op(f"lshr <32 x i128> {value}, splat (i128 64)")
+    return [e.op(f"trunc <32 x i128> {half} to <32 x i64>") for half in (value, upper)]
 
 
 def _load(e: Emitter, i: Instruction) -> None:
@@ -154,7 +172,10 @@ def _store(e: Emitter, i: Instruction) -> None:
         return
     target = _Target(e, i, i.operands[0], state_space(i))
     bits = 8 * width
-    values = [e.spread(e.source(i, op, bits), bits) for op in vector_items(i.operands[1])]
+    if i.type == "b128":
+        values = _halves(e, e.spread(e.source(i, i.operands[1], 128), 128))
+    else:
+        values = [e.spread(e.source(i, op, bits), bits) for op in vector_items(i.operands[1])]
     if len(values) != count:
         raise unsupported(i, "vector length")
     arguments = [(int_type(bits, True), v) for v in values]
