@@ -17,8 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
+from kernelforge.compile.triton_build import installed_triton
 from kernelforge.errors import KernelForgeError
 from kernelforge.server.http.auth import Tokens
+from kernelforge.tasks import load_suite
 from kernelforge.utils.shell_hints import install_hint
 
 START_S = 240
@@ -123,3 +125,38 @@ def test_it_serves_and_ends_with_0_at_a_signal(server: tuple[subprocess.Popen[st
     assert process.returncode == 0
     assert token not in log
     assert '"draining"' in log
+
+
+TRITON = """```triton
+import triton
+import triton.language as tl
+
+@triton.jit
+def swish(x, out, n, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    v = tl.load(x + at, mask=at < n)
+    tl.store(out + at, v / (1.0 + tl.exp(-v)), mask=at < n)
+```
+
+```python
+def forward(x):
+    out = empty_like(x)
+    swish[ceil_div(x.numel(), 1024)](x, out, i32(x.numel()), BLOCK=1024)
+    return out
+```
+"""
+
+
+@pytest.mark.skipif(installed_triton() is None, reason="the extra triton is not installed")
+def test_kernelgyms_client_is_paid_for_right_triton(server: tuple[subprocess.Popen[str], str]) -> None:
+    reference = load_suite("core").task("swish").source
+    verdicts = {}
+    with httpx2.Client(base_url=f"{server[1]}/kernelgym", timeout=START_S) as client:
+        for name, one in (("right", "1.0"), ("wrong", "1.1")):
+            code = TRITON.replace("1.0 + tl", f"{one} + tl")
+            request = {"task_id": name, "reference_code": reference, "kernel_code": code, "backend": "triton"}
+            posted = client.post("/evaluate", json=request)
+            assert posted.status_code == 200, posted.text
+            result = client.get(f"/results/{name}").json()
+            verdicts[name] = result["compiled"], result["correctness"], result["metadata"]["verdict"]
+    assert verdicts == {"right": (True, True, "OK"), "wrong": (True, False, "WRONG")}
