@@ -350,9 +350,12 @@ def may_read(ctx: int, site: int, lane_id: int, tensor: int, address: int, count
 @native
 def add_rows(
     tensor: int, scratch: int, descriptor: int, code: int, table: int, rows: int, first: int, spread: int,
-    column: int, columns: int, parts: int, keep: int,
+    column: int, columns: int, parts: int, begin: int, end: int, keep: int,
 ) -> None:  # fmt: skip
-    """Add the products of A's rows, which are gathered, and B's columns, which are numbers, to D of a CTA."""
+    """Add the products of A's rows, which are gathered, and B's columns, which are numbers, to D of a CTA.
+
+    B has ``parts`` of its columns for different lanes; of these are ``begin`` to ``end``.
+    """
     depth = 32 // element_bytes(code & 15)
     factors = scratch + lay.PRODUCT_LEFT
     factor_exponents = scratch + lay.PRODUCT_LEFT_EXPONENTS
@@ -360,7 +363,7 @@ def add_rows(
     expand = load_i64(table + LEFT + 8 * (descriptor >> 7 & 7))
     call_expand(expand, scratch + lay.PRODUCT_A, factors, factor_exponents, rows // 4, negative)
     for group in range(rows // 16):
-        for part in range(parts):
+        for part in range(begin, end):
             call_sums(
                 load_i64(table + SUMS + 8 * (descriptor >> 4 & 3)),
                 factors + 64 * depth * group,
@@ -458,7 +461,17 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
                 keep != 0,
             )  # fmt: skip
         else:
-            add_rows(tensor, scratch, descriptor, code, table, rows, first, spread, column, columns, parts, keep)
+            # Each part of the lanes reads its own copy of A.
+            turns = parts if in_tensor else 1
+            for turn in range(turns):
+                if turn > 0:
+                    rows_in_tensor(tensor, raw, rows, 128 // parts * turn, spread, a & 0xFFFF, bits)
+                begin_part = turn if in_tensor else 0
+                end_part = turn + 1 if in_tensor else parts
+                add_rows(
+                    tensor, scratch, descriptor, code, table, rows, first, spread, column, columns, parts, begin_part,
+                    end_part, keep,
+                )  # fmt: skip
         if code & MASKED:
             keep_lanes(tensor, masks, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, True)
         set_marks(tensor, column, columns, begin, 8, step, lay.MARK_WRITE, mark)

@@ -117,6 +117,8 @@ class Emitter(IRBuilder):
         """A type of their operands, and that of their results."""
         self.cta_group = ""
         """What all its instructions on tensor memory name."""
+        self.pairs = any("cta_group::2" in i.modifiers for block in flow.blocks for i in block.all())
+        """Pairs of blocks work together."""
         self.block = 0
         """Index of the basic block that is written."""
         self.slots: dict[str, int] = {}
