@@ -11,6 +11,8 @@ Rules, each with a message for the Coder:
   a benchmark from a check. Waits of libcu++ read none: in the supplied ``cuda/std/__cuda/chrono.h`` the clock
   stands still. Nor where the kernel runs (``%smid``, ``%nsmid``, ``%warpid``, ``%gridid``...):
   one that can tell a GPU from the emulated device can be right on one of them alone.
+- No texture and no surface is used: CUDA's host functions make them, of memory and a description, and a launch plan has
+  no words for one. A number that a kernel takes for such an object names none.
 - Inline PTX holds instructions, not entry points, functions or module variables; and no text that ptxas could read
   otherwise than this gate and the emulated device do (:mod:`kernelforge.compile.ptx_text`).
 
@@ -39,6 +41,8 @@ _WORD = re.compile(r"%\w+")
 _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
 _PLACES = re.compile(r"%(n?smid|n?warpid|gridid|(total|aggr)_smem_size|reserved_smem_\w+)(\..*)?")
 """Special registers that differ between launches or devices, where the emulated one has constants."""
+_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"})
+"""Instructions on textures and surfaces."""
 _DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak"})
 _DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})
 
@@ -62,6 +66,8 @@ class _Module:
     """Special registers that no kernel may read, in alphabetical order."""
     smuggled: tuple[str, ...]
     """Module-level directives inside inline assembly."""
+    objects: tuple[str, ...]
+    """Instructions on textures and surfaces, in alphabetical order."""
 
 
 def check(
@@ -122,6 +128,9 @@ def _problems(
     if places:
         names = ", ".join(places)
         yield f"a kernel must not ask where it runs: {names}; use threadIdx, blockIdx and the plan's arguments"
+    if module.objects:
+        names = ", ".join(module.objects)
+        yield f"a kernel must not use textures or surfaces ({names}), for no plan can make one; read the tensor itself"
 
 
 def _read_ptx(text: str) -> _Module:
@@ -129,6 +138,7 @@ def _read_ptx(text: str) -> _Module:
     externs: list[str] = []
     variables: list[str] = []
     registers: set[str] = set()
+    objects: set[str] = set()
     smuggled: list[str] = []
     depth, inline = 0, False
     statement: list[str] = []
@@ -144,6 +154,10 @@ def _read_ptx(text: str) -> _Module:
         elif kind == "word":
             if _is_refused(token):
                 registers.add(token)
+            opcode = token.partition(".")[0]
+            # Other names have no dot in PTX.
+            if opcode in _OBJECTS and ("." in token or text[match.end() : match.end() + 1] == "."):
+                objects.add(opcode)
             # The markers are comments, which inline PTX can forge; NVRTC itself never uses these directives in a body.
             if (inline or depth > 0) and token in _DIRECTIVES:
                 smuggled.append(token)
@@ -167,7 +181,9 @@ def _read_ptx(text: str) -> _Module:
     if depth != 0:
         raise ValueError("unbalanced braces in the PTX")
     unique = tuple(dict.fromkeys(entries))
-    return _Module(unique, tuple(externs), tuple(variables), tuple(sorted(registers)), tuple(smuggled))
+    return _Module(
+        unique, tuple(externs), tuple(variables), tuple(sorted(registers)), tuple(smuggled), tuple(sorted(objects))
+    )
 
 
 def _is_refused(register: str) -> bool:

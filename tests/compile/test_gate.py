@@ -45,6 +45,39 @@ def test_asking_where_it_runs_is_refused(compiler, register):
 
 
 @pytest.mark.parametrize(
+    ("use", "opcode"),
+    [
+        ("x[0] = tex1Dfetch<int>((cudaTextureObject_t)t, 3);", "tex"),
+        ("x[0] = (int)tex2D<float>((cudaTextureObject_t)t, 0.5f, 0.5f);", "tex"),
+        ("x[0] = (int)tex2Dgather<float4>((cudaTextureObject_t)t, 0.5f, 0.5f).x;", "tld4"),
+        ("x[0] = surf1Dread<int>((cudaSurfaceObject_t)t, 4);", "suld"),
+        ("surf2Dwrite(1.0f, (cudaSurfaceObject_t)t, 0, 0);", "sust"),
+        ('asm volatile("txq.width.b32 %0, [%1];" : "=r"(x[0]) : "l"(t));', "txq"),
+        (
+            'asm volatile("{.reg .pred q; setp.eq.u64 q, %1, 1; @q suq.width.b32 %0, [%1];}" : "=r"(x[0]) : "l"(t));',
+            "suq",
+        ),
+    ],
+)
+def test_textures_and_surfaces_are_refused(compiler, use, opcode):
+    result = refusal(compiler, f"__global__ void k(int* x, long long t) {{ {use} }}")
+    assert result == (
+        f"a kernel must not use textures or surfaces ({opcode}), for no plan can make one; read the tensor itself"
+    )
+
+
+def test_the_words_of_textures_are_names_like_others(compiler):
+    source = """
+    extern "C" __device__ const int tex[4] = {1, 2, 3, 4};
+    extern "C" __global__ void suld(int* txq, cudaTextureObject_t sust) {
+        asm volatile("sured: // tex.1d");
+        txq[threadIdx.x] = tex[threadIdx.x] + (sust == 5);
+    }
+    """
+    assert isinstance(compiler.build(source, ["suld"]), Artifact)
+
+
+@pytest.mark.parametrize(
     "mention",
     [
         "// %clock",

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelforge.candidate import parse_reply
+from kernelforge.compile import policy_gate
 from kernelforge.compile.compiler import COMPILE_LIMITS
 from kernelforge.devices.base import RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
@@ -236,12 +237,21 @@ OF_A_TEXTURE = KERNEL.replace("    if (i < n)", "    if (tex1Dfetch<float>(1ull,
 @pytest.mark.parametrize(
     "source", [OF_A_TEXTURE, OF_A_TEXTURE.replace("    if (t", '    asm volatile("bar.warp.sync -1;");\n    if (t')]
 )
-def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(evaluator: Evaluator, source: str) -> None:
+def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(
+    evaluator: Evaluator, source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Textures are all that is known; the gate, which refuses them for every device, lets them pass here."""
+    monkeypatch.setattr(policy_gate, "_OBJECTS", frozenset())
     evaluation = run(evaluator, source=source).evaluation
     assert evaluation.verdict is Verdict.INFRA, evaluation.reason
     assert "tex.1d" in evaluation.reason
     assert "write the kernel without it" in evaluation.reason
     assert run(evaluator).evaluation.verdict is Verdict.OK
+
+
+def test_textures_are_refused_before_anything_runs(evaluator: Evaluator) -> None:
+    source = OF_A_TEXTURE.replace("1ull", "2ull")
+    refused(evaluator, Verdict.POLICY, "no plan can make one; read the tensor itself", source=source)
 
 
 RECURSIVE = """__device__ __noinline__ int f(int n) {

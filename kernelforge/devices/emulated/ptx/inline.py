@@ -83,7 +83,7 @@ def unsupported(instruction: Instruction, reason: str = "") -> UnsupportedInstru
     return UnsupportedInstruction(instruction.text, instruction.location.line, instruction.ptx_line, reason)
 
 
-_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
+_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"})
 """Instructions on textures and surfaces."""
 _SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
 
