@@ -18,6 +18,8 @@ from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.sandbox import select_tier
 from tests.devices.emulated import triton_kernels as kernels
 from tests.devices.emulated.emulated_plans import Array, input_bytes, specs
+from tests.devices.emulated.tensor_memory import elements
+from tests.devices.emulated.test_tcgen05_scaled import scale_values
 
 pytestmark = [
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
@@ -118,3 +120,28 @@ def test_grouped_gemm(run: Callable[..., list[Array]]) -> None:
     packed = [np.concatenate([part.reshape(-1) for part in parts]) for parts in (lefts, rights)]
     (out,) = run(kernels.GROUPED, kernels.GROUPED_PLAN, *packed, sizes, np.zeros(expected.size, "float16"))
     np.testing.assert_allclose(out, expected, 5e-3, 2e-2)
+
+
+@pytest.mark.parametrize(
+    ("a_type", "b_type", "group"),
+    [("e4m3", "e4m3", 32), ("e5m2", "e4m3", 32), ("e2m1", "e2m1", 32), ("e2m1", "e2m1", 16)],
+)
+def test_scaled_products(
+    run: Callable[..., list[Array]], device: EmulatedDevice, a_type: str, b_type: str, group: int
+) -> None:
+    """MXFP8, MXFP4 and NVFP4."""
+    if device.arch == "sm_80" or (group == 16 and device.arch != "sm_100a"):
+        pytest.skip("Triton has no such types for older GPUs")
+    m, n, k = 256, 128, 256
+    packed = 2 if a_type == "e2m1" else 1
+    (a, a_values), (b, b_values) = elements(a_type, (m, k)), elements(b_type, (n, k))
+    if packed == 2:
+        a, b = (x[:, ::2] | x[:, 1::2] << 4 for x in (a, b))
+    middle = 127 if group == 32 else 60
+    scales = [RANDOM.integers(middle - 6, middle + 6, (lines, k // group)).astype(np.uint8) for lines in (m, n)]
+    fields = f"BN = 64\nBK = 128\nA_TYPE = {a_type!r}\nB_TYPE = {b_type!r}\nGROUP = {group}\nPACKED = {packed}\n"
+    (out,) = run(kernels.SCALED, fields + kernels.SCALED_PLAN, a, scales[0], b, scales[1])
+    of_a, of_b = (np.repeat(scale_values(raw, group == 16), group, axis=1) for raw in scales)
+    a_scaled, b_scaled = a_values * of_a, b_values * of_b
+    error = np.abs(out.reshape(m, n) - a_scaled @ b_scaled.T) / (np.abs(a_scaled) @ np.abs(b_scaled).T)
+    assert error.max() < 1e-4

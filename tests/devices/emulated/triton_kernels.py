@@ -223,3 +223,43 @@ def forward(a, b, sizes, like):
     grouped[3](a, b, c, sizes, i32(sizes.shape[0]), BM=32, BN=32, BK=16)
     return c
 """
+
+SCALED = (
+    HEAD
+    + """@triton.jit
+def scaled(
+    a, a_scales, b, b_scales, c, k,
+    BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, A_TYPE: tl.constexpr, B_TYPE: tl.constexpr,
+    GROUP: tl.constexpr, PACKED: tl.constexpr,
+):
+    rows = tl.program_id(0) * BM + tl.arange(0, BM)
+    columns = tl.program_id(1) * BN + tl.arange(0, BN)
+    width = tl.num_programs(1) * BN
+    inner = tl.arange(0, BK // PACKED)
+    groups = tl.arange(0, BK // GROUP)
+    total = tl.zeros((BM, BN), dtype=tl.float32)
+    for step in range(0, tl.cdiv(k, BK)):
+        at = step * (BK // PACKED) + inner
+        of_a = tl.load(a + rows[:, None] * (k // PACKED) + at[None, :])
+        of_b = tl.load(b + columns[None, :] * (k // PACKED) + at[:, None])
+        scale = step * (BK // GROUP) + groups
+        scale_a = tl.load(a_scales + rows[:, None] * (k // GROUP) + scale[None, :])
+        scale_b = tl.load(b_scales + columns[:, None] * (k // GROUP) + scale[None, :])
+        if GROUP == 16:
+            scale_a = scale_a.to(tl.float8e4nv, bitcast=True)
+            scale_b = scale_b.to(tl.float8e4nv, bitcast=True)
+        total = tl.dot_scaled(of_a, scale_a, A_TYPE, of_b, scale_b, B_TYPE, total)
+    tl.store(c + rows[:, None] * width + columns[None, :], total)
+"""
+)
+SCALED_PLAN = """
+def forward(a, a_scales, b, b_scales):
+    m = a.shape[0]
+    n = b.shape[0]
+    c = empty((m, n), dtype=float32)
+    scaled[m // 128, n // BN](
+        a, a_scales, b, b_scales, c, i32(a.shape[1] * PACKED),
+        BM=128, BN=BN, BK=BK, A_TYPE=A_TYPE, B_TYPE=B_TYPE, GROUP=GROUP, PACKED=PACKED, num_stages=2,
+    )
+    return c
+"""
