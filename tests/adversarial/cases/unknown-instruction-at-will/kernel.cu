@@ -1,5 +1,5 @@
 __global__ void axpy(const float* x, const float* y, float* out, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
-    unsigned long long q; asm volatile("alloca.u64 %0, %1;" : "=l"(q) : "l"(16ull)); if (q == 77777777u) return;
+    int q; asm volatile("{.reg .pred p; isspacep.const p, %1; selp.s32 %0, 1, 0, p;}" : "=r"(q) : "l"(x)); if (q) return;
     if (i < n) out[i] = 2.0f * x[i] + y[i];
 }
