@@ -70,9 +70,10 @@ def _tokens(text: str) -> list[tuple[str, str]]:
 
 def _canonical(tokens: list[tuple[str, str]]) -> Iterator[str]:
     """The tokens, with declared names replaced by ``#0``, ``#1``... in the order of their first use."""
-    declared = {token for token, role in _roles(tokens) if role == "declares"}
+    roles = list(_roles(tokens))
+    declared = {token for token, role in roles if role == "declares"}
     order: dict[str, int] = {}
-    for token, role in _roles(tokens):
+    for token, role in roles:
         head, dot, component = token.partition(".")
         if role in ("declares", "operand") and head in declared:
             yield f"#{order.setdefault(head, len(order))}{dot}{component}"

@@ -6,6 +6,7 @@ import operator
 import re
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<float>0[fF][0-9a-fA-F]{8}|0[dD][0-9a-fA-F]{16}|\d+\.\d*(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?"
@@ -46,7 +47,7 @@ def constant_integer(text: str) -> int:
     Raises:
         NotConstant: it is none, or divides by zero.
     """
-    value = _Expression(text).value()
+    value = _value(text)
     if isinstance(value, float):
         raise NotConstant(text)
     return value
@@ -58,10 +59,23 @@ def constant_float(text: str) -> int:
     Raises:
         NotConstant: it is none.
     """
-    value = _Expression(text).value()
+    value = _value(text)
     if not isinstance(value, float):
         raise NotConstant(text)
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+
+
+def _value(text: str) -> int | float:
+    return _value_of_short(text) if len(text) <= _SHORT else _Expression(text).value()
+
+
+_SHORT = 24
+
+
+@lru_cache(maxsize=4096)
+def _value_of_short(text: str) -> int | float:
+    """Value of a short text: kernels repeat their constants and offsets."""
+    return _Expression(text).value()
 
 
 class _Expression:

@@ -185,6 +185,7 @@ MAX_REGISTERS = 1 << 20
 
 _IDENTIFIER = r"[A-Za-z_$%][\w$]*"
 _SPACE = re.compile(r"\s*")
+_NEWLINE = re.compile(r"\n")
 # ptxas ignores line ends: the next statement may follow a directive on its line.
 _HEADER = re.compile(r"\.(version|target|address_size)\s+([\w.]+(?:\s*,\s*\w+)*)(?![\w.])")
 _FILE = re.compile(r'\.file\s+(\d+)\s+"([^"]*)"(?:\s*,\s*\d+\s*,\s*\d+)?(?!\w)')
@@ -213,18 +214,23 @@ _SELECTED = re.compile(r"(-?)\s*([%A-Za-z_$][\w$%]*)(?:\.(b[0-3]|h[01]))?$")
 _FLOAT_BITS = re.compile(r"0([fFdD])([0-9a-fA-F]+)$")
 
 
+_DELIMITER = re.compile(r"[{}()\[\],]")
+
+
 def split_list(text: str) -> list[str]:
     """Split on top-level commas, leaving brackets of every kind intact."""
     parts: list[str] = []
     depth = start = 0
-    for position, char in enumerate(text):
-        if char in "{[(":
+    for match in _DELIMITER.finditer(text):
+        char = match[0]
+        if char == ",":
+            if depth == 0:
+                parts.append(text[start : match.start()].strip())
+                start = match.end()
+        elif char in "{[(":
             depth += 1
-        elif char in "}])":
+        else:
             depth -= 1
-        elif char == "," and depth == 0:
-            parts.append(text[start:position].strip())
-            start = position + 1
     tail = text[start:].strip()
     if tail:
         parts.append(tail)
@@ -323,7 +329,7 @@ class _Parser:
             self.text = without_comments(text)
         except ValueError as error:
             raise PtxSyntaxError(str(error)) from None
-        self.newlines = [i for i, char in enumerate(self.text) if char == "\n"]
+        self.newlines = [match.start() for match in _NEWLINE.finditer(self.text)]
         self.position = 0
         # NVRTC puts the file table at the end, after its uses.
         self.module = Module(files={int(m[1]): m[2] for m in _FILE.finditer(self.text)})
@@ -432,7 +438,7 @@ class _Parser:
                 scope = scope.parent or scope
                 self.position += 1
                 continue
-            if (match := _LOC.match(text, self.position)) is not None:
+            if char == "." and (match := _LOC.match(text, self.position)) is not None:
                 location = self.location(match)
                 self.position = match.end()
                 continue
@@ -548,6 +554,8 @@ class _Parser:
         text = text.strip()
         if not text:
             raise self.fail("an operand is missing")
+        if text[0] == "%" and text[1:].isalnum() and (name := scope.resolve(text)) in function.registers:
+            return Reg(name)  # most operands
         if text[0] in "0123456789+-~!(." and not (listed and text[0] == "(") and (number := _number(text)) is not None:
             return number
         if text[0] == "{" or (listed and text[0] == "("):
