@@ -50,6 +50,7 @@ def test_optimize_refuses_what_is_not_there(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
     from kernelforge.records import Budget, RunState, Verdict
     from kernelforge.store import DATABASE_NAME, Store
@@ -62,6 +63,7 @@ def test_optimize_journals_what_it_returns(tmp_path: Path) -> None:
         assert tuple(store.attempts(outcome.run.id)) == outcome.attempts
 
 
+@pytest.mark.usefixtures("warm_zygotes")
 @pytest.mark.parametrize("name", ["emulate", "evaluate", "load_suite", "load_task", "optimize"])
 def test_the_example_of_a_public_function_runs(name: str) -> None:
     function = getattr(kernelforge, name)

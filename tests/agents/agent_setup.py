@@ -110,8 +110,14 @@ def tensors_of(resolved: ResolvedPlan, at: Bench) -> dict[int, bytes]:
 
 
 def runner(artifact: Artifact) -> Runner:
-    kernels = {k.expression: Kernel(k.symbol, k.registers_per_thread) for k in artifact.build.kernels}
-    return Runner(artifact.ptx.decode(), kernels, SPECS["h100"], memory_bytes=1 << 30, threads=1)
+    kernels = tuple((k.expression, Kernel(k.symbol, k.registers_per_thread)) for k in artifact.build.kernels)
+    return _runner(artifact.ptx, kernels)
+
+
+@lru_cache(maxsize=4)
+def _runner(ptx: bytes, kernels: tuple[tuple[str, Kernel], ...]) -> Runner:
+    """One for the sizes of a build, as in a session of the device: its PTX is parsed once."""
+    return Runner(ptx.decode(), dict(kernels), SPECS["h100"], memory_bytes=1 << 30, threads=1)
 
 
 def work(resolved: ResolvedPlan, at: Bench, poison: int = 0xA5) -> RunRequest:

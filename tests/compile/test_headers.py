@@ -218,6 +218,19 @@ __global__ void k(const float* in, float* out, int n) {
 """
 
 
+@pytest.fixture(scope="module")
+def of_cuda(compiler: Compiler, open_warm: Callable[..., Compiler]) -> Callable[[int], Compiler]:
+    """The compiler of a major version of CUDA: the same for all tests, since it keeps its builds."""
+    compilers = {compiler.toolchain.major: compiler}
+
+    def of(major: int) -> Compiler:
+        if major not in compilers:
+            compilers[major] = open_warm(Compiler, None, toolchain=installed_toolchain(major))
+        return compilers[major]
+
+    return of
+
+
 @pytest.fixture
 def cutlass() -> None:
     """Skip where the extra is not installed."""
@@ -306,9 +319,8 @@ def test_a_pipeline_that_reuses_its_stages_is_right(compiler: Compiler, arch: st
 @pytest.mark.parametrize("source", [BARRIER, PIPELINE], ids=["barrier", "pipeline"])
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a"])
 @pytest.mark.parametrize("major", sorted(RELEASES))
-def test_waits_read_no_clock(open_warm: Callable[..., Compiler], source: str, arch: str, major: int) -> None:
-    compiler = open_warm(Compiler, None, toolchain=installed_toolchain(major))
-    built = compiler.build(source, ["k"], arch=arch)
+def test_waits_read_no_clock(of_cuda: Callable[[int], Compiler], source: str, arch: str, major: int) -> None:
+    built = of_cuda(major).build(source, ["k"], arch=arch)
     assert isinstance(built, Artifact), built
     assert not re.search(rb"%(globaltimer|clock)|nanosleep", built.ptx)
 
@@ -377,10 +389,9 @@ __global__ void k(float* y, int seed) {
 
 
 @pytest.fixture(scope="module", params=sorted(RELEASES), ids=[f"CUDA {major}" for major in sorted(RELEASES)])
-def either(request: pytest.FixtureRequest, open_warm: Callable[..., Compiler]) -> Compiler:
+def either(request: pytest.FixtureRequest, of_cuda: Callable[[int], Compiler]) -> Compiler:
     """A compiler of each major version of CUDA."""
-    compiler: Compiler = open_warm(Compiler, None, toolchain=installed_toolchain(request.param))
-    return compiler
+    return of_cuda(request.param)
 
 
 def test_standard_headers_have_what_device_code_uses(either: Compiler) -> None:
