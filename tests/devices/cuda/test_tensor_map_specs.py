@@ -1,4 +1,4 @@
-"""What the driver is given to encode a plan's tensor map: dimensions are innermost first there."""
+"""Specifications of tensor maps for the driver: dimensions are innermost first there."""
 
 from __future__ import annotations
 
