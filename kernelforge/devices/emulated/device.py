@@ -75,7 +75,8 @@ class EmulatedDevice:
         self.memory_bytes = memory_bytes
         self.l2_bytes = spec.l2_bytes
         self.memory_bandwidth_gbps = spec.dram_bandwidth_gbps
-        self._zygote = Zygote("runner", allow_unconfined=allow_unconfined)
+        tensor_memory = spec.compute_capability[0] == 10
+        self._zygote = Zygote("runner", options={"tensor_memory": tensor_memory}, allow_unconfined=allow_unconfined)
         self._operators = Zygote("operators", allow_unconfined=allow_unconfined)
 
     def describe(self) -> Mapping[str, str]:

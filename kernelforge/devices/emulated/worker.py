@@ -9,6 +9,7 @@ from typing import Any
 
 from kernelforge.candidate.resolved import Fill, Launch, Library, ResolvedPlan
 from kernelforge.devices.base import OutputPart, PartResult, RunFailure, RunRequest, RunResult
+from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute import loaded_module
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
@@ -147,6 +148,8 @@ class Runner:
 def warm_up(options: dict[str, Any]) -> None:
     """Load and compile everything once, before children are forked: they can load nothing themselves."""
     loaded_module.warm_up()
+    if options.get("tensor_memory"):
+        llvm_jit.load_tensor_memory()
     warm_up_collector()
 
 

@@ -23,7 +23,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_i64,
 )
 from kernelforge.devices.emulated.execute.cta_scheduler import run_ctas
-from kernelforge.devices.emulated.runtime import EXPORTS
+from kernelforge.devices.emulated.runtime import EXPORTS, TENSOR_EXPORTS
 
 FLAG = 4
 
@@ -94,7 +94,7 @@ def test_an_exported_function_has_integers_only() -> None:
 
 def test_the_digest_is_of_every_file_that_the_runtime_comes_from() -> None:
     files = {path.resolve() for path in runtime_ir.sources()}
-    for function in runtime_ir.reachable([run_ctas, *EXPORTS.values()]):
+    for function in runtime_ir.reachable([run_ctas, *EXPORTS.values(), *TENSOR_EXPORTS.values()]):
         assert Path(inspect.getfile(function.python)).resolve() in files, function.name
         for value in inspect.getclosurevars(function.python).globals.values():
             if inspect.ismodule(value):

@@ -196,19 +196,33 @@ def load_runtime() -> None:
 
 
 @functools.cache
-def runtime_address(function: RuntimeFunction) -> int:
-    """Entry point of an exported function of the runtime."""
-    return _runtime().address(function.entry)
+def load_tensor_memory() -> None:
+    """Make the runtime of tensor memory, or read it from a file, and register its symbols.
+
+    Takes ten to fifteen seconds of one core the first time on a machine.
+    """
+    from kernelforge.devices.emulated.runtime import TENSOR_EXPORTS
+
+    load_runtime()
+    native = _part("tensor-memory", tuple(TENSOR_EXPORTS.values()))
+    for name, function in TENSOR_EXPORTS.items():
+        llvm.add_symbol(name, native.address(function.entry))
 
 
 @functools.cache
-def _runtime() -> Native:
-    """The runtime's machine code, always for this processor."""
+def runtime_address(function: RuntimeFunction) -> int:
+    """Entry point of an exported function of the runtime, those of tensor memory apart."""
     from kernelforge.devices.emulated.execute.cta_scheduler import run_ctas
     from kernelforge.devices.emulated.runtime import EXPORTS
 
-    cached = CachedObject(cache_folder(), "runtime", runtime_ir.source_digest())
-    return Native.of_object(cached.read_or_make(lambda: optimised(runtime_ir.library([run_ctas, *EXPORTS.values()]))))
+    return _part("runtime", (run_ctas, *EXPORTS.values())).address(function.entry)
+
+
+@functools.cache
+def _part(name: str, exports: tuple[RuntimeFunction, ...]) -> Native:
+    """Machine code of a part of the runtime, always for this processor."""
+    cached = CachedObject(cache_folder(), name, runtime_ir.source_digest())
+    return Native.of_object(cached.read_or_make(lambda: optimised(runtime_ir.library(exports))))
 
 
 def optimised(text: str) -> bytes:

@@ -63,15 +63,6 @@ EXPORTS = {
     "kf_proxy_fence": proxy_fence,
     "kf_product_commit": product_commit,
     "kf_product_wait": product_wait,
-    "kf_tensor_alloc": tensor_alloc,
-    "kf_tensor_dealloc": tensor_dealloc,
-    "kf_tensor_relinquish": tensor_relinquish,
-    "kf_tensor_load": tensor_load,
-    "kf_tensor_store": tensor_store,
-    "kf_tensor_wait": tensor_wait,
-    "kf_tensor_multiply": tensor_multiply,
-    "kf_tensor_copy": tensor_copy,
-    "kf_tensor_commit": tensor_commit,
     "kf_mbarrier_init": mbarrier_init,
     "kf_mbarrier_inval": mbarrier_inval,
     "kf_mbarrier_change": mbarrier_change,
@@ -87,4 +78,17 @@ EXPORTS = {
 }
 """Symbols that generated code may call."""
 
-__all__ = ["ATOMIC_OPERATIONS", "ATOMIC_TYPES", "EXPORTS", "GROUP_OPERATIONS", "record_fault"]
+TENSOR_EXPORTS = {
+    "kf_tensor_alloc": tensor_alloc,
+    "kf_tensor_dealloc": tensor_dealloc,
+    "kf_tensor_relinquish": tensor_relinquish,
+    "kf_tensor_load": tensor_load,
+    "kf_tensor_store": tensor_store,
+    "kf_tensor_wait": tensor_wait,
+    "kf_tensor_multiply": tensor_multiply,
+    "kf_tensor_copy": tensor_copy,
+    "kf_tensor_commit": tensor_commit,
+}
+"""Those of tensor memory, a part of its own: it takes as long to compile as all others, and few kernels need it."""
+
+__all__ = ["ATOMIC_OPERATIONS", "ATOMIC_TYPES", "EXPORTS", "GROUP_OPERATIONS", "TENSOR_EXPORTS", "record_fault"]
