@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import permutations
 from random import Random
@@ -257,9 +257,9 @@ def _drawn(
     return constants if together and inside and math.prod(constants.values()) <= largest else None
 
 
-def _behind(tile: int, values: Sequence[int]) -> list[int]:
-    """Values of one whole tile and a part of the next."""
-    return [value for value in values if tile < value < 2 * tile]
+def _behind(tile: int, values: Sequence[int]) -> Sequence[int]:
+    """Of values in ascending order, those of one whole tile and a part of the next."""
+    return values[bisect_right(values, tile) : bisect_left(values, 2 * tile)]
 
 
 def _between(values: Sequence[int], draws: Random) -> int:
