@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -20,6 +21,15 @@ FORMATS = {
     "f64": (11, 52, 1023, 0x7FEFFFFFFFFFFFFF), "tf32": (8, 10, 127, 0x3FBFF),
 }  # fmt: skip
 NAN = {"e4m3": 0x7F, "e5m2": 0x7F, "e2m3": 0x1F, "e3m2": 0x1F, "e2m1": 0x07, "f16": 0x7FFF, "bf16": 0x7FFF}
+
+
+HALF = Fraction(1, 2)
+
+
+@cache
+def power(exponent: int) -> Fraction:
+    """Two to an exponent."""
+    return Fraction(2) ** exponent
 
 
 def values(name: str) -> list[Fraction]:
@@ -50,15 +60,15 @@ def rounded(x: float | Fraction, name: str, mode: str = "rn", saturates: bool = 
         return sign
     # Steps of the last place at this magnitude; an exponent below the least shares its place.
     exponent = max(math.frexp(float(size))[1] - 1 if size < 2**1000 else size.numerator.bit_length(), 1 - bias)
-    while Fraction(2) ** exponent > size and exponent > 1 - bias:
+    while power(exponent) > size and exponent > 1 - bias:
         exponent -= 1
-    while Fraction(2) ** (exponent + 1) <= size:
+    while power(exponent + 1) <= size:
         exponent += 1
-    steps = size / Fraction(2) ** (exponent - mantissa)
+    steps = size / power(exponent - mantissa)
     floor = steps.numerator // steps.denominator
     rest = steps - floor
-    above = rest > Fraction(1, 2) or (rest == Fraction(1, 2) and floor % 2 == 1)
-    up = {"rn": above, "rz": False, "rna": rest >= Fraction(1, 2), "rp": rest > 0 and not negative,
+    above = rest > HALF or (rest == HALF and floor % 2 == 1)
+    up = {"rn": above, "rz": False, "rna": rest >= HALF, "rp": rest > 0 and not negative,
           "rm": rest > 0 and negative}[mode]  # fmt: skip
     code = ((exponent - 1 + bias) << mantissa) + floor + up
     if code > largest:
@@ -135,6 +145,8 @@ def test_every_code_of_a_small_float_has_its_value(name: str) -> None:
 def test_scales_are_powers_of_two(mode: str, saturates: str) -> None:
     a = floats()
     got = apply(f"cvt.{mode}{saturates}.ue8m0x2.f32 {{d}}, {{a}}, {{b}};", "b16", ("f32", a), ("f32", a[::-1].copy()))
+    # Code k stands for the k-th of these; above the least, a number takes the next power below it or above it.
+    scales = [power(k - 127) for k in range(256)]
     want = []
     for x in np.abs(a).tolist():
         if math.isnan(x):
@@ -143,10 +155,8 @@ def test_scales_are_powers_of_two(mode: str, saturates: str) -> None:
         if math.isinf(x):
             want.append(254 if saturates else 255)
             continue
-        code = 0
-        while code < 255 and (Fraction(2) ** (code - 126) <= Fraction(x) if mode == "rz"
-                              else Fraction(2) ** (code - 127) < Fraction(x)):  # fmt: skip
-            code += 1
+        size = Fraction(x)
+        code = bisect_right(scales, size, lo=1) - 1 if mode == "rz" else bisect_left(scales, size, hi=255)
         want.append(min(code, 254) if saturates else code)
     assert (got & 255).tolist() == want[::-1]
     assert (got >> 8).tolist() == want
