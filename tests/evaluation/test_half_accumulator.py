@@ -88,8 +88,9 @@ LONG = make_task("torch.mm(a, b)", "torch.randn(12, 8196).half(), torch.randn(81
 def half_product(a: torch.Tensor, b: torch.Tensor, step: int = 1) -> torch.Tensor:
     """A product that a float16 accumulator takes ``step`` terms at a time, as a tensor core does with 16."""
     total = torch.zeros(a.shape[0], b.shape[1], dtype=torch.float16)
+    a, b = a.float(), b.float()
     for k in range(0, a.shape[1], step):
-        total = (total.float() + a[:, k : k + step].float() @ b[k : k + step].float()).half()
+        total = (total.float() + a[:, k : k + step] @ b[k : k + step]).half()
     return total
 
 
