@@ -264,8 +264,9 @@ def test_f16_sums_are_rounded_once() -> None:
     assert d[1].tolist() == [0x3C003C00] * 32
 
 
+@pytest.mark.parametrize("rounding", ["", ".rn"])
 @pytest.mark.parametrize(("rows", "depth"), [(8, 4), (16, 4), (16, 8), (16, 16)])
-def test_products_of_doubles(rows: int, depth: int) -> None:
+def test_products_of_doubles(rows: int, depth: int, rounding: str) -> None:
     counts = rows * depth // 32, depth * 8 // 32, rows * 8 // 32
     fields = [", ".join(f"%{n}" for n in range(start, start + count)) for start, count in
               ((counts[2], counts[0]), (counts[2] + counts[0], counts[1]))]  # fmt: skip
@@ -275,7 +276,7 @@ def test_products_of_doubles(rows: int, depth: int) -> None:
       for (int i = 0; i < {counts[0]}; i++) x[i] = a[32 * i + threadIdx.x];
       for (int i = 0; i < {counts[1]}; i++) y[i] = b[32 * i + threadIdx.x];
       for (int i = 0; i < {counts[2]}; i++) z[i] = d[32 * i + threadIdx.x];
-      asm volatile("mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64 {{{totals}}}, {{{fields[0]}}}, {{{fields[1]}}}, {{{totals}}};"
+      asm volatile("mma.sync.aligned.m{rows}n8k{depth}.row.col.f64.f64.f64.f64{rounding} {{{totals}}}, {{{fields[0]}}}, {{{fields[1]}}}, {{{totals}}};"
         : {", ".join(f'"+d"(z[{i}])' for i in range(counts[2]))}
         : {", ".join(f'"d"(x[{i}])' for i in range(counts[0]))}, {", ".join(f'"d"(y[{i}])' for i in range(counts[1]))});
       for (int i = 0; i < {counts[2]}; i++) d[32 * i + threadIdx.x] = z[i];

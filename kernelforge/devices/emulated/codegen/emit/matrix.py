@@ -37,7 +37,7 @@ _SPARSE = {"sp", "sp::ordered_metadata"}
 _GROUPS = {"s8": "8-bit", "u8": "8-bit", "s4": "4-bit", "u4": "4-bit", "e4m3": "fp8", "e5m2": "fp8"}
 """Types of A that may be multiplied by another type of the same group."""
 _SHAPE = re.compile(r"m(\d+)n8k(\d+)$")
-_FLAGS = {"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "kind::f8f6f4", *_SPARSE}
+_FLAGS = {"sync", "aligned", "row", "col", "satfinite", "xor", "and", "popc", "rn", "kind::f8f6f4", *_SPARSE}
 
 
 def _product(i: Instruction) -> Product:
@@ -56,6 +56,7 @@ def _product(i: Instruction) -> Product:
         or group != _GROUPS.get(b_type, b_type)
         or shape not in (_SPARSE_SHAPES if sparse else _SHAPES).get((group, total), ())
         or [m for m in i.modifiers if m in ("row", "col")] != ["row", "col"]
+        or ("rn" in i.modifiers and a_type != "f64")
         or (option == "satfinite" and (not integer or a_type == "b1"))
         or (a_type == "b1") != (option in ("xor", "and"))
     ):
