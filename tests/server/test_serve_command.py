@@ -152,8 +152,8 @@ def test_kernelgyms_client_is_paid_for_right_triton(server: tuple[subprocess.Pop
     reference = load_suite("core").task("swish").source
     verdicts = {}
     with httpx2.Client(base_url=f"{server[1]}/kernelgym", timeout=START_S) as client:
-        for name, one in (("right", "1.0"), ("wrong", "1.1")):
-            code = TRITON.replace("1.0 + tl", f"{one} + tl")
+        for name, constant in (("right", "1.0"), ("wrong", "1.1")):
+            code = TRITON.replace("1.0 + tl", f"{constant} + tl")
             request = {"task_id": name, "reference_code": reference, "kernel_code": code, "backend": "triton"}
             posted = client.post("/evaluate", json=request)
             assert posted.status_code == 200, posted.text
