@@ -36,12 +36,12 @@ def input_bytes(plan: ResolvedPlan, arrays: Sequence[Array]) -> dict[int, bytes]
 
 
 def runner(
-    source: str, *, spec: DeviceSpec = H100, memory_bytes: int = 1 << 30, threads: int = 1, registers: int = REGISTERS
-) -> Runner:
+    source: str, *, spec: DeviceSpec = H100, arch: str = "compute_90a", memory_bytes: int = 1 << 30, threads: int = 1,
+    registers: int = REGISTERS,
+) -> Runner:  # fmt: skip
     """A runner for kernels declared ``extern "C"``."""
     names = re.findall(r"__global__\s+void\s+(?:__launch_bounds__\(\d+\)\s+)?(\w+)", source)
     kernels = {name: Kernel(name, registers) for name in names}
-    arch = spec.arch.replace("sm_", "compute_")
     return Runner(compile_ptx(source, arch=arch), kernels, spec, memory_bytes=memory_bytes, threads=threads)
 
 

@@ -18,7 +18,7 @@ B200 = SPECS["b200"]
 
 def ran(source: str, a: np.ndarray, b: np.ndarray, **changes: object) -> RunResult:
     request = work(resolve(PLAN, (a, b)), (a, b), deadline_s=120.0, **changes)
-    return runner(MAP + source, spec=B200, registers=64).run(request)
+    return runner(MAP + source, spec=B200, arch="compute_100a", registers=64).run(request)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -59,7 +59,7 @@ def test_mistakes_are_faults(right: str) -> None:
 def test_a_profile_counts_the_tiles_and_the_products() -> None:
     a, b = operands(256, 384, 512)
     request = work(resolve(PLAN, (a, b)), (a, b), deadline_s=120.0)
-    (kernel,) = runner(MAP + GEMM, spec=B200, registers=64).profile(request).kernels
+    (kernel,) = runner(MAP + GEMM, spec=B200, arch="compute_100a", registers=64).profile(request).kernels
     tiles, steps = 2 * 3, 512 // 64
     loads = [op for op in kernel.memory if op.space == "global" and op.access == "load"]
     assert sum(op.transactions for op in loads) == tiles * steps * 2 * 128 * 128 // 32

@@ -200,7 +200,7 @@ def test_the_other_block_must_have_columns() -> None:
 
 def ran(source: str, a: np.ndarray, b: np.ndarray, **changes: object) -> RunResult:
     request = work(resolve(PAIR_PLAN, (a, b)), (a, b), deadline_s=120.0, **changes)
-    return runner(MAP + source, spec=B200, registers=64).run(request)
+    return runner(MAP + source, spec=B200, arch="compute_100a", registers=64).run(request)
 
 
 @pytest.mark.parametrize("mask", [True, False])
