@@ -30,7 +30,6 @@ from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.compile.triton_build import compiled_launch, error_in_source, installed_triton, triton_request
 from kernelforge.compile.triton_source import TRITON_FILE
-from kernelforge.compile.worker import MAX_PRECOMPILED_BYTES
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Build, CompiledLaunch, Diagnostic, KernelFacts, Language, content_hash, language_of
 from kernelforge.sandbox import ExitReport, Frame, Limits, Zygote, role_policy
@@ -50,8 +49,8 @@ _FORMAT, _TRITON_FORMAT = "build/2", "triton-build/1"
 _ROLES: Mapping[Language, str] = {"cuda": "compiler", "triton": "triton-compiler"}
 _FILES: Mapping[Language, str] = {"cuda": CANDIDATE_FILE, "triton": TRITON_FILE}
 _STATIC_SHARED_LIMIT_BYTES = 48 << 10
-_UNREADABLE = re.compile(r"precompiled header|obtain mapped memory")
-"""What NVRTC says of a precompiled header that it does not read."""
+_MOST_HEADER_BYTES = 1 << 30
+"""Largest precompiled header; while NVRTC writes one it needs twice its size."""
 
 
 @dataclass(frozen=True)
@@ -180,9 +179,12 @@ class Compiler:
         """End the zygotes."""
         with self._lock:
             zygotes, self._zygotes = list(self._zygotes.values()), {}
-        for zygote in zygotes:
-            zygote.interrupt()
-        self.header_sets.close()
+
+        def interrupt() -> None:
+            for zygote in zygotes:
+                zygote.interrupt()
+
+        self.header_sets.close(interrupt)
         for zygote in zygotes:
             zygote.close()
 
@@ -261,15 +263,16 @@ class Compiler:
     def _ask_with_headers(self, work: _Work) -> Frame | Artifact:
         """The reply to a compilation in CUDA C++, which reads a precompiled header if there is one."""
         headers, source = Headers.of(work.request["source"], work.facts["arch"])
-        zygote = self._running_zygote("cuda")
-        pid = zygote.pid
-        file = self.header_sets.file(headers, pid)
+        file = self.header_sets.file(headers, self._running_zygote("cuda").pid)
         if file is not None:
             options = [*work.request["options"], f"--use-pch={file}"]
             frame = self._ask(work, work.request | {"source": source, "options": options})
-            if zygote.pid == pid and (
-                isinstance(frame, Artifact) or not _UNREADABLE.search(str(frame.data.get("log")))
-            ):
+            if isinstance(frame, Artifact):
+                return frame
+            was_read = f'"{CANDIDATE_FILE}": using precompiled header file "{file}"\n'
+            log = str(frame.data.get("log"))
+            if was_read in log:
+                frame.data["log"] = log.replace(was_read, "")
                 return frame
             # The zygote died, or the file was removed: the child could not read it.
         frame = self._ask(work, work.request)
@@ -307,17 +310,20 @@ class Compiler:
         request = {"source": headers.text, "name": CANDIDATE_FILE, "options": list(options), "expressions": []}
         limits = replace(
             self.limits,
-            tmp_bytes=MAX_PRECOMPILED_BYTES,
-            file_bytes=MAX_PRECOMPILED_BYTES,
-            reply_bytes=MAX_PRECOMPILED_BYTES,
+            tmp_bytes=_MOST_HEADER_BYTES,
+            file_bytes=_MOST_HEADER_BYTES,
+            reply_bytes=_MOST_HEADER_BYTES,
         )
         zygote = self._running_zygote("cuda")
         with self._slots, zygote.spawn(limits) as child:
+            if self.header_sets.closed:
+                raise SandboxError("the compiler is closed")
             frame = child.call(request | {"precompile": True})
             if "error" in frame.data:
                 raise SandboxError(f"the headers could not be precompiled: {frame.data['error']}")
-            (data,) = frame.blobs
-            return data, zygote.pid
+            if len(frame.blobs) != 1:
+                raise SandboxError("the headers could not be precompiled: a reply without a file")
+            return frame.blobs[0], zygote.pid
 
     def _read_triton_reply(self, lowered: Frame, work: _Work) -> Artifact:
         """The build of PTX that comes from a child that ran a candidate's Python: it may hold anything.

@@ -1,4 +1,4 @@
-"""Precompiled headers: code and messages are those of a build without them; only trusted text is in a file."""
+"""Precompiled headers: code and messages are those of a build without them; files hold `#include` lines alone."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import signal
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.header_sets import BUILDS, Headers
+from kernelforge.compile.header_sets import BUILDS, Headers, HeaderSets
 from kernelforge.records import Build
 
 COOPERATIVE = """// {note}
@@ -42,6 +44,21 @@ def warm() -> Iterator[Compiler]:
     assert not folder.exists()
 
 
+@contextmanager
+def compilations(compiler: Compiler) -> Iterator[list[bool]]:
+    """For each compilation in a child whether it was precompiled a precompiled header."""
+    precompiled: list[bool] = []
+    real = compiler._ask
+
+    def noted(work: Any, request: dict[str, Any], *rest: Any, **options: Any) -> Any:
+        precompiled.append(any(option.startswith("--use-pch") for option in request["options"]))
+        return real(work, request, *rest, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiler, "_ask", noted)
+        yield precompiled
+
+
 def built(compiler: Compiler, source: str) -> Artifact | Build:
     return compiler.build(source, ["k"], arch="sm_90a", constants={"WIDTH": 4})
 
@@ -54,8 +71,9 @@ def file_of(compiler: Compiler, source: str) -> Path | None:
 def test_a_build_with_them_is_the_build_without(warm: Compiler) -> None:
     source = COOPERATIVE.format(note="compared", value="WIDTH")
     assert file_of(warm, source) is not None
-    with Compiler(None) as plain:
+    with Compiler(None) as plain, compilations(plain) as without, compilations(warm) as precompiled:
         expected, got = built(plain, source), built(warm, source)
+    assert (without, precompiled) == ([False], [True])
     assert isinstance(expected, Artifact)
     assert isinstance(got, Artifact)
     assert (got.ptx, got.cubin) == (expected.ptx, expected.cubin)
@@ -63,7 +81,9 @@ def test_a_build_with_them_is_the_build_without(warm: Compiler) -> None:
 
 
 def test_an_error_is_on_the_line_of_the_source(warm: Compiler) -> None:
-    result = built(warm, COOPERATIVE.format(note="wrong", value="undeclared"))
+    with compilations(warm) as precompiled:
+        result = built(warm, COOPERATIVE.format(note="wrong", value="undeclared"))
+    assert precompiled == [True]
     assert isinstance(result, Build)
     assert [(error.file, error.line) for error in result.errors] == [("candidate.cu", 9)]
     assert "undeclared" in result.errors[0].message
@@ -88,6 +108,10 @@ def test_a_file_of_an_earlier_zygote_is_not_read(warm: Compiler) -> None:
         ('#include <a.h>\n#include "b.h"', ("a.h",), 2),
         ("#include <a.h> /* open\n#include <b.h>\n*/", (), 1),
         ("#if 1\n#include <a.h>\n#endif", (), 1),
+        ("#include <a.h>\n#include <b.h> // see \\\n the docs", ("a.h",), 2),
+        ("// \\\n#include <a.h>", (), 1),
+        ("#include <a.h>\n#include <../b.h>\n#include </c.h>", ("a.h",), 2),
+        ("#include </c.h>", (), 1),
         ("int x;\n#include <a.h>", (), 1),
     ],
 )
@@ -99,12 +123,51 @@ def test_the_headers_are_those_before_anything_else(source: str, names: tuple[st
     assert headers.text.count("#include") == len(names)
 
 
-def test_without_the_zygote_that_made_them_builds_read_the_headers(warm: Compiler) -> None:
+def test_without_the_zygote_that_made_them_they_are_made_again(warm: Compiler) -> None:
     zygote = warm._running_zygote("cuda")
+    (before,) = warm.header_sets.folder.iterdir()
     assert zygote.pid is not None
     os.kill(zygote.pid, signal.SIGKILL)
     while Path("/proc", str(zygote.pid), "exe").exists():
         time.sleep(0.01)
-    for value in ("1.5f", "2.5f"):
-        assert isinstance(built(warm, COOPERATIVE.format(note="after", value=value)), Artifact)
-    assert file_of(warm, COOPERATIVE) is None
+    with compilations(warm) as precompiled:
+        for number in range(BUILDS + 1):
+            assert isinstance(built(warm, COOPERATIVE.format(note="after", value=f"{number}.5f")), Artifact)
+    # The first build took a file that its child could not read, because the zygote was started again only for it.
+    assert precompiled == [True, *[False] * (BUILDS + 1)]
+    warm.header_sets.wait()
+    (file,) = warm.header_sets.folder.iterdir()
+    assert file != before
+    assert file_of(warm, COOPERATIVE) == file
+
+
+def test_a_file_that_cannot_be_written_leaves_none() -> None:
+    def make(headers: Headers) -> tuple[bytes, int]:
+        raise OSError("no space left")
+
+    sets = HeaderSets(make, slow_build_s=0.0)
+    folder = sets.folder
+    headers = Headers(("a.h",), "sm_80")
+    for _ in range(BUILDS):
+        sets.count(headers, 1.0)
+    sets.wait()
+    assert sets.failures == {headers: "no space left"}
+    assert list(folder.iterdir()) == []
+    sets.close(lambda: None)
+    assert not folder.exists()
+
+
+def test_only_abandoned_folders_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    abandoned, fresh = tmp_path / "kernelforge-headers-a", tmp_path / "kernelforge-headers-b"
+    for folder in (abandoned, fresh):
+        folder.mkdir()
+    first = HeaderSets(lambda headers: (b"", 1))
+    used = first.folder
+    for folder in (abandoned, used):
+        os.utime(folder, (0, 0))
+    second = HeaderSets(lambda headers: (b"", 1))
+    assert {fresh, used, second.folder} == set(tmp_path.iterdir())
+    for sets in (first, second):
+        sets.close(lambda: None)
+    assert set(tmp_path.iterdir()) == {fresh}
