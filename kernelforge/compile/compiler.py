@@ -30,6 +30,7 @@ from kernelforge.compile.source import CANDIDATE_FILE, check_expression, compose
 from kernelforge.compile.toolchain import Toolchain, installed_toolchain, warm_up_options
 from kernelforge.compile.triton_build import compiled_launch, error_in_source, installed_triton, triton_request
 from kernelforge.compile.triton_source import TRITON_FILE
+from kernelforge.compile.worker import MAX_PRECOMPILED_BYTES
 from kernelforge.errors import CandidateError, ChildDied, ChildTimeout, DeviceError, SandboxError
 from kernelforge.records import Build, CompiledLaunch, Diagnostic, KernelFacts, Language, content_hash, language_of
 from kernelforge.sandbox import ExitReport, Frame, Limits, Zygote, role_policy
@@ -49,8 +50,6 @@ _FORMAT, _TRITON_FORMAT = "build/2", "triton-build/1"
 _ROLES: Mapping[Language, str] = {"cuda": "compiler", "triton": "triton-compiler"}
 _FILES: Mapping[Language, str] = {"cuda": CANDIDATE_FILE, "triton": TRITON_FILE}
 _STATIC_SHARED_LIMIT_BYTES = 48 << 10
-_MOST_HEADER_BYTES = 1 << 30
-"""Largest precompiled header; while NVRTC writes one it needs twice its size."""
 
 
 @dataclass(frozen=True)
@@ -310,9 +309,9 @@ class Compiler:
         request = {"source": headers.text, "name": CANDIDATE_FILE, "options": list(options), "expressions": []}
         limits = replace(
             self.limits,
-            tmp_bytes=_MOST_HEADER_BYTES,
-            file_bytes=_MOST_HEADER_BYTES,
-            reply_bytes=_MOST_HEADER_BYTES,
+            tmp_bytes=MAX_PRECOMPILED_BYTES,
+            file_bytes=MAX_PRECOMPILED_BYTES,
+            reply_bytes=MAX_PRECOMPILED_BYTES,
         )
         zygote = self._running_zygote("cuda")
         with self._slots, zygote.spawn(limits) as child:

@@ -31,7 +31,9 @@ BUILDS = 3
 MOST_FILES = 4
 """Files kept at a time. One takes 130 MB (cooperative groups) to 280 MB (CuTe)."""
 MOST_COUNTED = 256
+"""Sets of headers whose slow builds are counted, the latest."""
 MOST_NAMES = 32
+"""Headers that are precompiled of one source, the first."""
 _PREFIX = "kernelforge-headers-"
 _SETTLED_S = 60.0
 """Age from which a folder without a lock counts as abandoned."""
@@ -163,15 +165,17 @@ class HeaderSets:
             folder.remove()
 
     def _precompile(self, headers: Headers, folder: Path) -> None:
-        name = ""
+        path = None
         try:
             data, zygote = self._make(headers)
             handle, name = tempfile.mkstemp(dir=folder, suffix=".pch")
+            path = Path(name)
             with os.fdopen(handle, "wb") as file:
                 os.fchmod(handle, 0o644)
                 file.write(data)
         except (KernelForgeError, OSError) as error:
-            Path(name or folder / "none").unlink(missing_ok=True)
+            if path is not None:
+                path.unlink(missing_ok=True)
             with self._lock:
                 self.failures[headers] = str(error)
                 del self._threads[headers]
@@ -183,11 +187,11 @@ class HeaderSets:
             current = [key for key in self._files if key[1] == zygote]
             old += current[: max(0, len(current) + 1 - MOST_FILES)]
             removed = [self._files.pop(key) for key in old]
-            self._files[headers, zygote] = Path(name)
+            self._files[headers, zygote] = path
             del self._threads[headers]
-        for path in removed:
+        for unused in removed:
             # A build that was about to read it reads the headers.
-            path.unlink(missing_ok=True)
+            unused.unlink(missing_ok=True)
 
 
 class _Folder:

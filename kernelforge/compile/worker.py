@@ -13,7 +13,7 @@ from kernelforge.sandbox.channel import Channel
 MAX_LOG_CHARACTERS = 1 << 20
 MAX_CODE_BYTES = 64 << 20
 MAX_PRECOMPILED_BYTES = 1 << 30
-"""Largest precompiled header: address space that every child has."""
+"""Largest precompiled header, for which every child has address space; NVRTC needs twice its size to write one."""
 _HOST_ONLY = '#error "<{name}> is a host header: a candidate is device code and a launch plan, without host code"\n'
 _WARM = '#include <kernelforge_prelude.h>\nextern "C" __global__ void warm(float* x) { x[0] += 1.0f; }\n'
 
