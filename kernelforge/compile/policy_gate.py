@@ -26,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelforge.compile.cubin import CubinFacts, read_cubin
-from kernelforge.compile.ptx_text import without_comments
+from kernelforge.compile.ptx_text import OBJECT_INSTRUCTIONS, without_comments
 from kernelforge.records import Diagnostic
 
 _TOKEN = re.compile(
@@ -41,8 +41,8 @@ _WORD = re.compile(r"%\w+")
 _CLOCKS = re.compile(r"%(clock(64|_hi)?|globaltimer(_lo|_hi)?|pm\d+(_64)?)(\..*)?")
 _PLACES = re.compile(r"%(n?smid|n?warpid|gridid|(total|aggr)_smem_size|reserved_smem_\w+)(\..*)?")
 """Special registers that differ between launches or devices, where the emulated one has constants."""
-_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"})
-"""Instructions on textures and surfaces."""
+_MODIFIER = re.compile(r"(?:\s|//[^\n]*\n|/\*.*?\*/)*\.", re.S)
+"""Beginning of an instruction's modifiers, which need not follow at once."""
 _DIRECTIVES = frozenset({".entry", ".func", ".global", ".const", ".extern", ".visible", ".weak"})
 _DEBUG_EXTERNS = frozenset({"vprintf", "__assertfail"})
 
@@ -156,7 +156,7 @@ def _read_ptx(text: str) -> _Module:
                 registers.add(token)
             opcode = token.partition(".")[0]
             # Other names have no dot in PTX.
-            if opcode in _OBJECTS and ("." in token or text[match.end() : match.end() + 1] == "."):
+            if opcode in OBJECT_INSTRUCTIONS and ("." in token or _MODIFIER.match(text, match.end())):
                 objects.add(opcode)
             # The markers are comments, which inline PTX can forge; NVRTC itself never uses these directives in a body.
             if (inline or depth > 0) and token in _DIRECTIVES:

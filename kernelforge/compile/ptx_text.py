@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 from kernelforge.records import content_hash
 
+OBJECT_INSTRUCTIONS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"})
+"""Instructions on textures and surfaces."""
 _PIECE = re.compile(
     r'(?P<comment>//[^\n]*|/\*.*?\*/) | "(?P<string>[^"]*)" | (?P<other>/\* | ["\\#] | [^\x20-\x7e\n\t\r])', re.S | re.X
 )

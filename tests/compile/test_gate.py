@@ -57,6 +57,11 @@ def test_asking_where_it_runs_is_refused(compiler, register):
             'asm volatile("{.reg .pred q; setp.eq.u64 q, %1, 1; @q suq.width.b32 %0, [%1];}" : "=r"(x[0]) : "l"(t));',
             "suq",
         ),
+        (
+            'asm volatile("{.reg .f32 a<4>; tex /* at */ .1d.v4.f32.s32 {a0, a1, a2, a3}, [%0, {%1}];}"'
+            ' :: "l"(t), "r"(0));',
+            "tex",
+        ),
     ],
 )
 def test_textures_and_surfaces_are_refused(compiler, use, opcode):

@@ -145,6 +145,27 @@ def test_a_copy_of_what_threads_stored_needs_a_proxy_fence(fill: str) -> None:
     assert not run(body, X, np.zeros(32, np.int32), block=32).faults
 
 
+def test_a_store_that_another_block_replaced_needs_no_fence_of_its_own() -> None:
+    body = """
+  __shared__ alignas(128) int data[32];
+  int t = threadIdx.x;
+  unsigned rank, there;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  if (rank == 0) data[t] = -1;
+  asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+  if (rank == 1) {
+    asm("mapa.shared::cluster.u32 %0, %1, 0;" : "=r"(there) : "r"(at(data + t)));
+    asm volatile("st.shared::cluster.u32 [%0], %1;" :: "r"(there), "r"(x[t]) : "memory");
+    FENCE;
+  }
+  asm volatile("barrier.cluster.arrive; barrier.cluster.wait;" ::: "memory");
+  if (rank == 0 && t == 0) { store(y, data, 128); COMMIT; WAIT(0); }"""
+    y = np.zeros(32, np.int32)
+    report = run(body, X, y, block=32, grid=2, cluster=(2, 1, 1), racecheck=True, clean=False)
+    assert not report.faults
+    assert np.array_equal(y, X.reshape(-1)[:32])
+
+
 def test_groups_belong_to_their_thread() -> None:
     body = """
   __shared__ alignas(16) int data[64][4];

@@ -178,6 +178,12 @@ def test_local_frames_are_bounded_for_lane_dependent_offsets() -> None:
         ".visible .entry k() { add.s32 %r1, %r2, %r3; ret; }",
         ".visible .entry k() { .reg .b32 %r<2>; add.s32 %r1; ret; }",
         ".visible .entry k() { .reg .b32 %r<2>; mov.u32 %r1, undefined_symbol; ret; }",
+        ".visible .entry k() { tcgen05; ret; }",
+        ".visible .entry k() { tcgen05.ld.sync.aligned.32x32b.x1.b32; ret; }",
+        ".visible .entry k() { mbarrier; ret; }",
+        ".visible .entry k() { wgmma.mma_async; ret; }",
+        ".visible .entry k() { multimem.ld_reduce.relaxed.sys.global.add.f32; ret; }",
+        ".visible .entry k() { clusterlaunchcontrol.query_cancel.is_canceled.pred.b128; ret; }",
     ],
 )
 def test_malformed_ptx_is_an_error_not_a_crash(text: str) -> None:

@@ -40,7 +40,6 @@ from kernelforge.devices.emulated.ptx.cfg import (
 )
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
-from kernelforge.devices.emulated.runtime import TENSOR_EXPORTS
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 
 _ENTRY = "kernel"
@@ -461,7 +460,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
     flow = analyse(kernel, shape.block)
     writer = _ModuleWriter(flow, shape)
     text = writer.write()
-    if any(f"@{name}(" in text for name in TENSOR_EXPORTS):
+    if writer.e.tensor:
         llvm_jit.load_tensor_memory()
     for product in writer.e.products:
         llvm_jit.load_function(product.name, product_function(product))

@@ -28,6 +28,7 @@ _NO_DESTINATION = {
     "st", "red", "bra", "brx", "ret", "exit", "membar", "fence", "trap", "brkpt", "nanosleep", "prefetch",
     "prefetchu", "cp", "pmevent", "griddepcontrol", "discard", "applypriority", "setmaxnreg", "stmatrix",
 }  # fmt: skip
+_TENSOR_MOVES = frozenset({"alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st"})
 _SPIN_SOURCES = {"volatile", "relaxed", "acquire", "mmio"}
 
 
@@ -50,8 +51,7 @@ def stops_warp(instruction: Instruction) -> bool:
 
 def moves_tensor(instruction: Instruction) -> bool:
     """True for instructions of a whole warp on its tensor memory."""
-    verbs = ("alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st")
-    return instruction.opcode == "tcgen05" and instruction.modifiers[0] in verbs
+    return instruction.opcode == "tcgen05" and not _TENSOR_MOVES.isdisjoint(instruction.modifiers[:1])
 
 
 def begins_with_wait(block: Block) -> bool:
@@ -90,6 +90,8 @@ def _specials(operand: Operand) -> Iterator[str]:
 
 def has_destination(instruction: Instruction) -> bool:
     """True when the first operand is written."""
+    if not instruction.operands:
+        return False
     if instruction.opcode in ("bar", "barrier"):
         return "red" in instruction.modifiers
     if instruction.opcode == "wgmma":
@@ -102,7 +104,7 @@ def has_destination(instruction: Instruction) -> bool:
         return instruction.modifiers[:1] == ("ld_reduce",)
     if instruction.opcode == "mbarrier":
         return instruction.modifiers[:1] not in (("init",), ("inval",), ("expect_tx",), ("complete_tx",))
-    return instruction.opcode not in _NO_DESTINATION and bool(instruction.operands)
+    return instruction.opcode not in _NO_DESTINATION
 
 
 def sources(instruction: Instruction) -> tuple[Operand, ...]:

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
+from kernelforge.compile.ptx_text import OBJECT_INSTRUCTIONS
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.ptx import dynamic_stack
@@ -83,8 +84,6 @@ def unsupported(instruction: Instruction, reason: str = "") -> UnsupportedInstru
     return UnsupportedInstruction(instruction.text, instruction.location.line, instruction.ptx_line, reason)
 
 
-_OBJECTS = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq", "istypep"})
-"""Instructions on textures and surfaces."""
 _SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "local": lay.LOCAL, "const": lay.CONST, "param": lay.PARAM}
 
 
@@ -270,7 +269,7 @@ class _Inliner:
             if item.opcode == "call":
                 self.call(item, names, suffix, stack)
                 continue
-            if item.opcode in _OBJECTS:
+            if item.opcode in OBJECT_INSTRUCTIONS:
                 raise unsupported(item, "no plan makes textures or surfaces")
             instruction = replace(item, operands=tuple(self.rename(op, names) for op in item.operands))
             if item.predicate is not None:

@@ -21,7 +21,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
 from kernelforge.devices.emulated.runtime.cache import cache_access
 from kernelforge.devices.emulated.runtime.faults import check_race, record_fault
-from kernelforge.devices.emulated.runtime.proxies import note_stores
+from kernelforge.devices.emulated.runtime.proxies import forget_stores, note_stores
 from kernelforge.devices.emulated.runtime.sanitize import check_global, check_shared
 from kernelforge.devices.emulated.runtime.transactions import (
     bank_wavefronts,
@@ -189,6 +189,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         if space == lay.SHARED_CLUSTER:
             peer = resolve_peer(ctx, site, lane_id, address, size)
             if peer != 0:
+                if mode & lay.MODE_PROXIES and access != lay.LOAD:
+                    forget_stores(ctx, (address >> lay.PEER_SHIFT) - 1, address & ((1 << lay.PEER_SHIFT) - 1), size)
                 in_peers |= bit
                 good |= bit
                 single = False

@@ -48,7 +48,8 @@ def is_tensor_map(at: int) -> bool:
     if element not in (1, 2, 4, 8) or load_u8(at + lay.MAP_SWIZZLE) > 3 or load_u8(at + lay.MAP_TYPE) > 9:
         return False
     images = load_u8(at + lay.MAP_PIXELS) != 0
-    if images and (rank < 3 or load_i32(at + lay.MAP_BOX + 4) > 1024):
+    pixels = load_i32(at + lay.MAP_BOX + 4)
+    if images and (rank < 3 or pixels < 1 or pixels > 1024):
         return False
     for axis in range(rank):
         extent = load_i64(at + lay.MAP_EXTENTS + 8 * axis)

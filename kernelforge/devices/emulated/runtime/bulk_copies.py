@@ -391,7 +391,6 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         entry = issue_grouped(ctx, op, lane_id, BOX_STORE, 0, source, size, operation)
         copy_bytes(entry + lay.TRANSFER_MAP, at, lay.MAP_BYTES)
         copy_bytes(entry + lay.TRANSFER_AT, coordinates, 20)
-        fill_bytes(entry + lay.TRANSFER_OFFSETS, 0, 12)
 
 
 @exported

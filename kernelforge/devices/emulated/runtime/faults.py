@@ -103,6 +103,23 @@ def shadow_bytes(shared_bytes: int) -> int:
 
 
 @native
+def behind_cells(ctx: int, shadow: int) -> int:
+    """Address of what follows the cells in a CTA's record: of what was written, or else of stores to be fenced.
+
+    A launch has one of the two at most: the first where no instruction is asynchronous, the second where some are.
+    """
+    return shadow + 5 * CELL_BYTES * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
+
+
+@native
+def next_moment(ctx: int) -> int:
+    """Advance the clock of accesses, and return its time."""
+    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
+    store_i64(ctx + lay.CTX_MOMENT, moment)
+    return moment
+
+
+@native
 def check_race(
     ctx: int, op: int, site: int, addresses: int, mask: int, size: int, access: int, values: int, width: int
 ) -> None:
@@ -112,7 +129,7 @@ def check_race(
     """
     if load_i32(op + lay.OP_SPECULATIVE):
         return
-    store_i64(ctx + lay.CTX_MOMENT, load_i64(ctx + lay.CTX_MOMENT) + 1)
+    next_moment(ctx)
     if access == lay.LOAD:
         visit(ctx, site, addresses, mask, size, access, 0, 1, True, True)
     else:
@@ -295,8 +312,7 @@ def warps_before(ctx: int, warps: int, then: int) -> bool:
 @native
 def release_warp(ctx: int, name: int) -> None:
     """The running warp arrives at a barrier of some warps: warps that wait there come after its accesses so far."""
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     warp = load_i32(ctx + lay.CTX_WARP)
     released = load_i64(ctx + lay.CTX_ORDER) + lay.ORDER_RELEASED + 4 * lay.LANES * name
     for other in range(lay.LANES):
@@ -312,8 +328,7 @@ def acquire_warp(ctx: int, state: int, name: int) -> None:
     row = order + 4 * lay.LANES * load_i32(ctx + lay.CTX_WARP)
     for other in range(lay.LANES):
         store_u32(row + 4 * other, max(load_u32(row + 4 * other), load_u32(released + 4 * other)))
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     store_i64(state + lay.W_MET, moment)
     store_i64(state + lay.W_TOGETHER, moment)
 
@@ -335,8 +350,7 @@ def ordered(ctx: int, lanes: int, then: int, lane_id: int) -> bool:
 @native
 def raise_epoch(ctx: int) -> None:
     """Order all later accesses of the running CTA after its earlier ones."""
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     store_i64(ctx + lay.CTX_EPOCH_MOMENT, moment)
     store_i64(ctx + lay.CTX_EPOCH, load_i64(ctx + lay.CTX_EPOCH) + 1)
 
@@ -344,29 +358,33 @@ def raise_epoch(ctx: int) -> None:
 @native
 def raise_epoch_of(ctx: int, slot: int) -> None:
     """The same for a resident CTA that does not run now, by its slot."""
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     store_i64(slot + lay.SLOT_EPOCH_MOMENT, moment)
     store_i64(slot + lay.SLOT_EPOCH, load_i64(slot + lay.SLOT_EPOCH) + 1)
 
 
 @native
+def latest_met(met: int, members: int, other: int) -> int:
+    """The moment up to which accesses of lane ``other`` come before those of some lane of ``members`` now."""
+    latest = 0
+    while members != 0:
+        member = trailing_zeros(members)
+        members &= members - 1
+        latest = max(latest, load_u32(met + 4 * (lay.LANES * member + other)))
+    return latest
+
+
+@native
 def meet(ctx: int, state: int, members: int) -> None:
     """Order the lanes of ``members`` after each other's accesses, and after those that each of them came after."""
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     store_i64(state + lay.W_MET, moment)
     if members == load_u32(state + lay.W_LIVE):
         store_i64(state + lay.W_TOGETHER, moment)
         return
     met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * load_i32(ctx + lay.CTX_WARP)
     for lane_id in range(lay.LANES):
-        latest = 0
-        rest = members
-        while rest != 0:
-            member = trailing_zeros(rest)
-            rest &= rest - 1
-            latest = max(latest, load_u32(met + 4 * (lay.LANES * member + lane_id)))
+        latest = latest_met(met, members, lane_id)
         if members >> lane_id & 1:
             latest = moment
         rest = members

@@ -3,8 +3,8 @@
 Threads access memory through the generic proxy, bulk copies and ``wgmma`` through the async proxy. A store is visible
 to the latter only after a proxy fence on the way from it to the read (PTX ISA, *Async proxy* and *Causality order*):
 by the thread that stored, or by one that comes after it. ``cp.async`` counts as neither, for CUTLASS has no fence
-between it and ``wgmma``. A fence counts for every later read, whether or not it is ordered before it: no correct
-kernel is reported.
+between it and ``wgmma``. A fence counts for every later read, whether or not it is ordered before it, and only for
+stores to shared memory of its own CTA: a kernel that leaves the fence to another CTA of the cluster is reported.
 
 The record of a CTA, behind that of the race check: for each thread the moment up to which fences cover its stores,
 u32; then a word of 8 bytes for each 4 bytes of shared memory, the moment and the thread of its last store, or 0.
@@ -24,21 +24,28 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_u32,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.runtime.faults import CELL_BYTES, ordered_up_to, record_fault
+from kernelforge.devices.emulated.runtime.faults import (
+    behind_cells,
+    latest_met,
+    next_moment,
+    ordered_up_to,
+    record_fault,
+)
 
 _COVERED_BYTES = 4 * lay.LANES * lay.LANES
+_SPARE_WORDS = 4
+"""Behind the end of shared memory, for the last store."""
 
 
 def proxy_bytes(shared_bytes: int) -> int:
     """Size of the record of one CTA."""
-    return _COVERED_BYTES + 8 * (shared_bytes // 4 + 4)
+    return _COVERED_BYTES + 8 * (shared_bytes // 4 + _SPARE_WORDS)
 
 
 @native
 def record(ctx: int) -> int:
     """Address of the record of the CTA's shared memory."""
-    cells = 5 * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
-    return load_i64(ctx + lay.CTX_SHADOW) + CELL_BYTES * cells
+    return behind_cells(ctx, load_i64(ctx + lay.CTX_SHADOW))
 
 
 @native
@@ -50,8 +57,8 @@ def watches(ctx: int) -> bool:
 @native
 def begin_records(ctx: int, shadow: int) -> None:
     """Clear the record of a CTA that starts, whose record of races is at ``shadow``."""
-    shared = load_i64(ctx + lay.CTX_SHARED_BYTES)
-    fill_bytes(shadow + CELL_BYTES * 5 * (shared // 4 + 2), 0, _COVERED_BYTES + 8 * (shared // 4 + 4))
+    words = load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + _SPARE_WORDS
+    fill_bytes(behind_cells(ctx, shadow), 0, _COVERED_BYTES + 8 * words)
 
 
 @native
@@ -91,23 +98,19 @@ def proxy_fence(ctx: int, mask: int) -> None:
     """``fence.proxy.async`` by some lanes: it covers their stores, and those that they come after."""
     if not watches(ctx):
         return
-    moment = load_i64(ctx + lay.CTX_MOMENT) + 1
-    store_i64(ctx + lay.CTX_MOMENT, moment)
+    moment = next_moment(ctx)
     covered = record(ctx)
     before = load_i64(ctx + lay.CTX_EPOCH_MOMENT)
-    for thread in range(lay.LANES * lay.LANES):
-        bound = ordered_up_to(ctx, thread // lay.LANES)
-        store_u32(covered + 4 * thread, max(load_u32(covered + 4 * thread), bound))
+    for other_warp in range(lay.LANES):
+        bound = ordered_up_to(ctx, other_warp)
+        for lane_id in range(lay.LANES):
+            cell = covered + 4 * (lay.LANES * other_warp + lane_id)
+            store_u32(cell, max(load_u32(cell), bound))
     warp = load_i32(ctx + lay.CTX_WARP)
     together = load_i64(load_i64(ctx + lay.CTX_STATE) + lay.W_TOGETHER)
     met = load_i64(ctx + lay.CTX_MET) + lay.MET_BYTES * warp
     for other in range(lay.LANES):
-        bound = max(together, before)
-        rest = mask
-        while rest != 0:
-            lane_id = trailing_zeros(rest)
-            rest &= rest - 1
-            bound = max(bound, load_u32(met + 4 * (lay.LANES * lane_id + other)))
+        bound = max(max(together, before), latest_met(met, mask, other))
         if mask >> other & 1:
             bound = moment
         cell = covered + 4 * (lay.LANES * warp + other)

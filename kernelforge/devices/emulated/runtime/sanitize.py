@@ -23,7 +23,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_u8,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.runtime.faults import CELL_BYTES, record_fault
+from kernelforge.devices.emulated.runtime.faults import behind_cells, record_fault
 
 OWNER_BYTES = 32
 _WRITER = 0  # launch and CTA, then epoch and warp, i64 each
@@ -36,8 +36,7 @@ _MANY_WARPS = 0xFF
 @native
 def written_shared(ctx: int) -> int:
     """Address of the record of the CTA's shared memory."""
-    cells = 5 * (load_i64(ctx + lay.CTX_SHARED_BYTES) // 4 + 2)
-    return load_i64(ctx + lay.CTX_SHADOW) + CELL_BYTES * cells
+    return behind_cells(ctx, load_i64(ctx + lay.CTX_SHADOW))
 
 
 @native

@@ -89,24 +89,19 @@ def complete(ctx: int, entry: int) -> None:
     """Do what a transfer does, and tell its mbarrier."""
     kind = load_i32(entry + lay.TRANSFER_KIND)
     store_u32(entry + lay.TRANSFER_KIND, 0)
-    if kind == ARRIVAL:
-        complete_copies(ctx, load_i32(entry + lay.TRANSFER_WARP), load_i32(entry + lay.TRANSFER_LANE))
-        site = load_i32(entry + lay.TRANSFER_SITE)
-        lane_id = load_i32(entry + lay.TRANSFER_LANE)
-        change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
-        return
+    lane_id = load_i32(entry + lay.TRANSFER_LANE)
     size = load_i64(entry + lay.TRANSFER_SIZE)
-    if kind == TENSOR_ARRIVAL:
-        done = load_i64(entry + lay.TRANSFER_TARGET)
-        store_i64(done, max(load_i64(done), size))
+    target = load_i64(entry + lay.TRANSFER_TARGET)
+    if kind in (ARRIVAL, TENSOR_ARRIVAL):
+        if kind == ARRIVAL:
+            complete_copies(ctx, load_i32(entry + lay.TRANSFER_WARP), lane_id)
+        else:
+            store_i64(target, max(load_i64(target), size))
         site = load_i32(entry + lay.TRANSFER_SITE)
-        lane_id = load_i32(entry + lay.TRANSFER_LANE)
         change_barrier(ctx, site, lane_id, load_i64(entry + lay.TRANSFER_BARRIER), 1, 0, ARRIVE)
         return
     code = load_i32(entry + lay.TRANSFER_OPERATION)
-    target = load_i64(entry + lay.TRANSFER_TARGET)
     source = load_i64(entry + lay.TRANSFER_SOURCE)
-    lane_id = load_i32(entry + lay.TRANSFER_LANE)
     if kind == COPY:
         if code < 0:
             copy_bytes(target, source, size)

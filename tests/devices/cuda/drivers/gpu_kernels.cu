@@ -51,6 +51,17 @@ extern "C" __global__ void reversed(unsigned* out, unsigned words) {
     for (unsigned i = threadIdx.x; i < words; i += blockDim.x) out[i] = shared[words - 1 - i];
 }
 
+// Waits for the first phase of an mbarrier.
+__device__ void wait_for(unsigned bar) {
+    unsigned done = 0;
+    while (!done)
+        asm volatile(
+            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
+            : "=r"(done)
+            : "r"(bar)
+            : "memory");
+}
+
 // One tile of 4 rows and 8 columns from (row, column), through a tensor map.
 extern "C" __global__ void tile(const __grid_constant__ TensorMap map, float* out, int row, int column) {
     __shared__ alignas(128) float values[32];
@@ -66,13 +77,7 @@ extern "C" __global__ void tile(const __grid_constant__ TensorMap map, float* ou
             : "memory");
     }
     __syncthreads();
-    unsigned done = 0;
-    while (!done)
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(bar)
-            : "memory");
+    wait_for(bar);
     if (threadIdx.x < 32) out[threadIdx.x] = values[threadIdx.x];
 }
 
@@ -92,13 +97,7 @@ extern "C" __global__ void column(const __grid_constant__ TensorMap map, float* 
             : "memory");
     }
     __syncthreads();
-    unsigned done = 0;
-    while (!done)
-        asm volatile(
-            "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], 0; selp.u32 %0, 1, 0, p; }"
-            : "=r"(done)
-            : "r"(bar)
-            : "memory");
+    wait_for(bar);
     for (int i = threadIdx.x; i < 64; i += blockDim.x) out[i] = values[i];
 }
 
