@@ -164,9 +164,9 @@ def move_kernel(shape: str, number: int, *, load: bool, packed: bool, half: int)
     body = f"""
 .reg .b32 %w<128>;
 mov.u32 %r0, %tid.x; ld.param.u64 %d0, [cells]; ld.param.u64 %d2, [registers]; mov.u32 %r12, where;
-setp.lt.u32 %p5, %r0, 32;
+setp.lt.u32 %p5, %r0, 32; and.b32 %r14, %r0, 0; add.u32 %r14, %r14, {width};
 @!%p5 bra ALLOCATED;
-tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r12], {width};
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r12], {"%r14" if load else width};
 tcgen05.relinquish_alloc_permit.cta_group::1.sync.aligned;
 ALLOCATED:
 bar.sync 0; ld.shared.b32 %r8, [%r12]; shr.u32 %r13, %r0, 5; shl.b32 %r13, %r13, 21; add.u32 %r9, %r8, %r13;

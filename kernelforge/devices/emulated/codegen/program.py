@@ -374,13 +374,7 @@ ret i32 %code
             if constant & excess:
                 raise unsupported(term, "a barrier's number is at most 15, its count of threads a multiple of 32")
             return str(constant)
-        value = e.source(term, operand, 32)
-        number = value.text
-        if value.vec:
-            number = e.first_lane(value.text, 32)
-            differ = e.op(f"icmp ne <32 x i32> {value.text}, {e.splat(number, 'i32')}")
-            lanes = e.op(f"and i32 {e.op(f'bitcast <32 x i1> {differ} to i32')}, {e.mask}")
-            e.fault_in(term, lay.FAULT_BARRIER_OPERANDS, lanes)
+        number = e.shared_value(term, e.source(term, operand, 32), e.mask, lay.FAULT_BARRIER_OPERANDS)
         self.barrier_fault(term, e.op(f"icmp ne i32 {e.op(f'and i32 {number}, {excess}')}, 0"))
         return e.op(f"and i32 {number}, {~excess}")
 

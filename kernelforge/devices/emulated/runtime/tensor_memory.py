@@ -328,6 +328,15 @@ def moved_cell(shape: int, register: int, thread: int) -> int:
 
 
 @native
+def register_cell(base: int, code: int, register: int, thread: int) -> int:
+    """Host address of the cell of a thread's register; ``base`` is that of the address of the load or store."""
+    shape = code & 15
+    at = moved_cell(shape, register, thread)
+    start = base + (4 * (code >> SPLIT) if shape == 4 and thread >= 16 else 0)
+    return start + (at >> 16) * lay.TENSOR_ROW + (4 << (code >> PACKED & 1)) * (at & 0xFFFF)
+
+
+@native
 def begin_move(ctx: int, op: int, lane_id: int, address: int, code: int, access: int) -> bool:
     """Check the address of a warp's load or store, and what is under way there; leave marks."""
     tensor = own_tensor(ctx)
@@ -364,17 +373,12 @@ def tensor_load(ctx: int, op: int, lane_id: int, address: int, out: int, code: i
     if not begin_move(ctx, op, lane_id, address, code, READING):
         fill_bytes(out, 0, 128 * registers)
         return
-    shape = code & 15
     base = cell_at(own_tensor(ctx), address >> 16, address & 0xFFFF)
-    packed = code >> PACKED & 1
-    split = 4 * (code >> SPLIT)
     for thread in range(lay.LANES):
-        start = base + (split if shape == 4 and thread >= 16 else 0)
         for register in range(registers):
-            at = moved_cell(shape, register, thread)
-            cell = start + (at >> 16) * lay.TENSOR_ROW + (4 << packed) * (at & 0xFFFF)
+            cell = register_cell(base, code, register, thread)
             value = load_u32(cell)
-            if packed != 0:
+            if code >> PACKED & 1:
                 value = (value & 0xFFFF) | (load_u16(cell + 4) << 16)
             store_u32(out + 128 * register + 4 * thread, value)
 
@@ -384,17 +388,12 @@ def tensor_store(ctx: int, op: int, lane_id: int, address: int, values: int, cod
     """``tcgen05.st``: registers one after another, each of 32 lanes."""
     if not begin_move(ctx, op, lane_id, address, code, WRITING):
         return
-    shape = code & 15
     base = cell_at(own_tensor(ctx), address >> 16, address & 0xFFFF)
-    packed = code >> PACKED & 1
-    split = 4 * (code >> SPLIT)
     for thread in range(lay.LANES):
-        start = base + (split if shape == 4 and thread >= 16 else 0)
         for register in range(moved_registers(code)):
-            at = moved_cell(shape, register, thread)
-            cell = start + (at >> 16) * lay.TENSOR_ROW + (4 << packed) * (at & 0xFFFF)
+            cell = register_cell(base, code, register, thread)
             value = load_u32(values + 128 * register + 4 * thread)
-            if packed != 0:
+            if code >> PACKED & 1:
                 store_u16(cell, value)
                 store_u16(cell + 4, value >> 16)
             else:

@@ -167,18 +167,30 @@ def take_chunk(target: int, source: int, bits: int) -> None:
 
 
 @native
+def may_take(ctx: int, op: int, lane_id: int, at: int, own: bool) -> bool:
+    """Whether a chunk is in shared memory, and a fault if not; the running CTA checks that it may be read now."""
+    site = site_of(ctx, op)
+    if at > load_i64(ctx + lay.CTX_SHARED_BYTES) - CHUNK:
+        record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, at, CHUNK, lay.SHARED)
+        return False
+    if own and watches(ctx):
+        check_read(ctx, site, lane_id, at, CHUNK)
+    if own and load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK != 0:
+        addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
+        store_i64(addresses + 8 * lane_id, at)
+        check_race(ctx, op, site, addresses, 1 << lane_id, CHUNK, lay.LOAD, 0, 1)
+    return True
+
+
+@native
 def gather(
     ctx: int, op: int, lane_id: int, rank: int, descriptor: int, out: int, lines: int, size: int, bits: int,
     transposed: bool, mark: int,
 ) -> bool:  # fmt: skip
     """Gather lines of 32 bytes from the shared memory of a CTA; False, and a fault, where a chunk is outside it."""
     shared = load_i64(ctx + lay.CTX_PEER_SHARED) + rank * load_i64(ctx + lay.CTX_PEER_STRIDE)
-    limit = load_i64(ctx + lay.CTX_SHARED_BYTES) - CHUNK
-    addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     own = rank == load_i32(ctx + lay.CTX_CLUSTER_CTARANK)
-    proxies = own and watches(ctx)
-    racecheck = own and load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK != 0
-    low = limit
+    low = load_i64(ctx + lay.CTX_SHARED_BYTES)
     high = 0
     step = CHUNK // size if transposed else 1
     depth = 32 // size if transposed else 2
@@ -190,16 +202,10 @@ def gather(
             else:
                 offset = matrix_line(descriptor, line, k)
             at = matrix_chunk(descriptor, offset)
-            if at > limit:
-                record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site_of(ctx, op), lane_id, at, CHUNK, lay.SHARED)
+            if not may_take(ctx, op, lane_id, at, own):
                 return False
             low = min(low, at)
             high = max(high, at + CHUNK)
-            if proxies:
-                check_read(ctx, site_of(ctx, op), lane_id, at, CHUNK)
-            if racecheck:
-                store_i64(addresses + 8 * lane_id, at)
-                check_race(ctx, op, site_of(ctx, op), addresses, 1 << lane_id, CHUNK, lay.LOAD, 0, 1)
             if not transposed:
                 take_chunk(out + 32 * line + CHUNK * k, shared + at, bits)
                 continue
@@ -551,8 +557,6 @@ def copy_matrix(ctx: int, op: int, lane_id: int, areas: int, code: int) -> None:
     base = rank & ~1 if pair == 2 else rank
     if pair == 2 and not has_peer(ctx, op, lane_id, base, descriptor):
         return
-    limit = load_i64(ctx + lay.CTX_SHARED_BYTES) - CHUNK
-    addresses = load_i64(ctx + lay.CTX_SCRATCH) + EFFECTIVE
     for k in range(pair):
         tensor = tensor_of(ctx, base + k)
         if not check_columns(ctx, site, lane_id, tensor, target, column, 4 * chunks):
@@ -560,21 +564,15 @@ def copy_matrix(ctx: int, op: int, lane_id: int, areas: int, code: int) -> None:
         if not check_marks(ctx, site, lane_id, tensor, column, 4 * chunks, 0, 8, 1, MULTIPLYING):
             return
         shared = load_i64(ctx + lay.CTX_PEER_SHARED) + (base + k) * load_i64(ctx + lay.CTX_PEER_STRIDE)
-        low = limit
+        low = load_i64(ctx + lay.CTX_SHARED_BYTES)
         high = 0
         for row in range(rows):
             for chunk in range(chunks):
                 at = matrix_chunk(descriptor, matrix_line(descriptor, row, chunk))
-                if at > limit:
-                    record_fault(ctx, lay.FAULT_OUT_OF_BOUNDS, site, lane_id, at, CHUNK, lay.SHARED)
+                if not may_take(ctx, op, lane_id, at, base + k == rank):
                     return
                 low = min(low, at)
                 high = max(high, at + CHUNK)
-                if base + k == rank and watches(ctx):
-                    check_read(ctx, site, lane_id, at, CHUNK)
-                if base + k == rank and load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
-                    store_i64(addresses + 8 * lane_id, at)
-                    check_race(ctx, op, site, addresses, 1 << lane_id, CHUNK, lay.LOAD, 0, 1)
                 for turn in range(4):
                     to = copied_lane(shape, row, turn)
                     if to >= 0:

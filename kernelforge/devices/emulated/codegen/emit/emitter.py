@@ -318,6 +318,18 @@ class Emitter(IRBuilder):
         pointer = self.op(f"getelementptr i{bits}, ptr %area0, i32 {lane_id}")
         return self.op(f"load i{bits}, ptr {pointer}")
 
+    def shared_value(self, i: Instruction, value: Value, mask: str, kind: int) -> str:
+        """A value of 32 bits that the lanes of ``mask`` must share; one that has another is a fault of that kind.
+
+        Overwrites the first area of the scratch.
+        """
+        if not value.vec:
+            return value.text
+        text = self.first_lane(value.text, 32)
+        other = self.op(f"icmp ne <32 x i32> {value.text}, {self.splat(text, 'i32')}")
+        self.fault_in(i, kind, self.op(f"and i32 {self.op(f'bitcast <32 x i1> {other} to i32')}, {mask}"))
+        return text
+
     # Operands
 
     def special(self, i: Instruction, name: str) -> Value:

@@ -75,12 +75,7 @@ def _first_lane(e: Emitter, i: Instruction) -> tuple[str, str]:
 
 def _uniform(e: Emitter, i: Instruction, value: Value) -> tuple[str, str]:
     """The value of 32 bits that all lanes of a warp must share, as an argument."""
-    text = value.text
-    if value.vec:
-        text = e.first_lane(value.text, 32)
-        other = e.op(f"icmp ne <32 x i32> {value.text}, {e.splat(text, 'i32')}")
-        lanes = e.op(f"and i32 {e.op(f'bitcast <32 x i1> {other} to i32')}, {e.active(i)}")
-        e.fault_in(i, lay.FAULT_TENSOR_ADDRESS, lanes)
+    text = e.shared_value(i, value, e.active(i), lay.FAULT_TENSOR_ADDRESS)
     return "i64", e.op(f"zext i32 {text} to i64")
 
 
@@ -104,8 +99,8 @@ def _alloc(e: Emitter, i: Instruction) -> None:
     e.check_members(i, _MEMBERS)
     target, addresses = memory_operand(e, i, i.operands[0], lay.SHARED if "shared::cta" in i.modifiers else lay.GENERIC)
     op = e.new_site(MemorySite(i, target.space, 4, lay.STORE, target.offset, target.narrow))
-    e.put(0, addresses, 64)
     columns = _uniform(e, i, e.source(i, i.operands[1], 32))
+    e.put(0, addresses, 64)
     arguments = (("ptr", "%ctx"), ("ptr", op), ("ptr", "%area0"), _first_lane(e, i), columns)
     stop_if_negative(e, e.call("kf_tensor_alloc", "i64", *arguments))
 
