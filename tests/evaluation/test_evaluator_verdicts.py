@@ -241,7 +241,7 @@ def test_what_the_compiler_emits_and_the_device_lacks_is_never_a_score(
     evaluator: Evaluator, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Textures are all that is known; the gate, which refuses them for every device, lets them pass here."""
-    monkeypatch.setattr(policy_gate, "_OBJECTS", frozenset())
+    monkeypatch.setattr(policy_gate, "OBJECT_INSTRUCTIONS", frozenset())
     evaluation = run(evaluator, source=source).evaluation
     assert evaluation.verdict is Verdict.INFRA, evaluation.reason
     assert "tex.1d" in evaluation.reason
