@@ -296,9 +296,9 @@ OP_ALIGNMENTS: Final = 36  # the slot of a reference address: its bits under thi
 OP_KIND: Final = 40
 OP_FIRST: Final = 44  # lowest lane of the pattern
 OP_WINDOW: Final = 48  # least delta, i32
-OP_SPACE: Final = 52
-OP_BYTES: Final = 56  # bytes per lane
-OP_ACCESS: Final = 60
+OP_SERIAL: Final = 52  # number of the pattern: another one has another, i32
+OP_GROUP: Final = 56  # serial of the pattern of the first access of its group, where both patterns are equal; i32
+OP_SLOT: Final = 60  # of an access in a group: the slot that it hits since OP_SINCE, or -1; i32
 OP_IDEAL: Final = 64  # transactions the pattern would need at best, i32
 OP_ALIGN: Final = 68
 OP_UNIFORM: Final = 72  # hits of the uniform path, i64
@@ -320,7 +320,12 @@ OP_PEER_THREADS: Final = 1296
 OP_PEER_IDEAL: Final = 1304
 OP_KNOWN: Final = 1312  # 4 x u32, bit k: slot k is known
 OP_LINES: Final = 1328
-OP_RECORD: Final = 1344
+OP_SPACE: Final = 1336
+OP_ACCESS: Final = 1340
+OP_BYTES: Final = 1344  # bytes per lane
+OP_BLOCK: Final = 1348  # basic block of an access in a group, or -1; i32
+OP_SINCE: Final = 1352  # how often that block had run when the present hits began, i64
+OP_RECORD: Final = 1472  # an odd number of lines, so that records spread over the processor's cache
 
 # Slot of a memory-operation record: what the pattern costs at one alignment. Generated code reads it as one i64: it is
 # known where that is negative, and a hit adds 1.

@@ -327,7 +327,7 @@ def _add_products(program: Program, runs: Sequence[Run], report: LaunchReport) -
 
 
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
-    totals = sum((_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
+    totals = sum((_totals(run) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
     peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
     for row, site in enumerate(program.sites):
         if site.hidden:
@@ -370,12 +370,16 @@ def _peer_totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
     return np.stack([*(longs[:, at // 8] for at in fields), np.zeros(len(longs), dtype=np.int64)], axis=1)
 
 
-def _totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
+def _totals(run: Run) -> npt.NDArray[np.int64]:
     """(requests, transactions, threads, ideal, lines) of every record, pending hits included."""
-    longs, words = records.view(np.int64), records.view(np.uint32)
+    longs, words = run.records.view(np.int64), run.records.view(np.uint32)
     fields = (lay.OP_REQUESTS, lay.OP_TRANSACTIONS, lay.OP_THREADS, lay.OP_IDEAL_TOTAL, lay.OP_LINES)
     totals = np.stack([longs[:, at // 8].copy() for at in fields], axis=1)
-    slots = longs[:, lay.OP_SLOTS // 8 : lay.OP_SLOTS // 8 + lay.SLOTS]
+    slots = longs[:, lay.OP_SLOTS // 8 : lay.OP_SLOTS // 8 + lay.SLOTS].copy()
+    # Every run of the block since then was a hit of this slot.
+    pending = np.flatnonzero(words[:, lay.OP_SLOT // 4].astype(np.int32) >= 0)
+    blocks = words[pending, lay.OP_BLOCK // 4]
+    slots[pending, words[pending, lay.OP_SLOT // 4]] += run.counts[2 * blocks] - longs[pending, lay.OP_SINCE // 8]
     hits = slots >> 8 * lay.ENTRY_HITS & 0xFFFFFFFF
     lanes = np.array([int(m).bit_count() for m in words[:, lay.OP_MASK // 4]], dtype=np.int64)
     total_hits = hits.sum(axis=1)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernelforge.devices.emulated.codegen import program
+from kernelforge.devices.emulated.codegen.emit import memory
 from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid
 from kernelforge.devices.emulated.runtime.cache import CacheModel
-from tests.devices.emulated.harness import bank_conflicts, cuda, total
+from tests.devices.emulated.harness import bank_conflicts, compiled_at, cuda, total
 
 
 def only(report, space: str, access: str):  # type: ignore[no-untyped-def]
@@ -251,3 +253,58 @@ def test_words_of_a_grid_are_estimated_from_its_blocks() -> None:
     apart = distinct_in_grid([sketch(3), sketch(900)], 10.0)
     assert same == pytest.approx(1, rel=0.01)
     assert apart == pytest.approx(20, rel=0.01)
+
+
+SEVERAL_THROUGH_ONE_REGISTER = """
+extern "C" __global__ void k(const float* x, const int* at, float* y, int pitch, int n) {
+  __shared__ float tile[16 * 33];
+  int t = threadIdx.x;
+  const float* row = x + blockIdx.x * pitch + t;
+  float sum = row[0] + row[32] * 2 + row[96] * 3;              // slots that change with the row
+  if (t % 3 <= blockIdx.x % 3) sum += row[1] + row[2] + row[5];    // lanes that change with the block
+  const float* far = x + at[(t + blockIdx.x) % n];             // distances that change with the block
+  sum += far[0] + far[3];
+  const float* last = x + at[n + blockIdx.x] + t * (blockIdx.x ? 2 : 1);
+  sum += last[0] + last[40];                                   // may be outside x in some lanes of the second block
+  const double* wide = (const double*)(x + 2 * (t + blockIdx.x));
+  sum += (float)(wide[0] + wide[7]);
+  const unsigned char* bytes = (const unsigned char*)x + t;
+  sum += bytes[blockIdx.x] + bytes[blockIdx.x + 64] + ((const float4*)x)[t + blockIdx.x].y;
+  for (int k = 0; k < 4; ++k) {
+    float* mine = tile + t * (t < 16 ? 33 : 1) + k;            // conflicts in half of the warps
+    if (t < 16 || k < 2) { mine[0] = sum; mine[4] = sum + k; sum += mine[8] + mine[12]; }
+    __syncthreads();
+  }
+  float* out = y + blockIdx.x * pitch + t;
+  out[0] = sum;
+  out[pitch / 2] = tile[t];
+  out[END] = 1;
+}
+"""
+
+
+@pytest.mark.parametrize("level", [0, 1])
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("end", [7, 1 << 20])
+def test_accesses_in_groups_count_and_fault_as_those_by_themselves(
+    end: int, threads: int, level: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``end`` 1 << 20 is outside the output; accesses of the second block are then outside an input."""
+    source = SEVERAL_THROUGH_ONE_REGISTER.replace("END", str(end))
+    random = np.random.default_rng(3)
+    x, at = random.random(8192, np.float32), random.integers(0, 4000, 97).astype(np.int32)
+    at = np.append(at, np.full(24, 109)).astype(np.int32)
+    at[98] = 109 if end == 7 else -19
+    outcomes = []
+    for groups in (memory.MOST_GROUPS, 0):
+        monkeypatch.setattr(memory, "MOST_GROUPS", groups)
+        monkeypatch.setattr(program, "_programs", {})
+        device, y = cuda(source, threads=threads), np.zeros(64 * 70, np.float32)
+        with compiled_at(level):
+            report = device.run(24, 64, x, at, y, 68, 97, clean=False)
+        assert bool(report.faults) == (end > 7)
+        grouped = sum(site.block >= 0 for site in device.machine.program("k", (64, 1, 1)).sites)
+        outcomes.append((y.tobytes(), report.memory, report.mix, [str(fault) for fault in report.faults], grouped))
+    assert outcomes[0][:-1] == outcomes[1][:-1]
+    assert outcomes[0][-1] > 12
+    assert outcomes[1][-1] == 0

@@ -184,10 +184,8 @@ def load_runtime() -> None:
     _initialise()
     for name, function in runtime.EXPORTS.items():
         llvm.add_symbol(name, runtime_address(function))
-    libraries = {
-        "memory": memory_ir.library(permute=host_features().get("avx512f", False)),
-        "math": math_ir.library(),
-    }
+    wide = host_features().get("avx512f", False)
+    libraries = {"memory": memory_ir.library(permute=wide), "math": math_ir.library(embedded=wide)}
     for title, (text, names) in libraries.items():
         native = Native(text, cached=CachedObject(cache_folder(), title, text, PROCESSOR))
         _libraries.append(native)

@@ -7,8 +7,8 @@ another variation, as it would on another GPU. ``APPROXIMATIONS`` has the errors
 results, but follows an H100 where its results obey a rule: how it reduces angles, rounds logarithms and 16-bit results,
 and treats arguments near zero. Every NaN is 0x7FFFFFFF, as on an H100.
 
-Directed rounding switches the processor's rounding mode around the operation, in a separate function so that no
-instruction can move across the switch.
+Directed rounding is named by the instruction where AVX-512 is available. Elsewhere the processor's rounding mode is
+switched around the operation, in a separate function so that no instruction can move across the switch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, nan_constant
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, lane_vector, nan_constant
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
 F32 = "<32 x float>"
@@ -554,6 +554,8 @@ def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
 # Rounding modes as llvm.set.rounding takes them.
 ROUNDING = {"rz": 0, "rp": 2, "rm": 3}
 _NEAREST = 1
+_EMBEDDED = {"rz": 11, "rp": 10, "rm": 9}
+"""Rounding modes as instructions of AVX-512 take them, which then suppress exceptions."""
 DIRECTED = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1, "fptrunc": 1}
 """Operations with directed rounding and their operand counts."""
 
@@ -580,8 +582,44 @@ ret {kind} %r
     return name, text
 
 
-def library() -> tuple[str, list[str]]:
-    """Return the IR of every math function and the functions' names."""
+def _embedded(operation: str, bits: int, mode: str) -> tuple[str, str]:
+    """As ``_directed``, with instructions of AVX-512 that name their rounding: the mode need not be switched twice."""
+    name = f"kf_{operation}_{mode}_f{bits}"
+    kind, wide = (F32, "ps") if bits == 32 else (F64, "pd")
+    count = DIRECTED[operation]
+    source, lanes = (F64, 8) if operation == "fptrunc" else (kind, 512 // bits)
+    part = f"<{lanes} x {source.split()[-1]}"
+    result = f"<{lanes} x {kind.split()[-1]}"
+    stem = {"fma": f"vfmadd.{wide}", "fptrunc": "mask.cvtpd2ps"}.get(operation, f"{operation}.{wide}")
+    masked = operation == "fptrunc"
+    intrinsic = f"{result} @llvm.x86.avx512.{stem}.512"
+    kept = [result, "i8"] if masked else []
+    lines = [f"declare {intrinsic}({', '.join([part] * count + kept + ['i32'])})"]
+    arguments = ", ".join(f"{source} %a{k}" for k in range(count))
+    lines.append(f"define {kind} @{name}({arguments}) noinline {ATTRIBUTES} {{")
+    parts = []
+    for at in range(0, 32, lanes):
+        operands = []
+        for k in range(count):
+            order = lane_vector(list(range(at, at + lanes)))
+            lines.append(f"%x{k}_{at} = shufflevector {source} %a{k}, {source} poison, <{lanes} x i32> {order}")
+            operands.append(f"{part} %x{k}_{at}")
+        operands += [f"{result} zeroinitializer", "i8 -1"] if masked else []
+        lines.append(f"%r{at} = call {intrinsic}({', '.join(operands)}, i32 {_EMBEDDED[mode]})")
+        parts.append(f"%r{at}")
+    while len(parts) > 1:
+        joined = []
+        for first, second in zip(parts[::2], parts[1::2], strict=True):
+            half = f"<{lanes} x {kind.split()[-1]}"
+            order = lane_vector(list(range(2 * lanes)))
+            lines.append(f"{first}j = shufflevector {half} {first}, {half} {second}, <{2 * lanes} x i32> {order}")
+            joined.append(f"{first}j")
+        parts, lanes = joined, 2 * lanes
+    return name, "\n".join([*lines, f"ret {kind} {parts[0]}", "}"])
+
+
+def library(embedded: bool) -> tuple[str, list[str]]:
+    """Return the IR of every math function and the functions' names. ``embedded``: AVX-512 is available."""
     parts = ["declare void @llvm.set.rounding(i32)"]
     names: list[str] = []
     declarations: set[str] = set()
@@ -594,7 +632,7 @@ def library() -> tuple[str, list[str]]:
     for operation in DIRECTED:
         for bits in (32,) if operation == "fptrunc" else (32, 64):
             for mode in ROUNDING:
-                name, text = _directed(operation, bits, mode)
+                name, text = (_embedded if embedded else _directed)(operation, bits, mode)
                 names.append(name)
                 for line in text.splitlines():
                     if line.startswith("declare"):

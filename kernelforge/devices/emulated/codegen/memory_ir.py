@@ -3,6 +3,9 @@
 Each memory instruction owns a record (see :mod:`.layout`). When the active lanes and their distances repeat the
 record's pattern and the reference address lies in the allowed range, bounds, alignment and transaction counts are
 already known: one vector compare and a few scalar tests replace 32 checks. Other requests go to the runtime.
+
+The addresses of a basic block's accesses through one register differ by constants. The first of such a *group* compares
+the vectors; the others only check that their records hold the same pattern, and the block counts their hits.
 """
 
 from __future__ import annotations
@@ -39,17 +42,12 @@ def _field(name: str, offset: int, kind: str) -> str:
     return f"%{name}_p = getelementptr i8, ptr %op, i64 {offset}\n%{name} = load {kind}, ptr %{name}_p"
 
 
-def _check(bits: int) -> str:
-    """Compare the request with the record; continue at ``fast`` or ``slow``. ``%e0`` is the reference address."""
+def _compare(bits: int) -> str:
+    """Compare the request with the record: ``%c0`` tells whether they agree, ``%a0`` is the reference address."""
     a = vector(f"i{bits}")
+    expected, deltas = "", "%deltas"
     if bits == 64:
-        expected = "%wide = sext <32 x i32> %deltas to <32 x i64>"
-        reference = "%off = load i64, ptr %off_p\n%e0 = add i64 %a0, %off"
-        deltas = "%wide"
-    else:
-        expected = ""
-        reference = "%off = load i32, ptr %off_p\n%e032 = add i32 %a0, %off\n%e0 = zext i32 %e032 to i64"
-        deltas = "%deltas"
+        expected, deltas = "%wide = sext <32 x i32> %deltas to <32 x i64>", "%wide"
     return f"""
 {_field("pm", lay.OP_MASK, "i32")}
 %same = icmp eq i32 %pm, %m
@@ -76,8 +74,10 @@ compare:
 %nem = bitcast <32 x i1> %ne to i32
 %bad = and i32 %nem, %m
 %c0 = icmp eq i32 %bad, 0
-%off_p = getelementptr i8, ptr %op, i64 {lay.OP_OFFSET}
-{reference}
+"""
+
+
+_IN_RANGE = f"""
 {_field("low", lay.OP_LOW, "i64")}
 {_field("span", lay.OP_SPAN, "i64")}
 %rel = sub i64 %e0, %low
@@ -85,30 +85,124 @@ compare:
 {_field("alignments", lay.OP_ALIGNMENTS, "i32")}
 %e0t = trunc i64 %e0 to i32
 %slot = and i32 %e0t, %alignments
+%c01 = and i1 %c0, %c1
+"""
+"""Whether the pattern, which ``%c0`` vouches for, may be at the reference address ``%e0``; the slot of its cost."""
+
+_SLOT = f"""
 %slot64 = zext i32 %slot to i64
 %slots_p = getelementptr i8, ptr %op, i64 {lay.OP_SLOTS}
 %hits_p = getelementptr i64, ptr %slots_p, i64 %slot64
 %hits = load i64, ptr %hits_p
 %c2 = icmp slt i64 %hits, 0
-%c01 = and i1 %c0, %c1
 %c012 = and i1 %c01, %c2
+"""
+"""Whether the cost is known."""
+
+_KIND = f"""
 {_field("kind", lay.OP_KIND, "i32")}
 %iscont = icmp eq i32 %kind, {lay.KIND_CONTIGUOUS}
 %full = icmp eq i32 %m, -1
 """
 
 
-_HIT = f"""
-%hits1 = add i64 %hits, 1
-store i64 %hits1, ptr %hits_p
+def _check(bits: int) -> str:
+    """Compare the request with the record; continue at ``fast`` or ``slow``."""
+    reference = "%off = load i64, ptr %off_p\n%e0 = add i64 %a0, %off"
+    if bits == 32:
+        reference = "%off = load i32, ptr %off_p\n%e032 = add i32 %a0, %off\n%e0 = zext i32 %e032 to i64"
+    offset = f"%off_p = getelementptr i8, ptr %op, i64 {lay.OP_OFFSET}"
+    return f"{_compare(bits)}{offset}\n{reference}{_IN_RANGE}{_SLOT}{_KIND}"
+
+
+GROUP_BYTES = 320
+_GROUP_HEAD, _GROUP_SERIAL = 256, 264
+"""What a group keeps on the stack: addresses of all lanes, record of its first access, serial of the pattern there."""
+
+_GROUP_PARAMETERS = "ptr %ctx, ptr %op, ptr %area, i64 %e0, i32 %m"
+_RANGE_OF_GROUP = f"""
+{_field("group", lay.OP_GROUP, "i32")}
+%serial_p = getelementptr i8, ptr %area, i64 {_GROUP_SERIAL}
+%serial = load i32, ptr %serial_p
+%c0 = icmp eq i32 %group, %serial
+{_IN_RANGE}"""
+
+_CHECK_OF_GROUP = f"""{_RANGE_OF_GROUP}
+{_field("last", lay.OP_SLOT, "i32")}
+%c2 = icmp eq i32 %slot, %last
+%c012 = and i1 %c01, %c2
+{_KIND}"""
+
+_PATTERN_OF_GROUP = f"""
+{_field("first", lay.OP_FIRST, "i32")}
+%deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
+%deltas = load <32 x i32>, ptr %deltas_p, align 64"""
+
+
+def match_function(bits: int) -> str:
+    """Compare the request of a group with the record of its first access, and fill the group's area.
+
+    Returns the address of the reference lane, where the record has the request's pattern.
+    """
+    parameters = f"ptr %op, {vector(f'i{bits}')} %a, i32 %m, ptr %spill"
+    return f"""define i64 @kf_match_{bits}({parameters}) noinline {ATTRIBUTES} {{
+{_spill_wide(bits)}
+%head_p = getelementptr i8, ptr %spill, i64 {_GROUP_HEAD}
+store ptr %op, ptr %head_p
+%kept_p = getelementptr i8, ptr %spill, i64 {_GROUP_SERIAL}
+{_compare(bits)}
+{_field("serial", lay.OP_SERIAL, "i32")}
+%some = icmp ne i32 %m, 0
+%agree = and i1 %c0, %some
+%number = select i1 %agree, i32 %serial, i32 -1
+store i32 %number, ptr %kept_p
+%reference = {"zext i32 %a0 to i64" if bits == 32 else "add i64 %a0, 0"}
+ret i64 %reference
+slow:
+store i32 -1, ptr %kept_p
+ret i64 0
+}}"""
+
+
+_REGROUP = f"""define internal void @kf_regroup(ptr %op, ptr %area) noinline {ATTRIBUTES} {{
+%head_p = getelementptr i8, ptr %area, i64 {_GROUP_HEAD}
+%head = load ptr, ptr %head_p
+{_field("mask", lay.OP_MASK, "i32")}
+%pm_p = getelementptr i8, ptr %head, i64 {lay.OP_MASK}
+%pm = load i32, ptr %pm_p
+%deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
+%deltas = load <32 x i32>, ptr %deltas_p, align 64
+%others_p = getelementptr i8, ptr %head, i64 {lay.OP_DELTAS}
+%others = load <32 x i32>, ptr %others_p, align 64
+%ne = icmp ne <32 x i32> %deltas, %others
+%nem = bitcast <32 x i1> %ne to i32
+%bad = and i32 %nem, %mask
+%c0 = icmp eq i32 %bad, 0
+%c1 = icmp eq i32 %mask, %pm
+%c2 = icmp ne i32 %mask, 0
+%c01 = and i1 %c0, %c1
+%c012 = and i1 %c01, %c2
+%serial_p = getelementptr i8, ptr %head, i64 {lay.OP_SERIAL}
+%serial = load i32, ptr %serial_p
+%group = select i1 %c012, i32 %serial, i32 -2
+%group_p = getelementptr i8, ptr %op, i64 {lay.OP_GROUP}
+store i32 %group, ptr %group_p
+ret void
+}}"""
+"""Note after an access by the runtime whether its record has the pattern of the group's first access."""
+
+
+_COUNT_HIT = "\n%hits1 = add i64 %hits, 1\nstore i64 %hits1, ptr %hits_p"
+
+_ADDRESS = f"""
 {_field("delta", lay.OP_DELTA, "i64")}
 %host = add i64 %e0, %delta
 %p = inttoptr i64 %host to ptr
 """
 
 
-def _enter_fast_path(width: int, count: int) -> list[str]:
-    """Go to ``slow``, ``cont`` (contiguous in all lanes) or ``notplain``, the hit counted."""
+def _enter_fast_path(width: int, count: int, counts: bool) -> list[str]:
+    """Go to ``slow``, ``cont`` (contiguous in all lanes) or ``notplain``; ``counts``: the hit is counted."""
     lines = []
     needs = "%c012"
     if width < 4:
@@ -116,7 +210,7 @@ def _enter_fast_path(width: int, count: int) -> list[str]:
         single = "true" if count == 1 else "%full"
         lines.append(f"%single = and i1 %iscont, {single}\n%c0124 = and i1 %c012, %single")
         needs = "%c0124"
-    lines.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_HIT}")
+    lines.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_COUNT_HIT if counts else ''}{_ADDRESS}")
     lines.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
     return lines
 
@@ -132,8 +226,15 @@ store <32 x i64> %sp, ptr %spill, align 64
 %m64 = zext i32 %m to i64"""
 
 
+_SPILL = "%spill = alloca <32 x i64>, align 64"
+
+
+def _area(count: int, lanes: str) -> str:
+    return f"%out = alloca [{count} x {lanes}], align 64"
+
+
 def _areas(count: int, lanes: str) -> str:
-    return f"%spill = alloca <32 x i64>, align 64\n%out = alloca [{count} x {lanes}], align 64"
+    return f"{_SPILL}\n{_area(count, lanes)}"
 
 
 def _slow(result: str) -> str:
@@ -147,11 +248,11 @@ def _spill_wide(bits: int) -> str:
     return "%az = zext <32 x i32> %a to <32 x i64>\nstore <32 x i64> %az, ptr %spill, align 64"
 
 
-def _slow_load(width: int, count: int) -> list[str]:
+def _slow_load(width: int, count: int, addresses: str = "%spill", after: str = "") -> list[str]:
     """Call the runtime and return the ``count`` vectors that it loaded: the end of a function."""
     lanes, previous = vector(f"i{8 * width}"), "poison"
     kind = result_type(width, count)
-    lines = [f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})"]
+    lines = [f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr {addresses}, i64 %m64, ptr %out, i64 {width})", after]
     for k in range(count):
         lines.append(f"%op{k} = getelementptr {lanes}, ptr %out, i64 {k}")
         lines.append(f"%ov{k} = load {lanes}, ptr %op{k}, align {min(64, 32 * width)}")
@@ -162,29 +263,84 @@ def _slow_load(width: int, count: int) -> list[str]:
     return lines
 
 
-def _slow_store(width: int, count: int) -> list[str]:
+def _slow_store(width: int, count: int, addresses: str = "%spill", after: str = "") -> list[str]:
     """Hand the ``count`` vectors to the runtime: the end of a function."""
     lanes, align = vector(f"i{8 * width}"), min(64, 32 * width)
     lines = []
     for k in range(count):
         lines.append(f"%op{k} = getelementptr {lanes}, ptr %out, i64 {k}")
         lines.append(f"store {lanes} %v{k}, ptr %op{k}, align {align}")
-    lines.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
-    lines.append("ret void\n}")
+    lines.append(f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr {addresses}, i64 %m64, ptr %out, i64 {width})")
+    lines += [after, "ret void\n}"]
     return lines
 
 
-def load_function(width: int, count: int, bits: int, permute: bool) -> str:
-    """Load with lane-dependent addresses of ``bits`` bits. ``permute``: AVX-512 table lookups are available."""
-    name = "kf_ld" if bits == 64 else "kf_lds"
+_TAKE_COUNT = f"""
+{_field("block", lay.OP_BLOCK, "i32")}
+%counts_p = getelementptr i8, ptr %ctx, i64 {lay.CTX_COUNTS}
+%counts = load ptr, ptr %counts_p
+%pairs = zext i32 %block to i64
+%count_p = getelementptr [2 x i64], ptr %counts, i64 %pairs
+%count = load i64, ptr %count_p
+%before = sub i64 %count, 1
+{_field("last", lay.OP_SLOT, "i32")}
+{_field("since", lay.OP_SINCE, "i64")}
+%any = icmp sge i32 %last, 0
+%elapsed = sub i64 %before, %since
+%earned = select i1 %any, i64 %elapsed, i64 0
+%last64 = zext i32 %last to i64
+%index = select i1 %any, i64 %last64, i64 0
+%table_p = getelementptr i8, ptr %op, i64 {lay.OP_SLOTS}
+%entry_p = getelementptr i64, ptr %table_p, i64 %index
+%entry = load i64, ptr %entry_p
+%credited = add i64 %entry, %earned
+store i64 %credited, ptr %entry_p
+"""
+"""Credit the last slot with its hits: one for each time that the block has run since, without this one."""
+
+
+def _leave_group(name: str, kind: str, parameters: str, work: list[str]) -> str:
+    """End of an access in a group by another function, so that the fast one needs no stack: it turns to another slot
+    whose cost is known and comes back, or calls the runtime."""
+
+    def end(call: str) -> str:
+        if kind == "void":
+            return f"tail call void {call}\nret void"
+        return f"%result = tail call {kind} {call}\nret {kind} %result"
+
+    empty = "ret void" if kind == "void" else f"ret {kind} zeroinitializer"
+    return "\n".join(
+        [
+            f"slow:\n{end(f'@{name}_slow({parameters})')}\n}}",
+            f"define internal {kind} @{name}_slow({parameters}) noinline {ATTRIBUTES} {{",
+            f"{_TAKE_COUNT}{_RANGE_OF_GROUP}{_SLOT}br i1 %c012, label %again, label %other",
+            f"again:\nstore i64 %before, ptr %since_p\nstore i32 %slot, ptr %last_p\n{end(f'@{name}({parameters})')}",
+            "other:\nstore i64 %count, ptr %since_p\nstore i32 -1, ptr %last_p",
+            f"%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\n{empty}\ncall:",
+            "%m64 = zext i32 %m to i64",
+            *work,
+        ]
+    )
+
+
+_OF_GROUP = ("%area", "call void @kf_regroup(ptr %op, ptr %area)")
+
+
+def _start(bits: int | None, areas: str) -> tuple[str, list[str]]:
+    """Parameters of an access with addresses of ``bits`` bits, or in a group, and the start of its function."""
+    if bits is None:
+        return _GROUP_PARAMETERS, [_CHECK_OF_GROUP]
+    return f"ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m", [_SPILL, areas, _check(bits)]
+
+
+def load_function(width: int, count: int, bits: int | None, permute: bool) -> str:
+    """Load with lane-dependent addresses of ``bits`` bits, or in a group. ``permute``: AVX-512 table lookups are
+    available."""
+    name = {64: "kf_ld", 32: "kf_lds", None: "kf_ldg"}[bits]
     element, lanes, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
-    out = [
-        f"define {kind} @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m) noinline "
-        f"{ATTRIBUTES} {{",
-        _areas(count, lanes),
-        _check(bits),
-    ]
-    out += _enter_fast_path(width, count)
+    parameters, start = _start(bits, _area(count, lanes))
+    out = [f"define {kind} @{name}_{width}_{count}({parameters}) noinline {ATTRIBUTES} {{", *start]
+    out += _enter_fast_path(width, count, bits is not None)
     if count == 1:
         out.append(f"%cv = load {lanes}, ptr %p, align {width}\nret {lanes} %cv")
     else:
@@ -197,7 +353,7 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
             out.append(f"%ci{k} = insertvalue {kind} {previous}, {lanes} %cs{k}, {k}")
             previous = f"%ci{k}"
         out.append(f"ret {kind} {previous}")
-    out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
+    out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
         out.append(_MASKED.format(width=width))
         out.append(
@@ -222,6 +378,9 @@ def load_function(width: int, count: int, bits: int, permute: bool) -> str:
         out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
     else:
         out.append("unreachable")
+    if bits is None:
+        work = [_area(count, lanes), *_slow_load(width, count, *_OF_GROUP)]
+        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", kind, parameters, work)])
     out.append(_slow(f"{kind} zeroinitializer"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     out += _slow_load(width, count)
@@ -255,18 +414,14 @@ ret <32 x i32> %rw
 gather:"""
 
 
-def store_function(width: int, count: int, bits: int) -> str:
-    """Store with lane-dependent addresses of ``bits`` bits."""
-    name = "kf_st" if bits == 64 else "kf_sts"
+def store_function(width: int, count: int, bits: int | None) -> str:
+    """Store with lane-dependent addresses of ``bits`` bits, or in a group."""
+    name = {64: "kf_st", 32: "kf_sts", None: "kf_stg"}[bits]
     element, full = f"i{8 * width}", vector(f"i{8 * width}")
     values = ", ".join(f"{full} %v{k}" for k in range(count))
-    out = [
-        f"define void @{name}_{width}_{count}(ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m, {values}) "
-        f"noinline {ATTRIBUTES} {{",
-        _areas(count, full),
-        _check(bits),
-    ]
-    out += _enter_fast_path(width, count)
+    parameters, start = _start(bits, _area(count, full))
+    out = [f"define void @{name}_{width}_{count}({parameters}, {values}) noinline {ATTRIBUTES} {{", *start]
+    out += _enter_fast_path(width, count, bits is not None)
     if count == 1:
         out.append(f"store {full} %v0, ptr %p, align {width}\nret void")
     else:
@@ -289,7 +444,7 @@ def store_function(width: int, count: int, bits: int) -> str:
         order = lane_vector([lane_id + 32 * k for lane_id in range(32) for k in range(count)])
         out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
         out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
-    out.append("notplain:\n%mv = bitcast i32 %m to <32 x i1>")
+    out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
         out.append(_MASKED.format(width=width))
         out.append(f"call void @llvm.masked.store.v32{element}.p0({full} %v0, ptr %mp, i32 {width}, <32 x i1> %mv)")
@@ -305,6 +460,9 @@ def store_function(width: int, count: int, bits: int) -> str:
         out.append("ret void")
     else:
         out.append("unreachable")
+    if bits is None:
+        work = [_area(count, full), *_slow_store(width, count, *_OF_GROUP)]
+        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", "void", f"{parameters}, {values}", work)])
     out.append(_slow("void"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     out += _slow_store(width, count)
@@ -475,11 +633,11 @@ def matrices_function(count: int, transposed: bool) -> str:
     out = [
         f"define void @{matrices_name(count, transposed)}(ptr %ctx, ptr %op, <32 x i64> %a, i32 %all, ptr %out) "
         f"noinline {ATTRIBUTES} {{",
-        "%spill = alloca <32 x i64>, align 64",
+        _SPILL,
         f"%m = and i32 %all, {mask}",
         _check(64),
         f"%rows = icmp eq i32 %m, {mask if count < 4 else -1}\n%c0123 = and i1 %c012, %rows",
-        f"br i1 %c0123, label %fast, label %slow\nfast:{_HIT}",
+        f"br i1 %c0123, label %fast, label %slow\nfast:{_COUNT_HIT}{_ADDRESS}",
     ]
     for k in range(count):
         parts = []
@@ -533,11 +691,14 @@ def library(permute: bool) -> tuple[str, list[str]]:
         parts.append(f"declare void @llvm.masked.scatter.v32{element}.v32p0({v}, <32 x ptr>, i32, <32 x i1>)")
     if permute:
         parts.append("declare <16 x i32> @llvm.x86.avx512.vpermi2var.d.512(<16 x i32>, <16 x i32>, <16 x i32>)")
+    parts += [_REGROUP, match_function(64), match_function(32)]
+    names += ["kf_match_64", "kf_match_32"]
     for width, count in SIZES:
-        parts += [load_function(width, count, bits, permute) for bits in (64, 32)]
-        parts += [store_function(width, count, bits) for bits in (64, 32)]
+        parts += [load_function(width, count, bits, permute) for bits in (64, 32, None)]
+        parts += [store_function(width, count, bits) for bits in (64, 32, None)]
         parts.append(uniform_load_function(width, count))
-        names += [f"{stem}_{width}_{count}" for stem in ("kf_ld", "kf_lds", "kf_st", "kf_sts", "kf_ldu")]
+        stems = ("kf_ld", "kf_lds", "kf_ldg", "kf_st", "kf_sts", "kf_stg", "kf_ldu")
+        names += [f"{stem}_{width}_{count}" for stem in stems]
         if width >= 4:
             parts += [local_load_function(width, count), local_store_function(width, count)]
             names += [f"{stem}_{width}_{count}" for stem in ("kf_ldl", "kf_stl")]

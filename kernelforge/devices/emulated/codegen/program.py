@@ -25,7 +25,7 @@ from kernelforge.devices.emulated.codegen.emit.wgmma import (
 )
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
-from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
+from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYTES
 from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
@@ -146,6 +146,7 @@ ret i32 %code
         lines.append("%mask_now = alloca i32")
         lines += [f"%area{k} = getelementptr i8, ptr %areas, i64 {k * lay.SCRATCH_AREA}" for k in range(_AREAS)]
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
+        lines[2:2] = [f"%group{k} = alloca [{GROUP_BYTES} x i8], align 64" for k in range(self.e.group_areas)]
         if self.e.products:
             lines.insert(2, f"%matrix = alloca [{FRAGMENT_BYTES} x i8], align 64")
         if self.e.group_products:

@@ -325,6 +325,8 @@ def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[n
         longs[row, lay.OP_OFFSET // 8] = site.offset
         words[row, lay.OP_NARROW // 4] = int(site.narrow)
         words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
+        words[row, lay.OP_BLOCK // 4] = site.block
+        words[row, lay.OP_SLOT // 4] = -1
         if site.space == lay.LOCAL:
             # Frame accesses at one offset for all lanes only need the frame's size.
             longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)

@@ -257,6 +257,7 @@ def remember(
         same = False
     if not same:
         fold_hits(op)
+        store_u32(op + lay.OP_SERIAL, load_u32(op + lay.OP_SERIAL) + 1)
         contiguous = True
         words = True
         for lane_id in range(lay.LANES):

@@ -14,10 +14,17 @@ import numpy as np
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
-from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
+from kernelforge.devices.emulated.ptx.cfg import (
+    ControlFlowGraph,
+    constant_value,
+    has_destination,
+    registers_of,
+    speculative_loads,
+)
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
+    Addr,
     Imm,
     Instruction,
     NotReg,
@@ -38,6 +45,22 @@ class Value(NamedTuple):
     vec: bool
 
 
+class Group(NamedTuple):
+    """Loads and stores of a basic block through one register, whose addresses are compared with a pattern once.
+
+    No store counts their hits: each happens whenever the block runs.
+    """
+
+    reference: str
+    """Address in the pattern's reference lane, i64."""
+    area: str
+    """Stack of the group."""
+
+
+MOST_GROUPS = 16
+"""Groups of a basic block; further accesses compare their addresses by themselves."""
+
+
 @dataclass(frozen=True)
 class MemorySite:
     """Initial values of a memory record, and how its counters are reported."""
@@ -51,6 +74,8 @@ class MemorySite:
     narrow: bool
     hidden: bool = False
     """Not reported: a call parameter, which a real compiler keeps in registers."""
+    block: int = -1
+    """Basic block of an access in a group: its hits are counted by the block."""
     speculative: bool = False
     """A load that the compiler may have moved out of a branch: see ``speculative_loads``."""
 
@@ -125,6 +150,9 @@ class Emitter(IRBuilder):
         self.state_bytes = 0
         self.held = 0
         self.speculative = speculative_loads(flow)
+        self.repeated = _repeated_bases(flow)
+        self.group_areas = 0
+        """Groups of the basic block that has most."""
         self.hazards = product_hazards(flow)
         self.watched: dict[tuple[str, int], int] = {}
         """Words of the warp's state that tell what goes wrong with products."""
@@ -166,6 +194,7 @@ class Emitter(IRBuilder):
         self.integers: dict[str, tuple[str, bool]] = {}
         self.flushed: set[str] = set()
         self.memo: dict[object, Value] = {}
+        self.groups: dict[tuple[str, bool], Group] = {}
         self.carry: Value | None = None
 
     # Registers
@@ -555,6 +584,25 @@ class Emitter(IRBuilder):
         """Record a fault for the lowest lane of ``mask``."""
         wide = self.op(f"zext i32 {mask} to i64")
         self.emit(f"call void @kf_fault(ptr %ctx, i64 {kind}, i64 {self.point(i)}, i64 {wide})")
+
+
+def _repeated_bases(flow: ControlFlowGraph) -> set[int]:
+    """Ids of the loads and stores whose address register another one of the basic block uses with the same value."""
+    repeated: set[int] = set()
+    for block in flow.blocks:
+        earlier: dict[str, Instruction] = {}
+        for i in block.instructions:
+            if i.opcode in ("ld", "st") and i.predicate is None:
+                for operand in i.operands:
+                    if isinstance(operand, Addr) and isinstance(operand.base, Reg):
+                        name = operand.base.name
+                        if name in earlier:
+                            repeated |= {id(earlier[name]), id(i)}
+                        earlier[name] = i
+            if has_destination(i):
+                for name in registers_of(i.operands[0]):
+                    earlier.pop(name, None)
+    return repeated
 
 
 def vector_items(operand: Operand) -> tuple[Operand, ...]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Value, vector_items
+from kernelforge.devices.emulated.codegen.emit.emitter import (
+    MOST_GROUPS,
+    Emitter,
+    Group,
+    MemorySite,
+    Value,
+    vector_items,
+)
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
 from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
@@ -79,12 +86,45 @@ def _shape(i: Instruction) -> tuple[int, int]:
     return bits // 8, count
 
 
-def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bool) -> MemorySite:
+def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bool, *, block: int = -1) -> MemorySite:
     offset = target.offset if vectored else 0
     space = target.space
     if space == lay.SHARED and "shared::cluster" in i.modifiers:
         space = lay.SHARED_CLUSTER
-    return MemorySite(i, space, width, access, offset, target.narrow and vectored, target.hidden)
+    return MemorySite(i, space, width, access, offset, target.narrow and vectored, target.hidden, block)
+
+
+def _in_group(e: Emitter, i: Instruction, target: _Target) -> bool:
+    """Whether an access with lane-dependent addresses is one of several through the same register."""
+    return id(i) in e.repeated and (_key(target) in e.groups or len(e.groups) < MOST_GROUPS)
+
+
+def _key(target: _Target) -> tuple[str, bool]:
+    return target.base.text, target.narrow
+
+
+def _group(e: Emitter, target: _Target, op: str) -> Group:
+    """The group that an access belongs to, begun by the first of its accesses."""
+    key = _key(target)
+    if key not in e.groups:
+        area = f"%group{len(e.groups)}"
+        bits = 32 if target.narrow else 64
+        addresses = (int_type(bits, True), target.lanes(e))
+        reference = e.call(f"kf_match_{bits}", "i64", ("ptr", op), addresses, ("i32", e.mask), ("ptr", area))
+        e.groups[key] = Group(reference, area)
+        e.group_areas = max(e.group_areas, len(e.groups))
+    return e.groups[key]
+
+
+def _of_group(e: Emitter, target: _Target, op: str) -> list[tuple[str, str]]:
+    """Arguments of an access in a group, a store's values apart."""
+    group = _group(e, target, op)
+    address = group.reference
+    if target.offset:
+        address = e.op(f"add i64 {address}, {target.offset}")
+        if target.narrow:
+            address = e.op(f"and i64 {address}, {0xFFFFFFFF}")
+    return [("ptr", "%ctx"), ("ptr", op), ("ptr", group.area), ("i64", address), ("i32", e.mask)]
 
 
 def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:
@@ -135,10 +175,14 @@ def _load(e: Emitter, i: Instruction) -> None:
         _write_loaded(e, i, _unpack(e, result, kind, count, False), width)
         return
     kind = result_type(width, count)
-    op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True))
-    name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
-    address_type = int_type(32 if target.narrow else 64, True)
-    result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask))
+    grouped = _in_group(e, i, target)
+    op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True, block=e.block if grouped else -1))
+    if grouped:
+        result = e.call(f"kf_ldg_{width}_{count}", kind, *_of_group(e, target, op))
+    else:
+        name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
+        address_type = int_type(32 if target.narrow else 64, True)
+        result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask))
     _write_loaded(e, i, _unpack(e, result, kind, count, True), width)
 
 
@@ -187,7 +231,11 @@ def _store(e: Emitter, i: Instruction) -> None:
             f"kf_stl_{width}_{count}", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask), *arguments
         )
         return
-    op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True))
+    grouped = target.base.vec and _in_group(e, i, target)
+    op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True, block=e.block if grouped else -1))
+    if grouped:
+        e.call(f"kf_stg_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
+        return
     name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"
     address_type = int_type(32 if target.narrow else 64, True)
     e.call(name, "void", ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask), *arguments)
