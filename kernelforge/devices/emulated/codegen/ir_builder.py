@@ -95,6 +95,32 @@ class IRBuilder:
         """Lane-wise or scalar select; the condition's shape follows ``kind``."""
         return self.op(f"select {bool_type(kind)} {condition}, {kind} {yes}, {kind} {no}")
 
+    def to_integer(self, value: str, kind: str, integer: str, *, signed: bool = True) -> str:
+        """A floating-point value as an integer: truncated and saturated; 0 for NaN.
+
+        LLVM's own intrinsic takes a vector apart, and then costs ten times as much.
+        """
+        bits = int(integer.rstrip(">").rpartition("i")[2])
+        verb = "fptosi" if signed else "fptoui"
+        if not kind.startswith("<"):
+            return self.call(f"llvm.{verb}.sat.{integer}.{suffix(kind)}", integer, (kind, value))
+        limit, least = (2.0 ** (bits - 1), -(2.0 ** (bits - 1))) if signed else (2.0**bits, 0.0)
+        below = float_constant(least - 1, kind)
+        # Where the number below the least is no floating-point number, the comparison is with the least.
+        exact = below != float_constant(least, kind)
+        flags = bool_type(kind)
+        low = self.op(f"fcmp {'ogt' if exact else 'oge'} {kind} {value}, {below}")
+        high = self.op(f"fcmp olt {kind} {value}, {float_constant(limit, kind)}")
+        inside = self.select(self.op(f"and {flags} {low}, {high}"), kind, value, "zeroinitializer")
+        result = self.op(f"{verb} {kind} {inside} to {integer}")
+        most = (1 << (bits - 1)) - 1 if signed else -1
+        above = self.op(f"fcmp oge {kind} {value}, {float_constant(limit, kind)}")
+        result = self.select(above, integer, f"splat (i{bits} {most})", result)
+        if not signed:
+            return result
+        under = self.op(f"fcmp ole {kind} {value}, {below}")
+        return self.select(under, integer, f"splat (i{bits} {-(1 << (bits - 1))})", result)
+
     def gep(self, base: str, offset: int | str) -> str:
         """Address ``offset`` bytes after ``base``."""
         return self.op(f"getelementptr i8, ptr {base}, i64 {offset}")

@@ -51,7 +51,7 @@ def _ex2(c: IRBuilder) -> str:
     n = c.intrinsic("roundeven", F32, clipped)
     f = c.op(f"fsub {F32} {clipped}, {n}")
     p = _poly(c, F32, f, [math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1)])
-    i = c.call("llvm.fptosi.sat.v32i32.v32f32", I32, (F32, n))
+    i = c.op(f"fptosi {F32} {n} to {I32}")  # not used where n is NaN
     half = c.op(f"ashr {I32} {i}, splat (i32 1)")
     rest = c.op(f"sub {I32} {i}, {half}")
     for part in (half, rest):
@@ -82,7 +82,7 @@ def _ex2_and_rest(c: IRBuilder) -> tuple[str, str]:
     small = c.op(f"fadd {F32} {small}, {c.op(f'fadd {F32} {lost}, {beyond}')}")
     p = c.op(f"fadd {F32} {total}, {small}")
     rest = c.op(f"fadd {F32} {c.op(f'fsub {F32} {total}, {p}')}, {small}")
-    i = c.call("llvm.fptosi.sat.v32i32.v32f32", I32, (F32, n))
+    i = c.to_integer(n, F32, I32)
     half = c.op(f"ashr {I32} {i}, splat (i32 1)")
     for part in (half, c.op(f"sub {I32} {i}, {half}")):
         bits = c.op(f"shl {I32} {c.op(f'add {I32} {part}, splat (i32 127)')}, splat (i32 23)")
@@ -97,7 +97,7 @@ def _power(c: IRBuilder, y: str, degree: int) -> str:
     n = c.intrinsic("roundeven", F64, y)
     f = c.op(f"fsub {F64} {y}, {n}")
     p = _poly(c, F64, f, [math.log(2) ** k / math.factorial(k) for k in range(degree, -1, -1)])
-    i = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, n))
+    i = c.to_integer(n, F64, I64)
     bits = c.op(f"shl {I64} {c.op(f'add {I64} {i}, splat (i64 1023)')}, splat (i64 52)")
     return c.op(f"fmul {F64} {p}, {c.op(f'bitcast {I64} {bits} to {F64}')}")
 
@@ -193,7 +193,7 @@ def _sincos(c: IRBuilder, quadrant: int) -> str:
     k = c.intrinsic("roundeven", F64, c.op(f"fmul {F64} {units}, {float_constant(2.0**-23, F64)}"))
     rest = c.intrinsic("fma", F64, k, float_constant(-(2.0**23), F64), units)
     r = c.op(f"fmul {F64} {rest}, {float_constant(TURN * 2.0**-25, F64)}")
-    q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
+    q = c.op(f"fptosi {F64} {k} to {I64}")  # not used where k is no number
     result = c.op(f"fptrunc {F64} {_quadrants(c, q, r, quadrant)} to {F32}")
     if quadrant == 0:
         sign = c.op(f"and {I32} {c.op(f'bitcast {F32} %x to {I32}')}, splat (i32 {SIGN})")
@@ -209,7 +209,7 @@ def _sincos_and_rest(c: IRBuilder, quadrant: int) -> tuple[str, str]:
     minus = c.op(f"fneg {F64} {k}")
     r = c.intrinsic("fma", F64, minus, float_constant(math.pi / 2, F64), d)
     r = c.intrinsic("fma", F64, minus, float_constant(6.123233995736766e-17, F64), r)
-    q = c.call("llvm.fptosi.sat.v32i64.v32f64", I64, (F64, k))
+    q = c.op(f"fptosi {F64} {k} to {I64}")  # not used where k is no number
     result, rest = _rounded(c, _quadrants(c, q, r, quadrant))
     if quadrant == 0:
         result = c.select(c.op(f"fcmp oeq {F32} %x, zeroinitializer"), F32, "%x", result)

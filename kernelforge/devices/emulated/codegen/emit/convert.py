@@ -60,10 +60,8 @@ def _float_to_integer(e: Emitter, i: Instruction, target: str, source: str) -> N
         raise unsupported(i)
     rounded = e.intrinsic(_TO_INTEGRAL[mode], kind, text) if mode != "rzi" else text
     size = TYPE_BITS[target]
-    verb = "fptosi" if target[0] == "s" else "fptoui"
     integer = int_type(size, vec)
-    shape = "v32" if vec else ""
-    result = e.call(f"llvm.{verb}.sat.{shape}i{size}.{shape}f{bits}", integer, (kind, rounded))
+    result = e.to_integer(rounded, kind, integer, signed=target[0] == "s")
     if source == "f64" or size == 64:
         nan = e.op(f"fcmp uno {kind} {text}, {text}")
         result = e.select(nan, integer, constant(-1 << (size - 1), size, vec), result)

@@ -220,11 +220,11 @@ def _divide(e: Emitter, i: Instruction) -> None:
         e.fault_in(i, lay.FAULT_DIVISION, e.op(f"and i32 {lanes}, {e.active(i)}"))
     sign = "s" if _signed(i) else "u"
     if vec and bits <= 32:
-        # A double quotient of 32-bit integers truncates to the exact one.
+        # A double quotient of 32-bit integers truncates to the exact one; that by zero is not used.
         wide = "<32 x double>"
         x, y = (e.op(f"{sign}itofp {kind} {v} to {wide}") for v in (a, b))
         q = e.op(f"fdiv {wide} {x}, {y}")
-        q64 = e.call("llvm.fptosi.sat.v32i64.v32f64", "<32 x i64>", (wide, q))
+        q64 = e.op(f"fptosi {wide} {q} to <32 x i64>")
         quotient = e.op(f"trunc <32 x i64> {q64} to {kind}")
     else:
         safe = e.select(zero, kind, constant(1, bits, vec), b)

@@ -58,7 +58,7 @@ def _encode(e: Emitter, value: str, form: SmallFloat) -> str:
     inverse = e.op(f"sub {I32} splat (i32 {254 + form.mantissa}), {exponent}")
     scale = e.op(f"bitcast {I32} {e.op(f'shl {I32} {inverse}, splat (i32 23)')} to {F32}")
     steps = e.op(f"fmul {F32} {e.op(f'bitcast {I32} {magnitude} to {F32}')}, {scale}")
-    count = e.call("llvm.fptoui.sat.v32i32.v32f32", I32, (F32, e.intrinsic("roundeven", F32, steps)))
+    count = e.to_integer(e.intrinsic("roundeven", F32, steps), F32, I32, signed=False)
     above = e.op(f"shl {I32} {e.op(f'sub {I32} {exponent}, splat (i32 {least})')}, splat (i32 {form.mantissa})")
     code = e.intrinsic("uadd.sat", I32, above, count)
     code = e.intrinsic("umin", I32, code, f"splat (i32 {form.largest})")
