@@ -51,29 +51,6 @@ METRICS = {
 """Nsight Compute's metric → the emulated device's, where that has another name."""
 
 
-def compile_cubin(source: str) -> tuple[str, bytes]:
-    """PTX and cubin for sm_90a, with the options of the emulated device's tests."""
-    from tests.devices.emulated import nvrtc
-
-    library, includes = nvrtc._library()
-    flags = ["--gpu-architecture=sm_90a", "--std=c++17", "-default-device", "-lineinfo", *includes]
-    program = ctypes.c_void_p()
-    array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
-    text = (nvrtc._PRELUDE + source).encode()
-    library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
-    if library.nvrtcCompileProgram(program, len(flags), array):
-        raise RuntimeError("NVRTC refuses a kernel of the corpus")
-    parts = []
-    for what in ("PTX", "CUBIN"):
-        size = ctypes.c_size_t()
-        getattr(library, f"nvrtcGet{what}Size")(program, ctypes.byref(size))
-        buffer = ctypes.create_string_buffer(size.value)
-        getattr(library, f"nvrtcGet{what}")(program, buffer)
-        parts.append(buffer.raw[: size.value])
-    library.nvrtcDestroyProgram(ctypes.byref(program))
-    return parts[0].rstrip(b"\0").decode(), parts[1]
-
-
 def prepare(folder: Path) -> None:
     """Compile and emulate every case, and save what the GPU machine needs."""
     from kernelforge.compile.cubin import read_cubin
@@ -85,7 +62,7 @@ def prepare(folder: Path) -> None:
     from kernelforge.profiling.metrics import plan_metrics
     from kernelforge.profiling.model import kernel_occupancy, plan_time
     from tests.devices.emulated.harness import _SCALARS, _three
-    from tests.devices.emulated.nvrtc import compile_ptx
+    from tests.devices.emulated.nvrtc import compile_cubin, compile_ptx
     from tests.devices.emulated.test_kernel_corpus import CASES, FOLDER, loaded
 
     folder.mkdir(parents=True, exist_ok=True)

@@ -10,16 +10,17 @@
 
 The cases are in ``ladder/ladder.toml``, their kernels in the same folder. ``prepare`` needs no GPU: it compiles the
 kernels with NVRTC. ``emulate`` needs none either: it profiles each case on the emulated device as a candidate is, on
-sampled blocks, and keeps that in ``FOLDER/emulated.json``. ``run`` needs a GPU, its driver and NumPy, and no module of
-this project; with ``--once`` it launches each case once and nothing else, in the order of ``cases.json``, for Nsight
-Compute. METRICS are the contents of ``FOLDER/metrics.txt``. With ``--share K/N`` it runs every Nth case from the Kth.
-``compare`` prints both sides and writes ``OUT/compared.json``, where ``expected`` is what Nsight Compute read; where
-the cases were run in shares, ``--ncu`` names the file of each, in order. Times do not include the cost of a launch
-where kernels follow one another in a graph. OUT may also be ``results/reference/h100``, which has what one H100 gave:
-``keep`` wrote it, ``ladder.jsonl`` with times, sums of outputs and metrics of a case per line, and
-``ladder_sass.jsonl``, from reports of ``ncu -o`` with sections SourceCounters, InstructionStats and WarpStateStats, in
-shares like ``--ncu``: how often warps executed each opcode and each machine instruction (``executed``: number of the
-first of some adjacent instructions, how many, executions of each), and warps per issue by their reason to stall.
+sampled blocks, and keeps its counts in ``FOLDER/emulated.json``; ``compare`` models the times of those. ``run`` needs a
+GPU, its driver and NumPy, and no module of this project; with ``--once`` it launches each case once and nothing else,
+in the order of ``cases.json``, for Nsight Compute. METRICS are the contents of ``FOLDER/metrics.txt``. With ``--share
+K/N`` it runs every Nth case from the Kth. ``compare`` prints both sides and writes ``FOLDER/compared.json``, where
+``expected`` is what Nsight Compute read; where the cases were run in shares, ``--ncu`` names the file of each, in
+order. Times do not include the cost of a launch where kernels follow one another in a graph. OUT may also be
+``results/reference/h100``, which has what one H100 gave: ``keep`` wrote it, ``ladder.jsonl`` with times, sums of
+outputs and metrics of a case per line, and ``ladder_sass.jsonl``, from reports of ``ncu -o`` with sections
+SourceCounters, InstructionStats and WarpStateStats, in shares like ``--ncu``: how often warps executed each opcode and
+each machine instruction (``executed``: number of the first of some adjacent instructions, how many, executions of
+each), and warps per issue by their reason to stall.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from hardware_corpus import Failed, Gpu, compile_cubin, run_children
+from hardware_corpus import Failed, Gpu, run_children
 
 LADDER = Path(__file__).parent / "ladder"
 FLUSH_BYTES = 1 << 27
@@ -176,6 +177,8 @@ def full_array(argument: dict[str, Any], number: int) -> np.ndarray:
 
 def prepare(folder: Path) -> None:
     """Compile every kernel, and write the cases with their sizes."""
+    from tests.devices.emulated.nvrtc import compile_cubin
+
     folder.mkdir(parents=True, exist_ok=True)
     cases = cases_of()
     for family in dict.fromkeys(case["family"] for case in cases):
@@ -196,7 +199,6 @@ def emulate(folder: Path, only: str) -> None:
     from kernelforge.devices.emulated.worker import Runner
     from kernelforge.hardware.specs import H100
     from kernelforge.profiling.metrics import plan_metrics
-    from kernelforge.profiling.model import kernel_occupancy, launch_time
     from kernelforge.records import DType
 
     scalars: dict[str, Any] = {"int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
@@ -240,15 +242,11 @@ def emulate(folder: Path, only: str) -> None:
             print(f"{case['name']}: {error}", flush=True)
             continue
         (group,) = counts.kernels
-        modelled = launch_time(H100, group, kernel_occupancy(H100, group, registers[kernel]))
         metrics = {metric.name: metric.value for metric in plan_metrics(H100, counts, registers)}
         metrics["lts__t_sectors_srcunit_tex_op_read.sum"] = group.l2_read_sectors
         metrics["lts__t_sectors_srcunit_tex_op_write.sum"] = group.l2_write_sectors
         results[case["name"]] = {
-            "modelled_us": modelled.time_us,
-            "overhead_us": modelled.overhead_us,
-            "bound": modelled.bound,
-            "limits_us": dict(modelled.limits_us),
+            "counts": counts.to_wire(),
             "registers": registers[kernel],
             "sampled": group.sampled,
             "metrics": metrics,
@@ -428,10 +426,26 @@ def read_report(report: Path, launched: list[dict[str, Any]]) -> list[dict[str, 
     return lines
 
 
+def modelled(emulated: dict[str, Any]) -> dict[str, Any]:
+    """Results of the emulated device with the times that the model makes of their counts."""
+    from kernelforge.hardware.specs import H100
+    from kernelforge.profiling.counts import PlanCounts
+    from kernelforge.profiling.model import kernel_occupancy, launch_time
+
+    results = {}
+    for name, result in emulated.items():
+        results[name] = result
+        if "counts" in result:
+            (group,) = PlanCounts.from_wire(result["counts"]).kernels
+            time = launch_time(H100, group, kernel_occupancy(H100, group, result["registers"]))
+            results[name] = {**result, "modelled_us": time.time_us, "bound": time.bound}
+    return results
+
+
 def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
     """Print what the GPU and the emulated device gave, by ladder, and write both sides of every case."""
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-    emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
+    emulated = modelled(json.loads((folder / "emulated.json").read_text(encoding="utf-8")))
     records, counted = measured(cases, output, ncu)
     everything: list[tuple[float, float]] = []
     within = Order(0, 0, 0)
@@ -446,15 +460,15 @@ def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
             record, soft, real = records.get(name, {}), emulated.get(name, {}), counted.get(name, {})
             listed.append(_in_published_format(case, record, soft, real))
             cold, warm = (record.get(kind, {}).get("median") for kind in ("cold_us", "graph_us"))
-            modelled, duration = soft.get("modelled_us"), real.get("gpu__time_duration.sum")
-            if cold and modelled:
-                times.append((cold, modelled))
+            predicted, duration = soft.get("modelled_us"), real.get("gpu__time_duration.sum")
+            if cold and predicted:
+                times.append((cold, predicted))
             metrics = soft.get("metrics", {})
             ratios = [ratio_text(real.get(m), metrics.get(other or m, 0.0)) for m, other, _ in COMPARED]
             columns = [
-                f"{us:>10.2f}" if us else f"{'?':>10}" for us in (modelled, cold, warm, duration and duration / 1e3)
+                f"{us:>10.2f}" if us else f"{'?':>10}" for us in (predicted, cold, warm, duration and duration / 1e3)
             ]
-            off = f"{modelled / cold:>7.2f}" if cold and modelled else f"{'?':>7}"
+            off = f"{predicted / cold:>7.2f}" if cold and predicted else f"{'?':>7}"
             print(f"{name:<26}{''.join(columns)}{off} {soft.get('bound', '?'):<8}"
                   + "".join(f"{text:>7}" for text in ratios)
                   + (f"  {record['error']}" if "error" in record else "")
@@ -479,7 +493,7 @@ def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
         if errors:
             print(f"{metric}: equal {equal} of {len(pairs)}, median error {median(errors):.2%}, "
                   f"nine tenths within {errors[int(0.9 * (len(errors) - 1))]:.1%}")  # fmt: skip
-    (output / "compared.json").write_text(json.dumps({"cases": listed}, indent=1), encoding="utf-8")
+    (folder / "compared.json").write_text(json.dumps({"cases": listed}, indent=1), encoding="utf-8")
 
 
 def _in_published_format(

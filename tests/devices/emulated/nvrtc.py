@@ -35,6 +35,19 @@ typedef unsigned long long uint64_t; typedef int int32_t; typedef long long int6
 def compile_ptx(source: str, *options: str, arch: str = "compute_90a", cuda: int | None = None) -> str:
     """Compile CUDA source, by default with the CUDA of candidates, and return its PTX; the compiler's log is in the
     error."""
+    (ptx,) = _build(source, ("PTX",), options, arch, cuda)
+    return ptx.rstrip(b"\0").decode()
+
+
+def compile_cubin(source: str) -> tuple[str, bytes]:
+    """PTX and cubin for sm_90a, with the CUDA of candidates."""
+    ptx, cubin = _build(source, ("PTX", "CUBIN"), (), "sm_90a", None)
+    return ptx.rstrip(b"\0").decode(), cubin
+
+
+def _build(
+    source: str, results: tuple[str, ...], options: tuple[str, ...], arch: str, cuda: int | None
+) -> list[bytes]:
     library, includes = _library(cuda)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "-lineinfo", *includes, *options]
     program = ctypes.c_void_p()
@@ -49,9 +62,12 @@ def compile_ptx(source: str, *options: str, arch: str = "compute_90a", cuda: int
             log = ctypes.create_string_buffer(size.value)
             library.nvrtcGetProgramLog(program, log)
             raise RuntimeError(log.value.decode())
-        library.nvrtcGetPTXSize(program, ctypes.byref(size))
-        ptx = ctypes.create_string_buffer(size.value)
-        library.nvrtcGetPTX(program, ptx)
-        return ptx.value.decode()
+        made = []
+        for result in results:
+            getattr(library, f"nvrtcGet{result}Size")(program, ctypes.byref(size))
+            buffer = ctypes.create_string_buffer(size.value)
+            getattr(library, f"nvrtcGet{result}")(program, buffer)
+            made.append(buffer.raw)
+        return made
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))

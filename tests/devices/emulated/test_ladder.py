@@ -387,3 +387,12 @@ def test_what_an_h100_gave_is_of_these_cases_and_adds_up() -> None:
         executed = metrics[line["name"]]["smsp__inst_executed.sum"]
         assert sum(count * times for _, count, times in line["executed"]) == executed
         assert sum(line["opcodes"].values()) == executed
+
+
+def test_prepare_compiles_the_kernels_of_its_cases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = SCRIPT.cases_of()[0]
+    monkeypatch.setattr(SCRIPT, "cases_of", lambda: [first])
+    SCRIPT.prepare(tmp_path)
+    assert json.loads((tmp_path / "cases.json").read_text())[0]["name"] == first["name"]
+    assert (tmp_path / f"{first['family']}.cubin").read_bytes().startswith(b"\x7fELF")
+    assert ".entry" in (tmp_path / f"{first['family']}.ptx").read_text()
