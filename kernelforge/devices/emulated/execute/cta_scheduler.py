@@ -26,6 +26,8 @@ AT_BARRIER = 1
 DONE = 2
 BACK_EDGES_PER_TURN = 4096
 """Back edges that a warp may take before the next one runs."""
+CACHED_BACK_EDGES_PER_TURN = 1
+"""The same where the caches are modelled: warps of an SM share lines that each would meet evicted if it ran alone."""
 SPIN_BACK_EDGES_PER_TURN = 64
 TURNS_PER_COUNT = 64
 """Turns of CTAs between two counts of executed instructions; a count is a pass over the basic blocks."""
@@ -393,7 +395,10 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     function = _arg(args, ARG_FUNCTION)
     stride = _arg(args, ARG_LOCAL_STRIDE)
     impatience = load_i64(ctx + lay.CTX_IMPATIENCE)
-    budget = SPIN_BACK_EDGES_PER_TURN if spins else BACK_EDGES_PER_TURN
+    cached = load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE != 0
+    budget = CACHED_BACK_EDGES_PER_TURN if cached else BACK_EDGES_PER_TURN
+    if spins:
+        budget = SPIN_BACK_EDGES_PER_TURN
     if impatience == EXPIRING:
         budget = BACK_EDGES_OF_THE_IMPATIENT
     progress = False
