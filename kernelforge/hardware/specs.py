@@ -166,6 +166,8 @@ class DeviceSpec:
     l2_bytes: int
     l2_bandwidth_gbps: float
     """Bandwidth that a kernel attains with its data in the L2."""
+    l2_fetch_bytes: int
+    """What the L2 fetches for one sector that it lacks."""
     l2_to_sm_bytes_per_cycle: int
     l1_bytes_per_cycle: int
     """Data width of one SM's L1 and shared memory: one wavefront."""
@@ -194,6 +196,16 @@ class DeviceSpec:
     shared_latency_cycles: int
     l2_latency_cycles: int
     dram_latency_cycles: int
+    block_cycles: float
+    """Cycles of an SM that the start and end of a block take at least, without its warps' share."""
+    block_cycles_per_warp: float
+    atomic_ns: float
+    """From one update of a word of global memory to the next, by integers."""
+    atomic_float_ns: float
+    atomic_sector_ns: float
+    """From one request's update of a sector to the next one of the same line, where only that line is updated."""
+    atomic_line_ns: float
+    """What it takes longer where other lines are updated in between."""
     launch_overhead_us: float
     """From the start of one small kernel to the start of the next in a CUDA graph."""
     sources: Mapping[str, str]

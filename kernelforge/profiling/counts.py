@@ -36,6 +36,12 @@ class MemoryCounts:
     """128-byte lines that the requests touched, of global and local memory; 0 where they were not counted."""
     addresses: float = 0.0
     """Estimated number of different words that an atomic updates; 0 for loads and stores."""
+    in_flight: float = 1.0
+    """Of a load or an atomic with a result: loads of its basic block over the longest chain of dependent ones there."""
+    word_updates: float = 0.0
+    """Estimated updates of the word that an atomic updates most, over all launches; 0 for loads and stores."""
+    line_updates: float = 0.0
+    """The same of sectors of the 128-byte line in which requests update most."""
 
     @property
     def is_bulk(self) -> bool:

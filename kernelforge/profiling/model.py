@@ -1,20 +1,20 @@
-"""Modelled time of one launch: the slowest of a few hardware limits. Uncalibrated; it names the bound.
+"""Modelled time of one launch: a few hardware limits, of which the slowest binds. It names the bound.
 
-Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. The model cannot order
-two kernels unless their times differ several-fold.
+Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. The time lies between
+the largest and the sum, since work under one limit hides most of that under another, but not all.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts, by_class
 
-PROTOCOL = "emulated/3"
+PROTOCOL = "emulated/4"
 """Version of the model; changes when a modelled time could."""
 
 # Unmeasured assumptions on the overlap of a warp's own work when no other warp hides it.
@@ -22,13 +22,23 @@ LOADS_IN_FLIGHT = 4
 CYCLES_PER_INSTRUCTION = 2.0
 BARRIER_CYCLES = 30.0
 
+# From launches on an H100 (results/reference/h100/ladder.jsonl).
+EXPONENT = 3.0
+"""Of the norm that adds the limits up: kernels under two equal limits take 1.2 to 1.3 times as long as under one."""
+PARTIAL_SECTOR_COST = 6.5
+"""Time of the L2 for a sector of which a request writes a part, over that for a complete one: it writes 40 to 50 per
+nanosecond (ladders stride and transpose)."""
+ATOMIC_SECTOR_COST = 3.0
+"""The same for a sector that a request updates (ladder atomics: 95 per nanosecond, each of another line)."""
+
 
 @dataclass(frozen=True)
 class LaunchTime:
-    """Modelled time of one launch, in microseconds, under each limit; the largest is its time."""
+    """Modelled time of one launch, in microseconds, under each limit."""
 
     limits_us: Mapping[str, float]
-    """By bound: ``dram l2 l1 shared fp32 issue latency``, and ``tensor`` where there are matrix products."""
+    """By bound: ``dram l2 l1 shared fp32 issue latency blocks``, ``atomics`` where there are some in global memory, and
+    ``tensor`` where there are matrix products."""
     overhead_us: float
     """Fixed cost of a launch."""
 
@@ -38,7 +48,8 @@ class LaunchTime:
 
     @property
     def time_us(self) -> float:
-        return self.limits_us[self.bound] + self.overhead_us
+        together = math.fsum(math.pow(limit, EXPONENT) for limit in self.limits_us.values())
+        return math.pow(together, 1 / EXPONENT) + self.overhead_us
 
 
 @dataclass(frozen=True)
@@ -71,11 +82,12 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
     share = busiest / (blocks * counts.launches)
     l1_wavefronts, shared_wavefronts = _lsu_wavefronts(spec, counts)
     l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
+    partial_bytes = _partial_sectors(counts) * (PARTIAL_SECTOR_COST - 1) * SECTOR_BYTES
     lsu_us = (l1_wavefronts + shared_wavefronts) * share * to_us
     limits = {
         "dram": counts.dram_bytes / counts.launches / spec.dram_sustained_gbps * 1e-3,
         "l2": max(
-            l2_bytes / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
+            (l2_bytes + partial_bytes) / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
             l2_bytes * share / spec.l2_to_sm_bytes_per_cycle * to_us,
         ),
         # One data path serves L1 and shared memory: its time counts for the larger user.
@@ -83,7 +95,11 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
         "fp32": _arithmetic_cycles(spec, counts) * share * to_us,
         "issue": counts.warp_instructions / spec.schedulers_per_sm * share * to_us,
         "latency": _latency_cycles(spec, counts, occupied, blocks) * to_us,
+        "blocks": busiest * (spec.block_cycles + spec.block_cycles_per_warp * occupied.warps_per_block) * to_us,
     }
+    atomics_us = _atomics_us(spec, counts)
+    if atomics_us:
+        limits["atomics"] = atomics_us
     if counts.matrix:
         limits["tensor"] = _tensor_seconds(spec, counts) * spec.sm_count * share * 1e6
     return LaunchTime(limits, spec.launch_overhead_us)
@@ -144,28 +160,53 @@ def _tensor_seconds(spec: DeviceSpec, counts: KernelCounts) -> float:
     return sum(operations / peaks[kind] for kind, (operations, _) in counts.matrix.items() if peaks[kind])
 
 
-def _effective_instructions(ops: Sequence[MemoryCounts]) -> float:
-    """Effective number of instructions by requests: n equal ones count n, one dominant among many about 1."""
-    total = sum(op.requests for op in ops)
-    squares = sum(op.requests**2 for op in ops)
-    return total**2 / squares if squares else 1.0
+def _partial_sectors(counts: KernelCounts) -> float:
+    """Sectors of which stores write a part, which the L2 has to merge with the rest."""
+    partial = 0.0
+    for op in counts.select("global", "store"):
+        if op.threads * op.bytes_per_thread < 0.99 * op.transactions * SECTOR_BYTES:
+            partial += op.transactions
+    return partial
+
+
+def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Time of a launch's atomics on global memory: one after another on one word, and on one line, and all in the L2.
+
+    Instructions that update equally many words (of an unrolled loop) are assumed to update the same ones.
+    """
+    per_word: dict[tuple[str, int], float] = {}
+    sectors = on_line = 0.0
+    for op in counts.select("global", "atomic"):
+        each = spec.atomic_float_ns if ".f" in op.opcode or ".bf" in op.opcode else spec.atomic_ns
+        key = op.opcode, round(op.addresses)
+        per_word[key] = per_word.get(key, 0.0) + op.word_updates * each
+        sectors += op.transactions
+        on_line += op.line_updates
+    if not sectors:
+        return 0.0
+    others = 1 - min(on_line / sectors, 1.0)
+    line = on_line * (spec.atomic_sector_ns + others * spec.atomic_line_ns)
+    everywhere = sectors * SECTOR_BYTES * ATOMIC_SECTOR_COST / spec.l2_bandwidth_gbps
+    return max(*per_word.values(), line, everywhere) / counts.launches * 1e-3
 
 
 def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, blocks: int) -> float:
     """Cycles of one warp's dependent chain, times the waves of blocks: latency that low parallelism cannot hide."""
     waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
     warps = blocks * counts.launches * occupied.warps_per_block
-    waited = [*counts.select("global", "load", "atomic"), *counts.select("local", "load")]
-    loads = sum(op.requests for op in waited) / warps
-    overlap = min(_effective_instructions(waited), LOADS_IN_FLIGHT)
-    shared = counts.total("requests", "shared", "load", "atomic") / warps
+    waited = [op for space in ("global", "local") for op in counts.select(space, "load", "atomic")]
     chain = (
-        loads / overlap * _load_latency(spec, counts)
-        + shared / LOADS_IN_FLIGHT * spec.shared_latency_cycles
+        _waits(waited) / warps * _load_latency(spec, counts)
+        + _waits(counts.select("shared", "load", "atomic")) / warps * spec.shared_latency_cycles
         + counts.warp_instructions / warps * CYCLES_PER_INSTRUCTION
         + counts.barriers / (blocks * counts.launches) * BARRIER_CYCLES
     )
     return waves * chain
+
+
+def _waits(ops: Iterable[MemoryCounts]) -> float:
+    """Number of waits of warps for loads and atomics: those in flight together are one wait, ``red`` is none."""
+    return sum(op.requests / min(op.in_flight, LOADS_IN_FLIGHT) for op in ops if not op.opcode.startswith("red"))
 
 
 def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:

@@ -172,8 +172,13 @@ class KernelMetrics:
             "tensor": self.value("kernelforge__limit_tensor_us"),
             "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
         }
-        measured = self.value(TIME) * 1e-3
-        return {**limits, "latency": max(measured - max(limits.values()), 0.0)}
+        explained = max(*limits.values(), self.atomics_us)
+        return {**limits, "latency": max(self.value(TIME) * 1e-3 - explained, 0.0)}
+
+    @property
+    def atomics_us(self) -> float:
+        """Modelled time of the atomics on global memory, which wait for one another, in microseconds."""
+        return self.value("kernelforge__limit_atomics_us")
 
     @property
     def busy_us(self) -> float:

@@ -262,11 +262,11 @@ SHARED_ATOMIC_CYCLES = 4.0
 
 
 def atomics_contention(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
-    """The L2 updates one address once per clock (NVIDIA's GK110 whitepaper, "Faster Atomic Operations"); shared memory
-    serves the lanes that meet in one word one by one."""
+    """The L2 updates one address once per clock (NVIDIA's GK110 whitepaper, "Faster Atomic Operations"), or less often,
+    as modelled; shared memory serves the lanes that meet in one word one by one."""
     to_us = 1e6 / k.spec.clock_hz
     per_word, inside = (k.value(f"ptx__{space}_atomics_per_address.max") for space in ("global", "shared"))
-    at_l2 = per_word * to_us * k.kernel.launches
+    at_l2 = max(per_word * to_us * k.kernel.launches, k.atomics_us)
     at_sm = inside * math.ceil(k.blocks / k.spec.sm_count) * SHARED_ATOMIC_CYCLES * to_us * k.kernel.launches
     # What the rest of the kernel takes hides as much of it.
     hidden = max(k.limits.values())

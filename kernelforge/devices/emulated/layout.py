@@ -325,7 +325,10 @@ OP_ACCESS: Final = 1340
 OP_BYTES: Final = 1344  # bytes per lane
 OP_BLOCK: Final = 1348  # basic block of an access in a group, or -1; i32
 OP_SINCE: Final = 1352  # how often that block had run when the present hits began, i64
-OP_RECORD: Final = 1472  # an odd number of lines, so that records spread over the processor's cache
+OP_WORD_UPDATES: Final = 1472  # atomics: 127 x u32, updates by the word's number modulo 127
+OP_LINE_UPDATES: Final = 1984  # 127 x u32, sectors updated by requests, by the number of the line of 128 bytes
+UPDATE_COUNTERS: Final = 127  # a prime: words at any usual distance spread evenly
+OP_RECORD: Final = 2496  # an odd number of lines, so that records spread over the processor's cache
 
 # Slot of a memory-operation record: what the pattern costs at one alignment. Generated code reads it as one i64: it is
 # known where that is negative, and a hit adds 1.

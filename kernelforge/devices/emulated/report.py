@@ -18,6 +18,7 @@ from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.cfg import is_barrier
+from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
 from kernelforge.devices.emulated.runtime import tensor_products
 
@@ -188,8 +189,14 @@ class MemoryOp:
     """128-byte lines that the requests touched, for global and local."""
     ideal_transactions: int = 0
     """What the same distinct bytes need when perfectly coalesced, or free of bank conflicts."""
+    in_flight: float = 1.0
+    """Of a load or an atomic with a result: loads of its basic block over the longest chain of dependent ones there."""
     sketch: int = 0
     """Of an atomic: a set of the words it met, 1024 bits with one set for each by its hash."""
+    word_updates: tuple[int, ...] = ()
+    """Of an atomic: updates of words, added up by their number modulo 127."""
+    line_updates: tuple[int, ...] = ()
+    """Of an atomic: sectors that requests updated, added up by the number of their line of 128 bytes, modulo 127."""
 
 
 @dataclass
@@ -329,6 +336,7 @@ def _add_products(program: Program, runs: Sequence[Run], report: LaunchReport) -
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     totals = sum((_totals(run) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
     peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
+    in_flight = loads_in_flight(program.flow.blocks)
     for row, site in enumerate(program.sites):
         if site.hidden:
             continue
@@ -350,17 +358,23 @@ def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> 
                     transactions,
                     lines,
                     ideal,
-                    _sketch(runs, row) if site.access == lay.ATOMIC else 0,
+                    in_flight.get(id(i), 1.0),
+                    *(_updates(runs, row) if site.access == lay.ATOMIC else ()),
                 )
             )
 
 
-def _sketch(runs: Sequence[Run], row: int) -> int:
-    """Words that one atomic met in any of the runs."""
+def _updates(runs: Sequence[Run], row: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Words that one atomic met in any of the runs, and its counters of updates of words and lines."""
     bits = 0
     for run in runs:
         bits |= int.from_bytes(run.records[row, lay.OP_SKETCH : lay.OP_SKETCH + lay.SKETCH_BYTES].tobytes(), "little")
-    return bits
+
+    def counters(at: int) -> tuple[int, ...]:
+        parts = np.stack([run.records[row, at : at + 4 * lay.UPDATE_COUNTERS].view(np.uint32) for run in runs])
+        return tuple(int(count) for count in parts.sum(axis=0, dtype=np.int64))
+
+    return bits, counters(lay.OP_WORD_UPDATES), counters(lay.OP_LINE_UPDATES)
 
 
 def _peer_totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:

@@ -45,9 +45,7 @@ def compile_cubin(source: str) -> tuple[str, bytes]:
     return ptx.rstrip(b"\0").decode(), cubin
 
 
-def _build(
-    source: str, results: tuple[str, ...], options: tuple[str, ...], arch: str, cuda: int | None
-) -> list[bytes]:
+def _build(source: str, results: tuple[str, ...], options: tuple[str, ...], arch: str, cuda: int | None) -> list[bytes]:
     library, includes = _library(cuda)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "-lineinfo", *includes, *options]
     program = ctypes.c_void_p()

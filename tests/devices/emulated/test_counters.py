@@ -7,7 +7,7 @@ import pytest
 
 from kernelforge.devices.emulated.codegen import program
 from kernelforge.devices.emulated.codegen.emit import memory
-from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid
+from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid, most_updates
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from tests.devices.emulated.harness import bank_conflicts, compiled_at, cuda, total
 
@@ -275,9 +275,9 @@ extern "C" __global__ void k(const float* x, const int* at, float* y, int pitch,
     if (t < 16 || k < 2) { mine[0] = sum; mine[4] = sum + k; sum += mine[8] + mine[12]; }
     __syncthreads();
   }
-  float* out = y + blockIdx.x * pitch + t;
+  float* out = y + blockIdx.x * 192 + t;
   out[0] = sum;
-  out[pitch / 2] = tile[t];
+  out[64] = tile[t];
   out[END] = 1;
 }
 """
@@ -285,7 +285,7 @@ extern "C" __global__ void k(const float* x, const int* at, float* y, int pitch,
 
 @pytest.mark.parametrize("level", [0, 1])
 @pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("end", [7, 1 << 20])
+@pytest.mark.parametrize("end", [128, 1 << 20])
 def test_accesses_in_groups_count_and_fault_as_those_by_themselves(
     end: int, threads: int, level: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -294,17 +294,94 @@ def test_accesses_in_groups_count_and_fault_as_those_by_themselves(
     random = np.random.default_rng(3)
     x, at = random.random(8192, np.float32), random.integers(0, 4000, 97).astype(np.int32)
     at = np.append(at, np.full(24, 109)).astype(np.int32)
-    at[98] = 109 if end == 7 else -19
+    at[98] = 109 if end == 128 else -19
     outcomes = []
     for groups in (memory.MOST_GROUPS, 0):
         monkeypatch.setattr(memory, "MOST_GROUPS", groups)
         monkeypatch.setattr(program, "_programs", {})
-        device, y = cuda(source, threads=threads), np.zeros(64 * 70, np.float32)
+        device, y = cuda(source, threads=threads), np.zeros(24 * 192, np.float32)
         with compiled_at(level):
             report = device.run(24, 64, x, at, y, 68, 97, clean=False)
-        assert bool(report.faults) == (end > 7)
+        assert bool(report.faults) == (end > 128)
         grouped = sum(site.block >= 0 for site in device.machine.program("k", (64, 1, 1)).sites)
         outcomes.append((y.tobytes(), report.memory, report.mix, [str(fault) for fault in report.faults], grouped))
     assert outcomes[0][:-1] == outcomes[1][:-1]
     assert outcomes[0][-1] > 12
     assert outcomes[1][-1] == 0
+
+
+def updates_of(source: str, grid: int, block: int, *arguments: np.ndarray, threads: int = 1) -> tuple[float, float]:
+    """Updates of the word, and sectors of the line, that an atomic updates most."""
+    op = only(cuda(source, threads=threads).run(grid, block, *arguments), "global", "atomic")
+    return most_updates([op.word_updates], 1.0), most_updates([op.line_updates], 1.0)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_word_and_the_line_that_atomics_update_most_are_found(threads: int) -> None:
+    source = """extern "C" __global__ void k(const int* at, unsigned* bins) {
+  atomicAdd(&bins[at[blockIdx.x * blockDim.x + threadIdx.x]], 1u);
+}"""
+    bins, n = np.zeros(1 << 16, np.uint32), 1 << 14
+    assert updates_of(source, 64, 256, np.full(n, 7, np.int32), bins, threads=threads) == (n, n // 32)
+    skewed = np.where(np.arange(n) % 8, 3, 64 + np.arange(n) % 64).astype(np.int32)
+    assert updates_of(source, 64, 256, skewed, bins, threads=threads)[0] == pytest.approx(7 * n // 8, rel=0.01)
+    words, lines = updates_of(source, 64, 256, (np.arange(n) % 256).astype(np.int32), bins, threads=threads)
+    assert (words, lines) == (n // 256, n // 256 * 4)  # 8 lines, each of 4 sectors for the requests of 64 warps
+    padded = (np.arange(n) % 127 * 32).astype(np.int32)  # each word in a line of its own
+    words, lines = updates_of(source, 64, 256, padded, bins, threads=threads)
+    assert words <= 2
+    assert lines < n / 127  # fewer than each line has: the counters' least is taken for what they share
+    assert most_updates([(5, 1, 1), (1, 1, 3)], 2.0) == 8.0
+    assert most_updates([], 1.0) == 0.0
+
+
+def dram_reads(source: str, grid: int, fetch_bytes: int, *arguments: np.ndarray) -> int:
+    cache = CacheModel(32 << 10, 1 << 22, fetch_bytes)
+    cuda(source).run(grid, 32, *arguments, cache=cache)
+    cache.complete()
+    fetched = cache.counts.dram_read_sectors
+    cache.complete()
+    assert cache.counts.dram_read_sectors == fetched
+    assert cache.footprint().read.size == fetched
+    return int(fetched)
+
+
+@pytest.mark.parametrize(("stride", "sectors"), [(1, 4), (4, 16), (8, 32), (16, 64), (32, 64)])
+def test_the_l2_fetches_neighbouring_sectors(stride: int, sectors: int) -> None:
+    """Of sectors two or more apart an H100 fetches the neighbours too: 268 MB for 134 MB (ladder stride)."""
+    source = f"""extern "C" __global__ void k(const float* x, float* y) {{
+  if (x[(blockIdx.x * 32 + threadIdx.x) * {stride}] == 9) y[0] = 1;
+}}"""
+    x = np.zeros(4 * 32 * 32, np.float32)
+    assert dram_reads(source, 4, 64, x, np.zeros(1, np.float32)) == 4 * sectors
+    assert dram_reads(source, 4, 32, x, np.zeros(1, np.float32)) == 4 * min(sectors, 32)
+
+
+@pytest.mark.parametrize(
+    ("store", "sectors"),
+    [
+        ("y[t] = 1", 0),
+        ("y[t * 8] = 1", 128),  # a word of each sector
+        ("y[t * 2] = 1", 32),
+        ("y[t * 2] = 1; y[t * 2 + 1] = 2", 0),
+        ("((float2*)y)[t] = make_float2(1, 2)", 0),
+        ("y[t * 8] = y[t * 8] + 1", 128),  # it was read before
+        ("if (t < 125) y[t] = 1", 1),
+    ],
+)
+def test_sectors_that_are_written_in_part_are_fetched(store: str, sectors: int) -> None:
+    """An H100 reads 145 MB where a kernel writes one word of each of 4.2 million sectors (ladder stride)."""
+    source = f'extern "C" __global__ void k(float* y) {{ int t = blockIdx.x * 32 + threadIdx.x; {store}; }}'
+    assert dram_reads(source, 4, 32, np.zeros(1024, np.float32)) == sectors
+
+
+def test_loads_of_a_chain_are_not_in_flight_together() -> None:
+    source = """extern "C" __global__ void k(const int* x, int* y, int n) {
+  int t = threadIdx.x, at = t;
+  for (int i = 0; i < n; i += 4) at = x[x[x[x[at]]]];
+  int a = x[t], b = x[t + 32], c = x[t + 64], d = x[t + 96];
+  y[t] = at + a * b + c * d;
+}"""
+    report = cuda(source).run(1, 32, np.arange(128, dtype=np.int32), np.zeros(32, np.int32), 8)
+    loads = [op.in_flight for op in report.memory if op.access == "load"]
+    assert sorted(loads) == [1] * (len(loads) - 4) + [4] * 4

@@ -371,7 +371,7 @@ def make_attempt(
     speed = None
     if ok and not untimed:
         speed = (
-            Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/3", bound=profile.roofline.bound)
+            Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/4", bound=profile.roofline.bound)
             if timing is None
             else performance(timing, quarantined, profile)
         )

@@ -25,8 +25,9 @@ from kernelforge.devices.emulated.profile.traffic import (
     bytes_by_buffer,
     distinct_in_grid,
     extrapolate,
+    most_updates,
 )
-from kernelforge.devices.emulated.report import LaunchReport, own_line
+from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
 from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
@@ -88,7 +89,8 @@ class Collector:
         self._launches: Counter[tuple[object, ...]] = Counter()
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
-        self._cache = CacheModel(self._spec.unified_l1_bytes_per_sm, self._spec.l2_bytes)
+        spec = self._spec
+        self._cache = CacheModel(spec.unified_l1_bytes_per_sm, spec.l2_bytes, spec.l2_fetch_bytes)
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
@@ -145,6 +147,7 @@ class Collector:
                 return
             rest = [unit for unit in range(units) if unit != probe]
         reports.append(self._run(step, rest))
+        self._cache.complete()
         self._add_complete(group, reports, self._cache.counts.plus(before, -1))
 
     def finish(self) -> PlanCounts:
@@ -211,9 +214,11 @@ class Collector:
         for chunk in chunks:
             self._cache.reset()
             reports.append(self._run(step, range(chunk.start, chunk.middle)))
+            self._cache.complete()
             first = complete = self._cache.footprint()
             if chunk.middle < chunk.end:
                 reports.append(self._run(step, range(chunk.middle, chunk.end)))
+                self._cache.complete()
                 complete = self._cache.footprint()
             moved = moved.plus(self._cache.counts)
             footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, complete))
@@ -273,7 +278,7 @@ def add_launch(
     group.dram_read_bytes += read_bytes
     group.dram_write_bytes += written_bytes
     ops = {(op.ptx_line, op.space, op.access): op for op in group.memory}
-    sketches: dict[tuple[int, str, str], list[int]] = {}
+    atomics: dict[tuple[int, str, str], list[MemoryOp]] = {}
     for report in reports:
         for name in ("thread_instructions", "warp_instructions", "branches", "divergent_branches", "barriers"):
             setattr(group, name, getattr(group, name) + scale * getattr(report, name))
@@ -287,14 +292,20 @@ def add_launch(
             key = (op.ptx_line, op.space, op.access)
             if key not in ops:
                 line = own_line(op.source_line, op.source_file)
-                ops[key] = MemoryCounts(op.ptx_line, line, op.opcode, op.space, op.access, op.bytes_per_thread)
+                ops[key] = MemoryCounts(
+                    op.ptx_line, line, op.opcode, op.space, op.access, op.bytes_per_thread, in_flight=op.in_flight
+                )
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "lines", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
-            sketches.setdefault(key, []).append(op.sketch)
-    for position, values in sketches.items():
+            if op.access == "atomic":
+                atomics.setdefault(key, []).append(op)
+    for position, parts in atomics.items():
+        counts = ops[position]
         # Launches of one shape are assumed to update the same words.
-        ops[position].addresses = max(ops[position].addresses, distinct_in_grid(values, scale))
+        counts.addresses = max(counts.addresses, distinct_in_grid([part.sketch for part in parts], scale))
+        counts.word_updates += most_updates([part.word_updates for part in parts], scale)
+        counts.line_updates += most_updates([part.line_updates for part in parts], scale)
     if lines is not None:
         _add_lines(group, reports, scale, lines)
 

@@ -39,6 +39,16 @@ def distinct_in_grid(sketches: Sequence[int], scale: float) -> float:
     return together * (1 + min(max(apart, 0.0), 1.0) * (scale - 1))
 
 
+def most_updates(counters: Sequence[Sequence[int]], scale: float) -> float:
+    """Updates of the word, or line, that has most, from counters of some of a grid's blocks.
+
+    What the counter that has least holds is taken for the share of all others in each. ``scale``: blocks of the grid
+    over blocks that ran; they are assumed to update the same words alike.
+    """
+    totals = np.sum([np.asarray(values) for values in counters if len(values)], axis=0)
+    return float(np.max(totals) - np.min(totals)) * scale if np.ndim(totals) else 0.0
+
+
 @dataclass(frozen=True)
 class ChunkFootprint:
     """Footprint of a chunk of consecutive blocks, and of its first part."""

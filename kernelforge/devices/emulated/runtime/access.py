@@ -258,7 +258,7 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         lines += sectors_and_lines >> 16
         ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
-            cache_access(ctx, cost, access)
+            cache_access(ctx, cost, access, popcount(in_global) * size)
     if in_shared != 0:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
         ideal += ideal_shared(effective, in_shared, size)

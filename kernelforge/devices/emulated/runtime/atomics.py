@@ -11,8 +11,10 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     f64_to_bits,
     load_i32,
     load_i64,
+    load_u32,
     native,
     store_i64,
+    store_u32,
     trailing_zeros,
 )
 from kernelforge.devices.emulated.layout import EFFECTIVE, HOST, STRIDE
@@ -116,14 +118,24 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
 
 
 @native
-def mark_address(op: int, address: int) -> None:
-    """Set the bit of a word's address in the sketch that counts the different addresses of an atomic."""
+def count_update(op: int, address: int, sectors: int) -> int:
+    """Count an atomic's update of a word; returns the request's ``sectors``, a bit for each by its number modulo 61.
+
+    A sketch counts the different words; counters add up the updates of words, and of the sectors of lines.
+    """
     # Mixed twice: one multiplication spreads neighbours more evenly than the random hash that the estimate assumes.
     mixed = (address >> 2) * 0x1E3779B97F4A7C15
     mixed = (mixed ^ ((mixed >> 31) & 0xFFFFFFFF)) * 0x3F58476D1CE4E5B9
     bit = ((mixed ^ ((mixed >> 29) & 0x7FFFFFFF)) >> 40) & 0x3FF
     word = op + lay.OP_SKETCH + 8 * (bit >> 6)
     store_i64(word, load_i64(word) | (1 << (bit & 63)))
+    updates = op + lay.OP_WORD_UPDATES + 4 * ((address >> 2) % lay.UPDATE_COUNTERS)
+    store_u32(updates, load_u32(updates) + 1)
+    sector = 1 << (address >> 5) % 61
+    if sectors & sector == 0:
+        updates = op + lay.OP_LINE_UPDATES + 4 * ((address >> 7) % lay.UPDATE_COUNTERS)
+        store_u32(updates, load_u32(updates) + 1)
+    return sectors | sector
 
 
 @native
@@ -149,12 +161,13 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
     operation = code >> 4
     elements = load_i32(op + lay.OP_BYTES) // width
     flushes = code == ADD_F32
+    sectors = 0
     rest = mask
     while rest != 0:
         lane_id = trailing_zeros(rest)
         rest &= rest - 1
         if good >> lane_id & 1:
-            mark_address(op, load_i64(scratch + EFFECTIVE + 8 * lane_id))
+            sectors = count_update(op, load_i64(scratch + EFFECTIVE + 8 * lane_id), sectors)
         address = load_i64(scratch + HOST + 8 * lane_id)
         step = load_i64(scratch + STRIDE + 8 * lane_id)
         if flushes:

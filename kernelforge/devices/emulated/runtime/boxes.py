@@ -19,7 +19,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
 )
 from kernelforge.devices.emulated.runtime.access import find_allocation, read_element, write_element
 from kernelforge.devices.emulated.runtime.atomics import combine
-from kernelforge.devices.emulated.runtime.cache import l2_access
+from kernelforge.devices.emulated.runtime.cache import l2_read, l2_write
 from kernelforge.devices.emulated.runtime.faults import record_fault
 from kernelforge.devices.emulated.runtime.warp import half_to_f32
 
@@ -143,9 +143,9 @@ def count_range(ctx: int, op: int, address: int, size: int, access: int, last: i
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
         for sector in range(first, end + 1):
             if access != lay.STORE:
-                l2_access(load_i64(ctx + lay.CTX_CACHE), sector, False)
+                l2_read(load_i64(ctx + lay.CTX_CACHE), sector, False)
             if access != lay.LOAD:
-                l2_access(load_i64(ctx + lay.CTX_CACHE), sector, True)
+                l2_write(load_i64(ctx + lay.CTX_CACHE), sector, 32)
     return end
 
 
