@@ -201,16 +201,18 @@ _ADDRESS = f"""
 """
 
 
+def _fits(width: int, count: int) -> str:
+    """Whether the fast path can take a request whose pattern and cost are known, as ``%fits``."""
+    if width >= 4:
+        return "%fits = and i1 %c012, true"
+    # There is no gather or scatter of narrow elements.
+    return f"%single = and i1 %iscont, {'true' if count == 1 else '%full'}\n%fits = and i1 %c012, %single"
+
+
 def _enter_fast_path(width: int, count: int, counts: bool) -> list[str]:
     """Go to ``slow``, ``cont`` (contiguous in all lanes) or ``notplain``; ``counts``: the hit is counted."""
-    lines = []
-    needs = "%c012"
-    if width < 4:
-        # There is no gather or scatter of narrow elements.
-        single = "true" if count == 1 else "%full"
-        lines.append(f"%single = and i1 %iscont, {single}\n%c0124 = and i1 %c012, %single")
-        needs = "%c0124"
-    lines.append(f"br i1 {needs}, label %fast, label %slow\nfast:{_COUNT_HIT if counts else ''}{_ADDRESS}")
+    lines = [_fits(width, count)]
+    lines.append(f"br i1 %fits, label %fast, label %slow\nfast:{_COUNT_HIT if counts else ''}{_ADDRESS}")
     lines.append("%plain = and i1 %iscont, %full\nbr i1 %plain, label %cont, label %notplain\ncont:")
     return lines
 
@@ -299,9 +301,9 @@ store i64 %credited, ptr %entry_p
 """Credit the last slot with its hits: one for each time that the block has run since, without this one."""
 
 
-def _leave_group(name: str, kind: str, parameters: str, work: list[str]) -> str:
-    """End of an access in a group by another function, so that the fast one needs no stack: it turns to another slot
-    whose cost is known and comes back, or calls the runtime."""
+def _leave_group(name: str, kind: str, parameters: str, fits: str, work: list[str]) -> str:
+    """End of an access in a group by another function, so that the fast one needs no stack: where the request
+    ``fits``, it turns to another slot whose cost is known and comes back; else it calls the runtime."""
 
     def end(call: str) -> str:
         if kind == "void":
@@ -313,7 +315,7 @@ def _leave_group(name: str, kind: str, parameters: str, work: list[str]) -> str:
         [
             f"slow:\n{end(f'@{name}_slow({parameters})')}\n}}",
             f"define internal {kind} @{name}_slow({parameters}) noinline {ATTRIBUTES} {{",
-            f"{_TAKE_COUNT}{_RANGE_OF_GROUP}{_SLOT}br i1 %c012, label %again, label %other",
+            f"{_TAKE_COUNT}{_RANGE_OF_GROUP}{_SLOT}{_KIND}{fits}\nbr i1 %fits, label %again, label %other",
             f"again:\nstore i64 %before, ptr %since_p\nstore i32 %slot, ptr %last_p\n{end(f'@{name}({parameters})')}",
             "other:\nstore i64 %count, ptr %since_p\nstore i32 -1, ptr %last_p",
             f"%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\n{empty}\ncall:",
@@ -380,7 +382,8 @@ def load_function(width: int, count: int, bits: int | None, permute: bool) -> st
         out.append("unreachable")
     if bits is None:
         work = [_area(count, lanes), *_slow_load(width, count, *_OF_GROUP)]
-        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", kind, parameters, work)])
+        end = _leave_group(f"{name}_{width}_{count}", kind, parameters, _fits(width, count), work)
+        return "\n".join([*out, end])
     out.append(_slow(f"{kind} zeroinitializer"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     out += _slow_load(width, count)
@@ -462,7 +465,8 @@ def store_function(width: int, count: int, bits: int | None) -> str:
         out.append("unreachable")
     if bits is None:
         work = [_area(count, full), *_slow_store(width, count, *_OF_GROUP)]
-        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", "void", f"{parameters}, {values}", work)])
+        taken = f"{parameters}, {values}"
+        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", "void", taken, _fits(width, count), work)])
     out.append(_slow("void"))
     out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
     out += _slow_store(width, count)
