@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 _SYMBOL = struct.Struct("<IBBHQQ")
 _STO_CUDA_ENTRY = 0x10
@@ -30,8 +31,9 @@ class CubinFacts:
     """Module variables, those of the libraries and static ones included."""
 
 
+@lru_cache(maxsize=16)
 def read_cubin(cubin: bytes) -> CubinFacts:
-    """Read the symbol table and ``.nv.info``.
+    """Read the symbol table and ``.nv.info``; kept, for a build is judged when it is made and at each size after that.
 
     Raises:
         ValueError: not an ELF file that can be read.

@@ -24,6 +24,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from kernelforge.compile.cubin import CubinFacts, read_cubin
 from kernelforge.compile.ptx_text import OBJECT_INSTRUCTIONS, without_comments
@@ -68,6 +69,8 @@ class _Module:
     """Module-level directives inside inline assembly."""
     objects: tuple[str, ...]
     """Instructions on textures and surfaces, in alphabetical order."""
+    ambiguity: str
+    """What ptxas could read otherwise than the emulated device does; empty where there is nothing."""
 
 
 def check(
@@ -75,16 +78,13 @@ def check(
 ) -> GateResult:
     """Judge one good compilation. ``launched`` pairs the plan's expression with its lowered name."""
     try:
-        text = ptx.decode("ascii")
-        module = _read_ptx(text)
+        module = _read_ptx(ptx.decode("ascii"))
         facts = read_cubin(cubin)
     except (UnicodeDecodeError, ValueError) as error:
         return GateResult(f"the compiler's output cannot be read: {error}")
     problems = list(_problems(module, facts, source, launched, scored))
-    try:
-        without_comments(text)
-    except ValueError as error:
-        problems.append(f"{error}; remove it from the inline assembly")
+    if module.ambiguity:
+        problems.append(f"{module.ambiguity}; remove it from the inline assembly")
     notes = [
         Diagnostic(
             file="candidate.cu",
@@ -133,7 +133,13 @@ def _problems(
         yield f"a kernel must not use textures or surfaces ({names}), for no plan can make one; read the tensor itself"
 
 
+@lru_cache(maxsize=16)
 def _read_ptx(text: str) -> _Module:
+    """Declarations in PTX text; kept, for each size of a task judges the build that all of them share.
+
+    Raises:
+        ValueError: its braces are not in pairs.
+    """
     entries: list[str] = []
     externs: list[str] = []
     variables: list[str] = []
@@ -182,8 +188,22 @@ def _read_ptx(text: str) -> _Module:
         raise ValueError("unbalanced braces in the PTX")
     unique = tuple(dict.fromkeys(entries))
     return _Module(
-        unique, tuple(externs), tuple(variables), tuple(sorted(registers)), tuple(smuggled), tuple(sorted(objects))
+        entries=unique,
+        externs=tuple(externs),
+        module_globals=tuple(variables),
+        registers=tuple(sorted(registers)),
+        smuggled=tuple(smuggled),
+        objects=tuple(sorted(objects)),
+        ambiguity=_ambiguity(text),
     )
+
+
+def _ambiguity(text: str) -> str:
+    try:
+        without_comments(text)
+    except ValueError as error:
+        return str(error)
+    return ""
 
 
 def _is_refused(register: str) -> bool:
