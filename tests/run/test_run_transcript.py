@@ -24,7 +24,7 @@ RECORDED = {
     "matmul": ((SEED, Verdict.OK), (TUNE, Verdict.OK), (OPTIMISE, Verdict.OK), (OPTIMISE, Verdict.OK)),
     "cumsum": ((SEED, Verdict.CRASH), (REPAIR, Verdict.OK), (OPTIMISE, Verdict.OK)),
     "cross_entropy": ((SEED, Verdict.OK), (OPTIMISE, Verdict.BUILD), (REPAIR, Verdict.OK)),
-    "transpose": THREE_GOOD,
+    "transpose": ((SEED, Verdict.OK), (TUNE, Verdict.OK), (OPTIMISE, Verdict.OK), (OPTIMISE, Verdict.OK)),
 }
 """Tasks in the order of the run that was recorded, and what became of each attempt."""
 

@@ -361,7 +361,7 @@ def source(statements: list[str]) -> str:
 def split(ptx: str) -> tuple[str, dict[str, str]]:
     """PTX without its kernels, and the kernels by their names."""
     parts = re.split(r"^(?=\.visible \.entry |\.func |\.visible \.func |\t\.file)", ptx, flags=re.MULTILINE)
-    kernels = {found[1]: part for part in parts if (found := re.match(r"\.visible \.entry (\w+)", part))}
+    kernels = {entry[1]: part for part in parts if (entry := re.match(r"\.visible \.entry (\w+)", part))}
     return "".join(part for part in parts if part not in kernels.values()), kernels
 
 
@@ -371,7 +371,7 @@ def code(ptx: str) -> str:
 
 
 HAS_RUN: set[tuple[str, str]] = set()
-"""Kernels that ran, each with what its program has beside kernels: those of several compilers and targets may be the
+"""Kernels that ran, each with what its program has besides kernels: those of several compilers and targets may be the
 same."""
 
 
