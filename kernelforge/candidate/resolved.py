@@ -45,9 +45,13 @@ class ScalarArg:
     value: int | float
 
 
+PixelMode = Literal["im2col", "im2col::w", "im2col::w::128"]
+"""How copies go through images: positions along all dimensions, or along the width alone, then in the next image."""
+
+
 @dataclass(frozen=True, slots=True)
 class PixelBox:
-    """A box of positions in im2col mode along depth, height and width, outermost first."""
+    """A box of positions in im2col mode along depth, height and width, outermost first; in a wide mode the width."""
 
     lower: tuple[int, ...]
     """First position along each dimension, from the tensor's first element."""
@@ -55,6 +59,7 @@ class PixelBox:
     """Last position, from the tensor's last element."""
     stride: tuple[int, ...]
     """Distance of positions that follow one another."""
+    mode: PixelMode = "im2col"
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,7 +322,9 @@ def _argument_from_wire(raw: dict[str, Any]) -> TensorArg | ScalarArg | TensorMa
 
 
 def _pixel_box_from_wire(raw: dict[str, Any] | None) -> PixelBox | None:
-    return None if raw is None else PixelBox(tuple(raw["lower"]), tuple(raw["upper"]), tuple(raw["stride"]))
+    if raw is None:
+        return None
+    return PixelBox(tuple(raw["lower"]), tuple(raw["upper"]), tuple(raw["stride"]), raw["mode"])
 
 
 def _value_from_wire(raw: Any) -> LibraryValue:

@@ -105,7 +105,34 @@ def test_a_map_of_images_has_pixels_and_channels(
     assert ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire()))) == plan
 
 
+@pytest.mark.parametrize(
+    ("options", "pixels", "swizzle"),
+    [
+        ("lower=-32768, upper=32767, mode='im2col::w', swizzle=64",
+         PixelBox((-32768,), (32767,), (1,), "im2col::w"), 64),
+        ("lower=(-1,), upper=[0], stride=2, mode='im2col::w::128', swizzle=128",
+         PixelBox((-1,), (0,), (2,), "im2col::w::128"), 128),
+    ],
+)  # fmt: skip
+def test_a_wide_map_of_images_has_corners_along_the_width(options: str, pixels: PixelBox, swizzle: int) -> None:
+    plan = resolve(f"k[1, 32](tensor_map(x, box=(128, 32), {options}))", IMAGES)
+    assert plan.launches[0].args == (TensorMapArg(0, 0, IMAGES.dtype, IMAGES.shape, (128, 32), swizzle, pixels),)
+    assert ResolvedPlan.from_wire(json.loads(json.dumps(plan.to_wire()))) == plan
+
+
 REFUSED = [
+    ("x, box=(8, 8), mode='im2col'", X, "mode belongs to images"),
+    ("x, box=(8, 8), lower=(0, 0), upper=(0, 0), mode='w'", IMAGES,
+     "mode is 'im2col', 'im2col::w' or 'im2col::w::128', not 'w'"),
+    ("x, box=(8, 8), lower=0, upper=0, mode=2", IMAGES, "mode is 'im2col', 'im2col::w' or 'im2col::w::128', not 2"),
+    ("x, box=(8, 32), lower=0, upper=0, mode='im2col::w'", IMAGES,
+     "a map in mode 'im2col::w' needs a swizzle of 64 or 128 bytes, not 0"),
+    ("x, box=(8, 32), lower=0, upper=0, mode='im2col::w::128', swizzle=64", IMAGES,
+     "copies in mode 'im2col::w::128' move 128 pixels, box has 8"),
+    ("x, box=(8, 32), lower=(0, 0), upper=(0, 0), mode='im2col::w', swizzle=64", IMAGES,
+     "lower has 2 numbers, 'im2col::w' needs one, of the width"),
+    ("x, box=(8, 32), lower=0, upper=-8, mode='im2col::w', swizzle=64", IMAGES,
+     "lower 0 is beyond upper -8 of a dimension with 8 elements"),
     ("x, box=(8, 8), stride=2", X, "stride belongs to images"),
     ("x, box=(8, 8), lower=0, upper=0", X, "lower and upper are of images, (N, W, C) to (N, D, H, W, C); this tensor"),
     ("x, box=(8, 8), lower=(0, 0)", IMAGES, "a tensor map of images needs both lower= and upper="),

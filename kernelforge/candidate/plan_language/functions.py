@@ -305,7 +305,7 @@ FUNCTIONS: dict[str, Function] = {
     "zeros": Function(tensors.zeros, 1, MANY, frozenset({"dtype"})),
     "empty_like": Function(tensors.empty_like, 1, 1, frozenset({"dtype"})),
     "zeros_like": Function(tensors.zeros_like, 1, 1, frozenset({"dtype"})),
-    "tensor_map": Function(tensors.tensor_map, 1, 1, frozenset({"box", "swizzle", "lower", "upper", "stride"})),
+    "tensor_map": Function(tensors.tensor_map, 1, 1, frozenset({"box", "swizzle", "lower", "upper", "stride", "mode"})),
     "kernel": Function(lambda machine, name: kernel(name), 1, 1),
     **{
         name: Function(lambda machine, value, name=name: typed(name, value), 1, 1)

@@ -1,14 +1,15 @@
 """Operations on tensors in a plan: attributes, allocation, contiguous views, and ``tensor_map``.
 
 The bounds of tensor maps are those that the CUDA Driver API states for ``cuTensorMapEncodeTiled`` ("Tensor Map Object
-Management"), for tiles that are neither interleaved nor strided.
+Management"), for tiles that are neither interleaved nor strided, and for ``cuTensorMapEncodeIm2col`` and
+``cuTensorMapEncodeIm2colWide``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from kernelforge.candidate.plan_language.interpreter import Machine, PendingFill, row_major
 from kernelforge.candidate.plan_language.values import (
@@ -23,7 +24,7 @@ from kernelforge.candidate.plan_language.values import (
     sequence,
     show,
 )
-from kernelforge.candidate.resolved import PixelBox
+from kernelforge.candidate.resolved import PixelBox, PixelMode
 from kernelforge.records.task import DType
 
 MAX_DIMENSIONS = 16
@@ -218,6 +219,9 @@ MAX_PIXELS = 1024
 MAX_TRAVERSAL_STRIDE = 8
 CORNER_RANGES = {1: (-(1 << 15), (1 << 15) - 1), 2: (-128, 127), 3: (-16, 15)}
 """What the corners of a pixel box may be, by its dimensions."""
+MODES: tuple[PixelMode, ...] = get_args(PixelMode)
+WIDE_SWIZZLES = (64, 128)
+PIXELS_OF_128 = 128
 ALIGNMENT_BYTES = 16
 SWIZZLES = (0, 32, 64, 128)
 
@@ -231,6 +235,7 @@ def tensor_map(
     lower: Any = None,
     upper: Any = None,
     stride: Any = None,
+    mode: Any = None,
 ) -> TensorMap:
     """A tensor that a kernel copies by tiles: ``tensor_map(x, box=..., swizzle=...)``.
 
@@ -242,6 +247,8 @@ def tensor_map(
         lower: First position of a filter's window along each dimension between the first and the last one.
         upper: Last position there, counted from the last element.
         stride: Distance of such positions, 1 where it is left out.
+        mode: Of a map of images, ``im2col`` where it is left out; in the wide ones the three numbers before are of the
+            width alone.
     """
     if type(tensor) is not Tensor:
         raise Fault(f"tensor_map takes a tensor, not {kind_of(tensor)}")
@@ -250,12 +257,14 @@ def tensor_map(
         raise Fault("tensor_map needs box=, the extents of a tile: tensor_map(x, box=(64, 32))")
     pixels = None
     if lower is None and upper is None:
-        if stride is not None:
-            raise Fault("stride belongs to images: tensor_map(x, box=(pixels, channels), lower=..., upper=...)")
+        for name, value in (("stride", stride), ("mode", mode)):
+            if value is not None:
+                raise Fault(f"{name} belongs to images: tensor_map(x, box=(pixels, channels), lower=..., upper=...)")
         extents = _box(tensor, box)
     else:
-        pixels = _pixel_box(tensor, lower, upper, stride)
+        pixels = _pixel_box(tensor, lower, upper, stride, _mode(mode))
         extents = _column(tensor, box)
+        _check_mode(pixels.mode, extents, swizzle)
     tile = math.prod(extents) * tensor.dtype.itemsize
     if tile > machine.limits.dynamic_shared_bytes:
         raise Fault(
@@ -273,7 +282,22 @@ def tensor_map(
     return TensorMap(tensor, extents, swizzle, pixels)
 
 
-def _pixel_box(tensor: Tensor, lower: Any, upper: Any, stride: Any) -> PixelBox:
+def _mode(mode: Any) -> PixelMode:
+    for name in MODES:
+        if mode in (None, name):
+            return name
+    raise Fault(f"mode is {', '.join(map(show, MODES[:-1]))} or {show(MODES[-1])}, not {show(mode)}")
+
+
+def _check_mode(mode: PixelMode, column: tuple[int, int], swizzle: Any) -> None:
+    """Refuse what ``cuTensorMapEncodeIm2colWide`` does and the other functions do not."""
+    if mode != "im2col" and swizzle not in WIDE_SWIZZLES:
+        raise Fault(f"a map in mode {show(mode)} needs a swizzle of 64 or 128 bytes, not {show(swizzle)}")
+    if mode == "im2col::w::128" and column[0] != PIXELS_OF_128:
+        raise Fault(f"copies in mode {show(mode)} move {PIXELS_OF_128} pixels, box has {column[0]}")
+
+
+def _pixel_box(tensor: Tensor, lower: Any, upper: Any, stride: Any, mode: PixelMode) -> PixelBox:
     """The corners of the box of a map of images, checked as ``cuTensorMapEncodeIm2col`` does."""
     spatial = len(tensor.shape) - 2
     if spatial not in CORNER_RANGES:
@@ -283,24 +307,27 @@ def _pixel_box(tensor: Tensor, lower: Any, upper: Any, stride: Any) -> PixelBox:
         )
     if lower is None or upper is None:
         raise Fault("a tensor map of images needs both lower= and upper=, the first and last position of its windows")
-    corners = [_numbers(values, name, spatial) for name, values in (("lower", lower), ("upper", upper))]
+    images, needed = tensor.shape[1:-1], f"the images {plural(spatial, 'dimension')}: one for each"
+    if mode != "im2col":
+        images, spatial, needed = images[-1:], 1, f"{show(mode)} needs one, of the width"
+    corners = [_numbers(values, name, spatial, needed) for name, values in (("lower", lower), ("upper", upper))]
     least, most = CORNER_RANGES[spatial]
     for name, corner in zip(("lower", "upper"), corners, strict=True):
         if not all(least <= value <= most for value in corner):
             raise Fault(f"{name} is {show(corner)}; with {spatial} of them each is {least} to {most}")
-    for extent, low, high in zip(tensor.shape[1:-1], *corners, strict=True):
+    for extent, low, high in zip(images, *corners, strict=True):
         if low > extent - 1 + high:
             raise Fault(f"lower {low} is beyond upper {high} of a dimension with {plural(extent, 'element')}")
-    strides = (1,) * spatial if stride is None else _numbers(stride, "stride", spatial)
+    strides = (1,) * spatial if stride is None else _numbers(stride, "stride", spatial, needed)
     if not all(1 <= step <= MAX_TRAVERSAL_STRIDE for step in strides):
         raise Fault(f"stride is {show(strides)}; each is 1 to {MAX_TRAVERSAL_STRIDE}")
-    return PixelBox(corners[0], corners[1], strides)
+    return PixelBox(corners[0], corners[1], strides, mode)
 
 
-def _numbers(values: Any, name: str, count: int) -> tuple[int, ...]:
+def _numbers(values: Any, name: str, count: int, needed: str) -> tuple[int, ...]:
     items = (values,) if type(values) is int else sequence(values, name)
     if len(items) != count:
-        raise Fault(f"{name} has {plural(len(items), 'number')}, the images {plural(count, 'dimension')}: one for each")
+        raise Fault(f"{name} has {plural(len(items), 'number')}, {needed}")
     return tuple(as_int(item, f"a number of {name}") for item in items)
 
 

@@ -282,7 +282,13 @@ MAP_ELEMENT: Final = 114  # bytes of an element, u8
 MAP_TYPE: Final = 115  # u8: index in the list of types of the CUDA driver API
 MAP_SWIZZLE: Final = 116  # u8: 0 for none, else 1 for 32 bytes, 2 for 64, 3 for 128
 MAP_FILL: Final = 117  # u8, 1: elements outside the tensor are NaN, not zero
-MAP_PIXELS: Final = 118  # u8, 1: a map of images, for im2col mode
+MAP_MODE: Final = 118  # u8: which copies take the map
+MAP_HALO: Final = 120  # of a copy in a wide mode: pixels after the column, or after each 32 of them; i32
+MAP_TILES: Final = 0
+MAP_IMAGES: Final = 1  # im2col mode
+MAP_WIDE: Final = 2  # im2col::w mode
+MAP_WIDE_128: Final = 3  # im2col::w::128 mode
+MAP_ROWS: Final = 4  # four rows of tiles: tile::gather4 and tile::scatter4 take a map of tiles
 MAP_BYTES: Final = 128
 MAP_MAGIC_NUMBER: Final = 0x4B46_5445_4E53_4F52
 
@@ -413,6 +419,7 @@ FAULT_TENSOR_SOURCE: Final = 45
 FAULT_TENSOR_ADDRESS: Final = 46
 FAULT_BARRIER_OPERANDS: Final = 47
 FAULT_MULTICAST: Final = 48
+FAULT_WIDE_COLUMN: Final = 49
 FAULT_NAMES: Final = (
     "out_of_bounds",
     "misaligned",
@@ -463,6 +470,7 @@ FAULT_NAMES: Final = (
     "tensor_address",
     "barrier_operands",
     "no_multicast_object",
+    "wide_column",
 )
 
 MET_BYTES: Final = 4 * LANES * LANES

@@ -115,6 +115,8 @@ class LaunchFault:
             "box_misaligned": f"a box of a tensor map begins at innermost coordinate {signed(self.address)}, of "
             f"{self.bytes}-byte elements: on a GPU an illegal instruction; begin at a multiple of "
             f"{16 // max(self.bytes, 1)}, which is 16 bytes, and skip the elements before in shared memory",
+            "wide_column": "an im2col::w copy takes a wHalo below 512, one of im2col::w::128 below 32, and a wOffset "
+            f"below 32; here they are {self.address} and {self.bytes}",
             "proxy_fence": f"a bulk copy, wgmma or tcgen05 reads shared memory at offset {self.address:#x} that a "
             "thread stored, no fence.proxy.async between them",
             "wgmma_source": f"bulk copy to shared memory at {self.address:#x} that a wgmma.mma_async may still read: "

@@ -1,7 +1,7 @@
 """Tensor maps: the 128 bytes that tell ``cp.async.bulk.tensor`` where a tensor is and which box of it a copy moves.
 
 The layout is ours; hardware's is not documented. The driver's ``cuTensorMapEncodeTiled`` takes the same facts, and
-``cuTensorMapEncodeIm2col`` those of a map of images.
+``cuTensorMapEncodeIm2col`` and ``cuTensorMapEncodeIm2colWide`` those of a map of images.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from kernelforge.candidate.resolved import TensorMapArg
+from kernelforge.candidate.resolved import PixelMode, TensorMapArg
 from kernelforge.devices.emulated import layout as lay
 
 MAP_TYPES: Final = (
@@ -21,6 +21,7 @@ MAP_TYPES: Final = (
 _SIZES = (1, 2, 4, 4, 8, 8, 2, 4, 8, 2)
 _AS: Final = {"bool": "uint8", "int8": "uint8", "int16": "uint16"}
 """Types that are copied as others."""
+_MODES: Final = {"im2col": lay.MAP_IMAGES, "im2col::w": lay.MAP_WIDE, "im2col::w::128": lay.MAP_WIDE_128}
 
 
 def encode_tensor_map(
@@ -34,6 +35,7 @@ def encode_tensor_map(
     swizzle_bytes: int = 0,
     nan_outside: bool = False,
     corners: tuple[Sequence[int], Sequence[int]] | None = None,
+    mode: PixelMode = "im2col",
 ) -> bytes:
     """A tensor map. All extents are innermost first, strides leave the innermost dimension out.
 
@@ -46,7 +48,9 @@ def encode_tensor_map(
         steps: Each which element of the box is moved, by dimension; in im2col mode the traversal strides.
         swizzle_bytes: 0, 32, 64 or 128.
         nan_outside: Elements outside the tensor are NaN, not zero.
-        corners: Lower and upper corner of a map of images, without the dimensions of channels and of images.
+        corners: Lower and upper corner of a map of images, without the dimensions of channels and of images; of one
+            in a wide mode only along the width.
+        mode: Of a map of images.
     """
     rank, number = len(extents), MAP_TYPES.index(kind)
 
@@ -60,7 +64,7 @@ def encode_tensor_map(
         "<2q5q4q5i11B",
         lay.MAP_MAGIC_NUMBER, address, *padded(extents, 5), *padded(strides_bytes, 4), *padded(extent, 5),
         *padded(steps, 5), rank, _SIZES[number], number, (0, 32, 64, 128).index(swizzle_bytes), int(nan_outside),
-        int(corners is not None),
+        0 if corners is None else _MODES[mode],
     )  # fmt: skip
     return packed.ljust(lay.MAP_BYTES, b"\0")
 
@@ -75,4 +79,6 @@ def tensor_map_bytes(arg: TensorMapArg, address: int) -> bytes:
         return encode_tensor_map(address, kind, extents, strides, box, swizzle_bytes=swizzle)
     corners = arg.pixels.lower[::-1], arg.pixels.upper[::-1]
     steps = (1, *arg.pixels.stride[::-1])
-    return encode_tensor_map(address, kind, extents, strides, box, steps=steps, swizzle_bytes=swizzle, corners=corners)
+    return encode_tensor_map(
+        address, kind, extents, strides, box, steps=steps, swizzle_bytes=swizzle, corners=corners, mode=arg.pixels.mode
+    )

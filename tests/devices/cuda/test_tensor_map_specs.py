@@ -13,6 +13,13 @@ def test_a_map_of_tiles() -> None:
     assert tensor_map_spec(arg, 4096) == TensorMapSpec(4096, "float16", (96, 40, 3), (192, 7680), (64, 8, 1), 128)
 
 
+def test_a_wide_map_of_images() -> None:
+    arg = TensorMapArg(0, 0, DType.FLOAT32, (3, 14, 9, 16), (64, 16), 64, PixelBox((-2,), (4,), (2,), "im2col::w"))
+    assert tensor_map_spec(arg, 4096) == TensorMapSpec(
+        4096, "float32", (16, 9, 14, 3), (64, 576, 8064), (16, 64), 64, PixelBoxSpec((-2,), (4,), (2,), "im2col::w")
+    )
+
+
 def test_a_map_of_images() -> None:
     arg = TensorMapArg(0, 0, DType.FLOAT32, (3, 14, 9, 16), (64, 8), 32, PixelBox((-1, -2), (3, 4), (2, 1)))
     assert tensor_map_spec(arg, 4096) == TensorMapSpec(

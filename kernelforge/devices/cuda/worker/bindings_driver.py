@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kernelforge.devices.cuda import libcuda
 from kernelforge.devices.cuda.worker.driver import (
@@ -48,6 +48,10 @@ _MAP_ELEMENTS = {
     "bool": "UINT8",
 }
 
+_WIDE_MODES = {
+    "im2col::w": "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W",
+    "im2col::w::128": "CU_TENSOR_MAP_IM2COL_WIDE_MODE_W128",
+}
 _MAP_SWIZZLES = {0: "NONE", 32: "32B", 64: "64B", 128: "128B"}
 
 
@@ -359,6 +363,31 @@ class BindingsDriver:
         self.owner.close()
 
 
+class _Encoder(NamedTuple):
+    """The function of CUDA that encodes a map, and those of its arguments that others do not take."""
+
+    name: str
+    moved: tuple[Any, ...]
+    steps: tuple[int, ...]
+    """Element strides."""
+    mode: tuple[Any, ...] = ()
+    """Of wide ones."""
+
+
+def _encoder(cuda: Any, spec: TensorMapSpec) -> _Encoder:
+    rank, pixels = len(spec.extents), spec.pixels
+    if pixels is None:
+        return _Encoder("cuTensorMapEncodeTiled", ((ctypes.c_uint32 * rank)(*spec.box),), (1,) * rank)
+    corners, extents = (pixels.lower, pixels.upper), tuple(ctypes.c_uint32(extent) for extent in spec.box)
+    steps = (1, *pixels.stride, *(1,) * rank)[:rank]
+    if pixels.mode == "im2col":
+        moved = (*((ctypes.c_int * rank)(*corner) for corner in corners), *extents)
+        return _Encoder("cuTensorMapEncodeIm2col", moved, steps)
+    mode = ctypes.c_int(getattr(cuda.CUtensorMapIm2ColWideMode, _WIDE_MODES[pixels.mode]))
+    moved = (*(ctypes.c_int(corner[0]) for corner in corners), *extents)
+    return _Encoder("cuTensorMapEncodeIm2colWide", moved, steps, (mode,))
+
+
 def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
     """The 128 bytes of a tensor map, for the GPU of the current context.
 
@@ -371,11 +400,12 @@ def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
         spec: The map.
 
     Raises:
-        DriverError: CUDA refuses it, or has no such element type.
+        DriverError: CUDA refuses it, or has no such element type or mode.
     """
     images = ""
     if spec.pixels is not None:
-        images = f", corners {spec.pixels.lower} and {spec.pixels.upper}, stride {spec.pixels.stride}"
+        box = spec.pixels
+        images = f", {box.mode}, corners {box.lower} and {box.upper}, stride {box.stride}"
     doing = (
         f"encoding a tensor map ({spec.element}, extents {spec.extents}, strides of {spec.strides_bytes} bytes, "
         f"box {spec.box}, swizzle {spec.swizzle_bytes}, at {spec.pointer:#x}{images})"
@@ -386,13 +416,10 @@ def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
     storage = ctypes.create_string_buffer(_MAP_BYTES + _MAP_ALIGNMENT)
     address = -(-ctypes.addressof(storage) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
     rank = len(spec.extents)
-    if spec.pixels is None:
-        encode, steps = library.cuTensorMapEncodeTiled, (1,) * rank
-        moved: tuple[Any, ...] = ((ctypes.c_uint32 * rank)(*spec.box),)
-    else:
-        encode, steps = library.cuTensorMapEncodeIm2col, (1, *spec.pixels.stride, 1)
-        corners = ((ctypes.c_int * rank)(*corner) for corner in (spec.pixels.lower, spec.pixels.upper))
-        moved = (*corners, *(ctypes.c_uint32(extent) for extent in spec.box))
+    name, moved, steps, mode = _encoder(cuda, spec)
+    encode = getattr(library, name, None)
+    if encode is None:
+        raise DriverError("CUDA_ERROR_NOT_SUPPORTED", f"{doing}: this driver has no {name}")
     status = encode(
         ctypes.c_void_p(address),
         ctypes.c_int(getattr(cuda.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{_MAP_ELEMENTS[spec.element]}")),
@@ -403,6 +430,7 @@ def encode_tensor_map(cuda: Any, spec: TensorMapSpec) -> bytes:
         *moved,
         (ctypes.c_uint32 * rank)(*steps),
         ctypes.c_int(cuda.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE),
+        *mode,
         ctypes.c_int(getattr(cuda.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{_MAP_SWIZZLES[spec.swizzle_bytes]}")),
         ctypes.c_int(cuda.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_128B),
         ctypes.c_int(cuda.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE),

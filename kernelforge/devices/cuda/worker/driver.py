@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Literal, Protocol
 
+from kernelforge.candidate.resolved import PixelMode
 from kernelforge.devices.cuda import libcuda
 
 Pointer = int
@@ -111,16 +112,18 @@ class PixelBoxSpec:
     """The box of pixels that ``cuTensorMapEncodeIm2col`` takes, innermost first: along width, height and depth.
 
     ``cuda.h`` lists the corners the other way round; CUTLASS and Triton pass them in this order.
+    ``cuTensorMapEncodeIm2colWide`` takes a box along the width alone.
     """
 
     lower: tuple[int, ...]
     upper: tuple[int, ...]
     stride: tuple[int, ...]
+    mode: PixelMode = "im2col"
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMapSpec:
-    """A tensor map (``cuTensorMapEncodeTiled``, ``cuTensorMapEncodeIm2col``). Extents are innermost first."""
+    """A tensor map (CUDA driver API, *Tensor Map Object Management*). Extents are innermost first."""
 
     pointer: Pointer
     element: str

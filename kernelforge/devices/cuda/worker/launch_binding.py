@@ -222,5 +222,6 @@ def tensor_map_spec(arg: TensorMapArg, pointer: Pointer) -> TensorMapSpec:
     swizzle = cast("Literal[0, 32, 64, 128]", arg.swizzle_bytes)
     pixels = None
     if arg.pixels is not None:
-        pixels = PixelBoxSpec(arg.pixels.lower[::-1], arg.pixels.upper[::-1], arg.pixels.stride[::-1])
+        box = arg.pixels
+        pixels = PixelBoxSpec(box.lower[::-1], box.upper[::-1], box.stride[::-1], box.mode)
     return TensorMapSpec(pointer, arg.dtype.value, extents, tuple(strides), tuple(reversed(arg.box)), swizzle, pixels)

@@ -1,9 +1,10 @@
 """Boxes of tensor maps: their elements in global memory, inside the tensor or not, and in swizzled shared memory.
 
 A box lies in shared memory row by row, innermost dimension first. In im2col mode a row is the channels of one pixel: of
-positions in a box of pixels, which the offsets of an instruction shift, one image after another. A swizzle exchanges
-chunks of 16 bytes: bits 4 to 6 of an address (4 and 5 for 64 bytes, 4 for 32) are combined by exclusive or with the
-bits three places above them.
+positions in a box of pixels, which the offsets of an instruction shift, one image after another. In the wide modes the
+positions lie along the width alone, and pixels that follow come after the column, or after each 32 of its pixels. In
+gather and scatter mode four rows have a coordinate each. A swizzle exchanges chunks of 16 bytes: bits 4 to 6 of an
+address (4 and 5 for 64 bytes, 4 for 32) are combined by exclusive or with the bits three places above them.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ REDUCE = 3
 CHUNK = 16
 OFFSETS = lay.TRANSFER_OFFSETS - lay.TRANSFER_AT
 """Distance of the offsets of a column from its coordinates."""
+GROUP = 32
+"""Pixels of a column in im2col::w::128 mode that have a halo of their own; the column has four times as many."""
 _MAX, _MIN = 3, 4
 """Positions in the list of atomic operations."""
 _F16, _BF16 = 6, 7
@@ -47,9 +50,13 @@ def is_tensor_map(at: int) -> bool:
         return False
     if element not in (1, 2, 4, 8) or load_u8(at + lay.MAP_SWIZZLE) > 3 or load_u8(at + lay.MAP_TYPE) > 9:
         return False
-    images = load_u8(at + lay.MAP_PIXELS) != 0
+    mode = load_u8(at + lay.MAP_MODE)
+    images = mode != lay.MAP_TILES
+    wide = mode in (lay.MAP_WIDE, lay.MAP_WIDE_128)
     pixels = load_i32(at + lay.MAP_BOX + 4)
-    if images and (rank < 3 or pixels < 1 or pixels > 1024):
+    if mode > lay.MAP_WIDE_128 or (images and (rank < 3 or pixels < 1 or pixels > 1024)):
+        return False
+    if wide and load_u8(at + lay.MAP_SWIZZLE) < 2:
         return False
     for axis in range(rank):
         extent = load_i64(at + lay.MAP_EXTENTS + 8 * axis)
@@ -60,7 +67,7 @@ def is_tensor_map(at: int) -> bool:
         if (axis == 0 or not images) and (box < 1 or box > 256):
             return False
     if images:
-        for axis in range(1, rank - 1):
+        for axis in range(1, 2 if wide else rank - 1):
             if lower_corner(at, axis) > upper_corner(at, axis):
                 return False
     return row_bytes(at) % CHUNK == 0
@@ -92,6 +99,63 @@ def next_pixel(at: int, pixel: int) -> None:
 
 
 @native
+def place_in_wide_mode(at: int, coordinates: int, row: int, position: int) -> None:
+    """Put the width and the image of a pixel in shared memory to the coordinates at ``position``, i64 each.
+
+    Positions go along the width of an image, then of the next one; the other dimensions stay. A halo has the pixels
+    that come next (PTX ISA, *im2col::w and im2col::w::128 modes*).
+    """
+    last = load_u8(at + lay.MAP_RANK) - 1
+    if load_u8(at + lay.MAP_MODE) == lay.MAP_WIDE_128:
+        group = GROUP + load_i32(at + lay.MAP_HALO)
+        row = row // group * GROUP + row % group
+    step = load_u8(at + lay.MAP_STEPS + 1)
+    first = load_i32(coordinates + 4)
+    lower = lower_corner(at, 1)
+    upper = upper_corner(at, 1)
+    # The first pixel is moved wherever it is.
+    here = max((upper - first) // step + 1, 1)
+    image = load_i32(coordinates + 4 * last)
+    width = first + row * step
+    if row >= here:
+        each = (upper - lower) // step + 1
+        image += 1 + (row - here) // each
+        width = lower + (row - here) % each * step
+    store_i64(position + 8, width)
+    store_i64(position + 8 * last, image)
+
+
+@native
+def place_row(at: int, coordinates: int, pixel: int, row: int, position: int) -> None:
+    """Put the coordinates of a row of a box to ``position``, i64 each, without the innermost.
+
+    Rows are asked for in order: ``pixel`` keeps the position in im2col mode.
+    """
+    rank = load_u8(at + lay.MAP_RANK)
+    mode = load_u8(at + lay.MAP_MODE)
+    if mode == lay.MAP_ROWS:
+        store_i64(position + 8, load_i32(coordinates + 4 * (1 + row)))
+        return
+    if row == 0 or mode == lay.MAP_WIDE or mode == lay.MAP_WIDE_128:
+        for axis in range(1, rank):
+            store_i64(pixel + 8 * axis, load_i32(coordinates + 4 * axis))
+    if mode == lay.MAP_TILES:
+        for axis in range(1, rank):
+            count = moved(at, axis)
+            index = load_i64(pixel + 8 * axis) + row % count * load_u8(at + lay.MAP_STEPS + axis)
+            store_i64(position + 8 * axis, index)
+            row = row // count
+        return
+    if mode != lay.MAP_IMAGES:
+        place_in_wide_mode(at, coordinates, row, pixel)
+    elif row > 0:
+        next_pixel(at, pixel)
+    for axis in range(1, rank - 1):
+        store_i64(position + 8 * axis, load_i64(pixel + 8 * axis) + load_i32(coordinates + OFFSETS + 4 * (axis - 1)))
+    store_i64(position + 8 * (rank - 1), load_i64(pixel + 8 * (rank - 1)))
+
+
+@native
 def moved(at: int, axis: int) -> int:
     """Elements of a box along one dimension."""
     step = load_u8(at + lay.MAP_STEPS + axis)
@@ -108,8 +172,15 @@ def row_bytes(at: int) -> int:
 def box_bytes(at: int) -> int:
     """Bytes of a box in shared memory."""
     size = row_bytes(at)
-    if load_u8(at + lay.MAP_PIXELS):
+    mode = load_u8(at + lay.MAP_MODE)
+    if mode == lay.MAP_ROWS:
+        return size * 4
+    if mode == lay.MAP_IMAGES:
         return size * load_i32(at + lay.MAP_BOX + 4)
+    if mode == lay.MAP_WIDE:
+        return size * (load_i32(at + lay.MAP_BOX + 4) + load_i32(at + lay.MAP_HALO))
+    if mode == lay.MAP_WIDE_128:
+        return size * 4 * (GROUP + load_i32(at + lay.MAP_HALO))
     for axis in range(1, load_u8(at + lay.MAP_RANK)):
         size *= moved(at, axis)
     return size
@@ -195,24 +266,14 @@ def visit_box(
     extent = load_i64(at + lay.MAP_EXTENTS)
     inside = 0
     last = -1
-    images = load_u8(at + lay.MAP_PIXELS) != 0
     pixel = load_i64(ctx + lay.CTX_SCRATCH) + lay.SCRATCH_AREA
-    for axis in range(1, rank):
-        store_i64(pixel + 8 * axis, load_i32(coordinates + 4 * axis))
+    position = pixel + 40
     for row in range(rows):
         address = load_i64(at + lay.MAP_ADDRESS) + start * element
         there = True
-        rest = row
-        if images and row > 0:
-            next_pixel(at, pixel)
+        place_row(at, coordinates, pixel, row, position)
         for axis in range(1, rank):
-            index = load_i64(pixel + 8 * axis)
-            if not images:
-                count = moved(at, axis)
-                index += rest % count * load_u8(at + lay.MAP_STEPS + axis)
-                rest = rest // count
-            elif axis < rank - 1:
-                index += load_i32(coordinates + OFFSETS + 4 * (axis - 1))
+            index = load_i64(position + 8 * axis)
             if index < 0 or index >= load_i64(at + lay.MAP_EXTENTS + 8 * axis):
                 there = False
             address += index * load_i64(at + lay.MAP_STRIDES + 8 * (axis - 1))

@@ -1,8 +1,8 @@
 """Issue of bulk copies (``cp.async.bulk``, of bytes and of boxes): bounds, alignment, counts, and their transfers.
 
 Generated code leaves the operands of each lane in areas of 512 bytes: the addresses of the target, the source and the
-mbarrier, each i64; then the sizes and, 128 bytes on, the masks of CTAs, each i32; then five coordinates and three
-offsets, i32 per lane.
+mbarrier, each i64; then the sizes (of a column in a wide mode the pixels of its halo) and, 128 bytes on, the masks of
+CTAs, each i32; then five coordinates and three offsets, i32 per lane.
 """
 
 from __future__ import annotations
@@ -45,11 +45,20 @@ BARRIERS = 2 * lay.SCRATCH_AREA
 SIZES = 3 * lay.SCRATCH_AREA
 CTAS = SIZES + 4 * lay.LANES
 COORDINATES = 4 * lay.SCRATCH_AREA
+HALO_LIMIT = 512
+HALO_LIMIT_128 = 32
+OFFSET_LIMIT = 32
+"""The operands of the wide modes are below these (PTX ISA, *cp.async.bulk.tensor*)."""
+_COPY_OF_MAP = 256
+"""Where the scratch holds a map that an instruction changes; its coordinates are before that."""
 
 MULTICAST = 1
 REDUCES = 2
 IM2COL = 4
 PAIRED = 8
+WIDE = 16
+WIDE_128 = 32
+ROWS = 64
 """Flags of a copy, as generated code encodes them; from bit 8 on the operation and type of a reduction."""
 
 
@@ -170,9 +179,14 @@ def issue_grouped(ctx: int, op: int, lane_id: int, kind: int, target: int, sourc
 
 
 @native
-def locate_map(ctx: int, op: int, lane_id: int, address: int, code: int) -> int:
-    """Host address of a tensor map that a generic address names; 0 where it is a fault, as that of another mode is."""
-    images = 1 if code & IM2COL else 0
+def locate_map(ctx: int, op: int, areas: int, lane_id: int, address: int, code: int) -> int:
+    """Host address of a tensor map that a generic address names; 0 where it is a fault, as that of another mode is.
+
+    What an instruction adds to its map is in a copy of it, which lasts until the next one.
+    """
+    mode = lay.MAP_TILES
+    if code & IM2COL:
+        mode = lay.MAP_WIDE if code & WIDE else lay.MAP_WIDE_128 if code & WIDE_128 else lay.MAP_IMAGES
     address += load_i64(op + lay.OP_OFFSET)
     window = load_i64(ctx + lay.CTX_PARAM_WINDOW)
     host = 0
@@ -181,10 +195,26 @@ def locate_map(ctx: int, op: int, lane_id: int, address: int, code: int) -> int:
             host = load_i64(ctx + lay.CTX_PARAMS) + address - window
     elif find_allocation(ctx, address, lay.MAP_BYTES) != 0:
         host = address + load_i64(ctx + lay.CTX_ARENA_DELTA)
-    if host == 0 or address & 63 != 0 or not is_tensor_map(host) or load_u8(host + lay.MAP_PIXELS) != images:
+    right = host != 0 and address & 63 == 0 and is_tensor_map(host) and load_u8(host + lay.MAP_MODE) == mode
+    if code & ROWS and right:
+        right = load_u8(host + lay.MAP_RANK) == 2 and load_i32(host + lay.MAP_BOX + 4) == 1
+    if not right:
         record_fault(ctx, lay.FAULT_NO_TENSOR_MAP, site_of(ctx, op), lane_id, address, lay.MAP_BYTES, lay.GENERIC)
         return 0
-    return host
+    if code & (ROWS | WIDE | WIDE_128) == 0:
+        return host
+    copy = load_i64(ctx + lay.CTX_SCRATCH) + _COPY_OF_MAP
+    copy_bytes(copy, host, lay.MAP_BYTES)
+    if code & ROWS:
+        fill_bytes(copy + lay.MAP_MODE, lay.MAP_ROWS, 1)
+        return copy
+    halo = load_i32(areas + SIZES + 4 * lane_id)
+    offset = load_i32(areas + COORDINATES + 4 * (lay.LANES * 5 + lane_id))
+    if halo >= (HALO_LIMIT if code & WIDE else HALO_LIMIT_128) or offset >= OFFSET_LIMIT:
+        record_fault(ctx, lay.FAULT_WIDE_COLUMN, site_of(ctx, op), lane_id, halo, offset, lay.GENERIC)
+        return 0
+    store_u32(copy + lay.MAP_HALO, halo)
+    return copy
 
 
 @native
@@ -322,7 +352,7 @@ def box_load(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     while mask != 0:
         lane_id = trailing_zeros(mask)
         mask &= mask - 1
-        at = locate_map(ctx, op, lane_id, load_i64(areas + SOURCES + 8 * lane_id), code)
+        at = locate_map(ctx, op, areas, lane_id, load_i64(areas + SOURCES + 8 * lane_id), code)
         if at == 0:
             continue
         size = box_bytes(at)
@@ -368,7 +398,7 @@ def box_store(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
     while mask != 0:
         lane_id = trailing_zeros(mask)
         mask &= mask - 1
-        at = locate_map(ctx, to, lane_id, load_i64(areas + TARGETS + 8 * lane_id), code)
+        at = locate_map(ctx, to, areas, lane_id, load_i64(areas + TARGETS + 8 * lane_id), code)
         if at == 0:
             continue
         size = box_bytes(at)
@@ -428,7 +458,7 @@ def prefetch(ctx: int, op: int, areas: int, mask: int, code: int) -> None:
         mask &= mask - 1
         address = load_i64(areas + SOURCES + 8 * lane_id)
         if code:
-            at = locate_map(ctx, op, lane_id, address, code)
+            at = locate_map(ctx, op, areas, lane_id, address, code)
             if at == 0:
                 continue
             coordinates = coordinates_of(ctx, areas, lane_id)

@@ -394,6 +394,25 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuu
     return CUDA_SUCCESS;
 }
 
+CUresult cuTensorMapEncodeIm2colWide(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
+                                     const cuuint64_t *dims, const cuuint64_t *strides, int lower, int upper,
+                                     cuuint32_t channels, cuuint32_t pixels, const cuuint32_t *element_strides,
+                                     CUtensorMapInterleave interleave, CUtensorMapIm2ColWideMode mode,
+                                     CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion,
+                                     CUtensorMapFloatOOBfill fill) {
+    ENTER("cuTensorMapEncodeIm2colWide");
+    if ((uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
+    note("wide map of images type %d rank %u dims", type, rank);
+    for (unsigned i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
+    note(" strides");
+    for (unsigned i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+    note(" lower %d upper %d channels %u pixels %u steps", lower, upper, channels, pixels);
+    for (unsigned i = 0; i < rank; i++) note(" %u", element_strides[i]);
+    note(" interleave %d mode %d swizzle %d promotion %d fill %d\n", interleave, mode, swizzle, promotion, fill);
+    for (int i = 0; i < 16; i++) map->opaque[i] = i ? 0x0102030405060708ull * i : (cuuint64_t)address;
+    return CUDA_SUCCESS;
+}
+
 /* --- how bindings find all that ---------------------------------------------------------------------------------------- */
 
 static const struct { const char *name; void *function; } exported[] = {

@@ -390,6 +390,31 @@ def test_a_map_of_images_is_encoded_from_its_specification(software):
     assert "corners (-1, -2) and (0, 3), stride (2, 1)" in errors[0][1]
 
 
+def test_a_wide_map_of_images_is_encoded_from_its_specification(software):
+    lines, error = software(
+        """
+        driver = open_driver()
+        pointer = driver.allocate(1 << 16)
+        for mode in ("im2col::w", "im2col::w::128"):
+            box = PixelBoxSpec((-1,), (2,), (3,), mode)
+            spec = TensorMapSpec(pointer, "float16", (64, 9, 14, 3), (128, 1152, 16128), (32, 128), 64, box)
+            driver.tensor_map(spec)
+        fail("cuTensorMapEncodeIm2colWide", 1)
+        try:
+            driver.tensor_map(spec)
+        except DriverError as caught:
+            error = str(caught)
+        answer = record()[1:], error
+        """
+    )
+    assert lines == [
+        "wide map of images type 6 rank 4 dims 64 9 14 3 strides 128 1152 16128 lower -1 upper 2 channels 32 "
+        f"pixels 128 steps 1 3 1 1 interleave 0 mode {mode} swizzle 2 promotion 2 fill 0"
+        for mode in (0, 1)
+    ]
+    assert "im2col::w::128, corners (-1,) and (2,), stride (3,)" in error
+
+
 def test_tensor_maps_are_encoded_where_cuda_wants_them(software):
     # The library refuses an address that is no multiple of 64; the kept blocks make the allocator move on.
     maps = software(

@@ -14,7 +14,7 @@ from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Addr, Imm, Instruction, Operand, Reg
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
-from kernelforge.devices.emulated.runtime.bulk_copies import IM2COL, MULTICAST, PAIRED, REDUCES
+from kernelforge.devices.emulated.runtime.bulk_copies import IM2COL, MULTICAST, PAIRED, REDUCES, ROWS, WIDE, WIDE_128
 
 
 def _copy(e: Emitter, i: Instruction) -> None:
@@ -68,9 +68,16 @@ _SPACES = {"global": lay.GLOBAL, "shared": lay.SHARED, "shared::cta": lay.SHARED
 _MECHANISM = "mbarrier::complete_tx::bytes"
 _HINT = "L2::cache_hint"
 _BULK = {
-    "async", "bulk", "reduce", "tensor", "tile", "im2col", "im2col_no_offs", "noftz", _MECHANISM, "bulk_group",
+    "async", "bulk", "reduce", "tensor", "noftz", _MECHANISM, "bulk_group",
     "multicast::cluster", "cta_group::1", "cta_group::2", _HINT,
 }  # fmt: skip
+_LOAD_MODES = {
+    "tile": 0, "im2col": IM2COL, "im2col::w": IM2COL | WIDE, "im2col::w::128": IM2COL | WIDE_128,
+    "tile::gather4": ROWS,
+}  # fmt: skip
+_STORE_MODES = {"tile": 0, "im2col_no_offs": IM2COL, "tile::scatter4": ROWS}
+_REDUCE_MODES = {"tile": 0, "im2col_no_offs": IM2COL}
+"""Modes of a box by what is done with it, as flags; one without a mode is a tile."""
 _DIMENSIONS = ("1d", "2d", "3d", "4d", "5d")
 _REDUCTIONS = {
     **dict.fromkeys(("and", "or", "xor"), ("u32", "u64")), "add": ("u32", "s32", "u64", "f16", "bf16", "f32", "f64"),
@@ -104,8 +111,10 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     box, reduces = "tensor" in m, "reduce" in m
     operation = next((modifier for modifier in m if modifier in _REDUCTIONS), "")
     rank = next((number for number, name in enumerate(_DIMENSIONS, 1) if name in m), 0)
-    rest = set(m) - _BULK - _SPACES.keys() - {operation, _DIMENSIONS[rank - 1]} - set(ATOMIC_TYPES) - {"b32", "b64"}
     to_global = spaces[:1] == [lay.GLOBAL]
+    modes = _REDUCE_MODES if reduces else _STORE_MODES if to_global else _LOAD_MODES
+    modifiers = _BULK | _SPACES.keys() | {operation, _DIMENSIONS[rank - 1]} | set(ATOMIC_TYPES) | {"b32", "b64"}
+    rest = set(m) - modifiers - (modes.keys() if box else set())
     right = spaces in ([lay.GLOBAL, lay.SHARED], [lay.SHARED_CLUSTER, lay.SHARED]) or spaces[1:] == [lay.GLOBAL]
     if (
         rest
@@ -120,7 +129,7 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
         raise unsupported(i)
     operands = list(i.operands)
     target, source = operands.pop(0), operands.pop(0)
-    code = REDUCES if reduces else 0
+    code = (REDUCES if reduces else 0) | (_mode(i, modes, rank) if box else 0)
     if reduces:
         code |= ATOMIC_OPERATIONS.index(operation) << 8
     if not box:
@@ -136,12 +145,8 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     _bulk_site(e, i, target, lay.GENERIC if to_global and box else spaces[0], access, 0, False)
     if not to_global:
         _bulk_site(e, i, operands.pop(0), spaces[0], lay.ATOMIC, 2, True)
-    images = "im2col_no_offs" if to_global else "im2col"
-    if {"im2col", "im2col_no_offs"} & set(m):
-        if images not in m or rank < 3 or "tile" in m:
-            raise unsupported(i)
-        code |= IM2COL
-        _offsets(e, i, None if to_global else operands.pop(0), rank)
+    if code & IM2COL:
+        _column(e, i, None if to_global else operands.pop(0), rank, code)
     groups = {"cta_group::1", "cta_group::2"} & set(m)
     if groups and (not box or to_global or len(groups) > 1):
         raise unsupported(i)
@@ -154,7 +159,7 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     if len(operands) != int(_HINT in m):
         raise unsupported(i)
     if box:
-        _coordinates(e, i, coordinates, rank)
+        _coordinates(e, i, coordinates, 5 if code & ROWS else rank)
     name = "kf_bulk_copy" if not box else "kf_box_store" if to_global else "kf_box_load"
     e.call(name, "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(code)))
 
@@ -162,16 +167,15 @@ def _bulk_copy(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
 def _prefetch(e: Emitter, i: Instruction, mask: tuple[str, str]) -> None:
     box = "tensor" in i.modifiers
     rank = next((number for number, name in enumerate(_DIMENSIONS, 1) if name in i.modifiers), 0)
-    images = "im2col" in i.modifiers
-    rest = set(i.modifiers) - {"async", "bulk", "prefetch", "L2", "global", "tensor", "tile", "im2col", _HINT}
-    if rest - set(_DIMENSIONS) or box != (rank > 0) or (images and (rank < 3 or "tile" in i.modifiers)):
+    rest = set(i.modifiers) - {"async", "bulk", "prefetch", "L2", "global", "tensor", _HINT}
+    if rest - set(_DIMENSIONS) - (_LOAD_MODES.keys() if box else set()) or box != (rank > 0):
         raise unsupported(i)
-    code = int(box) | (IM2COL if images else 0)
+    code = 1 | _mode(i, _LOAD_MODES, rank) if box else 0
     read = _bulk_site(e, i, i.operands[0], lay.GENERIC if box else lay.GLOBAL, lay.LOAD, 1, True)
     if box:
-        _coordinates(e, i, i.operands[0], rank)
-        if images:
-            _offsets(e, i, i.operands[1], rank)
+        _coordinates(e, i, i.operands[0], 5 if code & ROWS else rank)
+        if code & IM2COL:
+            _column(e, i, i.operands[1], rank, code)
     else:
         e.put(3, e.spread(e.source(i, i.operands[1], 32), 32), 32)
     e.call("kf_prefetch", "void", ("ptr", "%ctx"), ("ptr", read), ("ptr", "%area0"), mask, ("i64", str(code)))
@@ -208,20 +212,37 @@ def _bulk_site(e: Emitter, i: Instruction, operand: Operand, space: int, access:
     return e.new_site(MemorySite(i, space, 16, access, target.offset, target.narrow, hidden))
 
 
-def _coordinates(e: Emitter, i: Instruction, operand: Operand, rank: int) -> None:
-    """Put the coordinates of a box into area 4 and the next."""
-    if not isinstance(operand, Addr) or len(operand.coordinates) != rank:
-        raise unsupported(i, "a box needs a coordinate for each dimension")
+def _mode(i: Instruction, modes: dict[str, int], rank: int) -> int:
+    """Flags of a box's mode; one is refused that has not the dimensions for it."""
+    named = [modes[modifier] for modifier in i.modifiers if modifier in modes]
+    flags = named[0] if named else 0
+    if len(named) > 1 or (flags & IM2COL and rank < 3) or (flags & ROWS and rank != 2):
+        raise unsupported(i)
+    return flags
+
+
+def _coordinates(e: Emitter, i: Instruction, operand: Operand, count: int) -> None:
+    """Put the coordinates of a box into area 4 and the next: one for each dimension, or a column and four rows."""
+    if not isinstance(operand, Addr) or len(operand.coordinates) != count:
+        raise unsupported(i, f"a box of this kind needs {count} coordinates")
     for axis, coordinate in enumerate(operand.coordinates):
         value = e.spread(e.source(i, coordinate, 32), 32)
         e.store("<32 x i32>", value, "%area4", 4 * lay.LANES * axis, align=64)
 
 
-def _offsets(e: Emitter, i: Instruction, operand: Operand | None, rank: int) -> None:
-    """Put the offsets of a column in im2col mode behind the coordinates: 16 bits each, 0 where there are none."""
+def _column(e: Emitter, i: Instruction, operand: Operand | None, rank: int, code: int) -> None:
+    """Put the offsets of a column in im2col mode behind the coordinates: 16 bits each, 0 where there are none.
+
+    In a wide mode the operand is the halo, which goes to the sizes, and the offset along the width.
+    """
     items = (Imm(0),) * (rank - 2) if operand is None else vector_items(operand)
-    if len(items) != rank - 2:
-        raise unsupported(i, "im2col mode needs an offset for each dimension of an image")
+    wide = code & (WIDE | WIDE_128) != 0
+    if len(items) != (2 if wide else rank - 2):
+        raise unsupported(i, "im2col mode needs an offset for each dimension of an image, im2col::w a halo and one")
+    if wide:
+        halo, offset = items
+        e.put(3, e.spread(e.resize(e.source(i, halo, 16), 16, 32), 32), 32)
+        items = (offset, *(Imm(0) for _ in range(rank - 3)))
     for axis, item in enumerate(items):
         value = e.resize(e.source(i, item, 16), 16, 32)
         e.store("<32 x i32>", e.spread(value, 32), "%area4", 4 * lay.LANES * (5 + axis), align=64)
