@@ -17,7 +17,7 @@ from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
-from kernelforge.devices.emulated.ptx.cfg import is_barrier
+from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier
 from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
 from kernelforge.devices.emulated.runtime import tensor_products

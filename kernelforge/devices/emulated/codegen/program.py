@@ -29,16 +29,10 @@ from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYT
 from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
-from kernelforge.devices.emulated.ptx.cfg import (
-    Block,
-    ControlFlowGraph,
-    analyse,
-    is_barrier,
-    is_cluster_wait,
-    stops_warp,
-    weak_topological_order,
-)
+from kernelforge.devices.emulated.ptx.blocks import Block, weak_topological_order
+from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, analyse
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
+from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier, is_cluster_wait, stops_warp
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 

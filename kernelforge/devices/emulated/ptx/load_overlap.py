@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.ptx.cfg import Block, has_destination, registers_of, sources
+from kernelforge.devices.emulated.ptx.blocks import Block
 from kernelforge.devices.emulated.ptx.inline import state_space
+from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of, sources
 from kernelforge.devices.emulated.ptx.parser import Instruction
 
 _WAITED = (lay.GLOBAL, lay.LOCAL, lay.GENERIC, lay.SHARED)

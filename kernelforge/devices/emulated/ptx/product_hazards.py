@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, has_destination, registers_of, sources
+from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph
+from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of, sources
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Reg, Vec
 
 _MEMORY = {"ld", "ldu", "ldmatrix", "atom", "shfl", "mma", "movmatrix"}

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.ptx.cfg import Block, build_blocks, has_destination, post_dominators, registers_of
+from kernelforge.devices.emulated.ptx.blocks import Block, build_blocks, post_dominators
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, completes_at_barrier, state_space
+from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BYTES,
     Addr,

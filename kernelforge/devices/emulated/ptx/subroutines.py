@@ -10,8 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.ptx.cfg import build_blocks, has_destination, liveness, registers_of
+from kernelforge.devices.emulated.ptx.blocks import build_blocks, liveness
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, Subroutine, unsupported
+from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
     Addr,

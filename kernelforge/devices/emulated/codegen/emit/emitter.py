@@ -14,14 +14,9 @@ import numpy as np
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
-from kernelforge.devices.emulated.ptx.cfg import (
-    ControlFlowGraph,
-    constant_value,
-    has_destination,
-    registers_of,
-    speculative_loads,
-)
+from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
+from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
     Addr,
