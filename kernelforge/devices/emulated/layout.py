@@ -111,10 +111,14 @@ CTX_ROUNDS: Final = 576  # barriers of some warps that were completed
 CTX_EPOCH_MOMENT: Final = 584  # moment at which the epoch began
 CTX_SHADOW_STRIDE: Final = 592  # distance between the records of shared memory of two CTAs
 CTX_SANITIZED_BASE: Final = 600  # first device address of the records below
-CTX_WRITTEN_GLOBAL: Final = 608  # a byte for each byte of global memory: 1 where it was written
+CTX_WRITTEN_GLOBAL: Final = 608  # a byte for each byte of global memory: 1 where the run wrote it
 CTX_OWNERS: Final = 616  # last writer and reader of each word of global memory, or 0
 CTX_LAUNCH: Final = 624  # number of the launch
+CTX_UNDEFINED_GLOBAL: Final = 632  # a byte for each granule of global memory: 1 where it began undefined
 CTX_BYTES: Final = 640
+
+GRANULE: Final = 512
+"""Allocations start at multiples of this, as those of PyTorch do on a GPU."""
 
 MODE_RACECHECK: Final = 1
 MODE_CACHE: Final = 2

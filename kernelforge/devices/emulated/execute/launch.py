@@ -410,6 +410,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
     if sanitizer is not None:
         values[lay.CTX_SANITIZED_BASE] = sanitizer.base
         values[lay.CTX_WRITTEN_GLOBAL] = int(sanitizer.written.ctypes.data)
+        values[lay.CTX_UNDEFINED_GLOBAL] = int(sanitizer.undefined.ctypes.data)
         values[lay.CTX_OWNERS] = int(sanitizer.owners.ctypes.data) if launch.races and sanitizer.owners.size else 0
         values[lay.CTX_LAUNCH] = sanitizer.launches
     longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)

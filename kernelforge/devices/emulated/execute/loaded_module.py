@@ -289,7 +289,7 @@ class LoadedModule:
         report.jit_seconds = compile_seconds
         summarise(self.memory, program, runs, report)
         if sanitizer is not None and program.asynchronous:
-            sanitizer.written[:] = 1  # bulk copies write without the checks of single threads
+            sanitizer.undefined[:] = 0  # bulk copies write without the checks of single threads
         return report
 
 

@@ -15,8 +15,6 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory
 from kernelforge.devices.emulated.runtime.sanitize import OWNER_BYTES
 
-_GRANULE = 512
-"""Allocations start at multiples of this, as those of PyTorch do on a GPU."""
 _SLACK = 1 << 22
 """Address space for the gaps that a variation leaves between allocations."""
 
@@ -38,7 +36,7 @@ class Allocation:
     @property
     def reserved(self) -> int:
         """Bytes of address space it takes, red zone included."""
-        return (self.size + _GRANULE - 1) // _GRANULE * _GRANULE + lay.RED_ZONE
+        return (self.size + lay.GRANULE - 1) // lay.GRANULE * lay.GRANULE + lay.RED_ZONE
 
 
 RACES_UP_TO_BYTES = 256 << 20
@@ -48,6 +46,8 @@ RACES_UP_TO_BYTES = 256 << 20
 class Sanitizer:
     """Records of what was written to global memory in one run, and by which block of the launch.
 
+    They are zeros at first, so that the host's memory holds only those of what a run accesses.
+
     Args:
         memory: with every allocation of the run; all count as written.
     """
@@ -55,18 +55,26 @@ class Sanitizer:
     def __init__(self, memory: Memory) -> None:
         end = max((a.base + a.reserved for a in memory.allocations), default=memory.base)
         self.base = memory.base
-        self.written = np.ones(end - memory.base, dtype=np.uint8)
+        self.written = np.zeros(end - memory.base, dtype=np.uint8)
+        self.undefined = np.zeros(-(-(end - memory.base) // lay.GRANULE), dtype=np.uint8)
         words = (end - memory.base) // 4 if end - memory.base <= RACES_UP_TO_BYTES else 0
         self.owners = np.zeros(words * OWNER_BYTES, dtype=np.uint8)
         self.launches = 1  # words that nothing has accessed have launch 0
 
-    def mark(self, address: int, nbytes: int, *, written: bool) -> None:
-        """Note that a range was written, or that its content is undefined."""
-        self.written[address - self.base : address - self.base + nbytes] = written
+    def undefine(self, address: int, nbytes: int) -> None:
+        """Note that the content of an allocation, which nothing has written, is undefined."""
+        start = address - self.base
+        self.undefined[start // lay.GRANULE : -(-(start + nbytes) // lay.GRANULE)] = 1
+
+    def mark(self, address: int, nbytes: int) -> None:
+        """Note that a range was written."""
+        self.written[address - self.base : address - self.base + nbytes] = 1
 
     def unwritten(self, address: int, nbytes: int) -> int:
-        """Bytes of a range that nothing has written."""
+        """Bytes of a range of one allocation that nothing has written."""
         start = address - self.base
+        if nbytes == 0 or not self.undefined[start // lay.GRANULE]:
+            return 0
         return nbytes - int(np.count_nonzero(self.written[start : start + nbytes]))
 
 
@@ -80,7 +88,7 @@ class Memory:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self.capacity_bytes = max(capacity_bytes, _GRANULE)
+        self.capacity_bytes = max(capacity_bytes, lay.GRANULE)
         total = self.capacity_bytes + 2 * lay.RED_ZONE + _SLACK + mmap.PAGESIZE
         self._map = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
@@ -96,7 +104,7 @@ class Memory:
 
         Later allocations leave gaps that the variation selects. Variation 0 is the first address, without gaps.
         """
-        offset = vary(variation, "base") % (1 << 22) * (1 << 21) + vary(variation, "first") % (1 << 12) * _GRANULE
+        offset = vary(variation, "base") % (1 << 22) * (1 << 21) + vary(variation, "first") % (1 << 12) * lay.GRANULE
         distance = lay.GLOBAL_BASE + offset - self.base
         self.base += distance
         self._variation, self._gaps = variation, 0
@@ -120,7 +128,7 @@ class Memory:
         flags = (lay.FLAG_READ_ONLY if read_only else 0) | (lay.FLAG_MODULE if module else 0)
         needed = Allocation(0, max(nbytes, 0), label, flags).reserved
         cursor = self.base + lay.RED_ZONE
-        gap = vary(self._variation, f"gap {len(self._bases)}") % 16 * _GRANULE
+        gap = vary(self._variation, f"gap {len(self._bases)}") % 16 * lay.GRANULE
         gap = gap if self._gaps + gap <= _SLACK else 0
         end = self.base + lay.RED_ZONE + self.capacity_bytes + self._gaps
         if self._bases:

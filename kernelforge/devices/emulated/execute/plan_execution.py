@@ -194,7 +194,8 @@ class Execution:
         """Records in which all memory counts as written but that which the plan allocates."""
         sanitizer = Sanitizer(self._memory)
         for buffer in self.request.plan.buffers:
-            sanitizer.mark(self._address[buffer.id], buffer.nbytes, written=buffer.provided)
+            if not buffer.provided:
+                sanitizer.undefine(self._address[buffer.id], buffer.nbytes)
         return sanitizer
 
     def close(self) -> None:
@@ -260,7 +261,7 @@ class Execution:
             address = self._address[step.buffer] + step.offset_bytes
             self._memory.fill(address, step.nbytes, bytes(1))
             if self._sanitizer is not None:
-                self._sanitizer.mark(address, step.nbytes, written=True)
+                self._sanitizer.mark(address, step.nbytes)
         else:
             self._call(step)
 
@@ -280,7 +281,7 @@ class Execution:
             address = self._address_of(view)
             self._memory.write(address, content)
             if self._sanitizer is not None:
-                self._sanitizer.mark(address, view.span_bytes, written=True)
+                self._sanitizer.mark(address, view.span_bytes)
 
     def _address_of(self, view: TensorView) -> int:
         return self._address[view.buffer] + view.offset_bytes

@@ -4,9 +4,9 @@ They are no part of an evaluation. A kernel may read what it then discards, and 
 runs with different poison show whether a result depends on it.
 
 Shared memory has a word of 8 bytes for each of its 4-byte words: the CTA that wrote it last, and which of its bytes.
-Global memory has a byte for each byte, whether anything wrote it, and 32 bytes for each 4-byte word: the last writer
-and the last reader in this launch, as the CTA and its epoch and warp; here any barrier
-raises the epoch. An access conflicts with another CTA's, or with
+Global memory has a byte for each byte, whether the run wrote it, a byte for each granule, whether its content was
+undefined when the run began, and 32 bytes for each 4-byte word: the last writer and the last reader in this launch, as
+the CTA and its epoch and warp; here any barrier raises the epoch. An access conflicts with another CTA's, or with
 another warp's of the same epoch, where one of them writes and the stored value is another one. Kernels that order their
 CTAs by atomics, waits or grid barriers are not checked for races.
 """
@@ -80,6 +80,7 @@ def check_global(
     """Report lanes that read bytes of global memory that nothing wrote, or that race with another CTA or warp."""
     base = load_i64(ctx + lay.CTX_SANITIZED_BASE)
     written = load_i64(ctx + lay.CTX_WRITTEN_GLOBAL)
+    undefined = load_i64(ctx + lay.CTX_UNDEFINED_GLOBAL)
     owners = load_i64(ctx + lay.CTX_OWNERS)
     rest = mask
     while rest != 0:
@@ -89,7 +90,7 @@ def check_global(
         start = address - base
         if access != lay.STORE:
             for byte in range(start, start + size):
-                if load_u8(written + byte) == 0:
+                if load_u8(written + byte) == 0 and load_u8(undefined + byte // lay.GRANULE) != 0:
                     record_fault(ctx, lay.FAULT_UNINITIALISED, site, lane_id, address, size, lay.GLOBAL)
                     break
         if access != lay.LOAD:
