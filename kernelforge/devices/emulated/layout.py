@@ -31,7 +31,8 @@ SHARED_CLUSTER: Final = 6  # shared memory of any CTA of the cluster
 TENSOR: Final = 7  # tensor memory; an address has a lane above 16 bits of a column
 SPACE_NAMES: Final = ("global", "shared", "local", "const", "param", "generic", "shared::cluster", "tensor")
 PEER_SHIFT: Final = 24
-"""A shared address has the rank of its CTA in the cluster, plus one, above these bits; 0 there is the own CTA."""
+"""A shared address has the rank of its CTA in the cluster, plus one, above these bits; 0 there is the own CTA. Programs
+for pairs of CTAs see the rank itself: see ``Emitter.ranked``."""
 
 LOAD: Final = 0
 STORE: Final = 1

@@ -203,11 +203,18 @@ def ran(source: str, a: np.ndarray, b: np.ndarray, **changes: object) -> RunResu
     return runner(MAP + source, spec=B200, arch="compute_100a", registers=64).run(request)
 
 
-@pytest.mark.parametrize("mask", [True, False])
+FIRST_OF_PAIR = {
+    "mapa": "first_of_pair(b)",
+    "CUTLASS's mask": "(at(b) & 0xFEFFFFFFu)",
+    "a mask of the rank": "(at(b) & ~((rank() & 1u) << 24))",
+}
+
+
+@pytest.mark.parametrize("address", FIRST_OF_PAIR)
 @pytest.mark.parametrize("size", [(256, 128, 64), (400, 136, 200), (256, 384, 512)])
-def test_a_product_of_pairs_is_right(size: tuple[int, int, int], mask: bool) -> None:
-    """The address of the first block's mbarrier by ``mapa``, or by its mask."""
-    source = PAIR_GEMM if not mask else PAIR_GEMM.replace("first_of_pair(b)", "(at(b) & 0xFEFFFFFFu)")
+def test_a_product_of_pairs_is_right(size: tuple[int, int, int], address: str) -> None:
+    """The address of the first block's mbarrier by ``mapa``, or by arithmetic."""
+    source = PAIR_GEMM.replace("first_of_pair(b)", FIRST_OF_PAIR[address])
     a, b = operands(*size)
     result = ran(source, a, b)
     c = product_of(result, *size[:2])

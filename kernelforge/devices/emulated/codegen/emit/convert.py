@@ -273,9 +273,14 @@ def _cvta(e: Emitter, i: Instruction) -> None:
     value = e.source(i, i.operands[1], 64)
     space = _space(i)
     if space in _WINDOWS:
-        verb = "sub" if "to" in i.modifiers else "add"
-        text = e.op(f"{verb} {int_type(64, value.vec)} {value.text}, {_window(e, space, value.vec)}")
+        to = "to" in i.modifiers
+        if space == "shared" and not to:
+            value = e.unranked(i, value, 64)
+        window = _window(e, space, value.vec)
+        text = e.op(f"{'sub' if to else 'add'} {int_type(64, value.vec)} {value.text}, {window}")
         value = Value(text, value.vec)
+        if space == "shared" and to:
+            value = e.ranked(i, value, 64)
     e.write(i, i.operands[0], value, 64)
 
 
@@ -309,7 +314,7 @@ def _shared_offset(e: Emitter, i: Instruction) -> tuple[Value, bool]:
         raise unsupported(i)
     value = e.resize(e.source(i, i.operands[1], TYPE_BITS[i.type]), TYPE_BITS[i.type], 64)
     if "shared::cluster" in i.modifiers:
-        return value, False
+        return e.unranked(i, value, 64), False
     if i.type != "u64":
         raise unsupported(i, "a generic address has 64 bits")
     window = _window(e, "shared", value.vec)
@@ -332,7 +337,8 @@ def _mapa(e: Emitter, i: Instruction) -> None:
     if generic:
         inside = e.op(f"icmp ult {kind} {offset}, {constant(lay.WINDOW_BYTES, 64, vec)}")
         mapped = e.op(f"add {kind} {e.select(inside, kind, mapped, offset)}, {_window(e, 'shared', vec)}")
-    e.write(i, i.operands[0], e.resize(Value(mapped, vec), 64, TYPE_BITS[i.type]), TYPE_BITS[i.type])
+    result = Value(mapped, vec) if generic else e.ranked(i, Value(mapped, vec), 64)
+    e.write(i, i.operands[0], e.resize(result, 64, TYPE_BITS[i.type]), TYPE_BITS[i.type])
 
 
 def _getctarank(e: Emitter, i: Instruction) -> None:

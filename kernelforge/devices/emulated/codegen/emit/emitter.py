@@ -435,6 +435,37 @@ class Emitter(IRBuilder):
             return self.memo[key]
         raise unsupported(i, f"address of {sym.name!r}")
 
+    def ranked(self, i: Instruction, value: Value, bits: int) -> Value:
+        """An address in the cluster's shared memory as registers hold it in kernels for pairs of CTAs.
+
+        It has the rank of its CTA from bit 24 on, as on a GPU, and programs compute with that: CUTLASS clears the
+        lowest bit for the address in the first CTA of a pair. Everywhere else, generic addresses included, an address
+        has there the rank plus one, or 0 for the own CTA.
+        """
+        return self._renumbered(i, value, bits, "0", "add", "sub") if self.pairs else value
+
+    def unranked(self, i: Instruction, value: Value, bits: int) -> Value:
+        """The address that a register of such a kernel holds, with the rank plus one."""
+        return self._renumbered(i, value, bits, "", "sub", "add") if self.pairs else value
+
+    def _renumbered(self, i: Instruction, value: Value, bits: int, own: str, here: str, there: str) -> Value:
+        """The address after ``here`` with the own rank where its upper bits are ``own``, or else ``there`` with 1."""
+        key = (here, value.text, bits)
+        if key not in self.memo:
+            kind = int_type(bits, value.vec)
+            rank = self.resize(self.special(i, "%cluster_ctarank"), 32, bits)
+
+            def shaped(text: str) -> str:
+                return self.spread(Value(text, False), bits) if value.vec else text
+
+            upper = self.op(f"lshr {kind} {value.text}, {shaped(str(lay.PEER_SHIFT))}")
+            is_own = self.op(f"icmp eq {kind} {upper}, {shaped(own or rank.text)}")
+            base = self.op(f"shl i{bits} {rank.text}, {lay.PEER_SHIFT}")
+            inside = self.op(f"{here} {kind} {value.text}, {shaped(base)}")
+            outside = self.op(f"{there} {kind} {value.text}, {shaped(str(1 << lay.PEER_SHIFT))}")
+            self.memo[key] = Value(self.select(is_own, kind, inside, outside), value.vec)
+        return self.memo[key]
+
     def source(self, i: Instruction, operand: Operand, bits: int) -> Value:
         """An operand as an integer of ``bits`` bits (more than 1)."""
         if isinstance(operand, Reg):
@@ -453,7 +484,10 @@ class Emitter(IRBuilder):
             width = 64 if operand.name in ("%clock64", "%globaltimer") else 32
             return self.resize(self.special(i, operand.name), width, bits)
         if isinstance(operand, Sym):
-            return self.resize(self.symbol(i, operand), 64, bits)
+            address = self.symbol(i, operand)
+            if operand.name in self.shape.shared:
+                address = self.ranked(i, address, 64)
+            return self.resize(address, 64, bits)
         raise unsupported(i, "operand form")
 
     def sources(self, i: Instruction, operands: tuple[Operand, ...], bits: int) -> tuple[list[str], bool]:

@@ -10,10 +10,6 @@ from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Imm, Instruction, Operand, Pair, Vec
 
-_PAIR_MASK = ~(1 << lay.PEER_SHIFT)
-_ALIGNMENT = 1023
-"""What programs for pairs of CTAs clear in the rank of an address, and what a compiler also clears below it."""
-
 
 def _bits(i: Instruction) -> int:
     bits = TYPE_BITS.get(i.type, 0)
@@ -61,34 +57,6 @@ def _binary(verb: str) -> Callable[[Emitter, Instruction], None]:
         e.write(i, i.operands[0], Value(e.op(f"{verb} {int_type(bits, vec)} {a}, {b}"), vec), bits)
 
     return handle
-
-
-def _first_of_pair(e: Emitter, i: Instruction, mask: int) -> None:
-    """``and`` of an address in shared memory and this mask: the same offset in the first CTA of its pair.
-
-    A GPU's addresses have the rank of their CTA from bit 24 on, those here only the ones of other CTAs have it.
-    """
-    value = e.source(i, i.operands[1], 32)
-    vec, kind = value.vec, int_type(32, value.vec)
-    own = e.special(i, "%cluster_ctarank")
-    own_text = e.spread(own, 32) if vec else own.text
-    high = e.op(f"lshr {kind} {value.text}, {constant(lay.PEER_SHIFT, 32, vec)}")
-    is_own = e.op(f"icmp eq {kind} {high}, {constant(0, 32, vec)}")
-    rank = e.select(is_own, kind, own_text, e.op(f"sub {kind} {high}, {constant(1, 32, vec)}"))
-    first = e.op(f"and {kind} {rank}, {constant(-2, 32, vec)}")
-    offset = e.op(f"and {kind} {value.text}, {constant(mask & (1 << lay.PEER_SHIFT) - 1, 32, vec)}")
-    number = e.op(f"add {kind} {first}, {constant(1, 32, vec)}")
-    other = e.op(f"or {kind} {e.op(f'shl {kind} {number}, {constant(lay.PEER_SHIFT, 32, vec)}')}, {offset}")
-    same = e.op(f"icmp eq {kind} {first}, {own_text}")
-    e.write(i, i.operands[0], Value(e.select(same, kind, offset, other), vec), 32)
-
-
-def _and(e: Emitter, i: Instruction) -> None:
-    mask = e.constant(i.operands[2]) if e.pairs and i.type == "b32" else None
-    if mask is not None and ((mask | _ALIGNMENT) ^ _PAIR_MASK) % (1 << 32) == 0:
-        _first_of_pair(e, i, mask)
-    else:
-        _binary("and")(e, i)
 
 
 def _predicate_logic(e: Emitter, i: Instruction, verb: str) -> None:
@@ -633,7 +601,7 @@ HANDLERS: dict[str, Callable[[Emitter, Instruction], None]] = {
     "mad24": _mul24,
     "div": _divide,
     "rem": _divide,
-    "and": _and,
+    "and": _binary("and"),
     "or": _binary("or"),
     "xor": _binary("xor"),
     "not": _not,

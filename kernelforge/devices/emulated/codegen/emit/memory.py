@@ -57,6 +57,8 @@ class _Target:
                 raise unsupported(i, "address register width")
             self.narrow = bits == 32
             self.base = e.read(base.name)
+            if space == lay.SHARED:
+                self.base = e.unranked(i, self.base, bits)
 
     def uniform_address(self, e: Emitter) -> str:
         """The effective address as a scalar i64."""
