@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
+import shutil
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -30,6 +34,18 @@ typedef unsigned long long uint64_t; typedef int int32_t; typedef long long int6
 #line 1
 """
 
+PRECOMPILED = "--pch"
+"""Option of sources that begin with the same headers: those are read once, and kept in a file of 10 to 100 MB."""
+
+
+@functools.cache
+def _folder() -> Path:
+    """Precompiled headers of this process, which no other could use; and the prelude, that comes before them."""
+    folder = tempfile.mkdtemp(prefix="kf-headers-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    Path(folder, "prelude.h").write_text(_PRELUDE.replace("#line 1\n", ""))
+    return Path(folder)
+
 
 @functools.cache
 def compile_ptx(source: str, *options: str, arch: str = "compute_90a", cuda: int | None = None) -> str:
@@ -48,8 +64,12 @@ def compile_cubin(source: str) -> tuple[str, bytes]:
 def _build(source: str, results: tuple[str, ...], options: tuple[str, ...], arch: str, cuda: int | None) -> list[bytes]:
     library, includes = _library(cuda)
     flags = [f"--gpu-architecture={arch}", "--std=c++17", "-default-device", "-lineinfo", *includes, *options]
-    program = ctypes.c_void_p()
     text = (_PRELUDE + source).encode()
+    if PRECOMPILED in options:
+        # A line directive would end the part that is kept.
+        flags += [f"--pch-dir={_folder()}", f"--pre-include={_folder() / 'prelude.h'}"]
+        text = source.encode()
+    program = ctypes.c_void_p()
     array = (ctypes.c_char_p * len(flags))(*[flag.encode() for flag in flags])
     library.nvrtcCreateProgram(ctypes.byref(program), text, b"kernel.cu", 0, None, None)
     try:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.devices.emulated.harness import Device, cuda, ptx_module
+from tests.devices.emulated.nvrtc import PRECOMPILED
 from tests.devices.emulated.tensor_core_sums import tensor_core_sum
 
 RNG = np.random.default_rng(29)
@@ -338,9 +339,11 @@ def test_movmatrix_transposes() -> None:
     assert np.array_equal(y.view(np.uint16).reshape(8, 8), x.view(np.uint16).reshape(8, 8).T)
 
 
-WMMA = """
+WMMA = """#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <mma.h>
 using namespace nvcuda;
+constexpr int SIZES;
 extern "C" __global__ void k(const INPUT* a, const INPUT* b, const TOTAL* c, TOTAL* d, int lda, int ldb, int ldc) {
   __shared__ __align__(32) INPUT s[1024];
   for (int k = threadIdx.x; k < M * K; k += 32) s[k] = a[k];
@@ -383,8 +386,7 @@ def test_wmma(kind: str, shape: tuple[int, int, int], layouts: str) -> None:
     source = (
         source.replace("A_major", f"{la}_major").replace("B_major", f"{lb}_major").replace("C_major", f"{lc}_major")
     )
-    source = source.replace("PITCH", str(pitch_b))
-    source = f"#include <cuda_bf16.h>\n#include <cuda_fp16.h>\nconstexpr int M = {m}, N = {n}, K = {k};\n{source}"
+    source = source.replace("PITCH", str(pitch_b)).replace("SIZES", f"M = {m}, N = {n}, K = {k}")
     shapes = ((m, k), (k, n))
     if kind == "bf16":
         a, b = (raw_bf16(RNG.standard_normal(s)) for s in shapes)
@@ -406,7 +408,7 @@ def test_wmma(kind: str, shape: tuple[int, int, int], layouts: str) -> None:
 
     d = np.zeros_like(laid_out(c, lc))
     inputs = [laid_out(x, layout) for x, layout in zip((a, b, c), (la, lb, lc), strict=True)]
-    cuda(source).run(1, 32, *inputs, d, k if la == "row" else m, pitch_b, n if lc == "row" else m)
+    cuda(source, PRECOMPILED).run(1, 32, *inputs, d, k if la == "row" else m, pitch_b, n if lc == "row" else m)
     result = d if lc == "row" else d.T
     if np.issubdtype(total_type, np.integer):
         assert np.array_equal(result, expected)
@@ -418,10 +420,10 @@ def test_wmma(kind: str, shape: tuple[int, int, int], layouts: str) -> None:
 def test_wmma_outside_a_buffer_faults() -> None:
     source = WMMA.replace("INPUT", "half").replace("ELEMENT", "half").replace("TOTAL", "float")
     source = source.replace("A_major", "row_major").replace("B_major", "row_major").replace("C_major", "row_major")
-    source = f"#include <cuda_fp16.h>\nconstexpr int M = 16, N = 16, K = 16;\n{source.replace('PITCH', '16')}"
+    source = source.replace("PITCH", "16").replace("SIZES", "M = 16, N = 16, K = 16")
     a = np.zeros((16, 16), np.float16)
     c = np.zeros((16, 16), np.float32)
-    report = cuda(source).run(1, 32, a, a[:15], c, c.copy(), 16, 16, 16, clean=False)
+    report = cuda(source, PRECOMPILED).run(1, 32, a, a[:15], c, c.copy(), 16, 16, 16, clean=False)
     assert {(f.kind, f.space) for f in report.faults} == {("out_of_bounds", "global")}
     line = next(n for n, text in enumerate(source.splitlines(), 1) if "load_matrix_sync(y" in text)
     assert {f.source_line for f in report.faults} == {line}
