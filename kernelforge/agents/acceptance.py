@@ -29,7 +29,7 @@ TUNED_GAIN = 0.02
 """Least relative fall of the modelled time of a tuned child: the same kernel with other constants, whose model differs
 by what the constants change alone."""
 SLACK = 0.20
-"""How much worse the modelled time of an accepted child may be: the model orders kernels that differ several-fold."""
+"""How much worse the modelled time of an accepted child may be: the model has one pair in ten in the wrong order."""
 
 
 def make_attempt(

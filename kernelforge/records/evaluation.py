@@ -120,7 +120,7 @@ class Origin(StrEnum):
     COMPILER = "compiler"
     """Reported by ptxas for the real architecture."""
     MODELLED = "modelled"
-    """Computed from a model of the hardware, uncalibrated."""
+    """Computed from a model of the hardware."""
 
 
 class Performance(Record):

@@ -286,7 +286,7 @@ def score(attempt: Attempt) -> float | None:
     the time's interval, in microseconds, which is below the former for every kernel of more than some microseconds.
     A quarantined time counts for nothing: the attempt is correct, and behind all that were timed. So does every time of
     an attempt whose full size was not compared. Modelled: minus the
-    log of the modelled time in microseconds, which orders kernels that differ several-fold and no finer. Measured and
+    log of the modelled time in microseconds, which has one pair of kernels in ten in the wrong order. Measured and
     modelled never meet: a run has one kind of device.
     """
     performance = attempt.evaluation.performance
