@@ -109,6 +109,37 @@ def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
     assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
+def test_rows_that_the_others_evict_are_read_again_in_each_pass() -> None:
+    """An H100 read 805 MB for 268 MB of such rows (results/reference/h100, softmax_block_32768)."""
+    rows, columns = 768, 1 << 15
+    profiled, _ = profile(SOFTMAX, SOFTMAX_PLAN, randoms(rows, columns), compulsory=8 * rows * columns, sampled=True)
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(3 * 4 * rows * columns, rel=0.01)
+
+
+READ_TWICE = """
+extern "C" __global__ void read_twice(const float4* x, float* out, int n) {
+  float sum = 0;
+  for (int pass = 0; pass < 2; ++pass)
+    for (int i = threadIdx.x; i < n; i += 1024) { float4 v = x[i]; sum += v.x + v.y + v.z + v.w + pass; }
+  out[blockIdx.x * 1024 + threadIdx.x] = sum;
+}
+"""
+READ_TWICE_PLAN = """
+def forward(x, y):
+    out = empty_like(y)
+    read_twice[y.numel() // 1024, 1024](x, out, i32(x.numel() // 4))
+    return out
+"""
+
+
+def test_data_that_all_blocks_read_stay_in_the_l2() -> None:
+    n, blocks = 1 << 20, 264
+    arrays = randoms(n), randoms(blocks * 1024)
+    profiled, _ = profile(READ_TWICE, READ_TWICE_PLAN, *arrays, compulsory=4 * n, sampled=True)
+    assert profiled.kernels[0].sampled < 1
+    assert profiled.value("dram__bytes_read.sum") == pytest.approx(4 * n, rel=0.01)
+
+
 MATMUL = """
 extern "C" __global__ void matmul(const float* a, const float* b, float* c, int n) {
   int col = blockIdx.x * blockDim.x + threadIdx.x, row = blockIdx.y * blockDim.y + threadIdx.y;

@@ -91,6 +91,8 @@ class Collector:
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
         self._cache = CacheModel(spec.unified_l1_bytes_per_sm, spec.l2_bytes, spec.l2_fetch_bytes)
+        self._l1_bytes = spec.unified_l1_bytes_per_sm
+        """L1 of a block of the present launch."""
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
@@ -121,7 +123,8 @@ class Collector:
         occupied = self._occupancy(group)
         blocks, units = math.prod(step.grid), self._execution.units(step)
         per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
-        self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
+        self._l1_bytes = l1_bytes(self._spec, occupied) // per_sm
+        self._cache.resize_l1(self._l1_bytes)
         if self._residency is not None:
             self._cache.reset()
         before = self._cache.counts
@@ -227,10 +230,34 @@ class Collector:
             footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
         )
         scale = blocks / sum(chunk.blocks for chunk in chunks)
+        together = min(wave_blocks, blocks)
+        again = self._fetched_again(step, chunks[0].start, together, sum(traffic.read.values()) / blocks) * blocks
+        traffic = replace(traffic, refetched=traffic.refetched + again)
         # No more can be fetched again than the L1 asked for again.
         repeated = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
         traffic = replace(traffic, refetched=min(traffic.refetched, max(repeated, 0.0)))
         return _Sample(step, tuple(reports), moved, traffic, scale)
+
+    def _fetched_again(self, step: Launch, unit: int, together: int, own_bytes: float) -> float:
+        """Bytes that one block, or cluster, reads again from DRAM because the others evict them in between: what it
+        misses with its share of the L2, less what it misses with all of it.
+
+        Args:
+            step: The launch.
+            unit: The block or cluster.
+            together: Number that run side by side.
+            own_bytes: What each of them reads that no other does, on average.
+        """
+
+        def missed(l2_bytes: float) -> float:
+            cache = CacheModel(self._l1_bytes, int(l2_bytes), self._spec.l2_fetch_bytes)
+            self._execution.run_blocks(step, self._execution.blocks(step, (unit,)), cache=cache, strict=False)
+            return cache.counts.dram_read_sectors * SECTOR_BYTES
+
+        read = missed(self._spec.l2_bytes)
+        # Bytes that several read are in the L2 once.
+        apart = max(together * min(own_bytes / max(read, 1.0), 1.0), 1.0)
+        return missed(self._spec.l2_bytes / apart) - read if read * apart > self._spec.l2_bytes else 0.0
 
     def _add_sample(
         self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0
