@@ -230,12 +230,13 @@ class Collector:
             footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
         )
         scale = blocks / sum(chunk.blocks for chunk in chunks)
-        together = min(wave_blocks, blocks)
-        again = self._fetched_again(step, chunks[0].start, together, sum(traffic.read.values()) / blocks) * blocks
-        traffic = replace(traffic, refetched=traffic.refetched + again)
         # No more can be fetched again than the L1 asked for again.
-        repeated = moved.l2_read_sectors * scale * SECTOR_BYTES - sum(traffic.read.values())
-        traffic = replace(traffic, refetched=min(traffic.refetched, max(repeated, 0.0)))
+        read = sum(traffic.read.values())
+        repeated = max(moved.l2_read_sectors * scale * SECTOR_BYTES - read, 0.0)
+        refetched = traffic.refetched
+        if repeated > 0.01 * read:
+            refetched += self._fetched_again(step, chunks[0].start, min(wave_blocks, blocks), read / blocks) * blocks
+        traffic = replace(traffic, refetched=min(refetched, repeated))
         return _Sample(step, tuple(reports), moved, traffic, scale)
 
     def _fetched_again(self, step: Launch, unit: int, together: int, own_bytes: float) -> float:
