@@ -172,6 +172,8 @@ def _memory(raw: Any) -> MemoryCounts:
         item.name: (_text if item.name in texts else _count if item.name in integers else _number)(raw[item.name])
         for item in fields(MemoryCounts)
     }
+    if values["in_flight"] < 1:
+        raise ValueError(f"{values['in_flight']!r} loads in flight")
     return MemoryCounts(**values)
 
 

@@ -318,6 +318,7 @@ def spoil(path: list[Any], value: Any) -> dict[str, Any]:
         (["kernels", 0, "mix"], [1]),
         (["kernels", 0, "memory"], [{}]),
         (["kernels", 0, "memory", 0, "opcode"], "x" * 5000),
+        (["kernels", 0, "memory", 0, "in_flight"], 0),
     ],
 )
 def test_counts_from_a_runner_are_not_believed_unchecked(path: list[Any], value: Any) -> None:
