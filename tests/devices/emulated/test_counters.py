@@ -387,3 +387,20 @@ def test_loads_of_a_chain_are_not_in_flight_together() -> None:
     report = cuda(source).run(1, 32, np.arange(128, dtype=np.int32), np.zeros(32, np.int32), 8)
     loads = [op.in_flight for op in report.memory if op.access == "load"]
     assert sorted(loads) == [1] * (len(loads) - 4) + [4] * 4
+
+
+def test_copies_and_matrices_of_a_block_are_in_flight_together() -> None:
+    source = """extern "C" __global__ void k(const int4* x, unsigned* y) {
+  __shared__ int4 tile[128];
+  unsigned t = threadIdx.x, to = (unsigned)__cvta_generic_to_shared(tile + t), a, b, c, d;
+  for (int i = 0; i < 4; ++i)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to + 512 * i), "l"(x + t + 32 * i) : "memory");
+  asm volatile("cp.async.commit_group; cp.async.wait_group 0;" ::: "memory");
+  __syncthreads();
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(a), "=r"(b) : "r"(to) : "memory");
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];" : "=r"(c), "=r"(d) : "r"(to) : "memory");
+  y[t] = a + b + c + d;
+}"""
+    report = cuda(source).run(1, 32, np.zeros(512, np.int32), np.zeros(32, np.uint32))
+    assert [op.in_flight for op in report.memory if op.access == "load" and op.space == "global"] == [4] * 4
+    assert [op.in_flight for op in report.memory if op.opcode.startswith("ldmatrix")] == [2] * 2

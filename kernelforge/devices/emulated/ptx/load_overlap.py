@@ -16,7 +16,8 @@ _WAITED = (lay.GLOBAL, lay.LOCAL, lay.GENERIC, lay.SHARED)
 def loads_in_flight(blocks: Iterable[Block]) -> dict[int, float]:
     """By the id of each load and atomic that waits for memory: the loads of its block over the longest chain of them.
 
-    A chain is loads each of which needs the result of the one before for its address.
+    A chain is loads each of which needs the result of the one before for its address. Copies to shared memory are loads
+    whose results no address needs.
     """
     overlap: dict[int, float] = {}
     for block in blocks:
@@ -39,4 +40,7 @@ def loads_in_flight(blocks: Iterable[Block]) -> dict[int, float]:
 
 
 def _waits(i: Instruction) -> bool:
-    return i.opcode in ("ld", "ldu", "atom") and state_space(i) in _WAITED
+    if i.opcode == "cp":
+        spaces = [m.partition("::")[0] for m in i.modifiers if m.partition("::")[0] in ("global", "shared")]
+        return spaces == ["shared", "global"]
+    return i.opcode in ("ld", "ldu", "atom", "ldmatrix") and state_space(i) in _WAITED
