@@ -7,7 +7,12 @@ import pytest
 
 from kernelforge.devices.emulated.codegen import program
 from kernelforge.devices.emulated.codegen.emit import memory
-from kernelforge.devices.emulated.profile.traffic import distinct, distinct_in_grid, most_updates
+from kernelforge.devices.emulated.profile.traffic import (
+    distinct,
+    distinct_in_grid,
+    most_updates,
+    most_updates_of_a_word,
+)
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from tests.devices.emulated.harness import bank_conflicts, compiled_at, cuda, total
 
@@ -335,6 +340,16 @@ def test_the_word_and_the_line_that_atomics_update_most_are_found(threads: int) 
     assert lines < n / 127  # fewer than each line has: the counters' least is taken for what they share
     assert most_updates([(5, 1, 1), (1, 1, 3)], 2.0) == 8.0
     assert most_updates([], 1.0) == 0.0
+
+
+@pytest.mark.parametrize("words", [1, 100, 127, 254, 256, 762])
+def test_words_that_fill_all_counters_alike_are_updated_their_mean(words: int) -> None:
+    source = """extern "C" __global__ void k(unsigned* bins, int n) {
+  atomicAdd(&bins[(blockIdx.x * blockDim.x + threadIdx.x) % n], 1u);
+}"""
+    op = only(cuda(source).run(64, 256, np.zeros(1024, np.uint32), words), "global", "atomic")
+    updates = most_updates_of_a_word([op.word_updates], [op.sketch], op.threads, 1.0)
+    assert updates == pytest.approx(64 * 256 / words, rel=0.1)
 
 
 def dram_reads(source: str, grid: int, fetch_bytes: int, *arguments: np.ndarray) -> int:

@@ -26,6 +26,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     distinct_in_grid,
     extrapolate,
     most_updates,
+    most_updates_of_a_word,
 )
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
 from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
@@ -331,8 +332,9 @@ def add_launch(
     for position, parts in atomics.items():
         counts = ops[position]
         # Launches of one shape are assumed to update the same words.
-        counts.addresses = max(counts.addresses, distinct_in_grid([part.sketch for part in parts], scale))
-        counts.word_updates += most_updates([part.word_updates for part in parts], scale)
+        sketches, updates = [part.sketch for part in parts], sum(part.threads for part in parts)
+        counts.addresses = max(counts.addresses, distinct_in_grid(sketches, scale))
+        counts.word_updates += most_updates_of_a_word([part.word_updates for part in parts], sketches, updates, scale)
         counts.line_updates += most_updates([part.line_updates for part in parts], scale)
     if lines is not None:
         _add_lines(group, reports, scale, lines)

@@ -49,6 +49,18 @@ def most_updates(counters: Sequence[Sequence[int]], scale: float) -> float:
     return float(np.max(totals) - np.min(totals)) * scale if np.ndim(totals) else 0.0
 
 
+def most_updates_of_a_word(
+    counters: Sequence[Sequence[int]], sketches: Sequence[int], updates: int, scale: float
+) -> float:
+    """As ``most_updates``, but at least the mean of all words, where the sketches tell how many words there are.
+
+    Words as many as the counters, or a multiple of that, fill all counters alike. ``updates``: of all words together.
+    """
+    words = distinct_in_grid(sketches, scale)
+    mean = updates * scale / max(words, 1.0) if words <= BITS else 0.0
+    return max(most_updates(counters, scale), mean)
+
+
 @dataclass(frozen=True)
 class ChunkFootprint:
     """Footprint of a chunk of consecutive blocks, and of its first part."""
