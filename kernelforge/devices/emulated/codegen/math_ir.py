@@ -209,7 +209,7 @@ def _sincos_and_rest(c: IRBuilder, quadrant: int) -> tuple[str, str]:
     minus = c.op(f"fneg {F64} {k}")
     r = c.intrinsic("fma", F64, minus, float_constant(math.pi / 2, F64), d)
     r = c.intrinsic("fma", F64, minus, float_constant(6.123233995736766e-17, F64), r)
-    q = c.op(f"fptosi {F64} {k} to {I64}")  # not used where k is no number
+    q = c.to_integer(k, F64, I64)
     result, rest = _rounded(c, _quadrants(c, q, r, quadrant))
     if quadrant == 0:
         result = c.select(c.op(f"fcmp oeq {F32} %x, zeroinitializer"), F32, "%x", result)
