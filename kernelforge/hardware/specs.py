@@ -199,9 +199,11 @@ class DeviceSpec:
     block_cycles: float
     """Cycles of an SM that the start and end of a block take at least, without its warps' share."""
     block_cycles_per_warp: float
+    """The share of each warp."""
     atomic_ns: float
     """From one update of a word of global memory to the next, by integers."""
     atomic_float_ns: float
+    """The same by floating-point numbers."""
     atomic_sector_ns: float
     """From one request's update of a sector to the next one of the same line, where only that line is updated."""
     atomic_line_ns: float

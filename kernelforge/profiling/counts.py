@@ -107,6 +107,17 @@ class KernelCounts:
         """Memory instructions of one state space, and of some kinds of access where any are named."""
         return (op for op in self.memory if op.space == space and (not accesses or op.access in accesses))
 
+    def most_updated_words(self, space: str) -> list[tuple[str, float]]:
+        """Atomics of one state space: opcode, and updates of the word that they update most.
+
+        Instructions that update equally many words (of an unrolled loop) are assumed to update the same ones.
+        """
+        together: dict[tuple[str, int], float] = {}
+        for position, op in enumerate(self.select(space, "atomic")):
+            key = op.opcode, round(op.addresses) or -position
+            together[key] = together.get(key, 0.0) + op.word_updates
+        return [(opcode, updates) for (opcode, _), updates in together.items()]
+
     def total(self, attribute: str, space: str, *accesses: str, bulk: bool | None = None) -> float:
         """Sum of one attribute over :meth:`select`; of bulk copies alone, or of all else, by ``bulk``."""
         selected = (op for op in self.select(space, *accesses) if bulk is None or op.is_bulk == bulk)

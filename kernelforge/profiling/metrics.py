@@ -228,18 +228,17 @@ def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
     """Atomics by thread, and atomics per word and launch (of shared memory: per word and block)."""
     metrics: list[Metric] = []
     for space in ("global", "shared"):
-        ops = [(kernel, op) for kernel in kernels for op in kernel.select(space, "atomic") if op.threads]
-        if not ops:
+        threads = sum(kernel.total("threads", space, "atomic") for kernel in kernels)
+        if not threads:
             continue
-        metrics.append(_counted(f"ptx__{space}_atomics.sum", sum(op.threads for _, op in ops), "inst"))
-        per_word: dict[tuple[int, str, int], float] = {}
-        for position, (kernel, op) in enumerate(ops):
-            # Each block has its own shared memory, so only one block updates a word there. Instructions that update
-            # equally many words (of an unrolled loop) are assumed to update the same ones.
-            key = (id(kernel), op.opcode, round(op.addresses) or -position)
-            share = op.threads / max(op.addresses, 1.0) / (kernel.blocks if space == "shared" else kernel.launches)
-            per_word[key] = per_word.get(key, 0.0) + share
-        metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", max(per_word.values()), "inst"))
+        metrics.append(_counted(f"ptx__{space}_atomics.sum", threads, "inst"))
+        # Each block has its own shared memory, so only one block updates a word there.
+        most = max(
+            updates / (kernel.blocks if space == "shared" else kernel.launches)
+            for kernel in kernels
+            for _, updates in kernel.most_updated_words(space)
+        )
+        metrics.append(_modelled(f"ptx__{space}_atomics_per_address.max", most, "inst"))
     return metrics
 
 

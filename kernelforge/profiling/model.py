@@ -170,24 +170,20 @@ def _partial_sectors(counts: KernelCounts) -> float:
 
 
 def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Time of a launch's atomics on global memory: one after another on one word, and on one line, and all in the L2.
-
-    Instructions that update equally many words (of an unrolled loop) are assumed to update the same ones.
-    """
-    per_word: dict[tuple[str, int], float] = {}
-    sectors = on_line = 0.0
-    for op in counts.select("global", "atomic"):
-        each = spec.atomic_float_ns if ".f" in op.opcode or ".bf" in op.opcode else spec.atomic_ns
-        key = op.opcode, round(op.addresses)
-        per_word[key] = per_word.get(key, 0.0) + op.word_updates * each
-        sectors += op.transactions
-        on_line += op.line_updates
+    """Time of a launch's atomics on global memory: those on one word, those on one line, and all in the L2."""
+    sectors = counts.total("transactions", "global", "atomic")
     if not sectors:
         return 0.0
+
+    def apart(opcode: str) -> float:
+        return spec.atomic_float_ns if ".f" in opcode or ".bf" in opcode else spec.atomic_ns
+
+    word = max(updates * apart(opcode) for opcode, updates in counts.most_updated_words("global"))
+    on_line = counts.total("line_updates", "global", "atomic")
     others = 1 - min(on_line / sectors, 1.0)
     line = on_line * (spec.atomic_sector_ns + others * spec.atomic_line_ns)
     everywhere = sectors * SECTOR_BYTES * ATOMIC_SECTOR_COST / spec.l2_bandwidth_gbps
-    return max(*per_word.values(), line, everywhere) / counts.launches * 1e-3
+    return max(word, line, everywhere) / counts.launches * 1e-3
 
 
 def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, blocks: int) -> float:

@@ -102,10 +102,13 @@ def test_bulk_copies_are_not_accesses_of_the_load_and_store_unit() -> None:
 
 def test_atomics_on_one_word_are_summed_over_the_instructions_that_share_it() -> None:
     kernel = streaming(1 << 20)
+    requests, threads = 1 << 15, 1 << 20
     for line in (30, 31):
-        op = MemoryCounts(line, 5, "red.global.add.f32", "global", "atomic", 4, 1 << 15, 1 << 20, addresses=4.0)
+        op = MemoryCounts(line, 5, "red.global.add.f32", "global", "atomic", 4, requests, threads, addresses=4.0)
+        op.word_updates = threads / 4
         kernel.memory.append(op)
-    shared = MemoryCounts(32, 6, "atom.shared.add.u32", "shared", "atomic", 4, 1 << 15, 1 << 20, addresses=2.0)
+    shared = MemoryCounts(32, 6, "atom.shared.add.u32", "shared", "atomic", 4, requests, threads, addresses=2.0)
+    shared.word_updates = threads / 2
     kernel.memory.append(shared)
     profile, _ = profiled(kernel)
     assert profile.value("ptx__global_atomics.sum") == 2 << 20

@@ -18,7 +18,6 @@ from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier
-from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
 from kernelforge.devices.emulated.runtime import tensor_products
 
@@ -338,7 +337,6 @@ def _add_products(program: Program, runs: Sequence[Run], report: LaunchReport) -
 def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> None:
     totals = sum((_totals(run) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
     peers = sum((_peer_totals(run.records) for run in runs), np.zeros((len(runs[0].records), 5), dtype=np.int64))
-    in_flight = loads_in_flight(program.flow.blocks)
     for row, site in enumerate(program.sites):
         if site.hidden:
             continue
@@ -360,7 +358,7 @@ def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> 
                     transactions,
                     lines,
                     ideal,
-                    in_flight.get(id(i), 1.0),
+                    program.in_flight.get(id(i), 1.0),
                     *(_updates(runs, row) if site.access == lay.ATOMIC else ()),
                 )
             )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, lane_vector, nan_constant
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, nan_constant, suffix
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
 F32 = "<32 x float>"
@@ -560,67 +560,57 @@ DIRECTED = {"add": 2, "sub": 2, "mul": 2, "fma": 3, "div": 2, "sqrt": 1, "fptrun
 """Operations with directed rounding and their operand counts."""
 
 
-def _directed(operation: str, bits: int, mode: str) -> tuple[str, str]:
-    """``kf_<operation>_<mode>_f<bits>``; fptrunc goes from 64 to 32 bits (also int to float conversions, exactly)."""
+def _directed(operation: str, bits: int, mode: str) -> tuple[str, str, set[str]]:
+    """``kf_<operation>_<mode>_f<bits>``, its IR, and the declarations that it needs.
+
+    fptrunc goes from 64 to 32 bits (also int to float conversions, exactly).
+    """
     name = f"kf_{operation}_{mode}_f{bits}"
-    element = "float" if bits == 32 else "double"
-    kind = f"<32 x {element}>"
-    short = f"v32f{bits}"
+    kind = F32 if bits == 32 else F64
     intrinsic = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}.get(operation, operation)
     count = DIRECTED[operation]
     source = F64 if operation == "fptrunc" else kind
     arguments = ", ".join(f"{source} %a{k}" for k in range(count))
-    mangled = f"llvm.experimental.constrained.{intrinsic}.{short}" + (".v32f64" if operation == "fptrunc" else "")
+    mangled = f"llvm.experimental.constrained.{intrinsic}.{suffix(kind)}"
+    mangled += f".{suffix(F64)}" if operation == "fptrunc" else ""
     text = f"""
-declare {kind} @{mangled}({", ".join([source] * count)}, metadata, metadata)
 define {kind} @{name}({arguments}) noinline strictfp {ATTRIBUTES} {{
 call void @llvm.set.rounding(i32 {ROUNDING[mode]}) strictfp
 %r = call {kind} @{mangled}({arguments}, metadata !"round.dynamic", metadata !"fpexcept.strict") strictfp
 call void @llvm.set.rounding(i32 {_NEAREST}) strictfp
 ret {kind} %r
 }}"""
-    return name, text
+    declared = f"declare {kind} @{mangled}({', '.join([source] * count)}, metadata, metadata)"
+    return name, text, {declared, "declare void @llvm.set.rounding(i32)"}
 
 
-def _embedded(operation: str, bits: int, mode: str) -> tuple[str, str]:
+def _embedded(operation: str, bits: int, mode: str) -> tuple[str, str, set[str]]:
     """As ``_directed``, with instructions of AVX-512 that name their rounding: the mode need not be switched twice."""
     name = f"kf_{operation}_{mode}_f{bits}"
     kind, wide = (F32, "ps") if bits == 32 else (F64, "pd")
-    count = DIRECTED[operation]
-    source, lanes = (F64, 8) if operation == "fptrunc" else (kind, 512 // bits)
-    part = f"<{lanes} x {source.split()[-1]}"
-    result = f"<{lanes} x {kind.split()[-1]}"
-    stem = {"fma": f"vfmadd.{wide}", "fptrunc": "mask.cvtpd2ps"}.get(operation, f"{operation}.{wide}")
     masked = operation == "fptrunc"
-    intrinsic = f"{result} @llvm.x86.avx512.{stem}.512"
-    kept = [result, "i8"] if masked else []
-    lines = [f"declare {intrinsic}({', '.join([part] * count + kept + ['i32'])})"]
-    arguments = ", ".join(f"{source} %a{k}" for k in range(count))
-    lines.append(f"define {kind} @{name}({arguments}) noinline {ATTRIBUTES} {{")
-    parts = []
+    source, lanes = (F64, 8) if masked else (kind, 512 // bits)
+    part, result = (f"<{lanes} x {whole.split()[-1]}" for whole in (source, kind))
+    stem = {"fma": f"vfmadd.{wide}", "fptrunc": "mask.cvtpd2ps"}.get(operation, f"{operation}.{wide}")
+    count = DIRECTED[operation]
+    kept = ((result, "zeroinitializer"), ("i8", "-1")) if masked else ()
+    c = IRBuilder()
+    whole = "poison"
     for at in range(0, 32, lanes):
-        operands = []
-        for k in range(count):
-            order = lane_vector(list(range(at, at + lanes)))
-            lines.append(f"%x{k}_{at} = shufflevector {source} %a{k}, {source} poison, <{lanes} x i32> {order}")
-            operands.append(f"{part} %x{k}_{at}")
-        operands += [f"{result} zeroinitializer", "i8 -1"] if masked else []
-        lines.append(f"%r{at} = call {intrinsic}({', '.join(operands)}, i32 {_EMBEDDED[mode]})")
-        parts.append(f"%r{at}")
-    while len(parts) > 1:
-        joined = []
-        for first, second in zip(parts[::2], parts[1::2], strict=True):
-            half = f"<{lanes} x {kind.split()[-1]}"
-            order = lane_vector(list(range(2 * lanes)))
-            lines.append(f"{first}j = shufflevector {half} {first}, {half} {second}, <{2 * lanes} x i32> {order}")
-            joined.append(f"{first}j")
-        parts, lanes = joined, 2 * lanes
-    return name, "\n".join([*lines, f"ret {kind} {parts[0]}", "}"])
+        extract = f"llvm.vector.extract.{suffix(part)}.{suffix(source)}"
+        operands = [(part, c.call(extract, part, (source, f"%a{k}"), ("i64", str(at)))) for k in range(count)]
+        rounding = ("i32", str(_EMBEDDED[mode]))
+        value = c.call(f"llvm.x86.avx512.{stem}.512", result, *operands, *kept, rounding)
+        insert = f"llvm.vector.insert.{suffix(kind)}.{suffix(result)}"
+        whole = c.call(insert, kind, (kind, whole), (result, value), ("i64", str(at)))
+    arguments = ", ".join(f"{source} %a{k}" for k in range(count))
+    head = f"define {kind} @{name}({arguments}) noinline {ATTRIBUTES} {{"
+    return name, "\n".join([head, *c.lines, f"ret {kind} {whole}", "}"]), c.declarations
 
 
 def library(embedded: bool) -> tuple[str, list[str]]:
     """Return the IR of every math function and the functions' names. ``embedded``: AVX-512 is available."""
-    parts = ["declare void @llvm.set.rounding(i32)"]
+    parts: list[str] = []
     names: list[str] = []
     declarations: set[str] = set()
     for salt, name in enumerate(APPROXIMATIONS):
@@ -628,17 +618,12 @@ def library(embedded: bool) -> tuple[str, list[str]]:
         declarations |= needed
         names.append(f"kf_{name}")
         parts.append(text)
-    seen: set[str] = set()
+    direct = _embedded if embedded else _directed
     for operation in DIRECTED:
         for bits in (32,) if operation == "fptrunc" else (32, 64):
             for mode in ROUNDING:
-                name, text = (_embedded if embedded else _directed)(operation, bits, mode)
+                name, text, needed = direct(operation, bits, mode)
+                declarations |= needed
                 names.append(name)
-                for line in text.splitlines():
-                    if line.startswith("declare"):
-                        if line not in seen:
-                            parts.append(line)
-                        seen.add(line)
-                    else:
-                        parts.append(line)
+                parts.append(text)
     return "\n".join([*sorted(declarations), *parts]), names

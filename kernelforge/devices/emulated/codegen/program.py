@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +34,7 @@ from kernelforge.devices.emulated.ptx.blocks import Block, weak_topological_orde
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, analyse
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
 from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier, is_cluster_wait, stops_warp
+from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 
@@ -75,6 +77,11 @@ class Program:
     """LLVM's level of optimisation."""
     stack_bytes: int
     """Stack that the code may need."""
+
+    @cached_property
+    def in_flight(self) -> Mapping[int, float]:
+        """Of its loads, by their ids: see ``loads_in_flight``."""
+        return loads_in_flight(self.flow.blocks)
 
 
 def level_for(flow: ControlFlowGraph, warps: int) -> int:

@@ -395,12 +395,13 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     function = _arg(args, ARG_FUNCTION)
     stride = _arg(args, ARG_LOCAL_STRIDE)
     impatience = load_i64(ctx + lay.CTX_IMPATIENCE)
-    cached = load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE != 0
-    budget = CACHED_BACK_EDGES_PER_TURN if cached else BACK_EDGES_PER_TURN
-    if spins:
-        budget = SPIN_BACK_EDGES_PER_TURN
+    budget = BACK_EDGES_PER_TURN
     if impatience == EXPIRING:
         budget = BACK_EDGES_OF_THE_IMPATIENT
+    elif spins:
+        budget = SPIN_BACK_EDGES_PER_TURN
+    elif load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
+        budget = CACHED_BACK_EDGES_PER_TURN
     progress = False
     for warp in range(warps):
         if load_i32(status + 4 * warp) != READY:

@@ -92,8 +92,6 @@ class Collector:
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
         self._cache = CacheModel(spec.unified_l1_bytes_per_sm, spec.l2_bytes, spec.l2_fetch_bytes)
-        self._l1_bytes = spec.unified_l1_bytes_per_sm
-        """L1 of a block of the present launch."""
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
@@ -124,8 +122,7 @@ class Collector:
         occupied = self._occupancy(group)
         blocks, units = math.prod(step.grid), self._execution.units(step)
         per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
-        self._l1_bytes = l1_bytes(self._spec, occupied) // per_sm
-        self._cache.resize_l1(self._l1_bytes)
+        self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
         if self._residency is not None:
             self._cache.reset()
         before = self._cache.counts
@@ -252,7 +249,7 @@ class Collector:
         """
 
         def missed(l2_bytes: float) -> float:
-            cache = CacheModel(self._l1_bytes, int(l2_bytes), self._spec.l2_fetch_bytes)
+            cache = CacheModel(self._cache.l1_bytes, int(l2_bytes), self._spec.l2_fetch_bytes)
             self._execution.run_blocks(step, self._execution.blocks(step, (unit,)), cache=cache, strict=False)
             return cache.counts.dram_read_sectors * SECTOR_BYTES
 

@@ -87,6 +87,11 @@ class CacheModel:
         return int(self._header.ctypes.data)
 
     @property
+    def l1_bytes(self) -> int:
+        """Capacity of the L1."""
+        return int(self._header[CACHE_L1_SETS // 8]) * LINE_BYTES * L1_WAYS
+
+    @property
     def counts(self) -> CacheCounts:
         """The counters since the last reset."""
         return CacheCounts(*self._header[CACHE_COUNTERS // 8 : CACHE_COUNTERS // 8 + 7].tolist())
