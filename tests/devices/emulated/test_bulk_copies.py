@@ -336,13 +336,12 @@ def test_a_box_for_pairs_of_blocks_completes_at_the_block_of_each_that_is_as_odd
     assert (y == x.x[64:128]).all()
 
 
-def box_kernel(rank: int) -> str:
-    def position(tensor: int, first: int) -> str:
-        return f"[%{tensor}, {{{', '.join(f'%{first + axis}' for axis in range(rank))}}}]"
-
-    values = ", ".join(f'"r"(c[{axis}])' for axis in range(rank))
-    source = """
-extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, const int* c, uint4* out, int bytes, int how) {
+def box_copies(load: str, *stores: str) -> str:
+    """Source of a kernel that copies a box of ``map`` at ``c`` to ``out`` (0), or ``out`` to a box by one of ``stores``
+    (1, 2); ``load`` and those are statements of one thread, of which the load completes at the mbarrier ``b``."""
+    cases = "".join(f"if (how == {how}) {{ {store} }}\n" for how, store in enumerate(stores, 1))
+    return f"""{HEADER}
+extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, const int* c, uint4* out, int bytes, int how) {{
   extern __shared__ __align__(1024) uint4 box[];
   __shared__ u64 b;
   int t = threadIdx.x;
@@ -350,33 +349,39 @@ extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, const int*
   if (t == 0) init(&b, 1);
   FENCE;
   __syncthreads();
-  if (how == 0) {
-    if (t == 0) {
-      asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
-      asm volatile("cp.async.bulk.prefetch.tensor.RANKd.L2.global PREFETCHED;" :: "l"(&map), VALUES : "memory");
+  if (how == 0) {{
+    if (t == 0) {{
       expect(&b, bytes);
-      asm volatile("cp.async.bulk.tensor.RANKd.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-                   " [%0], LOADED, [%LAST];" :: "r"(at(box)), "l"(&map), VALUES, "r"(at(&b)) : "memory");
-    }
+      {load}
+    }}
     wait(&b, 0);
     for (int i = t; i < bytes / 16; i += blockDim.x) out[i] = box[i];
-  } else if (t == 0) {
-    if (how == 1)
-      asm volatile("cp.async.bulk.tensor.RANKd.global.shared::cta.tile.bulk_group STORED, [%1];"
-                   :: "l"(&map), "r"(at(box)), VALUES : "memory");
-    else
-      asm volatile("cp.reduce.async.bulk.tensor.RANKd.global.shared::cta.add.tile.bulk_group STORED, [%1];"
-                   :: "l"(&map), "r"(at(box)), VALUES : "memory");
+  }} else if (t == 0) {{
+    {cases}
     COMMIT;
     WAIT(0);
-  }
-}
+  }}
+}}
 """
-    words = {"RANK": str(rank), "VALUES": values, "PREFETCHED": position(0, 1), "LOADED": position(1, 2),
-             "STORED": position(0, 2), "LAST": str(2 + rank)}  # fmt: skip
-    for word, text in words.items():
-        source = source.replace(word, text)
-    return source
+
+
+def box_kernel(rank: int) -> str:
+    def position(tensor: int, first: int) -> str:
+        return f"[%{tensor}, {{{', '.join(f'%{first + axis}' for axis in range(rank))}}}]"
+
+    values = ", ".join(f'"r"(c[{axis}])' for axis in range(rank))
+    tensor = f"cp.async.bulk.tensor.{rank}d"
+    load = f"""
+asm volatile("prefetch.tensormap [%0];" :: "l"(&map) : "memory");
+asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global {position(0, 1)};" :: "l"(&map), {values} : "memory");
+asm volatile("{tensor}.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], {position(1, 2)}, [%{2 + rank}];"
+             :: "r"(at(box)), "l"(&map), {values}, "r"(at(&b)) : "memory");"""
+    stores = (
+        f'asm volatile("{copy}.tile.bulk_group {position(0, 2)}, [%1];"'
+        f' :: "l"(&map), "r"(at(box)), {values} : "memory");'
+        for copy in (f"{tensor}.global.shared::cta", f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add")
+    )
+    return box_copies(load, *stores)
 
 
 def box_of(
@@ -418,7 +423,7 @@ BOXES = [
 
 def tensor_and_kernel(kind: str, shape: Sequence[int], box: Sequence[int], options: dict[str, object]) -> Tensor:
     x = np.random.default_rng(5).integers(0, 100, shape).astype(KINDS[kind])
-    return Tensor(cuda(HEADER + box_kernel(len(shape))), x, kind, box, **options)
+    return Tensor(cuda(box_kernel(len(shape))), x, kind, box, **options)
 
 
 @pytest.mark.parametrize(("kind", "shape", "box", "start", "options"), BOXES)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.devices.emulated.harness import cuda
-from tests.devices.emulated.test_bulk_copies import HEADER, KINDS, Tensor, map_argument, swizzled
+from tests.devices.emulated.test_bulk_copies import KINDS, Tensor, box_copies, map_argument, swizzled
 
 
 def kernel(rank: int) -> str:
@@ -18,38 +18,21 @@ def kernel(rank: int) -> str:
     offsets = ", ".join(f"%{3 + rank + axis}" for axis in range(rank - 2))
     values = ", ".join(f'"r"(c[{axis}])' for axis in range(rank))
     shifts = ", ".join(f'"h"((short)c[{rank + axis}])' for axis in range(rank - 2))
-    return f"""
-extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, const int* c, uint4* out, int bytes, int how) {{
-  extern __shared__ __align__(1024) uint4 box[];
-  __shared__ u64 b;
-  int t = threadIdx.x;
-  if (how) for (int i = t; i < bytes / 16; i += blockDim.x) box[i] = out[i];
-  if (t == 0) init(&b, 1);
-  FENCE;
-  __syncthreads();
-  if (how == 0) {{
-    if (t == 0) {{
-      asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col [%1, {{{coordinates}}}], {{{offsets}}};"
-                   :: "r"(0), "l"(&map), {values}, "r"(0), {shifts} : "memory");
-      expect(&b, bytes);
-      asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
-                   " [%0], [%1, {{{coordinates}}}], [%{2 + rank}], {{{offsets}}};"
-                   :: "r"(at(box)), "l"(&map), {values}, "r"(at(&b)), {shifts} : "memory");
-    }}
-    wait(&b, 0);
-    for (int i = t; i < bytes / 16; i += blockDim.x) out[i] = box[i];
-  }} else if (t == 0) {{
-    if (how == 1)
-      asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.im2col_no_offs.bulk_group"
-                   " [%1, {{{coordinates}}}], [%0];" :: "r"(at(box)), "l"(&map), {values} : "memory");
-    else
-      asm volatile("cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.im2col_no_offs.bulk_group"
-                   " [%1, {{{coordinates}}}], [%0];" :: "r"(at(box)), "l"(&map), {values} : "memory");
-    COMMIT;
-    WAIT(0);
-  }}
-}}
-"""
+    load = f"""
+asm volatile("cp.async.bulk.prefetch.tensor.{rank}d.L2.global.im2col [%1, {{{coordinates}}}], {{{offsets}}};"
+             :: "r"(0), "l"(&map), {values}, "r"(0), {shifts} : "memory");
+asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.im2col.mbarrier::complete_tx::bytes"
+             " [%0], [%1, {{{coordinates}}}], [%{2 + rank}], {{{offsets}}};"
+             :: "r"(at(box)), "l"(&map), {values}, "r"(at(&b)), {shifts} : "memory");"""
+    stores = (
+        f'asm volatile("{copy}.im2col_no_offs.bulk_group [%1, {{{coordinates}}}], [%0];"'
+        f' :: "r"(at(box)), "l"(&map), {values} : "memory");'
+        for copy in (
+            f"cp.async.bulk.tensor.{rank}d.global.shared::cta",
+            f"cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add",
+        )
+    )
+    return box_copies(load, *stores)
 
 
 def tensor_of(
@@ -59,7 +42,7 @@ def tensor_of(
     """Images and their map; corners and strides are outermost first."""
     x = np.random.default_rng(7).integers(0, 100, shape).astype(KINDS[kind])
     steps = (1, *stride[::-1])
-    device = cuda(HEADER + kernel(len(shape)))
+    device = cuda(kernel(len(shape)))
     return Tensor(device, x, kind, box, corners=(lower[::-1], upper[::-1]), steps=steps, **options)
 
 

@@ -12,36 +12,14 @@ from kernelforge.devices.emulated.errors import UnsupportedInstruction
 from kernelforge.devices.emulated.tensor_maps import encode_tensor_map, tensor_map_bytes
 from kernelforge.records import DType
 from tests.devices.emulated.harness import Device, cuda, ptx_module, total
-from tests.devices.emulated.test_bulk_copies import HEADER, KINDS, Tensor, map_argument, swizzled
+from tests.devices.emulated.test_bulk_copies import KINDS, Tensor, box_copies, map_argument, swizzled
 
 
 def kernel(load: str, store: str = "") -> str:
     """Load by an instruction (0), or store by one (1); both find coordinates and 16-bit operands in ``c``."""
     values = ", ".join(f'"r"(c[{axis}])' for axis in range(5))
     operands = f'"r"(at(box)), "l"(&map), "r"(at(&b)), {values}, "h"((short)c[5]), "h"((short)c[6])'
-    return f"""{HEADER}
-extern "C" __global__ void k(const __grid_constant__ CUtensorMap map, const int* c, uint4* out, int bytes, int how) {{
-  extern __shared__ __align__(1024) uint4 box[];
-  __shared__ u64 b;
-  int t = threadIdx.x;
-  if (how) for (int i = t; i < bytes / 16; i += blockDim.x) box[i] = out[i];
-  if (t == 0) init(&b, 1);
-  FENCE;
-  __syncthreads();
-  if (how == 0) {{
-    if (t == 0) {{
-      expect(&b, bytes);
-      asm volatile("{load}" :: {operands} : "memory");
-    }}
-    wait(&b, 0);
-    for (int i = t; i < bytes / 16; i += blockDim.x) out[i] = box[i];
-  }} else if (t == 0) {{
-    asm volatile("{store}" :: {operands} : "memory");
-    COMMIT;
-    WAIT(0);
-  }}
-}}
-"""
+    return box_copies(*(f'asm volatile("{text}" :: {operands} : "memory");' for text in (load, store)))
 
 
 def wide(rank: int, mode: str) -> str:

@@ -353,23 +353,32 @@ CUresult cuEventDestroy(CUevent event) { return note("destroy event\n"), free(ev
 
 /* --- tensor maps: the map holds what it was made of ------------------------------------------------------------------ */
 
+static void note_tensor(const char *what, CUtensorMapDataType type, cuuint32_t rank, const cuuint64_t *dims,
+                        const cuuint64_t *strides) {
+    note("%s %d rank %u dims", what, type, rank);
+    for (unsigned i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
+    note(" strides");
+    for (unsigned i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+}
+
+static CUresult encoded(CUtensorMap *map, void *address) {
+    for (int i = 0; i < 16; i++) map->opaque[i] = i ? 0x0102030405060708ull * i : (cuuint64_t)address;
+    return CUDA_SUCCESS;
+}
+
 CUresult cuTensorMapEncodeTiled(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
                                 const cuuint64_t *dims, const cuuint64_t *strides, const cuuint32_t *box,
                                 const cuuint32_t *element_strides, CUtensorMapInterleave interleave,
                                 CUtensorMapSwizzle swizzle, CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
     ENTER("cuTensorMapEncodeTiled");
     if ((uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
-    note("tensor map type %d rank %u dims", type, rank);
-    for (unsigned i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
-    note(" strides");
-    for (unsigned i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+    note_tensor("tensor map type", type, rank, dims, strides);
     note(" box");
     for (unsigned i = 0; i < rank; i++) note(" %u", box[i]);
     note(" steps");
     for (unsigned i = 0; i < rank; i++) note(" %u", element_strides[i]);
     note(" interleave %d swizzle %d promotion %d fill %d\n", interleave, swizzle, promotion, fill);
-    for (int i = 0; i < 16; i++) map->opaque[i] = i ? 0x0102030405060708ull * i : (cuuint64_t)address;
-    return CUDA_SUCCESS;
+    return encoded(map, address);
 }
 
 CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
@@ -379,10 +388,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuu
                                  CUtensorMapL2promotion promotion, CUtensorMapFloatOOBfill fill) {
     ENTER("cuTensorMapEncodeIm2col");
     if ((uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
-    note("map of images type %d rank %u dims", type, rank);
-    for (unsigned i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
-    note(" strides");
-    for (unsigned i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+    note_tensor("map of images type", type, rank, dims, strides);
     note(" lower");
     for (unsigned i = 0; i + 2 < rank; i++) note(" %d", lower[i]);
     note(" upper");
@@ -390,8 +396,7 @@ CUresult cuTensorMapEncodeIm2col(CUtensorMap *map, CUtensorMapDataType type, cuu
     note(" channels %u pixels %u steps", channels, pixels);
     for (unsigned i = 0; i < rank; i++) note(" %u", element_strides[i]);
     note(" interleave %d swizzle %d promotion %d fill %d\n", interleave, swizzle, promotion, fill);
-    for (int i = 0; i < 16; i++) map->opaque[i] = i ? 0x0102030405060708ull * i : (cuuint64_t)address;
-    return CUDA_SUCCESS;
+    return encoded(map, address);
 }
 
 CUresult cuTensorMapEncodeIm2colWide(CUtensorMap *map, CUtensorMapDataType type, cuuint32_t rank, void *address,
@@ -402,15 +407,11 @@ CUresult cuTensorMapEncodeIm2colWide(CUtensorMap *map, CUtensorMapDataType type,
                                      CUtensorMapFloatOOBfill fill) {
     ENTER("cuTensorMapEncodeIm2colWide");
     if ((uintptr_t)address % 16 || (uintptr_t)map % 64) return CUDA_ERROR_INVALID_VALUE;
-    note("wide map of images type %d rank %u dims", type, rank);
-    for (unsigned i = 0; i < rank; i++) note(" %llu", (unsigned long long)dims[i]);
-    note(" strides");
-    for (unsigned i = 0; i + 1 < rank; i++) note(" %llu", (unsigned long long)strides[i]);
+    note_tensor("wide map of images type", type, rank, dims, strides);
     note(" lower %d upper %d channels %u pixels %u steps", lower, upper, channels, pixels);
     for (unsigned i = 0; i < rank; i++) note(" %u", element_strides[i]);
     note(" interleave %d mode %d swizzle %d promotion %d fill %d\n", interleave, mode, swizzle, promotion, fill);
-    for (int i = 0; i < 16; i++) map->opaque[i] = i ? 0x0102030405060708ull * i : (cuuint64_t)address;
-    return CUDA_SUCCESS;
+    return encoded(map, address);
 }
 
 /* --- how bindings find all that ---------------------------------------------------------------------------------------- */
