@@ -590,22 +590,22 @@ def _embedded(operation: str, bits: int, mode: str) -> tuple[str, str, set[str]]
     kind, wide = (F32, "ps") if bits == 32 else (F64, "pd")
     masked = operation == "fptrunc"
     source, lanes = (F64, 8) if masked else (kind, 512 // bits)
-    part, result = (f"<{lanes} x {whole.split()[-1]}" for whole in (source, kind))
+    part, result = (f"<{lanes} x {vector.split()[-1]}" for vector in (source, kind))
     stem = {"fma": f"vfmadd.{wide}", "fptrunc": "mask.cvtpd2ps"}.get(operation, f"{operation}.{wide}")
     count = DIRECTED[operation]
     kept = ((result, "zeroinitializer"), ("i8", "-1")) if masked else ()
     c = IRBuilder()
-    whole = "poison"
+    joined = "poison"
     for at in range(0, 32, lanes):
         extract = f"llvm.vector.extract.{suffix(part)}.{suffix(source)}"
         operands = [(part, c.call(extract, part, (source, f"%a{k}"), ("i64", str(at)))) for k in range(count)]
         rounding = ("i32", str(_EMBEDDED[mode]))
         value = c.call(f"llvm.x86.avx512.{stem}.512", result, *operands, *kept, rounding)
         insert = f"llvm.vector.insert.{suffix(kind)}.{suffix(result)}"
-        whole = c.call(insert, kind, (kind, whole), (result, value), ("i64", str(at)))
+        joined = c.call(insert, kind, (kind, joined), (result, value), ("i64", str(at)))
     arguments = ", ".join(f"{source} %a{k}" for k in range(count))
     head = f"define {kind} @{name}({arguments}) noinline {ATTRIBUTES} {{"
-    return name, "\n".join([head, *c.lines, f"ret {kind} {whole}", "}"]), c.declarations
+    return name, "\n".join([head, *c.lines, f"ret {kind} {joined}", "}"]), c.declarations
 
 
 def library(embedded: bool) -> tuple[str, list[str]]:
