@@ -16,6 +16,7 @@ from kernelforge.errors import BaselineError, ChildDied, ChildTimeout, SandboxEr
 from kernelforge.evaluation.audit.results import TaskAudit
 from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.remote_baseline import RemoteBaseline
+from kernelforge.prediction.operators import OperatorTrace
 from kernelforge.records import Comparison, DType, Graph, Size, SizeFacts, Task, TaskFacts
 from kernelforge.records.base import Record
 from kernelforge.sandbox import Child
@@ -238,6 +239,19 @@ class Oracle(Closing):
             TaskError: its control flow or its shapes depend on tensor values.
         """
         return Graph.model_validate(self._call({"op": "trace", "size": self._checked_size(size)}).data["graph"])
+
+    @_read_as_hostile()
+    def operators(self, size: str = "full") -> OperatorTrace:
+        """The operators that eager PyTorch runs for the reference, with bytes and operations.
+
+        Raises:
+            TaskError: the reference does not run.
+        """
+        request = {"op": "operators", "size": self._checked_size(size)}
+        trace = OperatorTrace.model_validate(self._call(request).data["trace"])
+        if trace.size != size:
+            raise SandboxError(f"the oracle of task '{self.task.name}' sent operators of another size than asked")
+        return trace
 
     @_read_as_hostile()
     def families(self, size: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from kernelforge.evaluation.generators.recipe import Recipe
 from kernelforge.evaluation.oracle.worker.admission_checks import admission_findings, generator_findings
 from kernelforge.evaluation.oracle.worker.baselines import Baselines
 from kernelforge.evaluation.oracle.worker.comparison import Got
+from kernelforge.evaluation.oracle.worker.operator_trace import operators_at
 from kernelforge.evaluation.oracle.worker.reference import tensor_spec, tensor_view
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
@@ -82,6 +83,7 @@ def warm_up(options: Mapping[str, Any]) -> None:
         reckoner = ReferenceRunner(task)
         reckoner.draw("small", "task", 1)
         facts_at(reckoner.described("small"), "small", (), fake=True)
+        operators_at(reckoner.described("small"), "small", ())
     if driver_started():
         raise SandboxError("the oracle's warm-up started CUDA, so that no process forked from it could use a GPU")
 
@@ -155,6 +157,11 @@ class _OracleServer:
     def _op_trace(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         graph = trace_at(self._task.described(data["size"]), data["size"])
         return {"graph": graph.model_dump(mode="json")}, []
+
+    def _op_operators(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        reckoner, size = self._task, data["size"]
+        trace = operators_at(reckoner.described(size), size, reckoner.task.policy.mutates)
+        return {"trace": trace.model_dump(mode="json")}, []
 
     def _op_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, size = self._task, Size.model_validate(data["size"])

@@ -17,7 +17,7 @@ from kernelforge.evaluation.oracle.worker.reference import Reference, Value, ten
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import Graph, Node, SizeFacts, TensorSpec
 
-_VIEWS = frozenset({
+VIEWS = frozenset({
     "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "select", "slice", "squeeze", "unsqueeze",
     "expand", "detach", "alias", "unfold", "diagonal", "split", "split_with_sizes", "chunk", "unbind",
     "as_strided", "view_as", "movedim", "swapaxes", "flatten", "unflatten", "narrow", "numpy_T", "mT",
@@ -25,7 +25,7 @@ _VIEWS = frozenset({
 })  # fmt: skip
 """Operators that move no data of their own. (``contiguous`` appears in graphs only; when it copies, ``clone`` runs.)"""
 
-_ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
+ALLOCATIONS = frozenset({"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "new_empty_strided"})
 
 _PARTIAL_READS = frozenset({
     "select", "slice", "narrow", "diagonal", "index_select", "embedding", "gather", "index", "unfold",
@@ -56,7 +56,7 @@ class CallCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
         name = func.overloadpacket.__name__
-        if name in _VIEWS or name in _ALLOCATIONS or func.is_view or func.namespace == "prim":
+        if name in VIEWS or name in ALLOCATIONS or func.is_view or func.namespace == "prim":
             return result
         self.calls += 1
         if name.startswith("_scaled_dot_product") and len(args) > 2:
@@ -108,7 +108,7 @@ def size_facts(reference: Reference, inputs: Sequence[Value], size: str, mutates
         TaskError: the reference does not run.
     """
     counter, flops = CallCounter(), FlopCounterMode(display=False)
-    with _operators_one_by_one():
+    with operators_one_by_one():
         outputs = reference.run(inputs, mutates, within=(flops, counter))
     try:
         graph: Graph | None = trace_at(reference, size)
@@ -147,7 +147,7 @@ def _specs(reference: Reference, inputs: Sequence[Value], outputs: Sequence[torc
 
 
 @contextlib.contextmanager
-def _operators_one_by_one() -> Iterator[None]:
+def operators_one_by_one() -> Iterator[None]:
     """Without oneDNN, which runs a whole LSTM as one operator in which nothing can be counted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch warns of Intel GPUs when these flags are set
@@ -199,7 +199,7 @@ def _touched(node: Node, users: dict[str, list[Node]], limit: int) -> int:
             # Several results (split, unbind): each getitem is a user of its own.
             parts = users[user.name] if user.spec is None else [user]
             read += sum(part.spec.numel for part in parts if part.spec is not None and users[part.name])
-        elif user.kind == "op" and is_first and packet in _VIEWS - {"expand", "expand_as"} and user.spec is not None:
+        elif user.kind == "op" and is_first and packet in VIEWS - {"expand", "expand_as"} and user.spec is not None:
             read += _touched(user, users, limit)
         else:
             read += math.prod(node.spec.shape)

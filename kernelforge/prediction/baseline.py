@@ -1,0 +1,273 @@
+"""Predicted times of PyTorch for a task's reference: eager, its CUDA graph, and ``torch.compile``.
+
+The time of every operator (:mod:`kernelforge.prediction.operator_time`) is added up, with what the host needs to launch
+it. ``torch.compile`` is predicted from what Inductor fuses: chains of pointwise operators, reductions and norms move
+only what enters and leaves the chain. The interval comes from the errors on tasks that the fit had not seen, by kind of
+operator. ``baselines.toml`` holds all numbers, written by ``benchmarks/baselines.py``.
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+from pydantic import Field, model_validator
+
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, kernel_count, operator_us
+from kernelforge.prediction.operators import Operator, OperatorKind, OperatorTrace
+from kernelforge.records.base import Record
+
+BaselineKind = Literal["eager", "graph", "compile"]
+"""Eager PyTorch, a CUDA graph of it, and ``torch.compile`` in its default mode."""
+
+_NORMAL_90 = 1.6449
+"""Standard deviations from the middle to the ends of 90 % of a normal distribution."""
+
+
+class OperatorTime(Record):
+    """Predicted time of equal operators, or of several that ``torch.compile`` fuses."""
+
+    name: str = Field(max_length=400)
+    kind: OperatorKind
+    calls: int = Field(ge=1)
+    time_us: float = Field(ge=0, allow_inf_nan=False)
+    """Of all calls."""
+
+
+class BaselineTime(Record):
+    """Time of PyTorch for one task on one GPU, without having been measured here."""
+
+    kind: BaselineKind
+    gpu: str
+    """Key of the GPU: ``h100``."""
+    time_us: float = Field(gt=0, allow_inf_nan=False)
+    low_us: float = Field(gt=0, allow_inf_nan=False)
+    high_us: float = Field(gt=0, allow_inf_nan=False)
+    """Ends of the 90 % prediction interval; of a published time, those of its own spread."""
+    origin: Literal["predicted", "published"]
+    source: str
+    """The model and the data that it was fitted on, or where the time was published."""
+    tf32: bool
+    """Whether convolutions of float32 ran, or would run, in TF32."""
+    per_operator: tuple[OperatorTime, ...] = ()
+    """In order; none for a published time."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> BaselineTime:
+        if not self.low_us <= self.time_us <= self.high_us:
+            raise ValueError(f"{self.time_us} us lies outside of its interval, {self.low_us} to {self.high_us} us")
+        return self
+
+
+class Fit(NamedTuple):
+    """Content of ``baselines.toml``."""
+
+    source: str
+    gpus: frozenset[str]
+    """Keys of the GPUs that it was fitted on."""
+    parameters: Parameters
+    spread: Parameters
+    """Standard deviation of the logarithm of the time, by kind; ``any`` for what all share, ``gpu`` for other GPUs."""
+
+
+@cache
+def fitted() -> Fit:
+    """The parameters that ship with the package."""
+    table = tomllib.loads(Path(__file__).with_name("baselines.toml").read_text(encoding="utf-8"))
+    parameters = {name: float(value) for name, value in table["parameters"].items()}
+    spread = {name: float(value) for name, value in table["spread"].items()}
+    return Fit(str(table["source"]), frozenset(table["gpus"]), parameters, spread)
+
+
+def predict_baseline(
+    trace: OperatorTrace,
+    spec: DeviceSpec,
+    kind: BaselineKind = "eager",
+    *,
+    tf32: bool = False,
+    fit: Fit | None = None,
+) -> BaselineTime:
+    """Predict the time of PyTorch for a traced reference on a GPU.
+
+    Args:
+        trace: Operators of the reference, from the oracle.
+        spec: The GPU.
+        kind: What runs it.
+        tf32: Whether convolutions of float32 may use TF32. PyTorch lets them by default, as KernelBench does; baselines
+            that KernelForge times do not.
+        fit: Other parameters than those of the package.
+    """
+    fit = fit or fitted()
+    setting = Setting(spec, fit.parameters, tf32)
+    operators = trace.operators
+    times = compiled_times(operators, setting) if kind == "compile" else operator_times(operators, setting)
+    time_us = total_us(times, setting, kind, sum(operator.calls for operator in operators))
+    width = math.exp(_NORMAL_90 * log_spread(times, fit, spec))
+    return BaselineTime(
+        kind=kind,
+        gpu=spec.key,
+        time_us=time_us,
+        low_us=time_us / width,
+        high_us=time_us * width,
+        origin="predicted",
+        source=fit.source,
+        tf32=tf32,
+        per_operator=tuple(times),
+    )
+
+
+def total_us(times: Sequence[OperatorTime], setting: Setting, kind: BaselineKind, calls: int) -> float:
+    """Time of a whole call: on the GPU, or on the host where launching takes longer."""
+    parameters = setting.parameters
+    gpu = sum(time.time_us for time in times)
+    if kind == "graph":
+        return gpu + parameters["graph_us"]
+    if kind == "compile":
+        calls = sum(time.calls for time in times)
+        return _smooth(gpu + parameters["compile.call_us"], calls * parameters["compile.host_us"])
+    return _smooth(
+        gpu + parameters["eager.call_us"] + calls * parameters["eager.gap_us"], calls * parameters["eager.host_us"]
+    )
+
+
+def _smooth(gpu: float, host: float) -> float:
+    return float((gpu**4 + host**4) ** 0.25)
+
+
+def log_spread(times: Sequence[OperatorTime], fit: Fit, spec: DeviceSpec) -> float:
+    """Standard deviation of the logarithm of a predicted time: errors of one kind go together, others do not."""
+    total = sum(time.time_us for time in times) or 1.0
+    shares: dict[str, float] = {}
+    for time in times:
+        shares[time.kind] = shares.get(time.kind, 0.0) + time.time_us / total
+    variance = sum((share * fit.spread.get(kind, fit.spread["other"])) ** 2 for kind, share in shares.items())
+    variance += fit.spread["any"] ** 2
+    if spec.key not in fit.gpus:
+        variance += fit.spread["gpu"] ** 2
+    return math.sqrt(variance)
+
+
+def operator_times(operators: Sequence[Operator], setting: Setting) -> list[OperatorTime]:
+    """Time of each operator as eager PyTorch runs it."""
+    return [
+        OperatorTime(
+            name=operator.name,
+            kind=operator.kind,
+            calls=operator.calls,
+            time_us=operator.calls * operator_us(operator, moved, setting),
+        )
+        for operator, moved in zip(operators, traffic(operators, setting), strict=True)
+    ]
+
+
+def traffic(operators: Sequence[Operator], setting: Setting) -> list[Traffic]:
+    """Bytes of each operator; what was written shortly before is read from the L2, as far as it fits."""
+    room = setting.parameters["l2_share"] * setting.spec.l2_bytes
+    before = [0]
+    for operator in operators:
+        before.append(before[-1] + operator.read_bytes + operator.write_bytes)
+    moved = []
+    for position, operator in enumerate(operators):
+        near = 0.0
+        for operand in operator.reads:
+            if operand.producer is not None:
+                since = before[position] - before[operand.producer + 1]
+                near += max(0.0, min(float(operand.bytes), room - since))
+        moved.append(Traffic(operator.read_bytes - near, near, float(operator.write_bytes)))
+    return moved
+
+
+FUSED: frozenset[OperatorKind] = frozenset({
+    "argreduce", "batch_norm", "copy", "fill", "gather", "group_norm", "layer_norm", "loss", "pointwise", "pooling",
+    "reduction", "softmax",
+})  # fmt: skip
+"""Kinds that Inductor writes kernels for; it calls a library for the others."""
+_ROWS: frozenset[OperatorKind] = frozenset({
+    "argreduce", "batch_norm", "group_norm", "layer_norm", "loss", "reduction", "softmax",
+})  # fmt: skip
+"""Kinds that need a whole row before its first result."""
+
+
+def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[OperatorTime]:
+    """Time of each kernel that ``torch.compile`` makes or calls."""
+    moved = traffic(operators, setting)
+    times = []
+    for members in fused_groups(operators):
+        first = operators[members[0]]
+        if first.kind in FUSED:
+            name = "+".join(operators[position].name for position in members)[:400]
+            kinds = [operators[position].kind for position in members]
+            kind = next((kind for kind in kinds if kind in _ROWS), kinds[0])
+            time_us, calls = _fused_us(members, operators, setting), first.calls
+        else:
+            name, kind, calls = first.name, first.kind, first.calls
+            bare = first.model_copy(update={"reads": first.reads[:2]}) if "conv" in kind else first
+            time_us = calls * operator_us(bare, moved[members[0]], setting) * setting.parameters["compile.library"]
+        times.append(OperatorTime(name=name, kind=kind, calls=calls, time_us=time_us))
+    return times
+
+
+def fused_groups(operators: Sequence[Operator]) -> Iterator[list[int]]:
+    """Positions of operators that become one kernel each, in the order of their first."""
+    group_of: dict[int, list[int]] = {}
+    groups: list[list[int]] = []
+    for position, operator in enumerate(operators):
+        joined = None
+        if operator.kind in FUSED and operator.calls == 1:
+            producers = [operand.producer for operand in operator.reads if operand.producer is not None]
+            for producer in sorted(producers, reverse=True):
+                if operators[producer].kind in FUSED and operators[producer].calls == 1:
+                    joined = group_of[producer]
+                    break
+        if joined is None:
+            joined = []
+            groups.append(joined)
+        joined.append(position)
+        group_of[position] = joined
+    yield from groups
+
+
+def _fused_us(members: Sequence[int], operators: Sequence[Operator], setting: Setting) -> float:
+    """Time of a fused chain: what enters it, again where rows do not stay on the chip, and what leaves it."""
+    parameters, spec = setting.parameters, setting.spec
+    inside = set(members)
+    entering: dict[tuple[int | None, int], float] = {}
+    used_later = {
+        operand.producer
+        for position, operator in enumerate(operators)
+        if position not in inside
+        for operand in operator.reads
+    }
+    used_inside = {operand.producer for position in members for operand in operators[position].reads}
+    leaving = 0.0
+    passes, kernels = 1.0, 1.0
+    for index, position in enumerate(members):
+        operator = operators[position]
+        for slot, operand in enumerate(operator.reads):
+            if operand.producer not in inside:
+                key = (operand.producer, operand.bytes) if operand.producer is not None else (-slot - 1, operand.bytes)
+                entering[key] = float(operand.bytes)
+        if position in used_later or position not in used_inside:
+            leaving += operator.write_bytes
+        if operator.kind in _ROWS:
+            length = operator.geometry.get("length", operator.geometry.get("elements", 1))
+            later = index + 1 < len(members) or operator.kind in ("batch_norm", "group_norm", "layer_norm", "softmax")
+            if length * 4 > parameters["compile.row_bytes"] and later:
+                passes, kernels = passes + 1.0, kernels + 1.0
+    read = sum(entering.values())
+    fits = min(1.0, parameters["l2_share"] * spec.l2_bytes / max(read, 1.0))
+    near = (passes - 1.0) * read * fits
+    dram = read + (passes - 1.0) * read * (1.0 - fits) + leaving
+    bandwidth = parameters["compile.bandwidth"] * parameters[f"{setting.family}.bandwidth"]
+    moving = dram / (spec.dram_bandwidth_gbps * 1e3) + near / (spec.l2_bandwidth_gbps * 1e3)
+    return moving / bandwidth + kernels * parameters["kernel_us"]
+
+
+def launches(operators: Sequence[Operator], setting: Setting) -> float:
+    """Kernels that eager PyTorch launches."""
+    return sum(operator.calls * kernel_count(operator, setting) for operator in operators)
