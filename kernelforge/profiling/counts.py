@@ -90,6 +90,8 @@ class KernelCounts:
     """Blocks of a cluster per axis."""
     lines: dict[int, tuple[float, float]] = field(default_factory=dict)
     """Per line of the counted text, where one was asked for: warp instructions, thread instructions. 0: of headers."""
+    ptx_lines: dict[int, float] = field(default_factory=dict)
+    """Per line of the PTX: how often warps executed it. A line with several instructions counts once."""
 
     @property
     def threads_per_block(self) -> int:
@@ -199,6 +201,7 @@ def _kernel(raw: Any) -> KernelCounts:
         "matrix": {_text(name): (_number(ops), _number(read)) for name, (ops, read) in raw["matrix"].items()},
         "memory": [_memory(op) for op in raw["memory"]],
         "lines": {int(line): (_number(warps), _number(threads)) for line, (warps, threads) in raw["lines"].items()},
+        "ptx_lines": {int(line): _number(warps) for line, warps in raw["ptx_lines"].items()},
     }
     plain: dict[str, Any] = {
         item.name: (_count if item.name in integers else _number)(raw[item.name])

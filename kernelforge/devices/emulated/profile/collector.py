@@ -28,6 +28,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     most_updates,
     most_updates_of_a_word,
 )
+from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
 from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
@@ -333,8 +334,24 @@ def add_launch(
         counts.addresses = max(counts.addresses, distinct_in_grid(sketches, scale))
         counts.word_updates += most_updates_of_a_word([part.word_updates for part in parts], sketches, updates, scale)
         counts.line_updates += most_updates([part.line_updates for part in parts], scale)
+    _add_ptx_lines(group, reports, scale)
     if lines is not None:
         _add_lines(group, reports, scale, lines)
+
+
+def _add_ptx_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float) -> None:
+    """Add the executions of each line of the PTX by warps, from those of basic blocks."""
+    for report in reports:
+        for instructions, warps, _ in report.executed:
+            for line in {i.ptx_line for i in instructions if not _is_branch_around(i)}:
+                group.ptx_lines[line] = group.ptx_lines.get(line, 0.0) + scale * warps
+
+
+def _is_branch_around(instruction: Instruction) -> bool:
+    """Whether a branch stands for the predicate of the instruction after it, whose line it has: its label is none that
+    PTX could have."""
+    target = instruction.operands[0] if instruction.opcode == "bra" else None
+    return isinstance(target, Sym) and target.name.startswith("@")
 
 
 def _add_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float, text: CountedText) -> None:

@@ -1,0 +1,165 @@
+"""A small sparse linear program, solved by an interior-point method.
+
+Nothing here calls a BLAS library: its threads would wait for cores that other work has, for matrices as small as these.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.float64]
+
+MAX_STEPS = 60
+TOLERANCE = 1e-7
+ACCEPTED = 1e-4
+"""Tolerance of an answer where no step comes closer."""
+_STEP = 0.995
+"""Share of the way to the nearest bound that a step goes."""
+
+
+def solve(cost: Array, rows: Array, values: Array) -> Array | None:
+    """The ``x >= 0`` with ``rows @ x == values`` for which ``cost @ x`` is least; None if no step finds it.
+
+    Mehrotra's predictor and corrector (Nocedal and Wright, *Numerical Optimization*, algorithm 14.3). Where several x
+    are optimal it returns one between them. Rows may depend on each other, as long as they agree.
+
+    Args:
+        cost: One for each variable, at least 0, so that the program is bounded.
+        rows: Constraints by variables.
+        values: One for each constraint.
+    """
+    matrix = _Sparse.of(rows)
+    count = len(cost)
+    size = 1 + float(np.abs(values).max(initial=0.0))
+    dearest = 1 + float(np.abs(cost).max(initial=0.0))
+    x, slack = np.full(count, size), np.full(count, dearest)
+    y = np.zeros(len(values))
+    best, answer = ACCEPTED, None
+    for _ in range(MAX_STEPS):
+        primal, dual = values - matrix.times(x), cost - slack - matrix.transposed_times(y)
+        gap = _dot(x, slack) / count
+        off = max(
+            gap * count / (1 + abs(_dot(cost, x))),
+            float(np.abs(primal).max(initial=0.0)) / size,
+            float(np.abs(dual).max(initial=0.0)) / dearest,
+        )
+        if off < best:
+            best, answer = off, x
+        if off <= TOLERANCE:
+            break
+        newton = _Newton.at(matrix, x, slack, primal, dual)
+        step_x, _, step_slack = newton.step(-x * slack)
+        ahead = _dot(x + _reach(x, step_x) * step_x, slack + _reach(slack, step_slack) * step_slack) / count
+        centre = gap * (ahead / gap) ** 3
+        step_x, step_y, step_slack = newton.step(centre - x * slack - step_x * step_slack)
+        if not (np.isfinite(step_x).all() and np.isfinite(step_slack).all()):
+            break
+        reach_x, reach_slack = _STEP * _reach(x, step_x), _STEP * _reach(slack, step_slack)
+        x = x + reach_x * step_x
+        y, slack = y + reach_slack * step_y, slack + reach_slack * step_slack
+    return answer
+
+
+@dataclass(frozen=True)
+class _Sparse:
+    """A matrix by its entries, and its products with vectors."""
+
+    shape: tuple[int, int]
+    row: npt.NDArray[np.intp]
+    column: npt.NDArray[np.intp]
+    value: Array
+    pair: npt.NDArray[np.intp]
+    """Of each two entries in one column: their place in the product with the transposed matrix."""
+    pair_column: npt.NDArray[np.intp]
+    pair_value: Array
+
+    @classmethod
+    def of(cls, rows: Array) -> _Sparse:
+        """The entries of a matrix that are not zero."""
+        column, row = np.nonzero(rows.T)
+        value = rows[row, column]
+        starts = np.searchsorted(column, np.arange(rows.shape[1] + 1))
+        first, second = [], []
+        for start, end in pairwise(starts.tolist()):
+            entries = np.arange(start, end)
+            first.append(np.repeat(entries, end - start))
+            second.append(np.tile(entries, end - start))
+        a, b = np.concatenate(first), np.concatenate(second)
+        return cls(
+            (rows.shape[0], rows.shape[1]), row, column, value,
+            row[a] * rows.shape[0] + row[b], column[a], value[a] * value[b],
+        )  # fmt: skip
+
+    def times(self, vector: Array) -> Array:
+        return _sums(self.row, self.value * vector[self.column], self.shape[0])
+
+    def transposed_times(self, vector: Array) -> Array:
+        return _sums(self.column, self.value * vector[self.row], self.shape[1])
+
+    def normal(self, weights: Array) -> Array:
+        """The product of the matrix, a diagonal of weights, and the transposed matrix."""
+        size = self.shape[0]
+        return _sums(self.pair, self.pair_value * weights[self.pair_column], size * size).reshape(size, size)
+
+
+@dataclass(frozen=True)
+class _Newton:
+    """The linear equations of one step."""
+
+    matrix: _Sparse
+    slack: Array
+    primal: Array
+    dual: Array
+    ratio: Array
+    normal: Array
+    inverse: Array
+
+    @classmethod
+    def at(cls, matrix: _Sparse, x: Array, slack: Array, primal: Array, dual: Array) -> _Newton:
+        ratio = x / slack
+        normal = matrix.normal(ratio)
+        # Rows that depend on others have no inverse of their own.
+        normal[np.diag_indices_from(normal)] += 1e-13 * float(np.trace(normal)) / max(len(normal), 1) + 1e-30
+        return cls(matrix, slack, primal, dual, ratio, normal, _inverse(normal))
+
+    def step(self, complement: Array) -> tuple[Array, Array, Array]:
+        """Steps of x, y and slack towards equations whose products of x and slack change by ``complement``."""
+        right = self.primal + self.matrix.times(self.ratio * self.dual - complement / self.slack)
+        step_y = np.einsum("ij,j->i", self.inverse, right)
+        step_y += np.einsum("ij,j->i", self.inverse, right - np.einsum("ij,j->i", self.normal, step_y))
+        step_slack = self.dual - self.matrix.transposed_times(step_y)
+        return complement / self.slack - self.ratio * step_slack, step_y, step_slack
+
+
+def _inverse(matrix: Array) -> Array:
+    """The inverse of a symmetric positive definite matrix, by Gauss and Jordan without pivots."""
+    result = matrix.copy()
+    for k in range(len(result)):
+        pivot = result[k, k]
+        row, column = result[k] / pivot, result[:, k].copy()
+        row[k] = 1 / pivot
+        column[k] = 0.0
+        result[:, k] = 0.0
+        result -= np.multiply.outer(column, row)
+        result[k] = row
+    return result
+
+
+def _sums(places: npt.NDArray[np.intp], values: Array, size: int) -> Array:
+    """Values added up by their places."""
+    return np.bincount(places, weights=values, minlength=size).astype(np.float64)
+
+
+def _dot(first: Array, second: Array) -> float:
+    return float(np.sum(first * second))
+
+
+def _reach(values: Array, step: Array) -> float:
+    """The longest step, at most 1, after which no value is negative."""
+    falling = step < 0
+    with np.errstate(over="ignore"):
+        return min(float((-values[falling] / step[falling]).min(initial=1.0)), 1.0)

@@ -1,0 +1,50 @@
+"""The solver of small linear programs, against optima known by other means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from kernelforge.profiling.linear_program import solve
+
+
+def test_the_cheapest_of_two_ways_carries_the_flow() -> None:
+    answer = solve(np.array([1.0, 3.0]), np.array([[1.0, 1.0]]), np.array([5.0]))
+    assert answer is not None
+    assert answer == pytest.approx([5.0, 0.0], abs=1e-4)
+
+
+def test_the_least_absolute_deviation_is_the_median() -> None:
+    """min sum |x - value| is the median: x, then u and v with x + u - v = value."""
+    values = np.array([1.0, 2.0, 7.0, 100.0, 1000.0])
+    count = len(values)
+    rows = np.hstack([np.ones((count, 1)), np.eye(count), -np.eye(count)])
+    cost = np.concatenate([[0.0], np.ones(2 * count)])
+    answer = solve(cost, rows, values)
+    assert answer is not None
+    assert answer[0] == pytest.approx(7.0, rel=1e-3)
+
+
+def test_rows_may_repeat_each_other() -> None:
+    rows = np.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0], [0.0, 1.0, -1.0]])
+    answer = solve(np.array([2.0, 1.0, 1.0]), rows, np.array([4.0, 4.0, 1.0]))
+    assert answer is not None
+    assert rows @ answer == pytest.approx([4.0, 4.0, 1.0], abs=1e-3)
+    assert float(np.array([2.0, 1.0, 1.0]) @ answer) == pytest.approx(7.0, rel=1e-3)
+
+
+def test_without_an_answer_there_is_none() -> None:
+    assert solve(np.array([1.0]), np.array([[1.0], [1.0]]), np.array([1.0, 2.0])) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_feasible_point_is_cheaper(seed: int) -> None:
+    """Duality: with prices y such that rows.T @ y <= cost, no answer is below values @ y."""
+    random = np.random.default_rng(seed)
+    rows = random.integers(-1, 3, (8, 24)).astype(float)
+    point, prices = random.random(24) * (random.random(24) < 0.3), random.random(8)
+    # Complementary by construction: the point is optimal.
+    cost = rows.T @ prices + np.where(point > 0, 0.0, random.random(24))
+    answer = solve(cost, rows, rows @ point)
+    assert answer is not None
+    assert float(cost @ answer) == pytest.approx(float(cost @ point), rel=1e-3, abs=1e-3)

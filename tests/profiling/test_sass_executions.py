@@ -1,0 +1,130 @@
+"""Executions of machine code, estimated from counts of PTX: against an H100, and against known answers."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from benchmarks import sass
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.compile.sass import SassFunction, SassInstruction
+from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.sass_executions import block_executions
+
+ROOT = Path(__file__).parents[2]
+LOOP = """
+__global__ void total(const float* x, float* y, int n) {
+    float sum = 0.0f;
+    for (int k = 0; k < n; ++k) sum += x[k * 32 + threadIdx.x];
+    y[threadIdx.x] = sum;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def compiler(open_warm: Callable[..., Compiler]) -> Iterator[Compiler]:
+    with open_warm(Compiler, None) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def reader(open_warm: Callable[..., Disassembler]) -> Iterator[Disassembler]:
+    if disassembler() is None:
+        pytest.skip(f"{DISASSEMBLER} is not installed")
+    with open_warm(Disassembler) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def read(compiler: Compiler, reader: Disassembler) -> Callable[[str, str], tuple[SassFunction, list[str]]]:
+    def code(source: str, kernel: str) -> tuple[SassFunction, list[str]]:
+        built = compiler.build(source, [kernel])
+        assert isinstance(built, Artifact)
+        (symbol,) = (fact.symbol for fact in built.build.kernels)
+        return reader.read(built.cubin).functions[symbol], built.ptx.decode().split("\n")
+
+    return code
+
+
+def by_opcode(function: SassFunction, executions: tuple[float, ...]) -> dict[str, float]:
+    totals: dict[str, float] = {}
+    for block, count in zip(function.blocks, executions, strict=True):
+        for instruction in function.instructions_of(block):
+            totals[instruction.name] = totals.get(instruction.name, 0.0) + count
+    return totals
+
+
+def lines_of(ptx: list[str], text: str) -> list[int]:
+    return [number for number, line in enumerate(ptx, 1) if text in line]
+
+
+def test_a_loop_of_any_length_executes_each_load_as_often_as_the_ptx(read) -> None:
+    """NVVM unrolls the loop by four and ptxas by four again; the loop for what remains does three."""
+    function, ptx = read(LOOP, "total")
+    *unrolled, last = lines_of(ptx, "ld.global.f32")
+    assert len(unrolled) == 4
+    (store,) = lines_of(ptx, "st.global.f32")
+    adds = lines_of(ptx, "add.f32")
+    for rounds in (3, 64, 67, 1003):
+        counts = dict.fromkeys((*unrolled, *adds[:-1]), float(rounds // 4))
+        counts |= dict.fromkeys((last, adds[-1]), float(rounds % 4))
+        counts[store] = 1.0
+        executions = block_executions(function, ptx, counts, warps=1)
+        assert executions is not None
+        totals = by_opcode(function, executions)
+        assert totals["LDG"] == pytest.approx(rounds, rel=0.02, abs=0.1)
+        assert totals["STG"] == pytest.approx(1.0, rel=0.02)
+        assert totals["EXIT"] == pytest.approx(1.0, rel=0.02)
+
+
+def test_most_of_a_long_loop_runs_in_the_copy_that_is_unrolled_the_most(read) -> None:
+    function, ptx = read(LOOP, "total")
+    *unrolled, _ = lines_of(ptx, "ld.global.f32")
+    counts = dict.fromkeys((*unrolled, *lines_of(ptx, "add.f32")[:-1]), 16_000.0)
+    executions = block_executions(function, ptx, counts | dict.fromkeys(lines_of(ptx, "st.global"), 1.0), warps=1)
+    assert executions is not None
+    loads = [sum(i.name == "LDG" for i in function.instructions_of(block)) for block in function.blocks]
+    largest = max(range(len(loads)), key=lambda k: loads[k])
+    assert executions[largest] * loads[largest] == pytest.approx(64_000, rel=0.02)
+
+
+def test_code_without_a_line_table_has_no_estimate(read) -> None:
+    function, ptx = read(LOOP, "total")
+    assert block_executions(function, ptx, {}, warps=0) is None
+    bare = SassFunction(function.name, tuple(_without_line(i) for i in function.instructions), function.blocks)
+    assert block_executions(bare, ptx, {1: 1.0}, warps=1) is None
+
+
+def _without_line(instruction: SassInstruction) -> SassInstruction:
+    return replace(instruction, ptx_line=0)
+
+
+@pytest.fixture(scope="module")
+def ladder() -> ModuleType:
+    """The script that compiles and counts the ladder's kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT / "benchmarks"))
+        return importlib.import_module("hardware_ladder")
+
+
+NAMES = ("copy_1", "silu_exact", "sum_divergent", "transpose_padded_4096", "softmax_online_1024", "sum_columns")
+"""A kernel of one block, a division, lanes that part, a loop with a barrier, two loops, one that is unrolled twice."""
+
+
+def test_an_h100_executed_each_instruction_as_often(ladder: ModuleType, reader: Disassembler, tmp_path: Path) -> None:
+    ladder.prepare(tmp_path)
+    cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))
+    selected = [case for case in cases if case["name"] in NAMES]
+    assert len(selected) == len(NAMES)
+    (tmp_path / "cases.json").write_text(json.dumps(selected), encoding="utf-8")
+    ladder.emulate(tmp_path, "")
+    for kernel in sass.compare(tmp_path, sass.REFERENCE):
+        assert kernel.error < 0.01, kernel.name
+        assert kernel.misplaced < 0.03, kernel.name
