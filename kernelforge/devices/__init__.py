@@ -1,4 +1,5 @@
-"""Devices, by name: ``cuda:0`` is a GPU of this machine, ``emulated:h100`` needs none."""
+"""Devices, by name: ``cuda:0`` is a GPU of this machine, ``emulated:h100`` needs none, nor does
+``emulated:my_gpu.toml``, of whose GPU a file has the figures."""
 
 from __future__ import annotations
 
@@ -11,7 +12,15 @@ from typing import TYPE_CHECKING
 from kernelforge.devices.base import Device
 from kernelforge.devices.cuda import discovery
 from kernelforge.errors import DeviceError, SandboxError
-from kernelforge.hardware.specs import EMULATED, SPECS, DeviceSpec, NearestSpec, nearest_spec
+from kernelforge.hardware.specs import (
+    EMULATED,
+    PARAMETER_FILE,
+    SPECS,
+    DeviceSpec,
+    NearestSpec,
+    nearest_spec,
+    spec_by_key,
+)
 
 if TYPE_CHECKING:
     from kernelforge.devices.cuda.target import GpuInfo
@@ -108,6 +117,12 @@ def check_device(name: str) -> str:
         DeviceError: there is no such device, or it cannot be used here; the message gives the reason and alternatives.
     """
     full = name.strip().lower()
+    if full.startswith(EMULATED) and full.endswith(PARAMETER_FILE):
+        path = name.strip()[len(EMULATED) :]
+        lack = _no_compiler(spec_by_key(path).arch)
+        if lack is not None:
+            raise DeviceError(f"{EMULATED}{path} is not available: {lack}")
+        return EMULATED + path
     any_gpu = full in ("cuda", "gpu")
     if any_gpu:
         full = _CUDA + "0"
@@ -140,12 +155,19 @@ def _no_emulated(name: str, key: str, choice: str) -> str:
         alike = get_close_matches(key, [emulated.removeprefix(EMULATED) for emulated in _emulated_names()], n=3)
         meant = f" Did you mean {' or '.join(EMULATED + emulated for emulated in alike)}?" if alike else ""
         return f"there is no device {name!r}.{meant} {choice}"
-    if not _builds_for(spec.arch):
-        from kernelforge.compile import installed_toolchain
-
-        compiler = installed_toolchain().name
-        return f"{EMULATED}{key} is not available: {compiler} does not build for {spec.arch}. {choice}"
+    lack = _no_compiler(spec.arch)
+    if lack is not None:
+        return f"{EMULATED}{key} is not available: {lack}. {choice}"
     return f"there is no device {name!r}. Did you mean {EMULATED}{key}? {choice}"
+
+
+def _no_compiler(arch: str) -> str | None:
+    """Reason why nothing can be built for an architecture; None if it can."""
+    if _builds_for(arch):
+        return None
+    from kernelforge.compile import installed_toolchain
+
+    return f"{installed_toolchain().name} does not build for {arch}"
 
 
 def device_list() -> str:
@@ -183,7 +205,7 @@ def make_device(
     if full.startswith(EMULATED):
         from kernelforge.devices.emulated.device import EmulatedDevice
 
-        spec = SPECS[full.removeprefix(EMULATED)]
+        spec = spec_by_key(full.removeprefix(EMULATED))
         return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
     from kernelforge.devices.cuda.tools.sanitizer import MISSING

@@ -2,22 +2,26 @@
 
 The emulated devices model these GPUs. Their figures are in ``gpus.toml``, which explains the wording of sources. This
 project measured none of them. Limits and lanes are published by NVIDIA; latencies and attained bandwidths are estimates
-from published measurements on one GPU of that compute capability, and their source begins with ``estimate``.
+from published measurements on one GPU of that compute capability, and their source begins with ``estimate``. Figures
+that ``kernelforge calibrate`` measured on a card are in a file of the user, the *parameter file*, which is read here.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter, ValidationInfo
+from annotated_types import Len
+from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidationInfo
 
-from kernelforge.records.base import Record
+from kernelforge.errors import DeviceError
+from kernelforge.records.base import Record, first_fault
 
 
 def _with_titles(source: str, info: ValidationInfo) -> str:
@@ -98,6 +102,15 @@ class Card(Record):
     dram_sustained_gbps: Figure | None = None
     """Measured on this card, or estimated otherwise than by its generation."""
     l2_bandwidth_gbps: Figure | None = None
+    figures: Mapping[str, Figure] = {}
+    """Measured on this card, in place of those of its generation and of every GPU; by field of
+    :class:`~kernelforge.hardware.specs.DeviceSpec`."""
+
+
+class ParameterFile(Record):
+    """A file with the figures of one card, as ``kernelforge calibrate`` writes it: a ``card`` as in ``gpus.toml``."""
+
+    card: Annotated[tuple[Card, ...], Len(1, 1)]
 
 
 class GpuFigures(Record):
@@ -213,6 +226,16 @@ class DeviceSpec:
     sources: Mapping[str, str]
     """Source of each figure, by field name."""
 
+    def to_wire(self) -> dict[str, Any]:
+        """Plain JSON for a runner's channel."""
+        wire: dict[str, Any] = _READER.dump_python(self, mode="json")
+        return wire
+
+    @classmethod
+    def from_wire(cls, wire: Mapping[str, Any]) -> DeviceSpec:
+        """Inverse of :meth:`to_wire`."""
+        return _READER.validate_python(wire)
+
     @property
     def threads_per_sm(self) -> int:
         return self.warps_per_sm * self.warp_size
@@ -258,7 +281,7 @@ _READER = TypeAdapter(DeviceSpec)
 def _spec(card: Card) -> DeviceSpec:
     """All figures of a card, with those that its generation shares."""
     sm, shared = MULTIPROCESSORS[card.compute_capability], GENERATIONS[card.compute_capability]
-    figures = {**FIGURES.every_gpu, **shared.figures}
+    figures = {**FIGURES.every_gpu, **shared.figures, **card.figures}
     fp16_tflops = card.sm_count * card.max_clock_mhz * card.fp16_flops_per_cycle_per_sm * 1e-6
     attained_gbps = card.dram_bandwidth_gbps * shared.dram_sustained_share.value
     l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
@@ -291,13 +314,87 @@ def _spec(card: Card) -> DeviceSpec:
     return _READER.validate_python(spec)
 
 
+_OF_THE_GENERATIONS = frozenset(name for shared in FIGURES.generation for name in shared.figures)
+
+
+def spec_fields() -> Mapping[str, str]:
+    """Types of the fields of a :class:`DeviceSpec`, by their names."""
+    return {field.name: str(field.type) for field in fields(DeviceSpec)}
+
+
 SPECS: Mapping[str, DeviceSpec] = MappingProxyType({card.key: _spec(card) for card in FIGURES.card})
 """By key, the default first."""
 
 H100, H200, A100 = SPECS["h100"], SPECS["h200"], SPECS["a100"]
 
 EMULATED = "emulated:"
-"""Prefix of the name of an emulated device, before its GPU's key."""
+"""Prefix of the name of an emulated device, before its GPU's key or the path of a parameter file."""
+PARAMETER_FILE = ".toml"
+"""End of the path of a parameter file: ``emulated:my_gpu.toml``."""
+MAX_FILE_BYTES = 1 << 20
+SECTOR_BYTES = 32
+_WRITTEN_BY = "`kernelforge calibrate` writes such a file"
+
+
+def spec_by_key(key: str) -> DeviceSpec:
+    """Figures of a known GPU, or of the card in a parameter file.
+
+    Args:
+        key: A key of :data:`SPECS`, or the path of a parameter file, which becomes the key of its figures.
+
+    Raises:
+        DeviceError: there is no such GPU, or the file cannot be read or has no such figures.
+    """
+    if key in SPECS:
+        return SPECS[key]
+    if not key.endswith(PARAMETER_FILE):
+        raise DeviceError(f"there are no figures of a GPU {key!r}")
+    return _measured_card(Path(key))
+
+
+_MAY_BE_ZERO = frozenset(
+    ("tf32_tensor_tflops", "fp16_tensor_tflops", "shared_reserved_bytes_per_block", "block_cycles",
+     "block_cycles_per_warp", "atomic_line_ns", "launch_overhead_us")
+)  # fmt: skip
+
+
+def _impossible(spec: DeviceSpec) -> Iterator[str]:
+    """Sentences on figures that no GPU can have."""
+    for field in fields(spec):
+        value = getattr(spec, field.name)
+        if isinstance(value, int | float) and not (0 < value < math.inf or (value == 0 and field.name in _MAY_BE_ZERO)):
+            yield f"{field.name} is {value:g}, which no GPU has"
+    for name in ("l1_bytes_per_cycle", "l2_fetch_bytes"):
+        if getattr(spec, name) % SECTOR_BYTES:
+            yield f"{name} is {getattr(spec, name)}, which is no multiple of the {SECTOR_BYTES} bytes of a sector"
+
+
+def _measured_card(path: Path) -> DeviceSpec:
+    """Figures of the card in a parameter file."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise DeviceError(f"{path} is no parameter file of a GPU: it is larger than {MAX_FILE_BYTES} bytes")
+        card = ParameterFile.model_validate(tomllib.loads(data.decode())).card[0]
+        unknown = sorted(card.figures.keys() - set(FIGURES.every_gpu) - set(_OF_THE_GENERATIONS))
+        if unknown:
+            raise DeviceError(f"{path}: card.figures has {', '.join(unknown)}, which no figure of a GPU is called")
+        if card.compute_capability not in GENERATIONS:
+            major, minor = card.compute_capability
+            raise DeviceError(f"{path}: no figures of GPUs of compute capability {major}.{minor} exist")
+        spec = replace(_spec(card), key=str(path))
+        wrong = next(_impossible(spec), None)
+        if wrong is not None:
+            raise DeviceError(f"{path}: {wrong}")
+        return spec
+    except OSError as error:
+        raise DeviceError(f"{path} cannot be read: {error.strerror or error}; {_WRITTEN_BY}") from error
+    except ValidationError as error:
+        raise DeviceError(f"{path} is no parameter file of a GPU: {first_fault(error)}; {_WRITTEN_BY}") from error
+    except (ValueError, LookupError) as error:
+        raise DeviceError(f"{path} is no parameter file of a GPU: {error}; {_WRITTEN_BY}") from error
+
 
 _BRANDS = frozenset({"nvidia", "geforce", "tesla"})
 """Words that some versions of the driver put before a name."""
@@ -328,7 +425,10 @@ def find_spec(name: str, sm_count: int | None = None) -> DeviceSpec | None:
         sm_count: Its SMs, if known: GPUs of one name may differ in them.
     """
     if name.startswith(EMULATED):
-        return SPECS.get(name.removeprefix(EMULATED))
+        try:
+            return spec_by_key(name.removeprefix(EMULATED))
+        except DeviceError:
+            return None
     words = _words(name)
     spec = next((spec for spec in SPECS.values() if words in map(_words, spec.names)), None)
     return None if spec is not None and sm_count not in (None, spec.sm_count) else spec

@@ -76,7 +76,7 @@ class TaskContextData(Record):
     graph: Graph
     device: dict[str, str]
     spec: str
-    """Key of the device's figures in :data:`kernelforge.hardware.specs.SPECS`."""
+    """Key of the device's figures: see :func:`kernelforge.hardware.specs.spec_by_key`."""
 
 
 @dataclass(frozen=True)

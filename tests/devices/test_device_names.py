@@ -22,12 +22,14 @@ from kernelforge.devices import (
 from kernelforge.devices.cuda import discovery
 from kernelforge.devices.cuda.device import DRIVERS, CudaDevice
 from kernelforge.devices.cuda.target import GpuInfo
+from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.hardware.wheels import InstalledCuda
 from kernelforge.records import MeasureSettings
 from kernelforge.utils.shell_hints import install_hint
+from tests.hardware.test_specs import CARD
 
 
 def test_without_a_gpu_the_best_device_is_emulated(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -255,3 +257,23 @@ def test_the_page_on_emulated_devices_names_each_of_them() -> None:
     rows = re.findall(r"^\| (`[a-z].*?) \| .* \| `(sm_\w+)` \|$", page.partition("## What may be claimed")[0], re.M)
     named = {key: arch for keys, arch in rows for key in re.findall(r"`([\w-]+)`", keys)}
     assert named == {spec.key: spec.arch for spec in SPECS.values()}
+
+
+def test_the_path_of_a_parameter_file_names_an_emulated_device(tmp_path: Path) -> None:
+    path = tmp_path / "My_Card.toml"
+    path.write_text(CARD)
+    name = f"emulated:{path}"
+    assert check_device(f" {name}") == name
+    assert parse_devices(name) == (name,)
+    device = make_device(name)
+    assert isinstance(device, EmulatedDevice)
+    with device:
+        assert (device.name, device.arch, device.spec.sm_count) == (name, "sm_90a", 100)
+    assert name not in device_names()
+
+
+def test_a_parameter_file_of_a_card_that_nothing_is_built_for_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "old.toml"
+    path.write_text(CARD.replace("[9, 0]", "[7, 0]"))
+    with pytest.raises(DeviceError, match=r"old\.toml is not available: nvrtc .* does not build for sm_70"):
+        check_device(f"emulated:{path}")

@@ -1,9 +1,12 @@
 """Figures of GPUs: that they are there, agree with what is published, and are given to no other GPU."""
 
+import json
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
+from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import (
     A100,
     GENERATIONS,
@@ -14,6 +17,7 @@ from kernelforge.hardware.specs import (
     NearestSpec,
     find_spec,
     nearest_spec,
+    spec_by_key,
 )
 
 OF_A_CARD = (
@@ -254,3 +258,89 @@ def test_the_nearest_gpu_can_be_chosen_among_some() -> None:
     ampere = [SPECS["a10"], SPECS["a100"]]
     assert nearest_spec("NVIDIA H100 80GB HBM3", "sm_90a", among=ampere) == NearestSpec(SPECS["a10"], exact=False)
     assert nearest_spec("", among=ampere) == NearestSpec(SPECS["a10"], exact=False)
+
+
+CARD = """
+[[card]]
+key = "mine"
+title = "My card"
+names = ["NVIDIA My Card"]
+compute_capability = [9, 0]
+sm_count = 100
+max_clock_mhz = 1500
+dram_gb = 64
+dram_bandwidth_gbps = 2000
+l2_mib = 40
+fp16_tensor_tflops = 500
+tf32_tensor_tflops = 250
+dram_sustained_gbps = { value = 1800, source = "measured" }
+source = "the driver"
+[card.figures]
+l1_latency_cycles = { value = 41, source = "measured {{twice}}" }
+block_cycles = { value = 170.5, source = "measured" }
+"""
+"""A parameter file."""
+
+
+def written(folder: Path, old: str = "", new: str = "") -> Path:
+    path = folder / "mine.toml"
+    path.write_text(CARD.replace(old, new) if old else CARD)
+    return path
+
+
+def test_a_parameter_file_replaces_figures_of_its_generation(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    spec = spec_by_key(str(path))
+    assert spec == find_spec(f"emulated:{path}")
+    assert (spec.key, spec.sm_count, spec.dram_sustained_gbps) == (str(path), 100, 1800)
+    assert (spec.l1_latency_cycles, spec.block_cycles) == (41, 170.5)
+    assert spec.sources["l1_latency_cycles"] == "measured {twice}"
+    assert spec.dram_latency_cycles == H100.dram_latency_cycles
+    assert spec.sources["dram_latency_cycles"] == H100.sources["dram_latency_cycles"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "why"),
+    [
+        ("[[card]]", "[card]", "card: Input should be a valid tuple"),
+        ("[[card]]", "[[card]", "no parameter file"),
+        ("[9, 0]", "[8, 7]", "compute capability 8.7"),
+        ("sm_count = 100", "", "sm_count: Field required"),
+        ("sm_count = 100", "sm_count = -1", "sm_count is -1"),
+        ("sm_count = 100", "sm_count = 0", "sm_count is 0"),
+        ("value = 1800", "value = nan", "dram_sustained_gbps is nan"),
+        ("value = 1800", "value = inf", "dram_sustained_gbps is inf"),
+        ("value = 41", "value = 41.5", "l1_latency_cycles: Input should be a valid integer"),
+        ("l1_latency_cycles", "l1_latency_days", "l1_latency_days"),
+        ("l1_latency_cycles", "key", "card.figures has key"),
+        ("l1_latency_cycles", "l1_bytes_per_cycle", "l1_bytes_per_cycle is 41, which is no multiple"),
+        ("{{twice}}", "{twice}", "twice"),
+    ],
+)
+def test_a_parameter_file_that_is_none_is_refused_in_one_sentence(tmp_path: Path, old: str, new: str, why: str) -> None:
+    path = written(tmp_path, old, new)
+    with pytest.raises(DeviceError) as error:
+        spec_by_key(str(path))
+    assert why in str(error.value)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+    assert find_spec(f"emulated:{path}") is None
+
+
+def test_a_file_that_is_not_there_or_too_large_or_no_text_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DeviceError, match=r"cannot be read: No such file.*kernelforge calibrate"):
+        spec_by_key(str(tmp_path / "no.toml"))
+    with pytest.raises(DeviceError, match="there are no figures of a GPU 'h1000'"):
+        spec_by_key("h1000")
+    path = tmp_path / "large.toml"
+    path.write_bytes(b"#" * (1 << 20) + b"#")
+    with pytest.raises(DeviceError, match="larger than"):
+        spec_by_key(str(path))
+    path.write_bytes(b"\xff\xfe")
+    with pytest.raises(DeviceError, match="no parameter file"):
+        spec_by_key(str(path))
+
+
+@EVERY_GPU
+def test_a_spec_survives_the_channel_of_a_runner(spec: DeviceSpec) -> None:
+    assert DeviceSpec.from_wire(json.loads(json.dumps(spec.to_wire()))) == spec

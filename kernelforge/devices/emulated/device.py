@@ -353,7 +353,7 @@ class EmulatedSession:
             self._child = self._zygote.spawn(limits)
             load = {
                 "op": "load",
-                "spec": device.spec.key,
+                "spec": device.spec.to_wire(),
                 "threads": device.threads,
                 "memory_bytes": device.memory_bytes,
                 "kernels": {

@@ -27,7 +27,7 @@ from kernelforge.devices.emulated.profile.collector import Collector, warm_up_co
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.ptx.parser import PtxSyntaxError
 from kernelforge.errors import ChildDied
-from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import CountedText, PlanCounts
 from kernelforge.sandbox.channel import Channel
 from kernelforge.sandbox.shared_memory import Blob
@@ -204,7 +204,7 @@ def _parent_calls(channel: Channel) -> CallOperator:
 
 def _load(data: dict[str, Any], ptx: bytes, call_operator: CallOperator) -> Runner | RunFailure:
     kernels = {name: Kernel(symbol, registers) for name, (symbol, registers) in data["kernels"].items()}
-    spec, memory_bytes, threads = SPECS[data["spec"]], data["memory_bytes"], data["threads"]
+    spec, memory_bytes, threads = DeviceSpec.from_wire(data["spec"]), data["memory_bytes"], data["threads"]
     try:
         return Runner(
             ptx.decode(), kernels, spec, memory_bytes=memory_bytes, threads=threads, call_operator=call_operator

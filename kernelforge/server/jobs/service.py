@@ -15,7 +15,7 @@ from typing import Literal
 from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
-from kernelforge.hardware.specs import SPECS
+from kernelforge.hardware.specs import spec_by_key
 from kernelforge.records import Task
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
@@ -92,7 +92,7 @@ class TaskContexts:
                 shared=data.shared,
                 graph=data.graph,
                 device=data.device,
-                spec=SPECS[data.spec],
+                spec=spec_by_key(data.spec),
             )
             self._contexts.put(digest, context)
             return context
