@@ -15,6 +15,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from kernelforge.cli import (
+    calibrate,
     compare,
     convert,
     emulate,
@@ -55,6 +56,7 @@ app.add_typer(tasks.app, name="tasks", short_help="List, show, check and import 
 tasks.app.command("import", short_help="Make a suite of another benchmark's tasks.")(import_tasks.import_tasks)
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
 app.command("emulate", short_help="Run a kernel of your own without a GPU.")(emulate.emulate)
+app.command("calibrate", short_help="Measure the figures of a GPU.")(calibrate.calibrate)
 app.command("convert", short_help="Make device code and a plan of a ModelNew.")(convert.convert)
 app.add_typer(import_candidates.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)

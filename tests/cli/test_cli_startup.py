@@ -43,7 +43,7 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "compare", "convert", "diff", "doctor", "emulate", "eval", "export", "figure", "import cuda-l1",
+        "calibrate", "compare", "convert", "diff", "doctor", "emulate", "eval", "export", "figure", "import cuda-l1",
         "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema", "leaderboard show",
         "leaderboard verify", "mcp", "prompts list", "prompts show", "report", "resume", "reward list",
         "reward recompute", "run", "serve", "show", "strategies", "submit", "tasks audit", "tasks check",

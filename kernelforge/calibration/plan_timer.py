@@ -1,0 +1,191 @@
+"""Timer of a calibration: builds kernels of this package and times plans of them, on any device, as candidates are.
+
+A time is that of :meth:`kernelforge.devices.base.Session.rate`: measured on a GPU, with a cold L2 before each sample,
+modelled on an emulated device.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+import textwrap
+from contextlib import ExitStack
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platformdirs import user_cache_path
+
+from kernelforge.candidate import parse_plan, signatures
+from kernelforge.compile import Compiler
+from kernelforge.devices import make_device
+from kernelforge.devices.base import Device, RunFailed, RunRequest, Session
+from kernelforge.devices.gpu_locks import GpuLocks
+from kernelforge.errors import DeviceError, TimingError
+from kernelforge.evaluation.pool import gpu_lock_folder
+from kernelforge.hardware.specs import GENERATIONS, MULTIPROCESSORS, Multiprocessor
+from kernelforge.records import Build
+from kernelforge.utils.closing import Closing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kernelforge.candidate.resolved import ResolvedPlan
+
+DEADLINE_S = 60.0
+"""Of one run of a plan; on a GPU each takes milliseconds."""
+EFFORT = 0.25
+"""Of a rating on an emulated device: blocks of a grid are alike, a few tell of all."""
+LONGER_ON_A_GPU = 16
+"""Rounds of a kernel on a GPU, over those on an emulated device: events there resolve half a microsecond."""
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """Facts of a GPU that no measurement is needed for: its driver reports them."""
+
+    name: str
+    compute_capability: tuple[int, int]
+    sm_count: int
+    max_clock_mhz: int
+    dram_bytes: int
+    dram_bandwidth_gbps: float
+    l2_bytes: int
+    driver: str
+    """Empty for an emulated device."""
+    sm: Multiprocessor
+
+    @property
+    def warps(self) -> int:
+        """Most warps of the whole GPU at a time."""
+        return self.sm_count * self.sm.warps
+
+    def cycles(self, time_us: float) -> float:
+        """A time in cycles of the highest clock, in which the figures are."""
+        return time_us * self.max_clock_mhz
+
+
+class PlanTimer(Closing):
+    """One device, held for a calibration, with the builds that it was given.
+
+    Args:
+        name: Name of the device.
+        threads: Threads that one run on an emulated device may use.
+        allow_unconfined: Run without a jail where none works.
+        tell: Called with a line when another process has the GPU.
+
+    Raises:
+        DeviceError: there is no such device, it cannot be used, or nothing is known of its compute capability.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        threads: int = 1,
+        cache: Path | None = None,
+        allow_unconfined: bool = False,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        self._stack = ExitStack()
+        with ExitStack() as opening:
+            self.device = make_device(name, threads=threads, allow_unconfined=allow_unconfined)
+            opening.callback(self.device.close)
+            uuid = self.device.identity().get("gpu_uuid", "")
+            keys = {self.device.name: uuid} if uuid else {}
+            locks = GpuLocks((self.device.name,), gpu_lock_folder(), keys=keys)
+            opening.enter_context(locks.hold(self.device.name, task="calibrate", on_wait=tell))
+            folder = cache or user_cache_path("kernelforge") / "builds"
+            self._compiler = Compiler(folder, allow_unconfined=allow_unconfined)
+            opening.callback(self._compiler.close)
+            self.facts = card_facts(self.device)
+            self._stack = opening.pop_all()
+        self._sessions: dict[tuple[str, tuple[str, ...]], Session] = {}
+
+    @property
+    def measures(self) -> bool:
+        """Whether times are measured; else they are modelled."""
+        return self.device.capabilities.measures_time
+
+    def rounds(self, number: int) -> int:
+        """Rounds of a kernel's loop: more where they are measured."""
+        return number * LONGER_ON_A_GPU if self.measures else number
+
+    def time_us(self, file: str, forward: str, setup: str = "") -> float:
+        """Time of the launches of a plan.
+
+        Args:
+            file: Name of a file of kernels, without its ending.
+            forward: Lines of ``forward``; it may use ``out``, 32 words that the plan returns.
+            setup: Lines of ``setup``, which end with ``return``; the L2 may have none of what it wrote.
+
+        Raises:
+            DeviceError: the kernels cannot be built or run on this device.
+            TimingError: the device gave what cannot be a time.
+        """
+        text = f"def forward():\n    out = empty((32,), dtype=int32)\n{_indented(forward)}    return out\n"
+        if setup:
+            text = f"def setup(w):\n{_indented(setup)}\n{text}"
+        plan = parse_plan(text, "cuda").resolve([], {}, {})
+        session, bound = self._session(file, plan)
+        request = RunRequest(bound, {}, deadline_s=DEADLINE_S)
+        try:
+            time = session.rate(request, 1.0 if self.measures else EFFORT).time_us
+        except RunFailed as error:
+            raise DeviceError(f"a kernel of {file}.cu does not run on {self.device.name}: {error}") from error
+        if not 0 < time < math.inf:
+            raise TimingError(f"{self.device.name} gave {time} us for a plan of {file}.cu, which is no time")
+        return time
+
+    def _session(self, file: str, plan: ResolvedPlan) -> tuple[Session, ResolvedPlan]:
+        source = files("kernelforge.calibration").joinpath(f"kernels/{file}.cu").read_text(encoding="utf-8")
+        artifact = self._compiler.build(
+            source, plan.expressions, arch=self.device.arch, signatures=signatures(plan), scored=False
+        )
+        if isinstance(artifact, Build):
+            problem = artifact.refused or "; ".join(map(str, artifact.errors)) or "the compiler hit a limit"
+            raise DeviceError(f"{file}.cu is not built for {self.device.arch}: {problem}")
+        key = file, tuple(plan.expressions)
+        if key not in self._sessions:
+            for session in self._sessions.values():
+                session.close()
+            self._sessions = {key: self.device.open(artifact)}
+        return self._sessions[key], plan.bound_to(artifact.build)
+
+    def close(self) -> None:
+        """End the device's processes, and let others have the GPU."""
+        for session in self._sessions.values():
+            session.close()
+        self._stack.close()
+
+
+def _indented(lines: str) -> str:
+    return textwrap.indent(inspect.cleandoc(lines), "    ") + "\n"
+
+
+def card_facts(device: Device) -> CardFacts:
+    """Facts of a device's GPU.
+
+    Raises:
+        DeviceError: nothing is known of multiprocessors of its compute capability.
+    """
+    facts = getattr(device, "facts", None) or device.spec
+    capability = facts.compute_capability
+    sm = MULTIPROCESSORS.get(capability)
+    if sm is None or capability not in GENERATIONS:
+        raise DeviceError(
+            f"{device.name} has compute capability {capability[0]}.{capability[1]}, which is unknown here"
+        )
+    identity = device.identity()
+    return CardFacts(
+        name=identity.get("gpu") or device.spec.title,
+        compute_capability=capability,
+        sm_count=facts.sm_count,
+        max_clock_mhz=facts.max_clock_mhz,
+        dram_bytes=getattr(facts, "memory_bytes", 0) or device.spec.dram_bytes,
+        dram_bandwidth_gbps=device.memory_bandwidth_gbps or device.spec.dram_bandwidth_gbps,
+        l2_bytes=device.l2_bytes,
+        driver=identity.get("driver", ""),
+        sm=sm,
+    )
