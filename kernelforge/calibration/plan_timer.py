@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import re
 import textwrap
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from platformdirs import user_cache_path
 
-from kernelforge.candidate import parse_plan, signatures
+from kernelforge.candidate import parse_plan
 from kernelforge.compile import Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFailed, RunRequest, Session
@@ -30,8 +31,6 @@ from kernelforge.utils.closing import Closing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-    from kernelforge.candidate.resolved import ResolvedPlan
 
 DEADLINE_S = 60.0
 """Of one run of a plan; on a GPU each takes milliseconds."""
@@ -101,7 +100,8 @@ class PlanTimer(Closing):
             opening.callback(self._compiler.close)
             self.facts = card_facts(self.device)
             self._stack = opening.pop_all()
-        self._sessions: dict[tuple[str, tuple[str, ...]], Session] = {}
+        self._file = ""
+        self._session: Session | None = None
 
     @property
     def measures(self) -> bool:
@@ -128,35 +128,37 @@ class PlanTimer(Closing):
         if setup:
             text = f"def setup(w):\n{_indented(setup)}\n{text}"
         plan = parse_plan(text, "cuda").resolve([], {}, {})
-        session, bound = self._session(file, plan)
-        request = RunRequest(bound, {}, deadline_s=DEADLINE_S)
+        if file != self._file:
+            self._open(file)
+        assert self._session is not None
+        request = RunRequest(plan.bound_to(self._build), {}, deadline_s=DEADLINE_S)
         try:
-            time = session.rate(request, 1.0 if self.measures else EFFORT).time_us
+            time = self._session.rate(request, 1.0 if self.measures else EFFORT).time_us
         except RunFailed as error:
             raise DeviceError(f"a kernel of {file}.cu does not run on {self.device.name}: {error}") from error
         if not 0 < time < math.inf:
             raise TimingError(f"{self.device.name} gave {time} us for a plan of {file}.cu, which is no time")
         return time
 
-    def _session(self, file: str, plan: ResolvedPlan) -> tuple[Session, ResolvedPlan]:
+    def _open(self, file: str) -> None:
+        """Open a session for all kernels of a file, in place of the one before."""
+        self._close_session()
         source = files("kernelforge.calibration").joinpath(f"kernels/{file}.cu").read_text(encoding="utf-8")
-        artifact = self._compiler.build(
-            source, plan.expressions, arch=self.device.arch, signatures=signatures(plan), scored=False
-        )
+        kernels = re.findall(r"__global__ void (\w+)\(", source)
+        artifact = self._compiler.build(source, kernels, arch=self.device.arch, scored=False)
         if isinstance(artifact, Build):
             problem = artifact.refused or "; ".join(map(str, artifact.errors)) or "the compiler hit a limit"
             raise DeviceError(f"{file}.cu is not built for {self.device.arch}: {problem}")
-        key = file, tuple(plan.expressions)
-        if key not in self._sessions:
-            for session in self._sessions.values():
-                session.close()
-            self._sessions = {key: self.device.open(artifact)}
-        return self._sessions[key], plan.bound_to(artifact.build)
+        self._session, self._build, self._file = self.device.open(artifact), artifact.build, file
+
+    def _close_session(self) -> None:
+        if self._session is not None:
+            self._session.close()
+            self._session, self._file = None, ""
 
     def close(self) -> None:
         """End the device's processes, and let others have the GPU."""
-        for session in self._sessions.values():
-            session.close()
+        self._close_session()
         self._stack.close()
 
 
