@@ -19,6 +19,8 @@ ACCEPTED = 1e-4
 """Tolerance of an answer where no step comes closer."""
 _STEP = 0.995
 """Share of the way to the nearest bound that a step goes."""
+_DEPENDENT = 1e-12
+"""Share of a row's diagonal element that is left of a row that depends on others."""
 
 
 def solve(cost: Array, rows: Array, values: Array) -> Array | None:
@@ -122,8 +124,6 @@ class _Newton:
     def at(cls, matrix: _Sparse, x: Array, slack: Array, primal: Array, dual: Array) -> _Newton:
         ratio = x / slack
         normal = matrix.normal(ratio)
-        # Rows that depend on others have no inverse of their own.
-        normal[np.diag_indices_from(normal)] += 1e-13 * float(np.trace(normal)) / max(len(normal), 1) + 1e-30
         return cls(matrix, slack, primal, dual, ratio, normal, _inverse(normal))
 
     def step(self, complement: Array) -> tuple[Array, Array, Array]:
@@ -136,10 +136,17 @@ class _Newton:
 
 
 def _inverse(matrix: Array) -> Array:
-    """The inverse of a symmetric positive definite matrix, by Gauss and Jordan without pivots."""
+    """The inverse of a symmetric positive definite matrix, by Gauss and Jordan without pivots.
+
+    Rows that depend on earlier ones, and their columns, are zero in it.
+    """
     result = matrix.copy()
+    least = _DEPENDENT * np.diag(matrix)
     for k in range(len(result)):
         pivot = result[k, k]
+        if pivot <= least[k]:
+            result[k], result[:, k] = 0.0, 0.0
+            continue
         row, column = result[k] / pivot, result[:, k].copy()
         row[k] = 1 / pivot
         column[k] = 0.0

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -25,20 +25,31 @@ MAX_ROWS = 400
 
 _MEMORY, _SPECIAL, _ARITHMETIC, _OTHER = 8.0, 4.0, 2.0, 0.05
 """Weights of lines by what they are: ptxas neither merges nor computes again what accesses memory."""
+_NEVER = 0.005
+"""Weight of lines without executions that are none of these: ptxas may compute ahead of a branch."""
 _MOST = 16.0
 """Weight of all lines together that say the same."""
 _PREDICATED = 0.5
-_BELOW = 0.01
+_BEYOND = 0.01
 """Weight of executions beyond a line's count where some copies have a predicate: lanes that branched in the PTX may
 pass such an instruction without executing it."""
+_MERGED, _HOISTED = 0.1, 0.02
+"""Weights of executions short of a line's count: ptxas makes one access of several, and takes parts of a division out
+of a loop, but repeats neither."""
 _PARTED = 0.05
 _DIVERGENT = 1.0
 _FEWEST = 0.01
+_ANY = 1e-3
+"""Least rounds of a loop that a constraint can hold."""
 
 _FLOAT = frozenset({"FADD", "FMUL", "FFMA"})
 _DOUBLE = frozenset({"DADD", "DMUL", "DFMA"})
 _HALF = frozenset({"HADD2", "HMUL2", "HFMA2"})
-_INTEGER = frozenset({"IADD3", "VIADD", "IMAD", "LOP3", "LEA", "SHF", "ISETP", "UIADD3", "UISETP"})
+_INTEGER = frozenset({"IADD3", "VIADD", "IMAD", "LOP3", "LEA", "SHF", "ISETP", "UIADD3", "UISETP", "BRA"})
+_OVERHEAD = ("BRA", "ISETP", "UISETP")
+"""Instructions of which an unrolled loop has fewer."""
+_UPPER_HALVES = frozenset({"X", "HI", "EX"})
+"""Modifiers of the second instruction that 64 bits take."""
 _ONE_TO_ONE: Mapping[str, tuple[frozenset[str], float]] = {
     **dict.fromkeys(("ld", "ldu"), (frozenset({"LD", "LDG", "LDS", "LDL"}), _MEMORY)),
     "st": (frozenset({"ST", "STG", "STS", "STL"}), _MEMORY),
@@ -57,6 +68,8 @@ _ONE_TO_ONE: Mapping[str, tuple[frozenset[str], float]] = {
     ),
 }
 """PTX opcodes and the machine instructions of which each makes one."""
+_DIVISION = frozenset({"MUFU", "CALL"})
+"""Of an integer division, of 32 and of 64 bits."""
 _BY_TYPE: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "f32": (frozenset({"add", "sub", "mul", "fma", "mad"}), _FLOAT),
     "f64": (frozenset({"add", "sub", "mul", "fma", "mad"}), _DOUBLE),
@@ -73,8 +86,10 @@ class _Measure:
 
     blocks: tuple[int, ...]
     count: float
-    exact: bool
-    """Whether no copy has a predicate."""
+    beyond: float
+    """Weight of more executions than that, over the weight of the measure."""
+    short: float
+    """The same of fewer."""
     rounds: float = math.inf
     """Of the innermost loop of the PTX that the line is in: rounds for each time that it is entered, if known."""
 
@@ -174,8 +189,8 @@ def _one_to_one(text: str) -> tuple[frozenset[str], float] | None:
     if match is None:
         return None
     opcode, modifiers = match[1], set(re.split(r"\.|::", match[2]))
-    if opcode == "div" and not modifiers & {"f32", "f64"}:
-        return None
+    if opcode in ("div", "rem") and not modifiers & {"f32", "f64"}:
+        return _DIVISION, _SPECIAL
     if opcode in _ONE_TO_ONE and not (opcode == "ld" and "param" in modifiers):
         return _ONE_TO_ONE[opcode]
     for kind, (opcodes, names) in _BY_TYPE.items():
@@ -191,24 +206,50 @@ def _measures(function: SassFunction, ptx: Sequence[str], counts: Mapping[int, f
         for instruction in function.instructions_of(function.blocks[index]):
             copies.setdefault(instruction.ptx_line, []).append((index, instruction))
     measures: dict[_Measure, float] = {}
-    rounds = loop_rounds(ptx, counts)
+    rounds, bodies = loop_rounds(ptx, counts), loops(function)
 
-    def add(copied: Sequence[tuple[int, SassInstruction]], line: int, count: float, weight: float) -> None:
-        exact = not any(instruction.predicate for _, instruction in copied)
-        measure = _Measure(tuple(sorted(block for block, _ in copied)), count, exact, rounds.get(line, math.inf))
-        measures[measure] = measures.get(measure, 0.0) + weight * (1.0 if exact else _PREDICATED)
+    def add(copied: Sequence[tuple[int, SassInstruction]], line: int, weight: float, short: float) -> None:
+        blocks = tuple(sorted(block for block, _ in copied))
+        beyond = 1.0
+        if any(instruction.predicate for _, instruction in copied):
+            beyond, short, weight = _BEYOND, 1.0, weight * _PREDICATED
+        total = _Measure(blocks, counts.get(line, 0.0), beyond, short, rounds.get(line, math.inf))
+        for measure in _split(total, bodies) if weight >= _ARITHMETIC else [total]:
+            measures[measure] = measures.get(measure, 0.0) + weight
 
     for line, places in copies.items():
         if not 0 < line <= len(ptx):
             continue
-        count = counts.get(line, 0.0)
         names, weight = _one_to_one(ptx[line - 1]) or (frozenset(), 0.0)
         if one_to_one := [copy for copy in places if copy[1].name in names]:
-            add(one_to_one, line, count, weight)
-        elif count:
-            for name in {instruction.name for _, instruction in places} & _INTEGER:
-                add([copy for copy in places if copy[1].name == name], line, count, _OTHER)
+            short = _HOISTED if names == _DIVISION else _MERGED if weight == _MEMORY else 1.0
+            add(one_to_one, line, weight, short)
+            continue
+        likely = [copy for copy in places if copy[1].name in _INTEGER and not copy[1].modifiers & _UPPER_HALVES]
+        for opcode in sorted({instruction.opcode for _, instruction in likely}):
+            weight = _OTHER if counts.get(line) else _NEVER
+            short = 0.0 if opcode.startswith(_OVERHEAD) else 1.0
+            add([copy for copy in likely if copy[1].opcode == opcode], line, weight, short)
     return measures
+
+
+def _split(measure: _Measure, bodies: Sequence[frozenset[int]]) -> list[_Measure]:
+    """A measure of a loop that is unrolled: its rounds in the largest copy, and those that remain for the others.
+
+    That is known where all warps make as many rounds, so that their average is a whole number.
+    """
+    copies = {body: sum(block in body for block in measure.blocks) for body in bodies}
+    largest = max(copies, key=lambda body: copies[body], default=frozenset[int]())
+    number = copies.get(largest, 0)
+    if not 1 < number < len(measure.blocks) or measure.rounds % 1 or math.isinf(measure.rounds):
+        return [measure]
+    share = measure.rounds // number * number / measure.rounds if measure.rounds else 1.0
+    inside = tuple(block for block in measure.blocks if block in largest)
+    outside = tuple(block for block in measure.blocks if block not in largest)
+    return [
+        replace(measure, blocks=inside, count=measure.count * share),
+        replace(measure, blocks=outside, count=measure.count * (1 - share)),
+    ]
 
 
 @dataclass
@@ -273,8 +314,8 @@ class _Program:
             rows.append(row)
             values.append(measure.count / self.warps - constant)
             relative = min(weight, _MOST) / (measure.count / self.warps + 0.01)
-            cost[missed + 2 * number] = relative
-            cost[missed + 2 * number + 1] = relative * (1.0 if measure.exact else _BELOW)
+            cost[missed + 2 * number] = relative * measure.short
+            cost[missed + 2 * number + 1] = relative * measure.beyond
         cost[parted:slacks] = _PARTED
         for index, coefficients, value in constraints:
             row = np.zeros(count)
@@ -376,4 +417,5 @@ class _Program:
                     remaining[loop] = min(remaining.get(loop, math.inf), largest / number)
                 elif number:
                     rounds[loop].append(measure.rounds / number)
-        return {loop: min(max(rounds[loop], default=most), remaining.get(loop, most), most) for loop in rounds}
+        limits = {loop: min(max(rounds[loop], default=most), remaining.get(loop, most), most) for loop in rounds}
+        return {loop: max(limit, _ANY) for loop, limit in limits.items()}

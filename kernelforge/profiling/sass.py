@@ -1,0 +1,302 @@
+"""Work of a kernel's machine code: executions by opcode, pipe and line, waits, widths of accesses, atomics.
+
+:func:`machine_work` combines the code of one kernel with the counts of its PTX
+(:mod:`kernelforge.profiling.sass_executions`). Every number is an estimate over all launches in the counts, by warps.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from kernelforge.compile.sass import SassBlock, SassFunction, SassInstruction
+from kernelforge.profiling.counts import KernelCounts
+from kernelforge.profiling.sass_executions import block_executions, reachable
+
+Pipe = Literal["alu", "fma", "fp64", "xu", "lsu", "tensor", "uniform", "branch", "other"]
+"""Unit that executes an instruction, as Nsight Compute names them; ``branch`` is control flow, ``uniform`` the path for
+values that a warp's lanes share, ``other`` what reads constants and special registers, barriers and idle slots."""
+Awaited = Literal["global", "shared", "special", "constant"]
+"""What a warp waits for at a scoreboard: memory, shared memory and shuffles, the special-function unit, constants."""
+
+_PIPES: Mapping[Pipe, tuple[str, ...]] = {
+    "fma": (
+        "FADD", "FADD2", "FFMA", "FFMA2", "FMUL", "FMUL2", "HADD2", "HFMA2", "HMUL2", "IMAD", "IMUL", "VIADD"
+    ),
+    "alu": (
+        "BMSK", "CS2R", "F2FP", "FMNMX", "FMNMX3", "FSEL", "FSET", "FSETP", "HMNMX2", "HSETP2", "I2FP", "I2I", "I2IP",
+        "IABS", "IADD", "IADD3", "IDP", "IMNMX", "ISETP", "LEA", "LOP", "LOP3", "MOV", "P2R", "PLOP3", "PRMT", "R2P",
+        "R2UR", "SEL", "SGXT", "SHF", "SHL", "SHR", "VABSDIFF", "VIADDMNMX", "VIMNMX", "VIMNMX3"
+    ),
+    "xu": (
+        "BREV", "F2F", "F2I", "FCHK", "FLO", "FRND", "I2F", "MUFU", "POPC"
+    ),
+    "fp64": (
+        "DADD", "DFMA", "DMNMX", "DMUL", "DSETP"
+    ),
+    "tensor": (
+        "BMMA", "DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "OMMA", "QGMMA", "QMMA", "UTCHMMA", "UTCIMMA", "UTCOMMA",
+        "UTCQMMA"
+    ),
+    "lsu": (
+        "ATOM", "ATOMG", "ATOMS", "LD", "LDG", "LDGSTS", "LDL", "LDGDEPBAR", "LDS", "LDSM", "RED", "REDG", "REDUX",
+        "SHFL", "ST", "STAS", "STG", "STL", "STS", "STSM"
+    ),
+    "branch": (
+        "BRA", "BREAK", "BRX", "BSSY", "BSYNC", "CALL", "ELECT", "ENDCOLLECTIVE", "EXIT", "JMP", "KILL", "NANOSLEEP",
+        "RET", "WARPSYNC", "YIELD"
+    ),
+    "other": (
+        "ARRIVES", "BAR", "CCTL", "DEPBAR", "ERRBAR", "LDC", "MATCH", "MEMBAR", "NOP", "S2R", "S2UR", "SYNCS",
+        "VOTE"
+    ),
+}  # fmt: skip
+"""With it, and the exceptions of :func:`pipe_of`, what an H100 executed of 116 kernels by opcode adds up to what it
+counted by pipe, exactly (``results/reference/h100/ladder_sass.jsonl`` and ``ladder.jsonl``: ``alu``, ``fma``, ``fp64``,
+``lsu``, ``tensor`` and ``xu``)."""
+_BY_NAME: Mapping[str, Pipe] = {name: pipe for pipe, names in _PIPES.items() for name in names}
+
+_WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
+_SHARED = frozenset({"LDS", "STS", "LDSM", "STSM"})
+_ATOMICS = frozenset({"ATOM", "ATOMG", "ATOMS", "RED", "REDG"})
+_AWAITED: Mapping[str, Awaited] = {
+    **dict.fromkeys(("LD", "LDG", "LDL", "ATOM", "ATOMG"), "global"),
+    **dict.fromkeys(("LDS", "LDSM", "ATOMS", "SHFL"), "shared"),
+    **dict.fromkeys(("MUFU", "F2F", "F2I", "FLO", "I2F", "POPC", "FCHK", "BREV", "REDUX", "MATCH"), "special"),
+    **dict.fromkeys(("LDC", "S2R", "S2UR", "ULDC"), "constant"),
+}
+
+
+@dataclass(frozen=True)
+class LineWork:
+    """Machine instructions that come from one line of the source."""
+
+    instructions: float
+    opcode: str
+    """The one that is executed the most, without modifiers."""
+
+
+@dataclass(frozen=True)
+class SharedAccess:
+    """One machine instruction on shared memory; ptxas may have made it of several in the PTX."""
+
+    ptx_line: int
+    opcode: str
+    bytes_per_thread: int
+    executions: float
+
+
+@dataclass(frozen=True)
+class AtomicAccess:
+    """One atomic machine instruction."""
+
+    ptx_line: int
+    opcode: str
+    executions: float
+    by_warp: bool
+    """ptxas combines the lanes of a warp first, and one of them does it."""
+    counts_lanes: bool
+    """The unit adds up the lanes with one address (``ATOMS.POPC.INC``)."""
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Loads, and waits for them that no earlier wait covers, over all warps."""
+
+    loads: float
+    waits: float
+
+    @property
+    def in_flight(self) -> float:
+        """Loads that are under way together on average when a warp waits; 1 without a wait."""
+        return max(self.loads / self.waits, 1.0) if self.waits else 1.0
+
+
+@dataclass(frozen=True)
+class MachineWork:
+    """Estimated work of one kernel's machine code, over all launches."""
+
+    warps: float
+    instructions: float
+    opcodes: Mapping[str, float]
+    """Executions by opcode without modifiers, the most frequent first."""
+    pipes: Mapping[Pipe, float]
+    lines: Mapping[int, LineWork]
+    """By line of the source; 0 is code of headers, or of no line."""
+    issue_cycles: float
+    """Cycles that a warp needs to issue its instructions if it never waits for a result: the sum of stall counts."""
+    waiting: Mapping[Awaited, Waiting]
+    shared: tuple[SharedAccess, ...]
+    atomics: tuple[AtomicAccess, ...]
+
+    @property
+    def instructions_per_warp(self) -> float:
+        return self.instructions / self.warps
+
+
+def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> MachineWork | None:
+    """The work of a kernel's machine code.
+
+    Args:
+        function: Its code.
+        ptx: The PTX that it was compiled from, as the emulated device ran it.
+        counts: Counts of its launches.
+
+    Returns:
+        None where there is no estimate: no line table, or a kernel that is too large.
+    """
+    lines = ptx.split("\n")
+    warps = counts.blocks * -(-counts.threads_per_block // 32)
+    executions = block_executions(function, lines, counts.ptx_lines, warps)
+    if executions is None:
+        return None
+    opcodes: dict[str, float] = {}
+    pipes: dict[Pipe, float] = {}
+    by_line: dict[int, dict[str, float]] = {}
+    sources = source_lines(lines)
+    shared: list[SharedAccess] = []
+    atomics: list[AtomicAccess] = []
+    elected = {i.ptx_line for i in function.instructions if i.name in ("FLO", "UFLO")}
+    cycles = 0.0
+    for block, count in zip(function.blocks, executions, strict=True):
+        if count <= 1e-9 * warps:
+            continue
+        for instruction in function.instructions_of(block):
+            name = instruction.name
+            opcodes[name] = opcodes.get(name, 0.0) + count
+            pipe = pipe_of(instruction)
+            pipes[pipe] = pipes.get(pipe, 0.0) + count
+            line = by_line.setdefault(sources.get(instruction.ptx_line, 0), {})
+            line[name] = line.get(name, 0.0) + count
+            cycles += count * max(instruction.control.stall, 1)
+            if name in _SHARED:
+                shared.append(SharedAccess(instruction.ptx_line, instruction.opcode, width_of(instruction), count))
+            elif name in _ATOMICS:
+                by_warp = bool(instruction.predicate) and instruction.ptx_line in elected
+                counts_lanes = "POPC" in instruction.modifiers
+                atomics.append(AtomicAccess(instruction.ptx_line, instruction.opcode, count, by_warp, counts_lanes))
+    return MachineWork(
+        warps=warps,
+        instructions=sum(opcodes.values()),
+        opcodes=dict(sorted(opcodes.items(), key=lambda item: (-item[1], item[0]))),
+        pipes=pipes,
+        lines={line: _line_work(by_line[line]) for line in sorted(by_line)},
+        issue_cycles=cycles / warps,
+        waiting=_waiting(function, executions),
+        shared=tuple(shared),
+        atomics=tuple(atomics),
+    )
+
+
+def pipe_of(instruction: SassInstruction) -> Pipe:
+    """The pipe that executes an instruction."""
+    name = instruction.name
+    if name == "HFMA2" and "MMA" in instruction.modifiers:
+        return "tensor"
+    if name == "S2R" and "SR_TID" in instruction.operands:
+        return "lsu"
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    return "uniform" if name.startswith("U") or name == "VOTEU" else "other"
+
+
+def width_of(instruction: SassInstruction) -> int:
+    """Bytes of each thread that an instruction moves."""
+    if instruction.name in ("LDSM", "STSM"):
+        return 4 * max((int(m) for m in instruction.modifiers if m in ("2", "4")), default=1)
+    return next((_WIDTHS[m] for m in instruction.modifiers if m in _WIDTHS), 4)
+
+
+def widened_accesses(function: SassFunction) -> dict[int, int]:
+    """Lines of the PTX whose accesses to shared memory are wider in the machine code, with the bytes per thread.
+
+    An access of 16 bytes that comes from a line of the PTX with 4 does the work of its neighbours too, which have no
+    machine instruction of their own.
+    """
+    widths: dict[int, int] = {}
+    for instruction in function.instructions:
+        if instruction.name in ("LDS", "STS") and instruction.ptx_line:
+            widths[instruction.ptx_line] = max(widths.get(instruction.ptx_line, 0), width_of(instruction))
+    return widths
+
+
+_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
+
+
+def source_lines(ptx: Sequence[str]) -> dict[int, int]:
+    """Lines of the PTX, and the line of the candidate's source that each comes from; those of headers have none."""
+    files: dict[str, str] = {}
+    for text in ptx:
+        if match := _FILE.match(text):
+            files[match[1]] = match[2]
+    sources: dict[int, int] = {}
+    current = 0
+    for number, text in enumerate(ptx, 1):
+        if match := _LOC.match(text):
+            own = PurePath(files.get(match[1], "")).suffix in ("", ".cu")
+            current = int(match[2]) if own else 0
+        elif text.lstrip().startswith((".entry", ".visible", ".func", ".weak")):
+            current = 0
+        elif current:
+            sources[number] = current
+    return sources
+
+
+def _line_work(opcodes: Mapping[str, float]) -> LineWork:
+    return LineWork(sum(opcodes.values()), max(opcodes, key=lambda name: (opcodes[name], name)))
+
+
+def _waiting(function: SassFunction, executions: Sequence[float]) -> dict[Awaited, Waiting]:
+    """Loads and waits of all blocks. A loop's body is followed by itself, any other block by the one before it."""
+    totals: dict[Awaited, list[float]] = {}
+    pending = _Pending()
+    live = reachable(function, [0, *(block.call for block in function.blocks if block.call is not None)])
+    for index, block in enumerate(function.blocks):
+        if index not in live:
+            continue
+        if index in block.successors:
+            pending.follow(function.instructions_of(block))
+        for kind, (loads, waits) in pending.follow(function.instructions_of(block)).items():
+            total = totals.setdefault(kind, [0.0, 0.0])
+            total[0] += loads * executions[index]
+            total[1] += waits * executions[index]
+        if not _goes_on(block, index):
+            pending = _Pending()
+    return {kind: Waiting(*total) for kind, total in totals.items() if total[0]}
+
+
+def _goes_on(block: SassBlock, index: int) -> bool:
+    return index + 1 in block.successors
+
+
+class _Pending:
+    """Loads under way, by scoreboard, while instructions are followed in order."""
+
+    def __init__(self) -> None:
+        self._issued: dict[int, list[tuple[Awaited, int]]] = {}
+        self._waited: dict[Awaited, int] = {}
+        self._position = 0
+
+    def follow(self, instructions: Iterable[SassInstruction]) -> dict[Awaited, tuple[int, int]]:
+        """Loads that some instructions issue, and waits that no earlier wait covers, by what is waited for.
+
+        A wait covers all loads that were issued before it: their results come soon after.
+        """
+        counts: dict[Awaited, list[int]] = {}
+        for instruction in instructions:
+            self._position += 1
+            for scoreboard in instruction.control.waits:
+                for kind, issued in self._issued.pop(scoreboard, []):
+                    if issued > self._waited.get(kind, 0):
+                        self._waited[kind] = self._position
+                        counts.setdefault(kind, [0, 0])[1] += 1
+            awaited = _AWAITED.get(instruction.name)
+            scoreboard_set = instruction.control.write_scoreboard
+            if awaited is not None and scoreboard_set is not None:
+                counts.setdefault(awaited, [0, 0])[0] += 1
+                self._issued.setdefault(scoreboard_set, []).append((awaited, self._position))
+        return {kind: (loads, waits) for kind, (loads, waits) in counts.items()}

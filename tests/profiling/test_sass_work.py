@@ -1,0 +1,137 @@
+"""Work that machine code tells of: pipes, widths of accesses, atomics, loads in flight, lines of the source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.compile.sass import SassFunction
+from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.counts import KernelCounts
+from kernelforge.profiling.sass import MachineWork, machine_work, source_lines, widened_accesses
+
+BLOCKS, THREADS = 10, 64
+WARPS = BLOCKS * THREADS // 32
+STREAM = """
+__global__ void stream(const float* x, float* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float a = x[i], b = x[i + 640], c = x[i + 1280], d = x[i + 1920];
+    y[i] = a * b + c * d;
+}
+"""
+CHAIN = """
+__global__ void chain(const int* x, int* y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    y[i] = x[x[x[i]]];
+}
+"""
+TILE = """
+__global__ void tile(const float* x, float* y) {
+    __shared__ float rows[256];
+    for (int k = threadIdx.x; k < 256; k += 64) rows[k] = x[k];
+    __syncthreads();
+    int at = threadIdx.x * 4;
+    y[threadIdx.x] = rows[at] + rows[at + 1] * 2.0f + rows[at + 2] * 3.0f + rows[at + 3] * 4.0f;
+}
+"""
+COUNT = """
+__global__ void count(int* total, const int* x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (x[i] > 0) atomicAdd(total, 1);
+}
+"""
+SCATTER = """
+__global__ void scatter(float* bins, const int* x) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    atomicAdd(bins + x[i], 1.0f);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def compiler(open_warm: Callable[..., Compiler]) -> Iterator[Compiler]:
+    with open_warm(Compiler, None) as warm:
+        yield warm
+
+
+@pytest.fixture(scope="module")
+def reader(open_warm: Callable[..., Disassembler]) -> Iterator[Disassembler]:
+    if disassembler() is None:
+        pytest.skip(f"{DISASSEMBLER} is not installed")
+    with open_warm(Disassembler) as warm:
+        yield warm
+
+
+Read = Callable[[str, str], tuple[SassFunction, str]]
+
+
+@pytest.fixture(scope="module")
+def read(compiler: Compiler, reader: Disassembler) -> Read:
+    def code(source: str, kernel: str) -> tuple[SassFunction, str]:
+        built = compiler.build(source, [kernel])
+        assert isinstance(built, Artifact)
+        (symbol,) = (fact.symbol for fact in built.build.kernels)
+        return reader.read(built.cubin).functions[symbol], built.ptx.decode()
+
+    return code
+
+
+def work_of(read: Read, source: str, kernel: str) -> MachineWork:
+    """The work of a kernel that executes each line of its PTX once per warp."""
+    function, ptx = read(source, kernel)
+    counts = KernelCounts(kernel, (BLOCKS, 1, 1), (THREADS, 1, 1), 0, 0, launches=1, blocks=BLOCKS, blocks_run=BLOCKS)
+    counts.ptx_lines = dict.fromkeys(range(1, ptx.count("\n") + 1), float(WARPS))
+    work = machine_work(function, ptx, counts)
+    assert work is not None
+    return work
+
+
+def test_opcodes_and_pipes_add_up(read: Read) -> None:
+    work = work_of(read, STREAM, "stream")
+    assert work.opcodes["LDG"] == pytest.approx(4 * WARPS, rel=1e-3)
+    assert work.opcodes["EXIT"] == pytest.approx(WARPS, rel=1e-3)
+    assert sum(work.pipes.values()) == pytest.approx(work.instructions)
+    assert sum(work.opcodes.values()) == pytest.approx(work.instructions)
+    assert work.pipes["lsu"] == pytest.approx(6 * WARPS, rel=1e-3)  # with threadIdx.x
+    assert work.issue_cycles >= work.instructions_per_warp
+
+
+def test_instructions_are_found_by_line_of_the_source(read: Read) -> None:
+    work = work_of(read, STREAM, "stream")
+    line = next(number for number, text in enumerate(STREAM.split("\n"), 1) if "float a" in text)
+    assert work.lines[line].instructions >= 4 * WARPS * 0.999
+    assert sum(line.instructions for line in work.lines.values()) == pytest.approx(work.instructions)
+
+
+def test_lines_of_headers_belong_to_none() -> None:
+    ptx = ['.file 1 "candidate.cu"', '.file 2 "cuda_fp16.hpp"', ".loc 1 7 3", "add;", ".loc 2 9 1", "mul;"]
+    assert source_lines(ptx) == {4: 7}
+
+
+def test_independent_loads_are_in_flight_together_and_dependent_ones_are_not(read: Read) -> None:
+    together = work_of(read, STREAM, "stream").waiting["global"]
+    assert together.in_flight == pytest.approx(4.0, rel=1e-3)
+    assert together.waits == pytest.approx(WARPS, rel=1e-3)
+    alone = work_of(read, CHAIN, "chain").waiting["global"]
+    assert alone.in_flight == pytest.approx(1.0, rel=1e-3)
+    assert alone.waits == pytest.approx(3 * WARPS, rel=1e-3)
+
+
+def test_loads_that_ptxas_joins_are_as_wide_as_the_machine_makes_them(read: Read) -> None:
+    function, ptx = read(TILE, "tile")
+    assert ptx.count("ld.shared.f32") == 4
+    work = work_of(read, TILE, "tile")
+    (load,) = (access for access in work.shared if access.opcode.startswith("LDS"))
+    assert load.bytes_per_thread == 16
+    assert widened_accesses(function)[load.ptx_line] == 16
+
+
+def test_atomics_that_ptxas_combines_are_done_by_warp(read: Read) -> None:
+    (combined,) = work_of(read, COUNT, "count").atomics
+    assert combined.by_warp
+    (scattered,) = work_of(read, SCATTER, "scatter").atomics
+    assert not scattered.by_warp
+    assert scattered.executions == pytest.approx(WARPS, rel=1e-3)
