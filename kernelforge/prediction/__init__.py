@@ -1,6 +1,16 @@
-"""Predicted times of PyTorch on a GPU that is not at hand, from what a reference reads, writes and computes."""
+"""Times of PyTorch on a GPU that is not at hand: published ones, or predicted from a reference's operators."""
 
 from kernelforge.prediction.baseline import BaselineKind, BaselineTime, OperatorTime, predict_baseline
 from kernelforge.prediction.operators import Operator, OperatorTrace
+from kernelforge.prediction.published import baseline_time, published_baseline
 
-__all__ = ["BaselineKind", "BaselineTime", "Operator", "OperatorTime", "OperatorTrace", "predict_baseline"]
+__all__ = [
+    "BaselineKind",
+    "BaselineTime",
+    "Operator",
+    "OperatorTime",
+    "OperatorTrace",
+    "baseline_time",
+    "predict_baseline",
+    "published_baseline",
+]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -18,14 +18,14 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, kernel_count, operator_us
+from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, operator_us
 from kernelforge.prediction.operators import Operator, OperatorKind, OperatorTrace
 from kernelforge.records.base import Record
 
 BaselineKind = Literal["eager", "graph", "compile"]
 """Eager PyTorch, a CUDA graph of it, and ``torch.compile`` in its default mode."""
 
-_NORMAL_90 = 1.6449
+NORMAL_90 = 1.6449
 """Standard deviations from the middle to the ends of 90 % of a normal distribution."""
 
 
@@ -72,7 +72,8 @@ class Fit(NamedTuple):
     """Keys of the GPUs that it was fitted on."""
     parameters: Parameters
     spread: Parameters
-    """Standard deviation of the logarithm of the time, by kind; ``any`` for what all share, ``gpu`` for other GPUs."""
+    """Standard deviations of the logarithm of the time, by kind of operator; ``any`` for every time, ``compile`` for
+    those of ``torch.compile``, ``gpu`` on another GPU than those of the fit."""
 
 
 @cache
@@ -106,8 +107,10 @@ def predict_baseline(
     setting = Setting(spec, fit.parameters, tf32)
     operators = trace.operators
     times = compiled_times(operators, setting) if kind == "compile" else operator_times(operators, setting)
-    time_us = total_us(times, setting, kind, sum(operator.calls for operator in operators))
-    width = math.exp(_NORMAL_90 * log_spread(times, fit, spec))
+    calls = sum(part.calls for part in times)
+    time_us = total_us(sum(part.time_us for part in times), calls, kind, fit.parameters)
+    spread = log_spread(kind_shares(times, kind), fit.spread, other_gpu=spec.key not in fit.gpus)
+    width = math.exp(NORMAL_90 * spread)
     return BaselineTime(
         kind=kind,
         gpu=spec.key,
@@ -121,35 +124,31 @@ def predict_baseline(
     )
 
 
-def total_us(times: Sequence[OperatorTime], setting: Setting, kind: BaselineKind, calls: int) -> float:
-    """Time of a whole call: on the GPU, or on the host where launching takes longer."""
-    parameters = setting.parameters
-    gpu = sum(time.time_us for time in times)
+def total_us(gpu_us: float, calls: int, kind: BaselineKind, parameters: Parameters) -> float:
+    """Time of a whole call, from the sum of its kernels: on the GPU, or on the host where launching takes longer."""
     if kind == "graph":
-        return gpu + parameters["graph_us"]
-    if kind == "compile":
-        calls = sum(time.calls for time in times)
-        return _smooth(gpu + parameters["compile.call_us"], calls * parameters["compile.host_us"])
-    return _smooth(
-        gpu + parameters["eager.call_us"] + calls * parameters["eager.gap_us"], calls * parameters["eager.host_us"]
-    )
+        return gpu_us + parameters["graph_us"]
+    gpu_us += parameters[f"{kind}.call_us"] + calls * parameters[f"{kind}.gap_us"]
+    return _smooth(gpu_us, calls * parameters[f"{kind}.host_us"])
 
 
 def _smooth(gpu: float, host: float) -> float:
     return float((gpu**4 + host**4) ** 0.25)
 
 
-def log_spread(times: Sequence[OperatorTime], fit: Fit, spec: DeviceSpec) -> float:
+def kind_shares(times: Sequence[OperatorTime], kind: BaselineKind) -> dict[str, float]:
+    """Shares of the kinds of operators in a time; that of ``compile`` is 1 in every time of ``torch.compile``."""
+    total = sum(part.time_us for part in times) or 1.0
+    shares: dict[str, float] = {"compile": 1.0} if kind == "compile" else {}
+    for part in times:
+        shares[part.kind] = shares.get(part.kind, 0.0) + part.time_us / total
+    return shares
+
+
+def log_spread(shares: Mapping[str, float], spread: Parameters, *, other_gpu: bool) -> float:
     """Standard deviation of the logarithm of a predicted time: errors of one kind go together, others do not."""
-    total = sum(time.time_us for time in times) or 1.0
-    shares: dict[str, float] = {}
-    for time in times:
-        shares[time.kind] = shares.get(time.kind, 0.0) + time.time_us / total
-    variance = sum((share * fit.spread.get(kind, fit.spread["other"])) ** 2 for kind, share in shares.items())
-    variance += fit.spread["any"] ** 2
-    if spec.key not in fit.gpus:
-        variance += fit.spread["gpu"] ** 2
-    return math.sqrt(variance)
+    variance = spread["any"] ** 2 + sum((share * spread[kind]) ** 2 for kind, share in shares.items())
+    return math.sqrt(variance + (spread["gpu"] ** 2 if other_gpu else 0.0))
 
 
 def operator_times(operators: Sequence[Operator], setting: Setting) -> list[OperatorTime]:
@@ -184,18 +183,25 @@ def traffic(operators: Sequence[Operator], setting: Setting) -> list[Traffic]:
 
 FUSED: frozenset[OperatorKind] = frozenset({
     "argreduce", "batch_norm", "copy", "fill", "gather", "group_norm", "layer_norm", "loss", "pointwise", "pooling",
-    "reduction", "softmax",
+    "reduction", "scan", "softmax",
 })  # fmt: skip
 """Kinds that Inductor writes kernels for; it calls a library for the others."""
 _ROWS: frozenset[OperatorKind] = frozenset({
     "argreduce", "batch_norm", "group_norm", "layer_norm", "loss", "reduction", "softmax",
 })  # fmt: skip
 """Kinds that need a whole row before its first result."""
+_NORMS: frozenset[OperatorKind] = frozenset({"batch_norm", "group_norm", "layer_norm", "softmax"})
+"""Those of them that then read the row again."""
 
 
 def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[OperatorTime]:
     """Time of each kernel that ``torch.compile`` makes or calls."""
     moved = traffic(operators, setting)
+    readers: list[set[int]] = [set() for _ in operators]
+    for position, operator in enumerate(operators):
+        for operand in operator.reads:
+            if operand.producer is not None:
+                readers[operand.producer].add(position)
     times = []
     for members in fused_groups(operators):
         first = operators[members[0]]
@@ -203,7 +209,7 @@ def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[Oper
             name = "+".join(operators[position].name for position in members)[:400]
             kinds = [operators[position].kind for position in members]
             kind = next((kind for kind in kinds if kind in _ROWS), kinds[0])
-            time_us, calls = _fused_us(members, operators, setting), first.calls
+            time_us, calls = _fused_us(members, operators, readers, setting), first.calls
         else:
             name, kind, calls = first.name, first.kind, first.calls
             bare = first.model_copy(update={"reads": first.reads[:2]}) if "conv" in kind else first
@@ -212,62 +218,54 @@ def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[Oper
     return times
 
 
-def fused_groups(operators: Sequence[Operator]) -> Iterator[list[int]]:
-    """Positions of operators that become one kernel each, in the order of their first."""
+def fused_groups(operators: Sequence[Operator]) -> list[list[int]]:
+    """Positions of operators that become one kernel each, in the order of their first.
+
+    A pointwise operator joins what it reads. Branches that meet become one as long as no library call lies between.
+    """
     group_of: dict[int, list[int]] = {}
-    groups: list[list[int]] = []
+    last_call: dict[int, int] = {}
     for position, operator in enumerate(operators):
-        joined = None
+        joined = [position]
+        producers = {operand.producer for operand in operator.reads if operand.producer is not None}
+        call = max((last_call[producer] for producer in producers), default=-1)
         if operator.kind in FUSED and operator.calls == 1:
-            producers = [operand.producer for operand in operator.reads if operand.producer is not None]
-            for producer in sorted(producers, reverse=True):
-                if operators[producer].kind in FUSED and operators[producer].calls == 1:
-                    joined = group_of[producer]
-                    break
-        if joined is None:
-            joined = []
-            groups.append(joined)
-        joined.append(position)
-        group_of[position] = joined
-    yield from groups
+            for producer in sorted(producers):
+                other = group_of[producer]
+                fits = operators[producer].kind in FUSED and operators[producer].calls == 1
+                if fits and other is not joined and other[0] > call:
+                    joined = sorted([*other, *joined])
+                    group_of.update(dict.fromkeys(joined, joined))
+        else:
+            call = position
+        last_call[position] = call
+        group_of.update(dict.fromkeys(joined, joined))
+    return sorted({id(group): group for group in group_of.values()}.values())
 
 
-def _fused_us(members: Sequence[int], operators: Sequence[Operator], setting: Setting) -> float:
+def _fused_us(
+    members: Sequence[int], operators: Sequence[Operator], readers: Sequence[set[int]], setting: Setting
+) -> float:
     """Time of a fused chain: what enters it, again where rows do not stay on the chip, and what leaves it."""
-    parameters, spec = setting.parameters, setting.spec
-    inside = set(members)
-    entering: dict[tuple[int | None, int], float] = {}
-    used_later = {
-        operand.producer
-        for position, operator in enumerate(operators)
-        if position not in inside
-        for operand in operator.reads
-    }
-    used_inside = {operand.producer for position in members for operand in operators[position].reads}
-    leaving = 0.0
-    passes, kernels = 1.0, 1.0
+    parameters, spec, inside = setting.parameters, setting.spec, set(members)
+    entering: dict[int, float] = {}
+    leaving, passes = 0.0, 1.0
     for index, position in enumerate(members):
         operator = operators[position]
-        for slot, operand in enumerate(operator.reads):
+        for operand in operator.reads:
             if operand.producer not in inside:
-                key = (operand.producer, operand.bytes) if operand.producer is not None else (-slot - 1, operand.bytes)
-                entering[key] = float(operand.bytes)
-        if position in used_later or position not in used_inside:
+                entering[operand.storage] = max(float(operand.bytes), entering.get(operand.storage, 0.0))
+        if not readers[position] or not readers[position] <= inside:
             leaving += operator.write_bytes
         if operator.kind in _ROWS:
             length = operator.geometry.get("length", operator.geometry.get("elements", 1))
-            later = index + 1 < len(members) or operator.kind in ("batch_norm", "group_norm", "layer_norm", "softmax")
-            if length * 4 > parameters["compile.row_bytes"] and later:
-                passes, kernels = passes + 1.0, kernels + 1.0
+            continues = index + 1 < len(members) or operator.kind in _NORMS
+            if length * 4 > parameters["compile.row_bytes"] and continues:
+                passes += 1.0
     read = sum(entering.values())
     fits = min(1.0, parameters["l2_share"] * spec.l2_bytes / max(read, 1.0))
     near = (passes - 1.0) * read * fits
     dram = read + (passes - 1.0) * read * (1.0 - fits) + leaving
     bandwidth = parameters["compile.bandwidth"] * parameters[f"{setting.family}.bandwidth"]
     moving = dram / (spec.dram_bandwidth_gbps * 1e3) + near / (spec.l2_bandwidth_gbps * 1e3)
-    return moving / bandwidth + kernels * parameters["kernel_us"]
-
-
-def launches(operators: Sequence[Operator], setting: Setting) -> float:
-    """Kernels that eager PyTorch launches."""
-    return sum(operator.calls * kernel_count(operator, setting) for operator in operators)
+    return moving / bandwidth + passes * parameters["kernel_us"]

@@ -38,8 +38,10 @@ class Setting(NamedTuple):
     def family(self) -> str:
         """GPUs whose peaks libraries reach to the same share."""
         major, minor = self.spec.compute_capability
-        if major == 12 or (major == 8 and minor >= 6):
-            return "narrow"
+        if major == 8 and minor in (6, 7):
+            return "ga10x"
+        if major == 12 or (major, minor) == (8, 9):
+            return "ada"
         return "hopper" if major >= 9 else "ampere"
 
 
@@ -95,6 +97,11 @@ def _thread_limit_us(moved: float, threads: float, setting: Setting, in_flight: 
     return moved * latency_us / (min(threads, most) * in_flight)
 
 
+def _rows_us(rows: float, cycles: float, setting: Setting) -> float:
+    """Microseconds of all rows where each takes some cycles of an SM, however short it is."""
+    return rows * cycles / (setting.spec.sm_count * setting.spec.max_clock_mhz)
+
+
 def _both(*times: float) -> float:
     """A smooth maximum: what binds, and a part of what is close to it."""
     largest = max(times)
@@ -121,7 +128,10 @@ def _pointwise(operator: Operator, traffic: Traffic, setting: Setting) -> float:
         efficiency *= parameters["pointwise.strided"]
     elif partial and operator.dtype not in ("bool", "int64"):
         efficiency *= parameters["pointwise.broadcast"]
-    return _memory_us(traffic, setting, efficiency)
+    else:
+        return _memory_us(traffic, setting, efficiency)
+    # Kernels that look up the place of each element are also bound by that.
+    return _both(_memory_us(traffic, setting, efficiency), _rows_us(elements, parameters["pointwise.cycles"], setting))
 
 
 def _copy(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -139,7 +149,8 @@ def _reduction(operator: Operator, traffic: Traffic, setting: Setting) -> float:
         return _memory_us(
             Traffic(read + further * (1 - fits), further * fits, traffic.write_bytes), setting, efficiency
         )
-    return _memory_us(traffic, setting, efficiency)
+    rows = _rows_us(operator.geometry["outer"], parameters["reduction.cycles_per_row"], setting)
+    return _both(_memory_us(traffic, setting, efficiency), rows) + parameters["reduction.start_us"]
 
 
 def _softmax(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -147,7 +158,7 @@ def _softmax(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     length, inner = geometry["length"], geometry["inner"]
     read = traffic.dram_bytes + traffic.l2_bytes
     if inner > 1:  # three passes; a block for each of the outer rows and 1,024 columns
-        threads = geometry["outer"] / inner * max(inner, 32)
+        threads = min(geometry["outer"], 1.4 * 1024 * setting.spec.sm_count)
         streamed = _memory_us(traffic, setting, parameters["softmax.bandwidth"], 3.0)
         return _both(streamed, _thread_limit_us(4.0 * read, threads, setting, parameters["softmax.strided_in_flight"]))
     if length * 4 <= setting.spec.shared_bytes_per_block:  # a row stays in registers or in shared memory
@@ -166,8 +177,9 @@ def _layer_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float
     parameters = setting.parameters
     streamed = _memory_us(traffic, setting, parameters["layer_norm.bandwidth"])
     moved = 2.0 * (traffic.dram_bytes + traffic.l2_bytes) + traffic.write_bytes
+    rows = _rows_us(operator.geometry["outer"], parameters["layer_norm.cycles_per_row"], setting)
     threads = 128.0 * operator.geometry["outer"]
-    return _both(streamed, _thread_limit_us(moved, threads, setting, parameters["layer_norm.in_flight"]))
+    return _both(streamed, rows, _thread_limit_us(moved, threads, setting, parameters["layer_norm.in_flight"]))
 
 
 def _group_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -175,8 +187,9 @@ def _group_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float
     parameters = setting.parameters
     read = traffic.dram_bytes + traffic.l2_bytes
     moments = _memory_us(Traffic(traffic.dram_bytes, traffic.l2_bytes, 0.0), setting, parameters["reduction.bandwidth"])
-    threads = 512.0 * operator.geometry["outer"]
-    moments = _both(moments, _thread_limit_us(read, threads, setting, parameters["group_norm.in_flight"]))
+    rows = _rows_us(operator.geometry["outer"], parameters["group_norm.cycles_per_row"], setting)
+    threads = min(512, operator.geometry["length"]) * float(operator.geometry["outer"])
+    moments = _both(moments, rows, _thread_limit_us(read, threads, setting, parameters["group_norm.in_flight"]))
     fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / max(read, 1.0))
     efficiency = parameters["group_norm.bandwidth"]
     return moments + _memory_us(Traffic(read * (1 - fits), read * fits, traffic.write_bytes), setting, efficiency)
@@ -203,8 +216,22 @@ def _scan(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     if geometry["inner"] > 1:
         limit = _thread_limit_us(moved, geometry["outer"], setting, parameters["scan.strided_in_flight"])
     else:
-        limit = _thread_limit_us(moved, 512.0 * geometry["outer"] / 16, setting, parameters["scan.in_flight"])
+        limit = _rows_scanned_us(geometry["outer"], geometry["length"], setting)
     return _both(streamed, limit)
+
+
+def _rows_scanned_us(rows: int, length: int, setting: Setting) -> float:
+    """Steps of all blocks of PyTorch's kernel, 512 threads each: 16 to 512 of them work on a row, two elements a step.
+
+    How many is by the kernel's own rule (``ScanUtils.cuh``), whose unsigned difference takes 512 where rows are many.
+    """
+    share = 9 + (length - 1).bit_length() - (rows - 1).bit_length()
+    wide = 9 if share < 0 else min(max(4, share // 2), 9)
+    steps = math.ceil(length / (2 << wide))
+    blocks = math.ceil(rows / (512 >> wide))
+    parameters, waves = setting.parameters, math.ceil(blocks / (4 * setting.spec.sm_count))
+    throughput = _rows_us(float(blocks * steps), parameters["scan.cycles_per_step"], setting)
+    return _both(throughput, waves * steps * parameters["scan.step_us"])
 
 
 def _pooling(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -214,6 +241,23 @@ def _pooling(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     lanes = spec.sm_count * spec.fp32_lanes_per_sm * float(spec.max_clock_mhz)
     work = (points * parameters["pooling.cycles_per_point"] + outputs * parameters["pooling.cycles"]) / lanes
     return _both(_memory_us(traffic, setting, parameters["pooling.bandwidth"]), work)
+
+
+def _gather(operator: Operator, traffic: Traffic, setting: Setting) -> float:
+    """Sums into few places wait for each other."""
+    streamed = _memory_us(traffic, setting, setting.parameters["gather.bandwidth"])
+    geometry = operator.geometry
+    if not geometry.get("updates"):
+        return streamed
+    updates = geometry["updates"] / (1.0 + geometry["elements"] / 4096)
+    return _both(streamed, updates * setting.parameters["gather.atomic_ns"] * 1e-3)
+
+
+def _loss(operator: Operator, traffic: Traffic, setting: Setting) -> float:
+    """The loss of classes reads one element of each row, by one block."""
+    if not operator.name.startswith("nll_loss"):
+        return _memory_us(traffic, setting, setting.parameters["loss.bandwidth"])
+    return operator.geometry["length"] * setting.parameters["loss.row_ns"] * 1e-3
 
 
 def _sort(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -301,29 +345,30 @@ def _recurrent(operator: Operator, traffic: Traffic, setting: Setting) -> float:
 def _convolution(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Implicit matrix product: few channels fill a part of its tiles. A bias is a pass of its own over the output."""
     geometry, parameters, kind = operator.geometry, setting.parameters, operator.kind
-    groups = max(geometry["groups"], 1)
+    groups, transposed = max(geometry["groups"], 1), kind.startswith("conv_transpose")
     narrow, wide = geometry["in_channels"] / groups, geometry["out_channels"] / groups
-    tensor = setting.tf32 and narrow % 4 == 0 and wide % 4 == 0 and operator.dtype == "float32"
+    grouped = transposed and groups > 1  # a product for each group, without tensor cores
+    tensor = setting.tf32 and not grouped and narrow % 4 == 0 and wide % 4 == 0 and operator.dtype == "float32"
     unit = "tf32" if tensor else "simt"
     rate = _flops_per_us(operator, setting, tensor=tensor) * parameters[f"{kind}.{unit}"]
     if kind == "depthwise":
         product = _depthwise(operator, setting)
     else:
-        rate *= (
-            narrow / (narrow + parameters[f"{unit}.in_channels"]) * wide / (wide + parameters[f"{unit}.out_channels"])
-        )
+        rate *= narrow / (narrow + parameters["transposed.in_channels" if transposed else f"{unit}.in_channels"])
+        rate *= wide / (wide + parameters[f"{unit}.out_channels"])
         product = float(operator.flops) / rate
-    if geometry["stride"] > 1 and kind.startswith("conv_transpose"):
-        product *= parameters[f"transposed.{unit}_strided"]
+    if transposed:
+        product *= geometry["stride"] ** parameters["transposed.stride_power"]
+        product *= parameters["transposed.grouped"] if grouped else 1.0
+        if geometry["stride"] > 1 and geometry["dilation"] > 1:
+            product *= parameters["transposed.dilated"]
     streamed = _memory_us(traffic, setting, parameters["convolution.bandwidth"])
     further = 0.0
-    if tensor and kind != "depthwise":  # the channels go last, and back again
+    if tensor and kind != "depthwise" and geometry["window"] > 1:
+        # Often the channels go last, and back again.
         read = traffic.dram_bytes + traffic.l2_bytes
-        further = _memory_us(
-            Traffic(read + traffic.write_bytes, 0.0, read + traffic.write_bytes),
-            setting,
-            parameters["convolution.conversion"],
-        )
+        swapped = Traffic(read + traffic.write_bytes, 0.0, read + traffic.write_bytes)
+        further = parameters["convolution.converted"] * _memory_us(swapped, setting, 0.8)
     if _biased(operator):
         fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / max(traffic.write_bytes, 1.0))
         written = Traffic(traffic.write_bytes * (1 - fits), traffic.write_bytes * fits, traffic.write_bytes)
@@ -345,10 +390,12 @@ def _depthwise(operator: Operator, setting: Setting) -> float:
 _RULES: Mapping[str, Callable[[Operator, Traffic, Setting], float]] = {
     "attention": _attention,
     "argreduce": _reduction,
+    "gather": _gather,
     "batch_norm": _batch_norm,
     "copy": _copy,
     "group_norm": _group_norm,
     "layer_norm": _layer_norm,
+    "loss": _loss,
     "matmul": _matmul,
     "pointwise": _pointwise,
     "pooling": _pooling,

@@ -31,6 +31,7 @@ GEOMETRY: Final = frozenset({
     "in_channels", "out_channels", "groups", "window", "window_last", "stride", "dilation", "padding",
     "in_points", "out_points", "out_last", "dims",
     "causal", "masked", "steps", "hidden", "layers", "directions", "gates", "strided", "elements", "mean",
+    "updates",
 })  # fmt: skip
 """Names of extents. ``m n k`` of products; ``outer length inner`` of what goes along one axis: a row has ``length``
 elements, ``inner`` apart; ``window`` is a kernel's or a pooling window's number of points, ``stride`` and ``dilation``
@@ -53,6 +54,8 @@ class Operand(Record):
     """Bytes of its distinct elements."""
     producer: int | None = Field(default=None, ge=0)
     """Position of the operator that wrote it last; None for an input or a weight."""
+    storage: int = Field(default=0, ge=0, lt=2**31)
+    """Number of the memory that it lies in, in the order of first use: operands of one number share it."""
 
 
 class Operator(Record):

@@ -34,6 +34,10 @@ _GATHERS = frozenset({
     "_embedding_bag", "_embedding_bag_forward_only", "grid_sampler_2d", "roll", "flip", "index_fill", "index_copy",
     "masked_select", "nonzero",
 })  # fmt: skip
+_SUMS = frozenset({
+    "scatter_add", "scatter_add_", "index_add", "index_add_", "scatter_reduce", "scatter_reduce_", "_index_put_impl_",
+})  # fmt: skip
+"""Those that add to places of their result, by atomics."""
 _COPIES = frozenset({
     "clone", "copy", "copy_", "_to_copy", "cat", "stack", "constant_pad_nd", "repeat", "reflection_pad1d",
     "reflection_pad2d", "replication_pad1d", "replication_pad2d", "tril", "triu", "tril_", "triu_",
@@ -44,6 +48,8 @@ _FILLS = frozenset({
     "eye", "linspace", "fill_", "zero_", "fill", "scalar_tensor", "tril_indices", "triu_indices", "rand", "randn",
     "rand_like", "randn_like", "bernoulli_", "uniform_", "normal_",
 })  # fmt: skip
+_POINTWISE = frozenset({"glu", "hardswish", "log_sigmoid_forward", "hardswish_"})
+"""Pointwise operators that torch does not tag as such."""
 _SOFTMAXES = frozenset({"_softmax", "_log_softmax", "_safe_softmax"})
 _LOSSES = frozenset({
     "mse_loss", "smooth_l1_loss", "huber_loss", "l1_loss", "nll_loss_forward", "nll_loss2d_forward",
@@ -80,6 +86,8 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self.paused = False
         self._writers: dict[int, tuple[Any, int]] = {}
+        self._numbers: dict[int, tuple[Any, int]] = {}
+        self._count = 0
         self._equal: dict[tuple[Any, ...], int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -111,11 +119,11 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             TaskError: there are too many already, and none equals it.
         """
         write_bytes = sum(_distinct_bytes(tensor) for tensor in outputs)
-        most = max(write_bytes, 1)
         reads = [
             Operand(
-                bytes=min(_distinct_bytes(tensor), most) if kind == "gather" else _distinct_bytes(tensor),
+                bytes=_bytes_read(tensor, kind, name, inputs, write_bytes),
                 producer=self._writer(tensor),
+                storage=self._number(tensor),
             )
             for tensor in inputs[:MAX_OPERANDS]
         ]
@@ -144,6 +152,15 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         for tensor in outputs:
             storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
             self._writers[storage.cdata] = (storage, position)
+
+    def _number(self, tensor: torch.Tensor) -> int:
+        storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
+        reference, number = self._numbers.get(storage.cdata, (None, 0))
+        if reference is None or reference.expired():
+            self._count += 1
+            number = self._count
+            self._numbers[storage.cdata] = (storage, number)
+        return number
 
     def _writer(self, tensor: torch.Tensor) -> int | None:
         storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
@@ -247,17 +264,19 @@ def _described(
         extents = {"outer": first.shape[1], "length": first.shape[0] * points, "inner": points, "training": training}
         return "batch_norm", extents, 8 * largest
     if name in _LOSSES:
-        return "loss", {"elements": largest, "outer": output.numel()}, 3 * largest
+        rows = tensors[1].numel() if name.startswith("nll_loss") and len(tensors) > 1 else largest
+        return "loss", {"elements": largest, "outer": output.numel(), "length": rows}, 3 * largest
     if name in _SORTS:
         dim = next((item for item in args[1:] if type(item) is int), -1)
         return "sort", _axis(first, dim), largest
     if name in _GATHERS:
-        return "gather", {"elements": output.numel()}, 0
+        updates = max(tensor.numel() for tensor in tensors[1:]) if name in _SUMS and len(tensors) > 1 else 0
+        return "gather", {"elements": output.numel(), "updates": updates}, 0
     if name in _FILLS:
         return "fill", {"elements": output.numel()}, 0
     if name in _COPIES:
         return "copy", {"elements": output.numel(), "strided": _strided(tensors, output)}, 0
-    if torch.Tag.pointwise in func.tags:
+    if torch.Tag.pointwise in func.tags or name in _POINTWISE:
         return "pointwise", {"elements": output.numel(), "strided": _strided(tensors, output)}, output.numel()
     return "other", {"elements": largest}, largest
 
@@ -348,6 +367,18 @@ def _strided(tensors: Sequence[torch.Tensor], output: torch.Tensor) -> int:
             if order and (tensor.stride(order[-1]) == 1) != (output.stride(order[-1]) == 1):
                 return 1
     return 0
+
+
+def _bytes_read(
+    tensor: torch.Tensor, kind: OperatorKind, name: str, inputs: Sequence[torch.Tensor], written: int
+) -> int:
+    """Bytes that an operator reads of an operand: of a table what is looked up, of scores one of each row."""
+    every = _distinct_bytes(tensor)
+    if name.startswith("_embedding_bag") and tensor is inputs[0] and len(inputs) > 1:
+        return min(every, inputs[1].numel() * tensor.shape[-1] * tensor.element_size())
+    if name.startswith("nll_loss") and tensor is inputs[0] and len(inputs) > 1:
+        return min(every, 32 * inputs[1].numel())
+    return min(every, max(written, 1)) if kind == "gather" and tensor is inputs[0] else every
 
 
 def _distinct_bytes(tensor: torch.Tensor) -> int:
