@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
 
-from kernelforge.compile.sass import SassFunction, parse_sass
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.sass_code import SassFunction, parse_sass
 from kernelforge.sandbox import Limits, Zygote
 
 LIMITS = Limits(wall_s=40.0, cpu_s=40.0, memory_bytes=1 << 30, tmp_bytes=256 << 20, processes=2, reply_bytes=64 << 20)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Literal
 
-from kernelforge.compile.sass import SassBlock, SassFunction, SassInstruction
 from kernelforge.profiling.counts import KernelCounts
+from kernelforge.profiling.sass_code import SassBlock, SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions, reachable
 
 Pipe = Literal["alu", "fma", "fp64", "xu", "lsu", "tensor", "uniform", "branch", "other"]

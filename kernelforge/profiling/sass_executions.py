@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kernelforge.compile.sass import EdgeKind, SassFunction, SassInstruction
 from kernelforge.profiling.linear_program import Array, solve
+from kernelforge.profiling.sass_code import EdgeKind, SassFunction, SassInstruction
 
 MAX_ROWS = 400
 """Constraints of the largest program that is solved; a block or a kind of line is one."""

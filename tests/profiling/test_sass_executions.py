@@ -14,9 +14,9 @@ import pytest
 
 from benchmarks import sass
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.sass import SassFunction, SassInstruction
 from kernelforge.compile.sass_tool import Disassembler
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.sass_code import SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions
 from tests.devices.emulated.harness import Device
 

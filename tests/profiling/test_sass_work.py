@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.sass import SassFunction
 from kernelforge.compile.sass_tool import Disassembler
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.profiling.counts import KernelCounts
 from kernelforge.profiling.sass import MachineWork, machine_work, source_lines, widened_accesses
+from kernelforge.profiling.sass_code import SassFunction
 
 BLOCKS, THREADS = 10, 64
 WARPS = BLOCKS * THREADS // 32

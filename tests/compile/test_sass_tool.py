@@ -8,9 +8,9 @@ import pytest
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.compile import sass_tool as tool
-from kernelforge.compile.sass import Control, SassFunction, parse_sass
 from kernelforge.compile.sass_tool import Disassembler
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.sass_code import Control, SassFunction, parse_sass
 
 SAXPY = """
 __global__ void saxpy(float* y, const float* x, float a, int n) {
