@@ -118,6 +118,8 @@ def calibrate(
             tell(f"{group.title}: {times} runs" if times > 1 else group.title)
             for _ in range(times):
                 for name, value in group.measure(timer).items():
+                    if name.endswith("_tensor_tflops"):  # what products of warps reach of them
+                        value /= timer.device.spec.product_share
                     values.setdefault(name, []).append(value)
             readings.append(timer.device.clocks())
         spec, facts, measures = timer.device.spec, timer.facts, timer.measures

@@ -213,7 +213,7 @@ def launches(timer: PlanTimer) -> Values:
     return {
         "block_cycles": smallest - per_warp,
         "block_cycles_per_warp": per_warp,
-        "launch_overhead_us": launch_us - smallest / facts.max_clock_mhz,
+        "launch_overhead_us": launch_us - smallest / facts.cycles(1.0),
     }
 
 

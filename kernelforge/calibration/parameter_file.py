@@ -30,7 +30,8 @@ def _lines(calibration: Calibration, facts: CardFacts, spec: DeviceSpec) -> Iter
     figures = {figure.name: figure for figure in calibration.figures if figure.in_file}
     peaks = {name: _peak(name, figures.get(name), calibration, facts, spec) for name in PEAKS}
     yield f"# Figures of one GPU, {calibration.origin}. An emulated device of it: --device emulated:FILE."
-    yield "# Cycles are those of max_clock_mhz. What is not here is published of every GPU of the compute capability."
+    yield "# Cycles are those of max_clock_mhz x sustained_clock_share."
+    yield "# What is not here is published of every GPU of the compute capability."
     if calibration.sm_mhz is not None:
         low, high = calibration.sm_mhz
         reasons = f"; throttled: {', '.join(calibration.throttled)}" if calibration.throttled else ""
@@ -52,6 +53,7 @@ def _lines(calibration: Calibration, facts: CardFacts, spec: DeviceSpec) -> Iter
     yield "[card.sources]"
     yield from (f"{name} = {_text(source)}" for name, (_, source) in peaks.items())
     yield "[card.figures]"
+    yield _line("sustained_clock_share", facts.clock_share, spec.sources["sustained_clock_share"])
     others = (figure for name, figure in figures.items() if name not in (*PEAKS, *CARD_FIGURES))
     yield from (_entry(figure, calibration) for figure in others)
 
@@ -75,7 +77,11 @@ def _source(figure: CalibratedFigure, calibration: Calibration) -> str:
 
 
 def _entry(figure: CalibratedFigure, calibration: Calibration) -> str:
-    return f"{figure.name} = {{ value = {_number(figure.value)}, source = {_text(_source(figure, calibration))} }}"
+    return _line(figure.name, figure.value, _source(figure, calibration))
+
+
+def _line(name: str, value: float, source: str) -> str:
+    return f"{name} = {{ value = {_number(value)}, source = {_text(source)} }}"
 
 
 def _number(value: float) -> str:

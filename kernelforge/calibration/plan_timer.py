@@ -48,6 +48,8 @@ class CardFacts:
     compute_capability: tuple[int, int]
     sm_count: int
     max_clock_mhz: int
+    clock_share: float
+    """Assumed clock under load over the highest one."""
     dram_bytes: int
     dram_bandwidth_gbps: float
     l2_bytes: int
@@ -61,8 +63,8 @@ class CardFacts:
         return self.sm_count * self.sm.warps
 
     def cycles(self, time_us: float) -> float:
-        """A time in cycles of the highest clock, in which the figures are."""
-        return time_us * self.max_clock_mhz
+        """A time in cycles of the clock under load, in which the figures are."""
+        return time_us * self.max_clock_mhz * self.clock_share
 
 
 class PlanTimer(Closing):
@@ -185,6 +187,7 @@ def card_facts(device: Device) -> CardFacts:
         compute_capability=capability,
         sm_count=facts.sm_count,
         max_clock_mhz=facts.max_clock_mhz,
+        clock_share=device.spec.sustained_clock_share,
         dram_bytes=getattr(facts, "memory_bytes", 0) or device.spec.dram_bytes,
         dram_bandwidth_gbps=device.memory_bandwidth_gbps or device.spec.dram_bandwidth_gbps,
         l2_bytes=device.l2_bytes,

@@ -102,6 +102,8 @@ class Card(Record):
     dram_sustained_gbps: Figure | None = None
     """Measured on this card, or estimated otherwise than by its generation."""
     l2_bandwidth_gbps: Figure | None = None
+    sustained_clock_mhz: Figure | None = None
+    """Measured under load, where it is another than the boost clock by the share of its kind."""
     figures: Mapping[str, Figure] = {}
     """Measured on this card, in place of those of its generation and of every GPU; by field of
     :class:`~kernelforge.hardware.specs.DeviceSpec`."""
@@ -118,6 +120,8 @@ class GpuFigures(Record):
 
     every_gpu: Mapping[str, Figure]
     """By field of :class:`~kernelforge.hardware.specs.DeviceSpec`."""
+    geforce: Mapping[str, Figure]
+    """The same for GeForce cards alone."""
     multiprocessor_sources: Mapping[str, Source]
     """By field of :class:`~kernelforge.hardware.specs.DeviceSpec`."""
     multiprocessor: tuple[Multiprocessor, ...]
@@ -158,6 +162,8 @@ class DeviceSpec:
     """Real architecture that kernels are compiled for: ``sm_90a``."""
     sm_count: int
     max_clock_mhz: int
+    sustained_clock_share: float
+    """Clock under load over the boost clock."""
     fp32_lanes_per_sm: int
     fp64_lanes_per_sm: int
     int32_lanes_per_sm: int
@@ -167,6 +173,8 @@ class DeviceSpec:
 
     BF16 is as fast as FP16. Volta and Turing have neither BF16 nor TF32: that of TF32 is 0.
     """
+    product_share: float
+    """Share of those peaks that products of warps reach, without those of warp groups (``wgmma``)."""
     special_lanes_per_sm: int
     """Lanes for reciprocals, square roots, exponentials, sines."""
     schedulers_per_sm: int
@@ -183,7 +191,9 @@ class DeviceSpec:
     """What the L2 fetches for one sector that it lacks."""
     l2_to_sm_bytes_per_cycle: int
     l1_bytes_per_cycle: int
-    """Data width of one SM's L1 and shared memory: one wavefront."""
+    """Width of what one SM's L1 returns to registers."""
+    partial_sector_cost: float
+    """Time of the L2 for a sector of which a request writes a part, over that for a complete one."""
     unified_l1_bytes_per_sm: int
     """L1 and shared memory together."""
     shared_carveouts_kib: tuple[int, ...]
@@ -242,12 +252,13 @@ class DeviceSpec:
 
     @property
     def clock_hz(self) -> float:
-        return self.max_clock_mhz * 1e6
+        """Clock under load."""
+        return self.max_clock_mhz * self.sustained_clock_share * 1e6
 
     @property
     def fp32_flops_per_s(self) -> float:
         """Peak of multiply-adds, each two operations."""
-        return 2.0 * self.fp32_lanes_per_sm * self.sm_count * self.clock_hz
+        return 2.0 * self.fp32_lanes_per_sm * self.sm_count * self.max_clock_mhz * 1e6
 
     def tensor_flops_per_s(self, a_type: str, sum_type: str) -> float:
         """Peak of the tensor cores for dense products, by PTX types: ``f16`` and ``f32``; ``s8`` and ``s32``.
@@ -258,7 +269,7 @@ class DeviceSpec:
         """
         if a_type == "f64":
             doubled = 2 if self.compute_capability in ((8, 0), (9, 0)) else 1
-            return 2.0 * doubled * self.fp64_lanes_per_sm * self.sm_count * self.clock_hz
+            return 2.0 * doubled * self.fp64_lanes_per_sm * self.sm_count * self.max_clock_mhz * 1e6
         if a_type == "tf32":
             return self.tf32_tensor_tflops * 1e12
         ratio = {"f16": 1, "bf16": 1, "s4": 4, "u4": 4, "b1": 16}.get(a_type, 2)
@@ -281,10 +292,15 @@ _READER = TypeAdapter(DeviceSpec)
 def _spec(card: Card) -> DeviceSpec:
     """All figures of a card, with those that its generation shares."""
     sm, shared = MULTIPROCESSORS[card.compute_capability], GENERATIONS[card.compute_capability]
-    figures = {**FIGURES.every_gpu, **shared.figures, **card.figures}
+    figures = {**FIGURES.every_gpu, **shared.figures, **(FIGURES.geforce if "GeForce" in card.title else {})}
+    figures.update(card.figures)
+    if clock := card.sustained_clock_mhz:
+        share = round(clock.value / card.max_clock_mhz, 4)
+        figures["sustained_clock_share"] = Figure(value=share, source=clock.source)
     fp16_tflops = card.sm_count * card.max_clock_mhz * card.fp16_flops_per_cycle_per_sm * 1e-6
     attained_gbps = card.dram_bandwidth_gbps * shared.dram_sustained_share.value
-    l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * card.max_clock_mhz * 1e-3
+    clock_mhz = card.max_clock_mhz * figures["sustained_clock_share"].value
+    l2_gbps = shared.l2_bytes_per_cycle_per_sm.value * card.sm_count * clock_mhz * 1e-3
     sustained, l2_bandwidth = card.dram_sustained_gbps, card.l2_bandwidth_gbps
     spec: dict[str, Any] = {  # what has another name or another unit than in a DeviceSpec is left out or replaced
         **dict(sm),

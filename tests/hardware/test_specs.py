@@ -36,6 +36,8 @@ PUBLISHED: dict[str, tuple[float, float, float | None]] = {
     "v100": (15.7, 900, 125), "v100-pcie": (14, 900, 112), "t4": (8.1, 320, 65),
     "a10": (31.2, 600, 125), "a10g": (35, 600, 70), "rtx-a6000": (38.7, 768, 154.8),
     "l4": (30.3, 300, 121), "l20": (59.8, 864, 119.5), "l40s": (91.6, 864, 366),
+    "gtx-1650": (2.98, 192, 0), "gtx-1660-super": (5.03, 336, 0), "rtx-2060": (6.45, 336, 25.8),
+    "rtx-3060-laptop": (9.85, 288, None),
     "rtx-3060": (12.74, 360, None), "rtx-3060-ti": (16.2, 448, None), "rtx-3070": (20.3, 448, 40.6),
     "rtx-3070-ti": (21.75, 608, None), "rtx-3080": (29.8, 760, 59.5), "rtx-3080-ti": (34.1, 912, None),
     "rtx-3090": (35.6, 936, 71), "rtx-3090-ti": (40, 1008, 80),
@@ -146,6 +148,8 @@ HALVED = {"a10g", "l20", *(key for key in SPECS if key.startswith("rtx-") and ke
 def test_the_peak_of_tensor_cores_is_sms_by_clock_by_rate(spec: DeviceSpec) -> None:
     clock = TENSOR_CLOCK_MHZ.get(spec.key, spec.max_clock_mhz)
     rate = FP16_FLOPS_PER_CYCLE_PER_SM[spec.compute_capability] // (2 if spec.key in HALVED else 1)
+    if spec.key.startswith("gtx-"):  # without tensor cores
+        rate = 0
     assert spec.fp16_tensor_tflops == pytest.approx(spec.sm_count * clock * rate * 1e-6, rel=0.03)
 
 
@@ -242,7 +246,7 @@ def test_a_name_that_two_gpus_bear_is_told_apart_by_the_number_of_sms() -> None:
         ("NVIDIA GeForce RTX 3050", "sm_86", 20, "rtx-3060"),
         ("NVIDIA H100 80GB HBM3 MIG 3g.40gb", "sm_90a", 60, "h100"),
         ("NVIDIA A30", "sm_80", 56, "a100"),
-        ("Quadro RTX 6000", "sm_75", 72, "t4"),
+        ("Quadro RTX 6000", "sm_75", 72, "rtx-2060"),
         ("NVIDIA B300 SXM6 AC", "sm_103a", 148, "b200"),  # no GPU of 10.3 is known: 10.0 is closest
         ("Orin", "sm_87", 16, "rtx-3060"),
         ("NVIDIA GB10", "sm_121a", 48, "rtx-5070"),
