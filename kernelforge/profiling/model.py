@@ -1,35 +1,68 @@
 """Modelled time of one launch: a few hardware limits, of which the slowest binds. It names the bound.
 
 Each limit is an amount of work over a rate of :class:`~kernelforge.hardware.specs.DeviceSpec`. The time lies between
-the largest and the sum, since work under one limit hides most of that under another, but not all.
+the largest and the sum: work under one limit hides behind work under another as far as there is other work. Inside an
+SM that is of other warps; between an SM and the memory beyond it, of other blocks, or of the same one where its warps
+do not wait for each other. ``benchmarks/fidelity.py`` and ``benchmarks/hardware_ladder.py`` compare the times with
+measured ones.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts, by_class
+from kernelforge.profiling.counts import (
+    SECTOR_BYTES,
+    KernelCounts,
+    MemoryCounts,
+    PlanCounts,
+    by_class,
+    instruction_class,
+    integer_divisions,
+    matrix_instructions,
+)
 
-PROTOCOL = "emulated/4"
+PROTOCOL = "emulated/5"
 """Version of the model; changes when a modelled time could."""
 
-# Unmeasured assumptions on the overlap of a warp's own work when no other warp hides it.
 LOADS_IN_FLIGHT = 4
+"""Loads of a warp that wait together at most."""
 CYCLES_PER_INSTRUCTION = 2.0
-BARRIER_CYCLES = 30.0
+"""Of a warp alone: a result is ready after 4 (Jia et al., 2018), and half of the instructions wait for one."""
 
 # From launches on an H100 (results/reference/h100/ladder.jsonl).
+BARRIER_CYCLES = 17.0
+"""Of one warp alone (ladder barrier)."""
+BARRIER_CYCLES_PER_WARP = 2.1
+"""Time of an SM that each warp's arrival takes (ladder barrier: blocks of 8 and of 32 warps)."""
+PRODUCT_CYCLES = 6.5
+"""What a matrix product takes a warp alone, more than the cycles of any instruction (ladder units: ``loop_mma_1``)."""
+DRAM_WAIT = 1.2
+"""Latency of the DRAM over that of a chain of single loads, where all SMs load (ladders occupancy and latency)."""
+LOAD_INTERVAL_CYCLES = 30.0
+"""From one load of a warp to the next that is in flight with it (ladder occupancy)."""
 EXPONENT = 3.0
 """Of the norm that adds the limits up: kernels under two equal limits take 1.2 to 1.3 times as long as under one."""
-PARTIAL_SECTOR_COST = 6.5
-"""Time of the L2 for a sector of which a request writes a part, over that for a complete one: it writes 40 to 50 per
-nanosecond (ladders stride and transpose)."""
-ATOMIC_SECTOR_COST = 3.0
-"""The same for a sector that a request updates (ladder atomics: 95 per nanosecond, each of another line)."""
+BARRIER_POWER = 0.5
+"""Of the number of blocks that hide each other's waits at barriers: those of random phases, as many as its root."""
+ATOMIC_SECTOR_COST = 2.4
+"""Time of the L2 for a sector that a request updates, over that for one that it reads (ladder atomics: 95 per
+nanosecond, each of another line)."""
+
+# Machine instructions of a PTX instruction, counted on that H100 (ladder units).
+DIVISION_OF_INTEGERS = {32: 16.0, 64: 70.0}
+DIVISION_OF_FLOATS = 11.0
+PROLOGUE = 7.0
+"""Machine instructions of a warp that no PTX instruction stands for: it reads its indices and its arguments."""
+
+LINE_BYTES = 128
+SHARED_BYTES_PER_CYCLE = 128
+"""Width of shared memory: 32 banks of 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +74,8 @@ class LaunchTime:
     ``tensor`` where there are matrix products."""
     overhead_us: float
     """Fixed cost of a launch."""
+    work_us: float
+    """What the limits make together: between the largest and the sum."""
 
     @property
     def bound(self) -> str:
@@ -48,8 +83,7 @@ class LaunchTime:
 
     @property
     def time_us(self) -> float:
-        together = math.fsum(math.pow(limit, EXPONENT) for limit in self.limits_us.values())
-        return math.pow(together, 1 / EXPONENT) + self.overhead_us
+        return self.work_us + self.overhead_us
 
 
 @dataclass(frozen=True)
@@ -73,8 +107,15 @@ def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_threa
     )
 
 
-def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> LaunchTime:
-    """Modelled time of one of the ``counts.launches`` equal launches in ``counts``."""
+def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, issued: float | None = None) -> LaunchTime:
+    """Modelled time of one of the ``counts.launches`` equal launches in ``counts``.
+
+    Args:
+        spec: The device that is modelled.
+        counts: Counters of the launches.
+        occupied: Occupancy of the kernel.
+        issued: Warp instructions of the machine in all launches, where they are known; else estimated from the PTX's.
+    """
     blocks = math.prod(counts.grid)
     busiest = math.ceil(blocks / spec.sm_count)
     to_us = 1e6 / spec.clock_hz
@@ -82,19 +123,22 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
     share = busiest / (blocks * counts.launches)
     l1_wavefronts, shared_wavefronts = _lsu_wavefronts(spec, counts)
     l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
-    partial_bytes = _partial_sectors(counts) * (PARTIAL_SECTOR_COST - 1) * SECTOR_BYTES
     lsu_us = (l1_wavefronts + shared_wavefronts) * share * to_us
+    warps = blocks * counts.launches * occupied.warps_per_block
+    if issued is None:
+        issued = machine_instructions(counts, warps)
+    waits_us, chain_us = (cycles * to_us for cycles in _latency_cycles(spec, counts, occupied, issued / warps))
     limits = {
         "dram": counts.dram_bytes / counts.launches / spec.dram_sustained_gbps * 1e-3,
         "l2": max(
-            (l2_bytes + partial_bytes) / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
+            (l2_bytes + _partial_bytes(spec, counts)) / counts.launches / spec.l2_bandwidth_gbps * 1e-3,
             l2_bytes * share / spec.l2_to_sm_bytes_per_cycle * to_us,
         ),
         # One data path serves L1 and shared memory: its time counts for the larger user.
         "l1" if l1_wavefronts >= shared_wavefronts else "shared": lsu_us,
         "fp32": _arithmetic_cycles(spec, counts) * share * to_us,
-        "issue": counts.warp_instructions / spec.schedulers_per_sm * share * to_us,
-        "latency": _latency_cycles(spec, counts, occupied, blocks) * to_us,
+        "issue": _issue_cycles(spec, counts, issued, occupied) * share * to_us,
+        "latency": waits_us + chain_us,
         "blocks": busiest * (spec.block_cycles + spec.block_cycles_per_warp * occupied.warps_per_block) * to_us,
     }
     atomics_us = _atomics_us(spec, counts)
@@ -102,7 +146,16 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
         limits["atomics"] = atomics_us
     if counts.matrix:
         limits["tensor"] = _tensor_seconds(spec, counts) * spec.sm_count * share * 1e6
-    return LaunchTime(limits, spec.launch_overhead_us)
+    outside = [limits.get(name, 0.0) for name in ("dram", "l2", "atomics")]
+    inside = [limit for name, limit in limits.items() if name not in ("dram", "l2", "atomics", "latency")]
+    parts = _norm(EXPONENT, *outside, waits_us), _norm(EXPONENT, *inside, chain_us)
+    work_us = _norm(_exponent(spec, counts, occupied), *parts)
+    return LaunchTime(limits, spec.launch_overhead_us, max(work_us, *limits.values()))
+
+
+def _norm(exponent: float, *limits_us: float) -> float:
+    """Time of work under several limits, which hides in part behind each other."""
+    return math.pow(math.fsum(math.pow(limit, exponent) for limit in limits_us), 1 / exponent)
 
 
 def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> PlanTime:
@@ -127,46 +180,121 @@ def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]
     return PlanTime(total, max(spent, key=lambda name: spent[name]), {n: t / total for n, t in spent.items()})
 
 
+def machine_instructions(counts: KernelCounts, warps: float) -> float:
+    """Warp instructions of the machine that ptxas makes of those counted in PTX, for so many warps.
+
+    Moves, conversions of addresses and reads of parameters become operands of other instructions, logic of predicates
+    becomes part of comparisons, and the address of an element is one instruction; divisions become tens.
+    """
+    wide = longs = 0.0
+    total = min(PROLOGUE * warps, counts.warp_instructions)
+    for operation, (count, _) in counts.mix.items():
+        head, *qualifiers = operation.split(".")
+        if head in ("mov", "cvta") or qualifiers[-1:] == ["pred"] or operation.startswith("ld.param"):
+            continue
+        if head in ("mul", "mad") and qualifiers[0] == "wide":
+            wide += count
+        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
+            longs += count
+        else:
+            total += count
+            if operation == "div.f32":
+                total += count * (DIVISION_OF_FLOATS - 1)
+    for width, count in integer_divisions(counts.mix).items():
+        total += count * (DIVISION_OF_INTEGERS[width] - 1)
+    return total + max(wide, longs)
+
+
+def _issue_cycles(spec: DeviceSpec, counts: KernelCounts, issued: float, occupied: Occupancy) -> float:
+    """Cycles that the schedulers of an SM need to issue all instructions, with all work on one SM."""
+    arrivals = counts.barriers * occupied.warps_per_block
+    return max(issued / spec.schedulers_per_sm, arrivals * BARRIER_CYCLES_PER_WARP)
+
+
 def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, float]:
     """Cycles of the SM's data path: (global and local, shared).
 
-    A request takes as many as it touches lines, or as its sectors need; of an instruction the sums are compared.
+    A request takes as many as it touches lines, or, if it loads, as the bytes of its threads take to their registers,
+    even where all read one word; of an instruction the sums are compared.
     """
-    sectors_per_wavefront = spec.l1_bytes_per_cycle // SECTOR_BYTES
-    # The L1 looks one tag up in a cycle, that of a line; instructions without counted lines have one per request.
+    # The L1 looks one tag up in a cycle, that of a line; where lines were not counted, as many as the sectors make.
     cached = sum(
-        max(op.requests, op.lines, op.transactions / sectors_per_wavefront)
+        max(
+            op.requests,
+            op.lines or op.transactions * SECTOR_BYTES / LINE_BYTES,
+            op.threads * max(op.bytes_per_thread, 4) / spec.l1_bytes_per_cycle if op.access == "load" else 0.0,
+        )
         for space in ("global", "local")
         for op in counts.select(space)
     )
-    operands = sum(read for _, read in counts.matrix.values()) / spec.l1_bytes_per_cycle
+    operands = sum(read for _, read in counts.matrix.values()) / SHARED_BYTES_PER_CYCLE
     return cached, counts.total("transactions", "shared") + operands
 
 
 def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Cycles of the busiest arithmetic pipe, with all work on one SM."""
+    """Cycles of the busiest arithmetic pipe, with all work on one SM.
+
+    Products of integers run where floats are multiplied, at the rate of integers; additions to 64-bit addresses become
+    part of such products, and logic of predicates part of comparisons.
+    """
     warps = by_class(counts.mix)
+    products = wide = longs = predicates = 0.0
+    for operation, (count, _) in counts.mix.items():
+        head, *qualifiers = operation.split(".")
+        if instruction_class(operation) != "int":
+            continue
+        if head in ("mul", "mad"):
+            products += count
+            wide += count * (qualifiers[0] == "wide")
+        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
+            longs += count
+        elif qualifiers[-1:] == ["pred"] and head != "setp":
+            predicates += count
+    divisions = sum(integer_divisions(counts.mix).values())
+    floats = sum(count for operation, (count, _) in counts.mix.items() if operation == "div.f32")
+    integers = warps["int"] - products - predicates - min(wide, longs) + 9 * divisions
+    multiplied = warps["fp32"] + warps["fp16"] + products + 10 * divisions + 5 * floats
     return spec.warp_size * max(
-        warps["fp32"] / spec.fp32_lanes_per_sm,
+        multiplied / spec.fp32_lanes_per_sm,
+        products / spec.int32_lanes_per_sm,
         warps["fp64"] / spec.fp64_lanes_per_sm,
-        warps["special"] / spec.special_lanes_per_sm,
-        warps["int"] / spec.int32_lanes_per_sm,
+        (warps["special"] + floats + 3 * divisions) / spec.special_lanes_per_sm,
+        integers / spec.int32_lanes_per_sm,
     )
 
 
 def _tensor_seconds(spec: DeviceSpec, counts: KernelCounts) -> float:
     """Time of all matrix products on all tensor cores of the GPU; those of types that it lacks take none."""
-    peaks = {kind: spec.tensor_flops_per_s(*kind.split(".")) for kind in counts.matrix}
+    of_warps = any(operation.startswith(("mma", "wmma")) for operation in counts.mix)
+    share = spec.product_share if of_warps else 1.0
+    peaks = {kind: share * spec.tensor_flops_per_s(*kind.split(".")) for kind in counts.matrix}
     return sum(operations / peaks[kind] for kind, (operations, _) in counts.matrix.items() if peaks[kind])
 
 
-def _partial_sectors(counts: KernelCounts) -> float:
-    """Sectors of which stores write a part, which the L2 has to merge with the rest."""
-    partial = 0.0
-    for op in counts.select("global", "store"):
-        if op.threads * op.bytes_per_thread < 0.99 * op.transactions * SECTOR_BYTES:
-            partial += op.transactions
-    return partial
+def _complete_bytes(op: MemoryCounts) -> float:
+    """Bytes that a store has at least if it writes all of its sectors."""
+    return 0.99 * op.transactions * SECTOR_BYTES
+
+
+def _partial_bytes(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Bytes of complete sectors that take the L2 as long as what stores add to it by sectors that they write in part.
+
+    Stores that follow each other in the PTX and complete the same sectors are one to the L2: the L1 merges them. The
+    launch then leaves no more sectors than one of them writes.
+    """
+    partial = merged = 0.0
+    stores = [op for op in counts.select("global", "store") if op.threads * op.bytes_per_thread < _complete_bytes(op)]
+    stores.sort(key=lambda op: op.ptx_line)
+    for _, run in itertools.groupby(stores, lambda op: (op.requests, op.transactions)):
+        group = list(run)
+        together = sum(op.transactions for op in group)
+        written = sum(op.threads * op.bytes_per_thread for op in group)
+        few = counts.dram_write_bytes < 1.5 * group[0].transactions * SECTOR_BYTES
+        if len(group) > 1 and written >= _complete_bytes(group[0]) and few:
+            merged += together - group[0].transactions
+        else:
+            partial += together
+    return (partial * (spec.partial_sector_cost - 1) - merged) * SECTOR_BYTES
 
 
 def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:
@@ -186,18 +314,49 @@ def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:
     return max(word, line, everywhere) / counts.launches * 1e-3
 
 
-def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, blocks: int) -> float:
-    """Cycles of one warp's dependent chain, times the waves of blocks: latency that low parallelism cannot hide."""
+def _resident(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> int:
+    """Blocks that the busiest SM has at a time."""
+    return max(min(occupied.blocks_per_sm, math.ceil(math.prod(counts.grid) / spec.sm_count)), 1)
+
+
+def _exponent(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> float:
+    """Exponent of the norm that adds the limits up.
+
+    Work under one limit hides behind work under another if there is other work: of other blocks, or of the same block
+    where its warps access memory often between two waits for each other. A block alone that waits for its loads, then
+    computes, overlaps nothing.
+    """
+    phases = math.prod(counts.grid) * counts.launches + counts.barriers
+    accesses = sum(op.requests / min(op.in_flight, LOADS_IN_FLIGHT) for op in counts.select("global"))
+    often = accesses / (phases * occupied.warps_per_block * LOADS_IN_FLIGHT)
+    others = _resident(spec, counts, occupied) * max(often, 1.0)
+    return EXPONENT - (EXPONENT - 1) / math.pow(others, BARRIER_POWER if counts.barriers else 1.0)
+
+
+def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, issued: float) -> tuple[float, float]:
+    """Cycles of one warp's dependent chain, times the waves of blocks: latency that low parallelism cannot hide.
+
+    The first are those in which it waits for global and local memory, the second those of its instructions, shared
+    memory and barriers. ``issued`` are machine instructions per warp.
+    """
+    blocks = math.prod(counts.grid)
     waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
     warps = blocks * counts.launches * occupied.warps_per_block
     waited = [op for space in ("global", "local") for op in counts.select(space, "load", "atomic")]
+    shared = _waits(counts.select("shared", "load", "atomic")) / warps
+    barriers = counts.barriers / (blocks * counts.launches)
+    shuffles = by_class(counts.mix)["warp"] / warps
+    # At each barrier a block waits for the warp that has most to do, if only one reads.
+    exchanged = max(shared, min(barriers, shared * occupied.warps_per_block)) + shuffles
     chain = (
-        _waits(waited) / warps * _load_latency(spec, counts)
-        + _waits(counts.select("shared", "load", "atomic")) / warps * spec.shared_latency_cycles
-        + counts.warp_instructions / warps * CYCLES_PER_INSTRUCTION
-        + counts.barriers / (blocks * counts.launches) * BARRIER_CYCLES
+        exchanged * spec.shared_latency_cycles
+        + issued * CYCLES_PER_INSTRUCTION
+        + barriers * BARRIER_CYCLES
+        + matrix_instructions(counts.mix) / warps * PRODUCT_CYCLES
     )
-    return waves * chain
+    loads = sum(op.requests for op in waited if not op.opcode.startswith("red")) / warps
+    waits = _waits(waited) / warps
+    return waves * (waits * _load_latency(spec, counts) + (loads - waits) * LOAD_INTERVAL_CYCLES), waves * chain
 
 
 def _waits(ops: Iterable[MemoryCounts]) -> float:
@@ -211,5 +370,6 @@ def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
         return float(spec.l2_latency_cycles)
     in_l1 = min(counts.l1_read_hits / counts.l1_read_sectors, 1.0)
     in_l2 = min(counts.l2_read_hits / counts.l2_read_sectors, 1.0) if counts.l2_read_sectors else 1.0
-    beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * spec.dram_latency_cycles
+    wait = DRAM_WAIT if math.prod(counts.grid) >= spec.sm_count else 1.0
+    beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * wait * spec.dram_latency_cycles
     return in_l1 * spec.l1_latency_cycles + (1 - in_l1) * beyond

@@ -116,7 +116,7 @@ def test_a_modelled_time_cannot_pass_for_a_measured_one(changes: dict[str, Any])
     [
         {"samples": None},
         {"interval_us": None},
-        {"protocol": "emulated/4"},
+        {"protocol": "emulated/5"},
         {"interval_us": (11.0, 9.0)},
         {"interval_us": (math.nan, 9.0)},
         {"interval_us": (1.0, math.inf)},

@@ -113,7 +113,7 @@ def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
     fields: dict[str, Any] = {
         "time_us": time_us,
         "origin": Origin.MODELLED,
-        "protocol": "emulated/4",
+        "protocol": "emulated/5",
         "bound": "dram",
     }
     return Performance(**(fields | changes))
