@@ -50,7 +50,7 @@ EXACT = {
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "",
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "",
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "",
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "",
+    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum": "kernelforge__shared_wavefronts_excess.sum",
     "lts__t_sectors.sum": "",
     "dram__bytes_read.sum": "",
     "dram__bytes_write.sum": "",

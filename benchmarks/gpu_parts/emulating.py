@@ -29,8 +29,8 @@ COUNTERS = {
     "load_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum",) * 2,
     "store_sectors": ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum",) * 2,
     "load_requests": ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum",) * 2,
-    "shared_wavefronts": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum",) * 2,
-    "bank_conflicts": ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",) * 2,
+    "shared_wavefronts": ("memory_l1_wavefronts_shared",) * 2,
+    "bank_conflicts": ("kernelforge__shared_wavefronts_excess.sum",) * 2,
     "l2_sectors": ("lts__t_sectors.sum",) * 2,
     "dram_bytes": ("dram__bytes.sum",) * 2,
 }

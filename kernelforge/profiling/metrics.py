@@ -32,6 +32,12 @@ from kernelforge.records import (
 
 MATRIX_INSTRUCTIONS = "ptx__inst_matrix.sum"
 MATRIX_OPERATIONS = "ptx__matrix_operations.sum"
+SHARED_WAVEFRONTS = "memory_l1_wavefronts_shared"
+"""Of accesses to shared memory alone: Nsight Compute's ``l1tex__data_pipe_lsu_wavefronts_mem_shared.sum`` counts
+shuffles and others too."""
+SHARED_EXCESS = "kernelforge__shared_wavefronts_excess.sum"
+"""Beyond those without bank conflicts: Nsight Compute's ``l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum`` holds
+waits for the unit too."""
 _LD = "l1tex__{}_pipe_lsu_mem_global_op_ld{}"
 _ST = "l1tex__{}_pipe_lsu_mem_global_op_st{}"
 _EXCESS = {
@@ -175,13 +181,13 @@ def summed_metrics(kernels: Sequence[KernelCounts], memset_bytes: int = 0) -> li
         loaded += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "load"))
         stored += sum(op.threads * op.bytes_per_thread for op in kernel.select("global", "store"))
     wavefronts = memory("transactions", "shared")
-    conflicts = wavefronts - memory("ideal_transactions", "shared")
+    excess = wavefronts - memory("ideal_transactions", "shared")
     metrics += [
         _counted("kernelforge__global_bytes_requested", requested, "byte"),
         _counted("kernelforge__global_load_bytes_requested", loaded, "byte"),
         _counted("kernelforge__global_store_bytes_requested", stored, "byte"),
-        _counted("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", wavefronts, "wavefront"),
-        _counted("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", max(conflicts, 0.0), "wavefront"),
+        _counted(SHARED_WAVEFRONTS, wavefronts, "wavefront"),
+        _counted(SHARED_EXCESS, max(excess, 0.0), "wavefront"),
         _counted("ptx__thread_inst_executed.sum", add("thread_instructions"), "inst"),
         _counted("ptx__warp_inst_executed.sum", add("warp_instructions"), "inst"),
     ]

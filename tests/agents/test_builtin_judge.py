@@ -89,7 +89,7 @@ def test_another_coders_candidate_is_judged_by_its_faults(compiler: Compiler) ->
     assert finding.headline.startswith("bank-conflict: ")
     assert finding.headline.endswith("in kernel k")
     assert "Pad" in finding.action
-    assert finding.metrics[0] == "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+    assert finding.metrics[0] == "kernelforge__shared_wavefronts_excess.sum"
 
 
 def test_ranks_name_different_bottlenecks_and_then_stop(compiler: Compiler) -> None:

@@ -33,7 +33,7 @@ WARP_INSTRUCTIONS = "ptx__warp_inst_executed.sum"
 CUT_TO = {
     "softmax": (LOAD_SECTORS, 0.34),
     "rmsnorm": (LOAD_SECTORS, 0.51),
-    "matmul": ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", 0.26),
+    "matmul": ("memory_l1_wavefronts_shared", 0.26),
     "cumsum": (WARP_INSTRUCTIONS, 0.5),
     "cross_entropy": (LOAD_SECTORS, 0.51),
     "transpose": (WARP_INSTRUCTIONS, 0.2),

@@ -24,7 +24,8 @@ DRAM_USE = "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed"
 L2_USE = "lts__throughput.avg.pct_of_peak_sustained_active"
 MEMORY_USE = "gpu__compute_memory_throughput.avg.pct_of_peak_sustained_elapsed"
 L1_USE = "l1tex__throughput.avg.pct_of_peak_sustained_active"
-SHARED_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+DATA_PATH_WAVEFRONTS = "l1tex__data_pipe_lsu_wavefronts_mem_shared.sum"
+"""Of shared memory, and of what else takes its way, such as shuffles."""
 
 _FLOPS = {"add": 1, "mul": 1, "fma": 2}
 _PRECISIONS = {"fp16": "h", "fp32": "f", "fp64": "d"}

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kernelforge.profiling.counts import MemoryCounts, hot_spots
+from kernelforge.profiling.metrics import SHARED_EXCESS, SHARED_WAVEFRONTS
 from kernelforge.profiling.ncu import catalogue
 from kernelforge.profiling.ncu.catalogue import DURATION, L1_SECTORS, L2_SECTORS, MetricSet, flop_counters
 from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Shape, Triple, Value
@@ -43,10 +44,13 @@ class Weighted:
 def is_additive(name: str) -> bool:
     """Whether values of several launches add up.
 
-    Sums of a counter do, and so does a counter's mean over the units of the chip (``sm__cycles_active.avg``): the
-    number of units is constant. Other suffixes (``.per_second``, ``.pct_of_peak...``) are rates.
+    Sums of a counter do, also those over instructions (``memory_...``), and so does a counter's mean over the units of
+    the chip (``sm__cycles_active.avg``): the number of units is constant. Other suffixes (``.per_second``,
+    ``.pct_of_peak...``) are rates.
     """
     suffix = name.partition(".")[2]
+    if name.startswith("memory_"):
+        return True
     return suffix in ("sum", "avg") and not name.startswith("launch__")
 
 
@@ -253,6 +257,12 @@ def _metrics(rolled: Mapping[str, Value], launches: Sequence[Weighted], counters
                 if _access_of(op) == ("global", access)
             )
             metrics.append(_measured(f"kernelforge__global_sectors_excess_op_{name}.sum", excess, "sector"))
+        shared = [(launch.stands_for, op) for launch in launches for op in launch.row.instructions if op.wavefronts]
+        if SHARED_WAVEFRONTS not in rolled:
+            wavefronts = sum(times * op.wavefronts for times, op in shared)
+            metrics.append(_measured(SHARED_WAVEFRONTS, wavefronts, "wavefront"))
+        excess = sum(times * max(op.wavefronts - op.ideal_wavefronts, 0.0) for times, op in shared)
+        metrics.append(_measured(SHARED_EXCESS, excess, "wavefront"))
     return metrics
 
 
@@ -315,7 +325,7 @@ def bound(plan: Mapping[str, Value]) -> str:
     on an H100, whose L2 moves sectors between its two halves, the L2's own is up to 1.9 times the DRAM's in kernels
     that only stream, and that figure the DRAM's.
     """
-    shared = plan.get(catalogue.SHARED_WAVEFRONTS, Value(0.0, ""))
+    shared = plan.get(catalogue.DATA_PATH_WAVEFRONTS, Value(0.0, ""))
     sectors = plan.get(catalogue.L1_SECTORS, Value(0.0, ""))
     data_path = "shared" if shared.value > sectors.value / 4 else "l1"
     uses = {

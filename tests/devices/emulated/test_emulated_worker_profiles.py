@@ -100,7 +100,7 @@ def test_three_passes_over_a_row_read_it_once_from_dram() -> None:
     # The second and the third pass hit the L1.
     assert profiled.value("l1tex__t_sector_hit_rate.pct") == pytest.approx(200 / 3, rel=0.01)
     assert profiled.value("ptx__inst_barrier.sum") > 0
-    assert profiled.value("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum") == 0
+    assert profiled.value("kernelforge__shared_wavefronts_excess.sum") == 0
 
 
 def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
@@ -346,7 +346,7 @@ extern "C" __global__ void columns(const float* x, float* out) {
 }
 """
     plan = "def forward(x):\n    out = empty_like(x)\n    columns[1, (32, 8)](x, out)\n    return out\n"
-    name = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
+    name = "kernelforge__shared_wavefronts_excess.sum"
     conflicted, _ = profile(source.replace("WIDTH", "32"), plan, randoms(32, 32), compulsory=8192)
     padded, _ = profile(source.replace("WIDTH", "33"), plan, randoms(32, 32), compulsory=8192)
     assert conflicted.value(name) == 32 * 31

@@ -150,7 +150,6 @@ _METRICS = (
     ("dram__throughput.avg.pct_of_peak_sustained_elapsed", "%", 5e-6),
     ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_ld.ratio", "sector/request", 5e-7),
     ("l1tex__average_t_sectors_per_request_pipe_lsu_mem_global_op_st.ratio", "sector/request", 5e-7),
-    ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "1", 0.0),
     ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "1", 1e-3),
     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "request", 1 / 256),
     ("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "request", 1 / 256),
@@ -371,7 +370,7 @@ def make_attempt(
     speed = None
     if ok and not untimed:
         speed = (
-            Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/4", bound=profile.roofline.bound)
+            Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/5", bound=profile.roofline.bound)
             if timing is None
             else performance(timing, quarantined, profile)
         )
