@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import itertools
 import json
 import math
 import re
@@ -35,9 +34,10 @@ import sys
 import time
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
+from fidelity_parts.scores import Order, agreement_of, errors_of, order_of
 from hardware_corpus import Failed, Gpu, run_children
 
 LADDER = Path(__file__).parent / "ladder"
@@ -45,8 +45,6 @@ FLUSH_BYTES = 1 << 27
 CASE_S = 0.1
 """Time that the timed launches of a case may take."""
 STALL_S = 15.0
-APART = 1.1
-"""Times closer than this are in no order."""
 ONCE_STALL_S = 40.0
 SAMPLES = 64
 SUMMED = 1 << 22
@@ -192,16 +190,11 @@ def prepare(folder: Path) -> None:
 
 def emulate(folder: Path, only: str) -> None:
     """Profile every case on the emulated device, a launch of a plan each."""
-    from kernelforge.candidate.resolved import Buffer, Launch, ResolvedPlan, ScalarArg, TensorArg
-    from kernelforge.compile.cubin import read_cubin
-    from kernelforge.devices.base import RunRequest
-    from kernelforge.devices.emulated.execute.plan_execution import Kernel
+    from fidelity_parts.launches import Array, Built, Scalar, metrics_of, profile_launch
+
     from kernelforge.devices.emulated.worker import Runner
     from kernelforge.hardware.specs import H100
-    from kernelforge.profiling.metrics import plan_metrics
-    from kernelforge.records import DType
 
-    scalars: dict[str, Any] = {"int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
     file = folder / "emulated.json"
     results: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
@@ -212,44 +205,30 @@ def emulate(folder: Path, only: str) -> None:
         begun = time.monotonic()
         family, kernel = case["family"], case["kernel"]
         if family not in loaded:
-            registers = read_cubin((folder / case["cubin"]).read_bytes()).registers
             ptx = (folder / f"{family}.ptx").read_text(encoding="utf-8")
-            kernels = {name: Kernel(name, count) for name, count in registers.items()}
-            loaded[family] = Runner(ptx, kernels, H100, memory_bytes=3 << 30), registers
+            built = Built(ptx, (folder / case["cubin"]).read_bytes(), {})
+            loaded[family] = built.runner(H100), dict(built.registers)
         runner, registers = loaded[family]
-        buffers: list[Buffer] = []
-        tensors: dict[int, bytes] = {}
-        arguments: list[Any] = []
+        arguments: list[Array | Scalar] = []
         for index, argument in enumerate(case["arguments"]):
             if "array" not in argument:
-                arguments.append(ScalarArg(scalars[argument["scalar"]], argument["value"]))
+                arguments.append(Scalar(argument["scalar"], argument["value"]))
                 continue
-            number, written = len(buffers), bool(argument.get("out"))
-            dtype = dtype_of(argument["array"])
-            nbytes = int(argument["count"]) * dtype.itemsize
-            buffers.append(Buffer(number, "workspace" if written else "input", nbytes, f"argument {index}", index))
-            if not written:
-                tensors[number] = full_array(argument, index).tobytes()
-            arguments.append(TensorArg(number, 0, DType.UINT8))
-        x, y, z = case["grid"]
-        bx, by, bz = case["block"]
-        step = Launch(kernel, (x, y, z), (bx, by, bz), case["shared"], tuple(arguments), 1)
-        request = RunRequest(ResolvedPlan(tuple(buffers), (step,), ()), tensors, poison=0, deadline_s=600.0)
+            nbytes = int(argument["count"]) * dtype_of(argument["array"]).itemsize
+            contents = None if argument.get("out") else full_array(argument, index).tobytes()
+            arguments.append(Array(nbytes, contents))
         try:
-            counts = runner.profile(request)
+            counts = profile_launch(runner, kernel, case["grid"], case["block"], case["shared"], arguments)
         except Exception as error:  # of one case: the others are still wanted
             results[case["name"]] = {"error": f"{type(error).__name__}: {error}"}
             print(f"{case['name']}: {error}", flush=True)
             continue
         (group,) = counts.kernels
-        metrics = {metric.name: metric.value for metric in plan_metrics(H100, counts, registers)}
-        metrics["lts__t_sectors_srcunit_tex_op_read.sum"] = group.l2_read_sectors
-        metrics["lts__t_sectors_srcunit_tex_op_write.sum"] = group.l2_write_sectors
         results[case["name"]] = {
             "counts": counts.to_wire(),
             "registers": registers[kernel],
             "sampled": group.sampled,
-            "metrics": metrics,
+            "metrics": metrics_of(H100, counts, registers),
             "profile_s": round(time.monotonic() - begun, 2),
         }
         file.write_text(json.dumps(results), encoding="utf-8")
@@ -289,46 +268,6 @@ def read_ncu(file: Path, cases: list[dict[str, Any]], launched: list[str]) -> di
     return metrics
 
 
-class Order(NamedTuple):
-    """Pairs of measured times, and how modelled times order them."""
-
-    pairs: int
-    right: int
-    inverted: int
-    """Pairs in the wrong order whose measured times differ more than twofold."""
-
-    @property
-    def text(self) -> str:
-        """Kendall's tau, and the share of pairs in the right order."""
-        if not self.pairs:
-            return "no pairs"
-        tau = (2 * self.right - self.pairs) / self.pairs
-        return f"tau {tau:.2f}, {self.right} of {self.pairs} pairs in order ({self.right / self.pairs:.1%})"
-
-
-def order_of(times: list[tuple[float, float]]) -> Order:
-    """The pairs of (measured, modelled) times whose measured ones are apart; equal modelled ones are half right."""
-    pairs = inverted = 0
-    right = 0.0
-    for (a, x), (b, y) in itertools.combinations(times, 2):
-        if max(a, b) < APART * min(a, b):
-            continue
-        pairs += 1
-        agreed = 0.5 if x == y else float((a < b) == (x < y))
-        right += agreed
-        inverted += agreed == 0 and max(a, b) > 2 * min(a, b)
-    return Order(pairs, round(right), inverted)
-
-
-def errors_of(times: list[tuple[float, float]]) -> str:
-    """Mean absolute errors of modelled times, without a scale and with one."""
-    ratios = [modelled / measured for measured, modelled in times]
-    scale = math.exp(-sum(map(math.log, ratios)) / len(ratios))
-    plain, scaled = (sum(abs(s * ratio - 1) for ratio in ratios) / len(ratios) for s in (1.0, scale))
-    spread = math.exp(sum(abs(math.log(ratio * scale)) for ratio in ratios) / len(ratios))
-    return f"MAPE {plain:.0%}, with one scale ({scale:.2f}) {scaled:.0%}, geometric x{spread:.2f}"
-
-
 COMPARED = (
     ("smsp__inst_executed.sum", "ptx__warp_inst_executed.sum", "inst"),
     ("smsp__thread_inst_executed.sum", "ptx__thread_inst_executed.sum", "thr"),
@@ -336,8 +275,8 @@ COMPARED = (
     ("l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum", "", "ldreq"),
     ("l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum", "", "stsec"),
     ("l1tex__t_requests_pipe_lsu_mem_global_op_st.sum", "", "streq"),
-    ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "", "shwav"),
-    ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "", "bankc"),
+    ("l1tex__data_pipe_lsu_wavefronts_mem_shared.sum", "memory_l1_wavefronts_shared", "shwav"),
+    ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum", "kernelforge__shared_wavefronts_excess.sum", "bankc"),
     ("lts__t_sectors_srcunit_tex_op_read.sum", "", "l2rd"),
     ("lts__t_sectors_srcunit_tex_op_write.sum", "", "l2wr"),
     ("dram__bytes_read.sum", "", "drrd"),
@@ -475,7 +414,7 @@ def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
                   + (f"  {soft['error']}" if "error" in soft else ""))  # fmt: skip
         if times:
             order = order_of(times)
-            within = Order(*(a + b for a, b in zip(within, order, strict=True)))
+            within += order
             print(f"{order.text}; {errors_of(times)}")
             everything += times
     if everything:
@@ -488,11 +427,8 @@ def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
             for name in counted
             if metric in counted[name] and "metrics" in emulated.get(name, {})
         ]
-        equal = sum(ratio_text(*pair) in "=-" for pair in pairs)
-        errors = sorted(abs(real / soft - 1) for real, soft in pairs if soft)
-        if errors:
-            print(f"{metric}: equal {equal} of {len(pairs)}, median error {median(errors):.2%}, "
-                  f"nine tenths within {errors[int(0.9 * (len(errors) - 1))]:.1%}")  # fmt: skip
+        if pairs:
+            print(f"{metric}: {agreement_of(pairs).text}")
     (folder / "compared.json").write_text(json.dumps({"cases": listed}, indent=1), encoding="utf-8")
 
 
