@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 
+CURRENT_ROUNDING = 4
+"""Operand of AVX-512's instructions that may name a rounding mode."""
 FLOAT_TYPES = {16: "half", 32: "float", 64: "double"}
 
 
@@ -51,9 +53,14 @@ def nan_constant(kind: str) -> str:
 
 
 class IRBuilder:
-    """Collects instructions of one function and the intrinsics they need."""
+    """Collects instructions of one function and the intrinsics they need.
 
-    def __init__(self) -> None:
+    Args:
+        avx512: The processor has AVX-512 (F and DQ), so that ``register_call`` may be used.
+    """
+
+    def __init__(self, avx512: bool = False) -> None:
+        self.avx512 = avx512
         self.lines: list[str] = []
         self.serial = 0
         self.declarations: set[str] = set()
@@ -90,6 +97,33 @@ class IRBuilder:
     def intrinsic(self, name: str, kind: str, *values: str) -> str:
         """Call ``llvm.<name>`` with operands and result of one type."""
         return self.call(f"llvm.{name}.{suffix(kind)}", kind, *((kind, v) for v in values))
+
+    def register_call(
+        self, name: str, lanes: int, operands: list[tuple[str, str]], result: str, *more: tuple[str, str]
+    ) -> str:
+        """Call an intrinsic of AVX-512 on each ``lanes`` lanes of 32, which fill a register.
+
+        Args:
+            name: The intrinsic, without its prefix.
+            lanes: Lanes of a register.
+            operands: Types and values of the vectors.
+            result: Type of the result of all lanes.
+            more: Types and values of further operands; a vector's type is that of a register.
+        """
+
+        def part(kind: str) -> str:
+            return f"<{lanes} x {kind.rpartition(' ')[2][:-1]}>"
+
+        joined = "poison"
+        for at in range(0, 32, lanes):
+            taken = []
+            for kind, value in operands:
+                extract = f"llvm.vector.extract.{suffix(part(kind))}.{suffix(kind)}"
+                taken.append((part(kind), self.call(extract, part(kind), (kind, value), ("i64", str(at)))))
+            value = self.call(f"llvm.x86.avx512.{name}.512", part(result), *taken, *more)
+            insert = f"llvm.vector.insert.{suffix(result)}.{suffix(part(result))}"
+            joined = self.call(insert, result, (result, joined), (part(result), value), ("i64", str(at)))
+        return joined
 
     def select(self, condition: str, kind: str, yes: str, no: str) -> str:
         """Lane-wise or scalar select; the condition's shape follows ``kind``."""

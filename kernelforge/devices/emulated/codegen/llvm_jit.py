@@ -39,6 +39,11 @@ def host_features() -> dict[str, bool]:
     return {} if PROCESSOR else dict(llvm.get_host_cpu_features())
 
 
+def has_avx512() -> bool:
+    """Whether generated code may use the 512-bit instructions of AVX-512 F and DQ."""
+    return bool(host_features().get("avx512f") and host_features().get("avx512dq"))
+
+
 def _target_machine(level: int, processor: str | None) -> Any:
     _initialise()
     return llvm.Target.from_default_triple().create_target_machine(
@@ -184,8 +189,8 @@ def load_runtime() -> None:
     _initialise()
     for name, function in runtime.EXPORTS.items():
         llvm.add_symbol(name, runtime_address(function))
-    wide = host_features().get("avx512f", False)
-    libraries = {"memory": memory_ir.library(permute=wide), "math": math_ir.library(embedded=wide)}
+    wide = has_avx512()
+    libraries = {"memory": memory_ir.library(permute=wide), "math": math_ir.library(avx512=wide)}
     for title, (text, names) in libraries.items():
         native = Native(text, cached=CachedObject(cache_folder(), title, text, PROCESSOR))
         _libraries.append(native)

@@ -18,7 +18,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_constant, nan_constant, suffix
+from kernelforge.devices.emulated.codegen.ir_builder import (
+    CURRENT_ROUNDING,
+    IRBuilder,
+    float_constant,
+    nan_constant,
+    suffix,
+)
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
 
 F32 = "<32 x float>"
@@ -41,8 +47,25 @@ TURN = 2 * math.pi
 SIGN = 0x80000000 - (1 << 32)
 
 
+def _scaled(c: IRBuilder, p: str, n: str) -> str:
+    """p * 2**n, of p from 1/2 to 2 and a whole number n from -152 to 129, or NaN if n is."""
+    if c.avx512:
+        rest = (("<16 x float>", "zeroinitializer"), ("i16", "-1"), ("i32", str(CURRENT_ROUNDING)))
+        return c.register_call("mask.scalef.ps", 16, [(F32, p), (F32, n)], F32, *rest)
+    i = c.op(f"fptosi {F32} {n} to {I32}")  # not used where n is NaN
+    half = c.op(f"ashr {I32} {i}, splat (i32 1)")
+    for part in (half, c.op(f"sub {I32} {i}, {half}")):
+        biased = c.op(f"add {I32} {part}, splat (i32 127)")
+        bits = c.op(f"shl {I32} {biased}, splat (i32 23)")
+        p = c.op(f"fmul {F32} {p}, {c.op(f'bitcast {I32} {bits} to {F32}')}")
+    return p
+
+
 def _ex2(c: IRBuilder) -> str:
-    """2**x: round to an integer plus a fraction in [-1/2, 1/2], Taylor to degree 7, two-step scaling."""
+    """2**x: round to an integer plus a fraction in [-1/2, 1/2], Taylor to degree 7, scaling that rounds once.
+
+    The polynomial is 1 + f * (pairs of its terms, added up as a tree): half as long a chain as Horner's scheme.
+    """
     x = "%x"
     low = c.op(f"fcmp olt {F32} {x}, {float_constant(-152.0, F32)}")
     clipped = c.select(low, F32, float_constant(-152.0, F32), x)
@@ -50,15 +73,14 @@ def _ex2(c: IRBuilder) -> str:
     clipped = c.select(high, F32, float_constant(129.0, F32), clipped)
     n = c.intrinsic("roundeven", F32, clipped)
     f = c.op(f"fsub {F32} {clipped}, {n}")
-    p = _poly(c, F32, f, [math.log(2) ** k / math.factorial(k) for k in range(7, -1, -1)])
-    i = c.op(f"fptosi {F32} {n} to {I32}")  # not used where n is NaN
-    half = c.op(f"ashr {I32} {i}, splat (i32 1)")
-    rest = c.op(f"sub {I32} {i}, {half}")
-    for part in (half, rest):
-        biased = c.op(f"add {I32} {part}, splat (i32 127)")
-        bits = c.op(f"shl {I32} {biased}, splat (i32 23)")
-        scale = c.op(f"bitcast {I32} {bits} to {F32}")
-        p = c.op(f"fmul {F32} {p}, {scale}")
+    terms = [float_constant(math.log(2) ** k / math.factorial(k), F32) for k in range(8)]
+    squared = c.op(f"fmul {F32} {f}, {f}")
+    first, middle, last = (c.intrinsic("fma", F32, terms[k + 1], f, terms[k]) for k in (1, 3, 5))
+    last = c.intrinsic("fma", F32, squared, terms[7], last)
+    first = c.intrinsic("fma", F32, middle, squared, first)
+    p = c.intrinsic("fma", F32, last, c.op(f"fmul {F32} {squared}, {squared}"), first)
+    p = c.intrinsic("fma", F32, p, f, terms[0])
+    p = _scaled(c, p, n)
     nan = c.op(f"fcmp uno {F32} {x}, {x}")
     tiny = c.op(f"fcmp olt {F32} {c.intrinsic('fabs', F32, x)}, {float_constant(2.0**-23, F32)}")
     return c.select(tiny, F32, float_constant(1.0, F32), c.select(nan, F32, x, p))
@@ -534,11 +556,11 @@ def _one_nan(c: IRBuilder, result: str) -> str:
     return c.op(f"bitcast {I32} {c.select(nan, I32, f'splat (i32 {0x7FFFFFFF})', bits)} to {F32}")
 
 
-def _approximation(name: str, salt: int) -> tuple[str, set[str]]:
+def _approximation(name: str, salt: int, avx512: bool) -> tuple[str, set[str]]:
     """The function's IR, and the declarations that it needs."""
     function = APPROXIMATIONS[name]
     operands = ["%x", "%y"][: function.operands]
-    c = IRBuilder()
+    c = IRBuilder(avx512)
     c.emit(f"br i1 {c.op('icmp eq i32 %variation, 0')}, label %middle, label %varied\nmiddle:")
     c.emit(f"ret {F32} {_one_nan(c, function.compute(c))}\nvaried:")
     worst = c.op(f"icmp eq i32 %variation, {lay.WORST_ERRORS - (1 << 32)}")
@@ -584,45 +606,36 @@ ret {kind} %r
     return name, text, {declared, "declare void @llvm.set.rounding(i32)"}
 
 
-def _embedded(operation: str, bits: int, mode: str) -> tuple[str, str, set[str]]:
-    """As ``_directed``, with instructions of AVX-512 that name their rounding: the mode need not be switched twice."""
-    name = f"kf_{operation}_{mode}_f{bits}"
+def directed(c: IRBuilder, operation: str, bits: int, mode: str, values: list[str]) -> str:
+    """An operation of ``DIRECTED`` on 32 lanes, rounded as ``mode`` says.
+
+    Instructions of AVX-512 name their rounding; elsewhere a function switches the processor's mode twice.
+    """
     kind, wide = (F32, "ps") if bits == 32 else (F64, "pd")
     masked = operation == "fptrunc"
     source, lanes = (F64, 8) if masked else (kind, 512 // bits)
-    part, result = (f"<{lanes} x {vector.split()[-1]}" for vector in (source, kind))
+    operands = [(source, value) for value in values]
+    if not c.avx512:
+        return c.call(f"kf_{operation}_{mode}_f{bits}", kind, *operands)
     stem = {"fma": f"vfmadd.{wide}", "fptrunc": "mask.cvtpd2ps"}.get(operation, f"{operation}.{wide}")
-    count = DIRECTED[operation]
-    kept = ((result, "zeroinitializer"), ("i8", "-1")) if masked else ()
-    c = IRBuilder()
-    joined = "poison"
-    for at in range(0, 32, lanes):
-        extract = f"llvm.vector.extract.{suffix(part)}.{suffix(source)}"
-        operands = [(part, c.call(extract, part, (source, f"%a{k}"), ("i64", str(at)))) for k in range(count)]
-        rounding = ("i32", str(_EMBEDDED[mode]))
-        value = c.call(f"llvm.x86.avx512.{stem}.512", result, *operands, *kept, rounding)
-        insert = f"llvm.vector.insert.{suffix(kind)}.{suffix(result)}"
-        joined = c.call(insert, kind, (kind, joined), (result, value), ("i64", str(at)))
-    arguments = ", ".join(f"{source} %a{k}" for k in range(count))
-    head = f"define {kind} @{name}({arguments}) noinline {ATTRIBUTES} {{"
-    return name, "\n".join([head, *c.lines, f"ret {kind} {joined}", "}"]), c.declarations
+    kept = (("<8 x float>", "zeroinitializer"), ("i8", "-1")) if masked else ()
+    return c.register_call(stem, lanes, operands, kind, *kept, ("i32", str(_EMBEDDED[mode])))
 
 
-def library(embedded: bool) -> tuple[str, list[str]]:
-    """Return the IR of every math function and the functions' names. ``embedded``: AVX-512 is available."""
+def library(avx512: bool) -> tuple[str, list[str]]:
+    """Return the IR of every math function and the functions' names. ``avx512``: it is available."""
     parts: list[str] = []
     names: list[str] = []
     declarations: set[str] = set()
     for salt, name in enumerate(APPROXIMATIONS):
-        text, needed = _approximation(name, salt)
+        text, needed = _approximation(name, salt, avx512)
         declarations |= needed
         names.append(f"kf_{name}")
         parts.append(text)
-    direct = _embedded if embedded else _directed
-    for operation in DIRECTED:
+    for operation in () if avx512 else DIRECTED:
         for bits in (32,) if operation == "fptrunc" else (32, 64):
             for mode in ROUNDING:
-                name, text, needed = direct(operation, bits, mode)
+                name, text, needed = _directed(operation, bits, mode)
                 declarations |= needed
                 names.append(name)
                 parts.append(text)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit import half
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
-from kernelforge.devices.emulated.codegen.emit.floating import flush, library_call, relu, saturate
+from kernelforge.devices.emulated.codegen.emit.floating import flush, relu, rounded, saturate
 from kernelforge.devices.emulated.codegen.emit.integer import clamp_integer, constant
 from kernelforge.devices.emulated.codegen.emit.small_floats import (
     SCALES,
@@ -95,7 +95,7 @@ def _store_float(e: Emitter, i: Instruction, text: str, vec: bool, bits: int, ta
         return
     if size < bits:
         if directed:
-            text = library_call(e, f"kf_fptrunc_{directed}_f32", [text], vec, 32, 64)
+            text = rounded(e, "fptrunc", directed, [text], vec, 32, 64)
         else:
             text = e.op(f"fptrunc {kind} {text} to {float_type(size, vec)}")
     elif size > bits:
@@ -144,7 +144,7 @@ def _halves_added(e: Emitter, value: Value, verb: str, mode: str) -> str:
     low = e.op(f"and {kind} {value.text}, {constant(0xFFFFFFFF, 64, value.vec)}")
     upper = e.op(f"fmul {wide} {e.op(f'{verb} {kind} {high} to {wide}')}, {float_constant(2.0**32, wide)}")
     lower = e.op(f"uitofp {kind} {low} to {wide}")
-    return library_call(e, f"kf_add_{mode}_f64", [upper, lower], value.vec, 64)
+    return rounded(e, "add", mode, [upper, lower], value.vec, 64)
 
 
 def _round_integer_to_odd(e: Emitter, value: Value, signed: bool) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
+from kernelforge.devices.emulated.codegen.llvm_jit import has_avx512
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
@@ -113,7 +114,7 @@ class Emitter(IRBuilder):
     """Emits the blocks of one kernel."""
 
     def __init__(self, flow: ControlFlowGraph, shape: Shape) -> None:
-        super().__init__()
+        super().__init__(has_avx512())
         self.flow = flow
         self.shape = shape
         self.types = flow.kernel.registers

@@ -11,12 +11,14 @@ from collections.abc import Callable
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, Value
 from kernelforge.devices.emulated.codegen.emit.integer import constant
 from kernelforge.devices.emulated.codegen.ir_builder import (
+    CURRENT_ROUNDING,
     bool_type,
     float_constant,
     float_type,
     int_type,
     nan_constant,
 )
+from kernelforge.devices.emulated.codegen.math_ir import directed
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction, Operand, Pair, Sink
 
@@ -81,29 +83,21 @@ def finish(e: Emitter, i: Instruction, text: str, vec: bool, bits: int) -> None:
     e.write_float(i, i.operands[0], text, vec, bits)
 
 
-def library_call(
-    e: Emitter,
-    name: str,
-    values: list[str],
-    vec: bool,
-    bits: int,
-    source_bits: int | None = None,
-    *,
-    varied: bool = False,
+def rounded(
+    e: Emitter, operation: str, mode: str, values: list[str], vec: bool, bits: int, source_bits: int | None = None
 ) -> str:
-    """Call a function on 32 lanes; scalars go in and out through a splat. ``varied``: it takes the run's variation."""
-    source = source_bits or bits
-    vector, argument = float_type(bits, True), float_type(source, True)
-    element = float_type(source, False)
-    wide = values if vec else [e.splat(v, element) for v in values]
-    last = [("i32", e.variation())] if varied else []
-    result = e.call(name, vector, *((argument, v) for v in wide), *last)
-    return result if vec else e.op(f"extractelement {vector} {result}, i64 0")
+    """An operation with directed rounding; scalars go in and out through a splat."""
+    element = float_type(source_bits or bits, False)
+    result = directed(e, operation, bits, mode, values if vec else [e.splat(v, element) for v in values])
+    return result if vec else e.op(f"extractelement {float_type(bits, True)} {result}, i64 0")
 
 
 def approximate(e: Emitter, name: str, values: list[str], vec: bool) -> str:
-    """Call an approximate f32 function, which the run's variation moves."""
-    return library_call(e, f"kf_{name}_f32", values, vec, 32, varied=True)
+    """Call an approximate f32 function, which the run's variation moves; scalars go in and out through a splat."""
+    vector = float_type(32, True)
+    wide = values if vec else [e.splat(v, "float") for v in values]
+    result = e.call(f"kf_{name}_f32", vector, *((vector, v) for v in wide), ("i32", e.variation()))
+    return result if vec else e.op(f"extractelement {vector} {result}, i64 0")
 
 
 def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]:
@@ -112,7 +106,7 @@ def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]
         values, vec, kind = operands(e, i, i.operands[1 : 1 + count], bits)
         mode = next((m for m in i.modifiers if m in _ROUNDING), None)
         if mode:
-            result = library_call(e, f"kf_{name}_{mode}_f{bits}", values, vec, bits)
+            result = rounded(e, name, mode, values, vec, bits)
         elif name in ("fma", "sqrt"):
             result = e.intrinsic(name, kind, *values)
         else:
@@ -138,7 +132,7 @@ def _of_pairs(name: str, count: int) -> Callable[[Emitter, Instruction], None]:
             if "ftz" in i.modifiers:
                 values = [flush(e, v, kind, 32) for v in values]
             if mode:
-                result = library_call(e, f"kf_{name}_{mode}_f32", values, vec, 32)
+                result = rounded(e, name, mode, values, vec, 32)
             elif name == "fma":
                 result = e.intrinsic(name, kind, *values)
             else:
@@ -171,7 +165,7 @@ def _reciprocal(e: Emitter, i: Instruction) -> None:
     if bits == 32 and "approx" in i.modifiers:
         result = approximate(e, "rcp", [a], vec)
     elif mode:
-        result = library_call(e, f"kf_div_{mode}_f{bits}", [unit, a], vec, bits)
+        result = rounded(e, "div", mode, [unit, a], vec, bits)
     else:
         result = e.op(f"fdiv {kind} {unit}, {a}")
     if bits == 64 and "approx" in i.modifiers:
@@ -265,12 +259,33 @@ def extremum(e: Emitter, name: str, kind: str, a: str, b: str, nan: bool, sign: 
         x, y = (e.op(f"bitcast {kind} {v} to {integer}") for v in (a, b))
         signed = e.op(f"bitcast {integer} {e.op(f'xor {integer} {x}, {y}')} to {kind}")
         a, b = e.intrinsic("fabs", kind, a), e.intrinsic("fabs", kind, b)
+    if e.avx512 and kind == "<32 x float>" and not (nan or sign):
+        return _extremum_of_numbers(e, name, kind, a, b)
     result = e.intrinsic(f"{name}imum" if nan else f"{name}imumnum", kind, a, b)
     result = e.intrinsic("copysign", kind, result, signed) if sign else result
     if element != "float":
         return result
     unordered = e.op(f"fcmp uno {kind} {result}, {result}")
     return e.select(unordered, kind, nan_constant(kind), result)
+
+
+_RANGE = {"min": 4, "max": 5}
+"""Operand of AVX-512's ``range`` that selects the minimum or the maximum, with its own sign."""
+
+
+def _extremum_of_numbers(e: Emitter, name: str, kind: str, a: str, b: str) -> str:
+    """As ``extremum``: one instruction of AVX-512, which orders zeros, and a branch for the rare NaN."""
+    unordered = e.op(f"bitcast <32 x i1> {e.op(f'fcmp uno {kind} {a}, {b}')} to i32")
+    numbers, nans, end = e.label("numbers"), e.label("nans"), e.label("extremum")
+    e.emit(f"br i1 {e.op(f'icmp ne i32 {unordered}, 0')}, label %{nans}, label %{numbers}, !prof !0\n{numbers}:")
+    rest = (("<16 x float>", "zeroinitializer"), ("i16", "-1"), ("i32", str(CURRENT_ROUNDING)))
+    order = ("i32", str(_RANGE[name]))
+    usual = e.register_call("mask.range.ps", 16, [(kind, a), (kind, b)], kind, order, *rest)
+    e.emit(f"br label %{end}\n{nans}:")
+    rare = e.intrinsic(f"{name}imumnum", kind, a, b)
+    rare = e.select(e.op(f"fcmp uno {kind} {rare}, {rare}"), kind, nan_constant(kind), rare)
+    e.emit(f"br label %{end}\n{end}:")
+    return e.op(f"phi {kind} [{usual}, %{numbers}], [{rare}, %{nans}]")
 
 
 def _min_max(e: Emitter, i: Instruction) -> None:
