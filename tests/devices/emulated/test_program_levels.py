@@ -64,10 +64,12 @@ def expected(cta: int) -> np.ndarray:
     return np.array(values, np.float32)
 
 
-def test_a_kernel_without_loops_never_is() -> None:
-    device = cuda(STRAIGHT)
+@pytest.mark.parametrize(("few", "expected"), [(100, 1), (5, 0)])
+def test_a_kernel_without_loops_is_when_it_is_short(few: int, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(program, "FEW_INSTRUCTIONS", few)
+    device = cuda(STRAIGHT.replace("+ n", f"+ n + {few}"))
     run(device, CTAS)
-    assert level(device) == 0
+    assert level(device) == expected
 
 
 def test_a_long_kernel_always_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,8 @@ Each memory instruction owns a record (see :mod:`.layout`). When the active lane
 record's pattern and the reference address lies in the allowed range, bounds, alignment and transaction counts are
 already known: one vector compare and a few scalar tests replace 32 checks. Other requests go to the runtime.
 
-The addresses of a basic block's accesses through one register differ by constants. The first of such a *group* compares
-the vectors; the others only check that their records hold the same pattern, and the block counts their hits.
+Addresses of a basic block's accesses that were computed from one value differ by scalars. The first of such a *group*
+compares the vectors; the others only check that their records hold the same pattern, and the block counts their hits.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ declare void @kf_slow_load(ptr, ptr, ptr, i64, ptr, i64)
 declare void @kf_slow_store(ptr, ptr, ptr, i64, ptr, i64)
 declare void @kf_ldmatrix(ptr, ptr, ptr, i64, ptr, i64, i64)
 declare i32 @llvm.ctpop.i32(i32)
+declare void @llvm.prefetch.p0(ptr, i32, i32, i32)
 declare i4 @llvm.ctpop.i4(i4)
 """
 
@@ -116,10 +117,15 @@ def _check(bits: int) -> str:
 
 
 GROUP_BYTES = 320
-_GROUP_HEAD, _GROUP_SERIAL = 256, 264
-"""What a group keeps on the stack: addresses of all lanes, record of its first access, serial of the pattern there."""
+_GROUP_HEAD, _GROUP_SERIAL, _GROUP_SHIFT, _GROUP_UNSIGNED = 256, 264, 268, 272
+"""What a group keeps on the stack: the values of all lanes, record of its first access, serial of the pattern there.
 
-_GROUP_PARAMETERS = "ptr %ctx, ptr %op, ptr %area, i64 %e0, i32 %m"
+Values are i64, or i32 to be extended, without sign where ``_GROUP_UNSIGNED`` is -1, and shifted by ``_GROUP_SHIFT``.
+"""
+_WIDE_VALUES = 255
+"""In place of a shift: the values are i64."""
+
+_GROUP_PARAMETERS = "ptr %ctx, ptr %op, ptr %area, i64 %scalar, i64 %e0, i32 %m"
 _RANGE_OF_GROUP = f"""
 {_field("group", lay.OP_GROUP, "i32")}
 %serial_p = getelementptr i8, ptr %area, i64 {_GROUP_SERIAL}
@@ -139,6 +145,22 @@ _PATTERN_OF_GROUP = f"""
 %deltas = load <32 x i32>, ptr %deltas_p, align 64"""
 
 
+_KEEP_HEAD = f"""
+%head_p = getelementptr i8, ptr %spill, i64 {_GROUP_HEAD}
+store ptr %op, ptr %head_p
+%kept_p = getelementptr i8, ptr %spill, i64 {_GROUP_SERIAL}
+%shift_p = getelementptr i8, ptr %spill, i64 {_GROUP_SHIFT}"""
+
+_KEEP_SERIAL = f"""
+{_field("serial", lay.OP_SERIAL, "i32")}
+%some = icmp ne i32 %m, 0
+%agree = and i1 %c0, %some
+%number = select i1 %agree, i32 %serial, i32 -1
+store i32 %number, ptr %kept_p"""
+
+_NO_PATTERN = "slow:\nstore i32 -1, ptr %kept_p\nret i64 0\n}"
+
+
 def match_function(bits: int) -> str:
     """Compare the request of a group with the record of its first access, and fill the group's area.
 
@@ -147,21 +169,90 @@ def match_function(bits: int) -> str:
     parameters = f"ptr %op, {vector(f'i{bits}')} %a, i32 %m, ptr %spill"
     return f"""define i64 @kf_match_{bits}({parameters}) noinline {ATTRIBUTES} {{
 {_spill_wide(bits)}
-%head_p = getelementptr i8, ptr %spill, i64 {_GROUP_HEAD}
-store ptr %op, ptr %head_p
-%kept_p = getelementptr i8, ptr %spill, i64 {_GROUP_SERIAL}
+{_KEEP_HEAD}
+store i32 {_WIDE_VALUES}, ptr %shift_p
 {_compare(bits)}
-{_field("serial", lay.OP_SERIAL, "i32")}
-%some = icmp ne i32 %m, 0
-%agree = and i1 %c0, %some
-%number = select i1 %agree, i32 %serial, i32 -1
-store i32 %number, ptr %kept_p
+{_KEEP_SERIAL}
 %reference = {"zext i32 %a0 to i64" if bits == 32 else "add i64 %a0, 0"}
 ret i64 %reference
-slow:
-store i32 -1, ptr %kept_p
-ret i64 0
+{_NO_PATTERN}"""
+
+
+_MATCH_INDICES = f"""define i64 @kf_match_indices(ptr %op, <32 x i32> %a, i32 %m, ptr %spill, i32 %shift, i32 %unsigned)
+noinline {ATTRIBUTES} {{
+store <32 x i32> %a, ptr %spill, align 64
+{_KEEP_HEAD}
+store i32 %shift, ptr %shift_p
+%unsigned_p = getelementptr i8, ptr %spill, i64 {_GROUP_UNSIGNED}
+store i32 %unsigned, ptr %unsigned_p
+{_field("pm", lay.OP_MASK, "i32")}
+%same = icmp eq i32 %pm, %m
+br i1 %same, label %check, label %slow
+check:
+{_field("first", lay.OP_FIRST, "i32")}
+%a0_p = getelementptr i32, ptr %spill, i32 %first
+%a0 = load i32, ptr %a0_p
+%deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
+%deltas = load <32 x i32>, ptr %deltas_p, align 64
+%h0 = insertelement <32 x i32> poison, i32 %shift, i64 0
+%hv = shufflevector <32 x i32> %h0, <32 x i32> poison, <32 x i32> zeroinitializer
+%steps = ashr <32 x i32> %deltas, %hv
+%s0 = insertelement <32 x i32> poison, i32 %a0, i64 0
+%sp = shufflevector <32 x i32> %s0, <32 x i32> poison, <32 x i32> zeroinitializer
+%ex = add <32 x i32> %sp, %steps
+%ne = icmp ne <32 x i32> %ex, %a
+%nem = bitcast <32 x i1> %ne to i32
+%lt = icmp slt <32 x i32> %a, zeroinitializer
+%ltm = bitcast <32 x i1> %lt to i32
+%high = and i32 %ltm, %unsigned
+%any = or i32 %nem, %high
+%bad = and i32 %any, %m
+%c00 = icmp eq i32 %bad, 0
+%moved = add i32 %a0, {1 << 30}
+%near = icmp sge i32 %moved, 0
+%c0 = and i1 %c00, %near
+{_KEEP_SERIAL}
+%a0w = sext i32 %a0 to i64
+%sw = zext i32 %shift to i64
+%reference = shl i64 %a0w, %sw
+ret i64 %reference
+{_NO_PATTERN}"""
+"""As ``match_function``, for addresses that are i32 indices, extended and shifted by at least 1.
+
+The distances of the lanes' indices to the reference lane's are below 2**30. Where that index is too, and none without
+sign is negative as a signed number, no sum overflows, and comparing 32 bits is enough.
+"""
+
+_BASES = f"""define internal void @kf_bases(ptr %area, i64 %scalar, ptr %to) noinline {ATTRIBUTES} {{
+%shift_p = getelementptr i8, ptr %area, i64 {_GROUP_SHIFT}
+%shift = load i32, ptr %shift_p
+%t0 = insertelement <32 x i64> poison, i64 %scalar, i64 0
+%ts = shufflevector <32 x i64> %t0, <32 x i64> poison, <32 x i32> zeroinitializer
+%is_wide = icmp eq i32 %shift, {_WIDE_VALUES}
+br i1 %is_wide, label %wide, label %narrow
+wide:
+%values = load <32 x i64>, ptr %area, align 64
+br label %sum
+narrow:
+%indices = load <32 x i32>, ptr %area, align 64
+%unsigned_p = getelementptr i8, ptr %area, i64 {_GROUP_UNSIGNED}
+%unsigned = load i32, ptr %unsigned_p
+%is_unsigned = icmp ne i32 %unsigned, 0
+%zero = zext <32 x i32> %indices to <32 x i64>
+%sign = sext <32 x i32> %indices to <32 x i64>
+%extended = select i1 %is_unsigned, <32 x i64> %zero, <32 x i64> %sign
+%sw = zext i32 %shift to i64
+%h0 = insertelement <32 x i64> poison, i64 %sw, i64 0
+%hv = shufflevector <32 x i64> %h0, <32 x i64> poison, <32 x i32> zeroinitializer
+%shifted = shl <32 x i64> %extended, %hv
+br label %sum
+sum:
+%pattern = phi <32 x i64> [%values, %wide], [%shifted, %narrow]
+%bases = add <32 x i64> %pattern, %ts
+store <32 x i64> %bases, ptr %to, align 64
+ret void
 }}"""
+"""Addresses in all lanes of an access in a group."""
 
 
 _REGROUP = f"""define internal void @kf_regroup(ptr %op, ptr %area) noinline {ATTRIBUTES} {{
@@ -325,7 +416,8 @@ def _leave_group(name: str, kind: str, parameters: str, fits: str, work: list[st
     )
 
 
-_OF_GROUP = ("%area", "call void @kf_regroup(ptr %op, ptr %area)")
+_BASES_OF_GROUP = "call void @kf_bases(ptr %area, i64 %scalar, ptr %spill)"
+_AFTER_ACCESS = "call void @kf_regroup(ptr %op, ptr %area)"
 
 
 def _start(bits: int | None, areas: str) -> tuple[str, list[str]]:
@@ -335,18 +427,39 @@ def _start(bits: int | None, areas: str) -> tuple[str, list[str]]:
     return f"ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m", [_SPILL, areas, _check(bits)]
 
 
-def load_function(width: int, count: int, bits: int | None, permute: bool) -> str:
-    """Load with lane-dependent addresses of ``bits`` bits, or in a group. ``permute``: AVX-512 table lookups are
-    available."""
-    name = {64: "kf_ld", 32: "kf_lds", None: "kf_ldg"}[bits]
+_LINE = 64
+
+
+def _ask_for_next(size: int, writes: bool) -> list[str]:
+    """Prefetch what the next warp will probably access, ``size`` bytes on."""
+    lines = []
+    for at in range(size, 2 * size, _LINE):
+        lines.append(f"%next{at} = getelementptr i8, ptr %p, i64 {at}")
+        lines.append(f"call void @llvm.prefetch.p0(ptr %next{at}, i32 {int(writes)}, i32 3, i32 1)")
+    return lines
+
+
+def load_function(width: int, count: int, bits: int | None, permute: bool, ahead: bool = False) -> str:
+    """Load with lane-dependent addresses of ``bits`` bits, or in a group.
+
+    Args:
+        width: Bytes of an element.
+        count: Elements of a lane.
+        bits: Bits of an address; None in a group.
+        permute: AVX-512 table lookups are available.
+        ahead: Prefetch what the next warp probably loads.
+    """
+    name = {64: "kf_ld", 32: "kf_lds", None: "kf_lda" if ahead else "kf_ldg"}[bits]
     element, lanes, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
     parameters, start = _start(bits, _area(count, lanes))
     out = [f"define {kind} @{name}_{width}_{count}({parameters}) noinline {ATTRIBUTES} {{", *start]
     out += _enter_fast_path(width, count, bits is not None)
     if count == 1:
+        out += _ask_for_next(32 * width, writes=False) if ahead else []
         out.append(f"%cv = load {lanes}, ptr %p, align {width}\nret {lanes} %cv")
     else:
         total = vector(element, 32 * count)
+        out += _ask_for_next(32 * width * count, writes=False) if ahead else []
         out.append(f"%cv = load {total}, ptr %p, align {width}")
         previous = "poison"
         for k in range(count):
@@ -381,7 +494,7 @@ def load_function(width: int, count: int, bits: int | None, permute: bool) -> st
     else:
         out.append("unreachable")
     if bits is None:
-        work = [_area(count, lanes), *_slow_load(width, count, *_OF_GROUP)]
+        work = [_areas(count, lanes), _BASES_OF_GROUP, *_slow_load(width, count, after=_AFTER_ACCESS)]
         end = _leave_group(f"{name}_{width}_{count}", kind, parameters, _fits(width, count), work)
         return "\n".join([*out, end])
     out.append(_slow(f"{kind} zeroinitializer"))
@@ -417,15 +530,16 @@ ret <32 x i32> %rw
 gather:"""
 
 
-def store_function(width: int, count: int, bits: int | None) -> str:
-    """Store with lane-dependent addresses of ``bits`` bits, or in a group."""
-    name = {64: "kf_st", 32: "kf_sts", None: "kf_stg"}[bits]
+def store_function(width: int, count: int, bits: int | None, ahead: bool = False) -> str:
+    """Store with lane-dependent addresses, as ``load_function`` loads."""
+    name = {64: "kf_st", 32: "kf_sts", None: "kf_sta" if ahead else "kf_stg"}[bits]
     element, full = f"i{8 * width}", vector(f"i{8 * width}")
     values = ", ".join(f"{full} %v{k}" for k in range(count))
     parameters, start = _start(bits, _area(count, full))
     out = [f"define void @{name}_{width}_{count}({parameters}, {values}) noinline {ATTRIBUTES} {{", *start]
     out += _enter_fast_path(width, count, bits is not None)
     if count == 1:
+        out += _ask_for_next(32 * width, writes=True) if ahead else []
         out.append(f"store {full} %v0, ptr %p, align {width}\nret void")
     else:
         pairs = [f"%v{k}" for k in range(count)]
@@ -446,6 +560,7 @@ def store_function(width: int, count: int, bits: int | None) -> str:
         total = vector(element, lanes)
         order = lane_vector([lane_id + 32 * k for lane_id in range(32) for k in range(count)])
         out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
+        out += _ask_for_next(32 * width * count, writes=True) if ahead else []
         out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
     out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
@@ -464,7 +579,7 @@ def store_function(width: int, count: int, bits: int | None) -> str:
     else:
         out.append("unreachable")
     if bits is None:
-        work = [_area(count, full), *_slow_store(width, count, *_OF_GROUP)]
+        work = [_areas(count, full), _BASES_OF_GROUP, *_slow_store(width, count, after=_AFTER_ACCESS)]
         taken = f"{parameters}, {values}"
         return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", "void", taken, _fits(width, count), work)])
     out.append(_slow("void"))
@@ -695,13 +810,13 @@ def library(permute: bool) -> tuple[str, list[str]]:
         parts.append(f"declare void @llvm.masked.scatter.v32{element}.v32p0({v}, <32 x ptr>, i32, <32 x i1>)")
     if permute:
         parts.append("declare <16 x i32> @llvm.x86.avx512.vpermi2var.d.512(<16 x i32>, <16 x i32>, <16 x i32>)")
-    parts += [_REGROUP, match_function(64), match_function(32)]
-    names += ["kf_match_64", "kf_match_32"]
+    parts += [_REGROUP, _BASES, _MATCH_INDICES, match_function(64), match_function(32)]
+    names += ["kf_match_indices", "kf_match_64", "kf_match_32"]
     for width, count in SIZES:
-        parts += [load_function(width, count, bits, permute) for bits in (64, 32, None)]
-        parts += [store_function(width, count, bits) for bits in (64, 32, None)]
+        for bits, ahead in ((64, True), (32, False), (None, False), (None, True)):
+            parts += [load_function(width, count, bits, permute, ahead), store_function(width, count, bits, ahead)]
         parts.append(uniform_load_function(width, count))
-        stems = ("kf_ld", "kf_lds", "kf_ldg", "kf_st", "kf_sts", "kf_stg", "kf_ldu")
+        stems = ("kf_ld", "kf_lds", "kf_ldg", "kf_lda", "kf_st", "kf_sts", "kf_stg", "kf_sta", "kf_ldu")
         names += [f"{stem}_{width}_{count}" for stem in stems]
         if width >= 4:
             parts += [local_load_function(width, count), local_store_function(width, count)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -30,10 +30,16 @@ from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYT
 from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
-from kernelforge.devices.emulated.ptx.blocks import Block, weak_topological_order
+from kernelforge.devices.emulated.ptx.address_patterns import derive
+from kernelforge.devices.emulated.ptx.blocks import Block, short_sides, weak_topological_order
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, analyse
 from kernelforge.devices.emulated.ptx.inline import FlatKernel, unsupported
-from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier, is_cluster_wait, stops_warp
+from kernelforge.devices.emulated.ptx.instruction_facts import (
+    IN_REGISTERS,
+    is_barrier,
+    is_cluster_wait,
+    stops_warp,
+)
 from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
@@ -44,6 +50,8 @@ _AREAS = 8
 MANY_WARPS = 8192
 """From this size on a launch of a kernel with loops is worth optimised code. Unoptimised code takes LLVM less than half
 the time and computes the same. Most of a launch is spent in the runtime: only long loops run slower, by up to half."""
+FEW_INSTRUCTIONS = 100
+"""A kernel of so many takes LLVM no longer to optimise: it needs no loop for that."""
 MANY_LINES = 100_000
 """Lines of LLVM's text; unoptimised code of a longer one would need too much stack."""
 STACK_BYTES_PER_LINE = 256
@@ -79,14 +87,44 @@ class Program:
     """Stack that the code may need."""
 
     @cached_property
+    def records(self) -> npt.NDArray[np.uint8]:
+        """Memory records at the start of a launch, one row each."""
+        return _records(self.sites, self.flow.kernel.frame_bytes)
+
+    @cached_property
     def in_flight(self) -> Mapping[int, float]:
         """Of its loads, by their ids: see ``loads_in_flight``."""
         return loads_in_flight(self.flow.blocks)
 
 
+def _records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[np.uint8]:
+    """Initial memory records, one row each."""
+    records = np.zeros((max(len(sites), 1), lay.OP_RECORD), dtype=np.uint8)
+    words, longs = records.view(np.int32), records.view(np.int64)
+    for row, site in enumerate(sites):
+        words[row, lay.OP_SPACE // 4] = site.space
+        # Lines depend on the place in a line of 128 bytes; sectors, and wavefronts of shared memory, on that in 32.
+        words[row, lay.OP_ALIGNMENTS // 4] = 127 if site.space in (lay.GLOBAL, lay.GENERIC) else 31
+        words[row, lay.OP_BYTES // 4] = site.width
+        words[row, lay.OP_ALIGN // 4] = site.width
+        words[row, lay.OP_ACCESS // 4] = site.access
+        longs[row, lay.OP_OFFSET // 8] = site.offset
+        words[row, lay.OP_NARROW // 4] = int(site.narrow)
+        words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
+        words[row, lay.OP_BLOCK // 4] = site.block
+        words[row, lay.OP_SLOT // 4] = -1
+        if site.space == lay.LOCAL:
+            # Frame accesses at one offset for all lanes only need the frame's size.
+            longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
+    return records
+
+
 def level_for(flow: ControlFlowGraph, warps: int) -> int:
     """The level at which to compile a kernel for a launch of so many warps."""
-    return int(warps >= MANY_WARPS and bool(weak_topological_order(flow.blocks)[1]))
+    if warps < MANY_WARPS:
+        return 0
+    short = sum(len(block.all()) for block in flow.blocks) <= FEW_INSTRUCTIONS
+    return int(short or bool(weak_topological_order(flow.blocks)[1]))
 
 
 class _ModuleWriter:
@@ -96,6 +134,13 @@ class _ModuleWriter:
         self.flow = flow
         self.e = Emitter(flow, shape)
         self.diverges = bool(flow.divergent_branches)
+        self.short_sides = {b: sides for b, sides in short_sides(flow.blocks).items() if b in flow.divergent_branches}
+        self.side_ends = {
+            side: (branch, [*sides, None][k + 1], end)
+            for branch, (sides, end) in self.short_sides.items()
+            for k, side in enumerate(sides)
+        }
+        """By side: its branch, the side that runs after it if any, and the block where it ends."""
         self.pending_vote: dict[int, Instruction] = {}
         for block in flow.blocks:
             term = block.terminator
@@ -146,6 +191,7 @@ ret i32 %code
         lines = [f"define i32 @{_ENTRY}(ptr noalias align 64 %state, ptr noalias %ctx) {ATTRIBUTES} {{", "entry:"]
         lines.append("%mask_now = alloca i32")
         lines += [f"%area{k} = getelementptr i8, ptr %areas, i64 {k * lay.SCRATCH_AREA}" for k in range(_AREAS)]
+        lines[2:2] = [f"%{name}{b} = alloca i32" for b in self.short_sides for name in ("joined", "rest")]
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
         lines[2:2] = [f"%group{k} = alloca [{GROUP_BYTES} x i8], align 64" for k in range(self.e.group_areas)]
         if self.e.products:
@@ -191,10 +237,14 @@ ret i32 %code
             if handler is None:
                 raise unsupported(i)
             check_product_registers(e, i)
+            e.synchronised &= i.opcode in IN_REGISTERS
+            derived = derive(i, e)
             try:
                 handler(e, i)
             except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
                 raise unsupported(i, f"unexpected operands ({error})") from error
+            if derived is not None:
+                e.computed(i.operands[0], derived)
             watch_product_registers(e, i)
             if waits and i is block.instructions[0]:
                 self.count(block.index)
@@ -213,7 +263,10 @@ ret i32 %code
 
     def terminate(self, block: Block) -> None:
         e, term = self.e, block.terminator
-        if term is None or (term.opcode == "bra" and term.predicate is None):
+        if block.index in self.side_ends:
+            self.save(block)
+            self.end_side(block)
+        elif term is None or (term.opcode == "bra" and term.predicate is None):
             self.save(block)
             self.goto(block, block.successors[0])
         elif term.opcode == "trap":
@@ -254,6 +307,9 @@ ret i32 %code
             self.goto(block, taken)
             return
         self.save(block)
+        if p.vec and block.index in self.short_sides:
+            self.short_branch(block, p.text)
+            return
         yes, no = e.label("yes"), e.label("no")
         if p.vec:
             lanes = e.op(f"and i32 {p.text}, {e.mask}")
@@ -272,10 +328,42 @@ ret i32 %code
         e.emit(f"{no}:")
         self.goto(block, other)
 
-    def count_divergence(self) -> None:
+    def short_branch(self, block: Block, predicate: str) -> None:
+        """Run the sides of a branch one after the other, which needs no dispatch, and none where no lane goes there."""
+        e = self.e
+        sides, end = self.short_sides[block.index]
+        taken = e.op(f"and i32 {predicate}, {e.mask}")
+        other = e.op(f"xor i32 {taken}, {e.mask}")
+        first, second = (taken, other) if sides[0] == block.successors[0] else (other, taken)
+        e.emit(f"store i32 {e.mask}, ptr %joined{block.index}")
+        some, none = e.label("some"), e.label("none")
+        e.emit(f"br i1 {e.op(f'icmp eq i32 {first}, 0')}, label %{none}, label %{some}\n{some}:")
+        self.count_divergence(e.op(f"icmp ne i32 {second}, 0"))
+        e.emit(f"store i32 {second}, ptr %rest{block.index}")
+        e.emit(f"store i32 {first}, ptr %mask_now\nbr label %b{sides[0]}\n{none}:")
+        if len(sides) == 1:
+            self.goto(block, end)
+        else:
+            e.emit(f"store i32 0, ptr %rest{block.index}\nbr label %b{sides[1]}")
+
+    def end_side(self, block: Block) -> None:
+        """Go on with the other side of the branch for its lanes, or with all lanes of the branch after it."""
+        e = self.e
+        branch, following, end = self.side_ends[block.index]
+        if following is not None:
+            rest = e.op(f"load i32, ptr %rest{branch}")
+            go, done = e.label("rest"), e.label("side")
+            e.emit(f"br i1 {e.op(f'icmp eq i32 {rest}, 0')}, label %{done}, label %{go}\n{go}:")
+            e.emit(f"store i32 {rest}, ptr %mask_now\nbr label %b{following}\n{done}:")
+        e.mask = e.op(f"load i32, ptr %joined{branch}")
+        e.emit(f"store i32 {e.mask}, ptr %mask_now")
+        self.goto(block, end)
+
+    def count_divergence(self, occurs: str = "true") -> None:
         e = self.e
         at = 16 * len(self.flow.blocks)
-        e.store("i64", e.op(f"add i64 {e.load('i64', '%counts', at)}, 1"), "%counts", at)
+        times = e.op(f"zext i1 {occurs} to i64")
+        e.store("i64", e.op(f"add i64 {e.load('i64', '%counts', at)}, {times}"), "%counts", at)
 
     def table(self, block: Block, term: Instruction) -> None:
         e = self.e

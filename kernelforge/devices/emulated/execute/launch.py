@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections.abc import Sequence
@@ -13,7 +14,6 @@ import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen import llvm_jit
-from kernelforge.devices.emulated.codegen.emit.emitter import MemorySite
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.errors import EmulatorError
 from kernelforge.devices.emulated.execute import cta_scheduler
@@ -236,48 +236,62 @@ def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
             return
 
 
-class _Area:
-    """A zeroed buffer whose first byte used lies at a multiple of 128."""
-
-    def __init__(self, size: int, alignment: int = 128) -> None:
-        self.buffer = np.zeros(size + alignment, dtype=np.uint8)
-        self.size = size
-        start = int(self.buffer.ctypes.data)
-        self.address = (start + alignment - 1) // alignment * alignment
-        self.offset = self.address - start
-
-    def view(self, kind: Any) -> Any:
-        """The bytes as an array of ``kind``."""
-        return self.buffer[self.offset : self.offset + self.size].view(kind)
+def _address(array: npt.NDArray[Any]) -> int:
+    """Where an array's memory begins; quicker than ``array.ctypes.data``."""
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 class _Buffers:
-    """Memory that generated code, the runtime and the driver use in one run."""
+    """Memory that generated code, the runtime and the driver use in one run: zeroed parts of one buffer."""
 
     def __init__(self, launch: Launch, resident: int) -> None:
         program = launch.program
         warps = resident * launch.warps
-        records = site_records(program.sites, launch.frame)
-        self.records = _Area(records.nbytes)
-        self.records.view(np.uint8)[:] = records.reshape(-1)
-        self.record_shape = records.shape
-        self.counts = np.zeros(2 * (len(program.flow.blocks) + 1), dtype=np.int64)
-        self.faults = np.zeros(8 + lay.FAULT_CAPACITY * lay.FAULT_RECORD, dtype=np.uint8)
-        self.context = _Area(lay.CTX_BYTES)
-        self.scratch = _Area(lay.SCRATCH_BYTES)
-        self.state = _Area(warps * program.state_bytes)
-        self.shared = _Area(resident * launch.shared_stride + lay.RED_ZONE)
-        self.local = _Area(warps * launch.frame * lay.LANES + lay.RED_ZONE)
-        self.copies = _Area(warps * launch.copies_stride)
-        self.asynchronous = _Area(resident * launch.async_stride)
-        self.tensor = _Area(resident * launch.tensor_stride)
-        self.products = _Area(lay.PRODUCT_BYTES if launch.tensor_stride else 0)
-        self.shadow = _Area(resident * launch.shadow_bytes or 16)
-        self.met = _Area(lay.MET_BYTES * warps if launch.racecheck else 16)
-        self.order = _Area(lay.ORDER_BYTES * resident if launch.racecheck else 16)
-        self.status = np.zeros(resident * (16 + launch.warps) + 16, dtype=np.int32)
-        self.slots = np.zeros(lay.SLOT_BYTES // 8 * resident, dtype=np.int64)
-        self.params = np.frombuffer(launch.params + bytes(64), dtype=np.uint8).copy()
+        records = program.records
+        sizes = {
+            "records": records.nbytes,
+            "context": lay.CTX_BYTES,
+            "counts": 16 * (len(program.flow.blocks) + 1),
+            "faults": 8 + lay.FAULT_CAPACITY * lay.FAULT_RECORD,
+            "scratch": lay.SCRATCH_BYTES,
+            "state": warps * program.state_bytes,
+            "shared": resident * launch.shared_stride + lay.RED_ZONE,
+            "local": warps * launch.frame * lay.LANES + lay.RED_ZONE,
+            "copies": warps * launch.copies_stride,
+            "asynchronous": resident * launch.async_stride,
+            "tensor": resident * launch.tensor_stride,
+            "products": lay.PRODUCT_BYTES if launch.tensor_stride else 0,
+            "shadow": resident * launch.shadow_bytes or 16,
+            "met": lay.MET_BYTES * warps if launch.racecheck else 16,
+            "order": lay.ORDER_BYTES * resident if launch.racecheck else 16,
+            "status": 4 * (resident * (16 + launch.warps) + 16),
+            "slots": lay.SLOT_BYTES * resident,
+            "params": len(launch.params) + 64,
+        }
+        self._starts: dict[str, tuple[int, int]] = {}
+        total = 0
+        for name, size in sizes.items():
+            self._starts[name] = total, size
+            total = (total + size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+        self._buffer = np.zeros(total + _ALIGNMENT, dtype=np.uint8)
+        self._first = -_address(self._buffer) % _ALIGNMENT
+        self._base = _address(self._buffer) + self._first
+        self.records = self.view("records", np.uint8).reshape(records.shape)
+        self.records[:] = records
+        self.view("params", np.uint8)[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
+
+    def address(self, name: str) -> int:
+        """Where a part begins, at a multiple of 128."""
+        return self._base + self._starts[name][0]
+
+    def view(self, name: str, kind: Any) -> Any:
+        """A part as an array of ``kind``."""
+        start, size = self._starts[name]
+        return self._buffer[self._first + start : self._first + start + size].view(kind)
+
+
+_ALIGNMENT = 128
 
 
 class Run:
@@ -288,17 +302,17 @@ class Run:
         # Compiled code has only the addresses of the buffers: the run keeps them, and the launch, alive.
         self._launch = launch
         self._buffers = _Buffers(launch, resident)
-        self.counts = self._buffers.counts
+        self.counts: npt.NDArray[np.int64] = self._buffers.view("counts", np.int64)
         """(warps, threads) per basic block, then of divergent branches."""
-        self.faults = self._buffers.faults
-        self.records: npt.NDArray[np.uint8] = self._buffers.records.view(np.uint8).reshape(self._buffers.record_shape)
+        self.faults: npt.NDArray[np.uint8] = self._buffers.view("faults", np.uint8)
+        self.records: npt.NDArray[np.uint8] = self._buffers.records
         self._longs = _context(launch, self._buffers, resident)
         self._arguments = _arguments(launch, self._buffers, resident, first, end)
         self._function = llvm_jit.KernelFunction(llvm_jit.runtime_address(cta_scheduler.run_ctas))
         self.outcome = cta_scheduler.END_COMPLETE
 
     def __call__(self) -> None:
-        self.outcome = self._function(self._buffers.context.address, int(self._arguments.ctypes.data))
+        self.outcome = self._function(self._buffers.address("context"), _address(self._arguments))
 
     @property
     def barriers(self) -> int:
@@ -311,28 +325,6 @@ class Run:
         return int(self._longs[lay.CTX_FAULT_COUNT // 8])
 
 
-def site_records(sites: Sequence[MemorySite], frame_bytes: int) -> npt.NDArray[np.uint8]:
-    """Initial memory records, one row each."""
-    records = np.zeros((max(len(sites), 1), lay.OP_RECORD), dtype=np.uint8)
-    words, longs = records.view(np.int32), records.view(np.int64)
-    for row, site in enumerate(sites):
-        words[row, lay.OP_SPACE // 4] = site.space
-        # Lines depend on the place in a line of 128 bytes; sectors, and wavefronts of shared memory, on that in 32.
-        words[row, lay.OP_ALIGNMENTS // 4] = 127 if site.space in (lay.GLOBAL, lay.GENERIC) else 31
-        words[row, lay.OP_BYTES // 4] = site.width
-        words[row, lay.OP_ALIGN // 4] = site.width
-        words[row, lay.OP_ACCESS // 4] = site.access
-        longs[row, lay.OP_OFFSET // 8] = site.offset
-        words[row, lay.OP_NARROW // 4] = int(site.narrow)
-        words[row, lay.OP_SPECULATIVE // 4] = int(site.speculative)
-        words[row, lay.OP_BLOCK // 4] = site.block
-        words[row, lay.OP_SLOT // 4] = -1
-        if site.space == lay.LOCAL:
-            # Frame accesses at one offset for all lanes only need the frame's size.
-            longs[row, lay.OP_SPAN // 8] = max(frame_bytes - site.width + 1, 0)
-    return records
-
-
 _WINDOWS = (
     (lay.CTX_SHARED_WINDOW, lay.SHARED_WINDOW),
     (lay.CTX_LOCAL_WINDOW, lay.LOCAL_WINDOW),
@@ -340,6 +332,7 @@ _WINDOWS = (
 )
 
 
+@functools.lru_cache(64)
 def windows(variation: int) -> dict[int, int]:
     """Start of the generic addresses of shared, local and param memory, by their offset in the context."""
     if not variation:
@@ -352,6 +345,7 @@ def windows(variation: int) -> dict[int, int]:
     }
 
 
+@functools.lru_cache(64)
 def undefined_word(variation: int) -> int:
     """Bits of an undefined value: a float NaN, which shows in the result of a kernel that uses it."""
     return 0xFFFFFFFF - vary(variation, "undefined") % (1 << 22)
@@ -368,58 +362,58 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         mode |= lay.MODE_SANITIZE | (lay.MODE_SANITIZE_SHARED if launch.sanitizes_shared else 0)
     grid = launch.grid
     values = {
-        lay.CTX_PARAMS: int(buffers.params.ctypes.data),
+        lay.CTX_PARAMS: buffers.address("params"),
         lay.CTX_PARAM_BYTES: len(launch.params),
-        lay.CTX_SHARED: buffers.shared.address,
+        lay.CTX_SHARED: buffers.address("shared"),
         lay.CTX_SHARED_BYTES: launch.shared,
-        lay.CTX_LOCAL: buffers.local.address,
+        lay.CTX_LOCAL: buffers.address("local"),
         lay.CTX_LOCAL_BYTES: launch.frame,
-        lay.CTX_COUNTS: int(buffers.counts.ctypes.data),
-        lay.CTX_OPS: buffers.records.address,
-        lay.CTX_ALLOCATIONS: int(launch.table.ctypes.data),
+        lay.CTX_COUNTS: buffers.address("counts"),
+        lay.CTX_OPS: buffers.address("records"),
+        lay.CTX_ALLOCATIONS: _address(launch.table),
         lay.CTX_ALLOCATION_COUNT: launch.allocations,
-        lay.CTX_FAULTS: int(buffers.faults.ctypes.data),
+        lay.CTX_FAULTS: buffers.address("faults"),
         lay.CTX_ARENA_DELTA: launch.memory.host_base - launch.memory.base,
-        lay.CTX_SYMBOLS: int(launch.symbols.ctypes.data),
-        lay.CTX_STOP: int(launch.stop.ctypes.data),
+        lay.CTX_SYMBOLS: _address(launch.symbols),
+        lay.CTX_STOP: _address(launch.stop),
         lay.CTX_MODE: mode,
         lay.CTX_CACHE: cache.address if cache is not None else 0,
-        lay.CTX_SHADOW: buffers.shadow.address,
+        lay.CTX_SHADOW: buffers.address("shadow"),
         lay.CTX_SHADOW_STRIDE: launch.shadow_bytes,
-        lay.CTX_MET: buffers.met.address,
-        lay.CTX_ORDER: buffers.order.address,
-        lay.CTX_SCRATCH: buffers.scratch.address,
+        lay.CTX_MET: buffers.address("met"),
+        lay.CTX_ORDER: buffers.address("order"),
+        lay.CTX_SCRATCH: buffers.address("scratch"),
         lay.CTX_DYNAMIC_SHARED: launch.dynamic_shared,
         lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
-        lay.CTX_BLOCK_COST: int(program.block_costs.ctypes.data),
+        lay.CTX_BLOCK_COST: _address(program.block_costs),
         lay.CTX_BLOCKS: len(program.flow.blocks),
         lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
         lay.CTX_POISON: launch.poison,
         lay.CTX_WORKSPACE: launch.workspace,
-        lay.CTX_PEERS: int(buffers.slots.ctypes.data),
-        lay.CTX_PEER_SHARED: buffers.shared.address,
+        lay.CTX_PEERS: buffers.address("slots"),
+        lay.CTX_PEER_SHARED: buffers.address("shared"),
         lay.CTX_PEER_STRIDE: launch.shared_stride,
-        lay.CTX_ASYNC: buffers.asynchronous.address,
+        lay.CTX_ASYNC: buffers.address("asynchronous"),
         lay.CTX_ASYNC_STRIDE: launch.async_stride,
-        lay.CTX_TENSOR: buffers.tensor.address,
+        lay.CTX_TENSOR: buffers.address("tensor"),
         lay.CTX_TENSOR_STRIDE: launch.tensor_stride,
-        lay.CTX_TENSOR_SCRATCH: buffers.products.address,
+        lay.CTX_TENSOR_SCRATCH: buffers.address("products"),
         lay.CTX_COPIES_STRIDE: launch.copies_stride,
         **windows(launch.variation),
     }
     if sanitizer is not None:
         values[lay.CTX_SANITIZED_BASE] = sanitizer.base
-        values[lay.CTX_WRITTEN_GLOBAL] = int(sanitizer.written.ctypes.data)
-        values[lay.CTX_UNDEFINED_GLOBAL] = int(sanitizer.undefined.ctypes.data)
-        values[lay.CTX_OWNERS] = int(sanitizer.owners.ctypes.data) if launch.races and sanitizer.owners.size else 0
+        values[lay.CTX_WRITTEN_GLOBAL] = _address(sanitizer.written)
+        values[lay.CTX_UNDEFINED_GLOBAL] = _address(sanitizer.undefined)
+        values[lay.CTX_OWNERS] = _address(sanitizer.owners) if launch.races and sanitizer.owners.size else 0
         values[lay.CTX_LAUNCH] = sanitizer.launches
-    longs: npt.NDArray[np.int64] = buffers.context.view(np.int64)
+    longs: npt.NDArray[np.int64] = buffers.view("context", np.int64)
     for where, value in values.items():
         longs[where // 8] = value
-    unsigned = buffers.context.view(np.uint32)
+    unsigned = buffers.view("context", np.uint32)
     unsigned[lay.CTX_VARIATION // 4] = lay.WORST_ERRORS if launch.worst_errors else launch.variation
     unsigned[lay.CTX_UNDEFINED // 4] = undefined_word(launch.variation)
-    signed = buffers.context.view(np.int32)
+    signed = buffers.view("context", np.int32)
     signed[lay.CTX_NCTAID // 4 : lay.CTX_NCTAID // 4 + 3] = grid
     for axis in range(3):
         signed[lay.CTX_CLUSTER_NCTAID // 4 + axis] = launch.cluster[axis]
@@ -437,14 +431,14 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_FUNCTION: program.address,
         cta_scheduler.ARG_FIRST: first,
         cta_scheduler.ARG_END: end,
-        cta_scheduler.ARG_LIST: int(ids.ctypes.data) if ids is not None and ids.size else 0,
-        cta_scheduler.ARG_STATE: buffers.state.address,
+        cta_scheduler.ARG_LIST: _address(ids) if ids is not None and ids.size else 0,
+        cta_scheduler.ARG_STATE: buffers.address("state"),
         cta_scheduler.ARG_STATE_BYTES: program.state_bytes,
         cta_scheduler.ARG_CLEAR_BYTES: program.clear_bytes,
         cta_scheduler.ARG_BLOCKS: len(program.flow.blocks),
-        cta_scheduler.ARG_SHARED: buffers.shared.address,
+        cta_scheduler.ARG_SHARED: buffers.address("shared"),
         cta_scheduler.ARG_SHARED_STRIDE: launch.shared_stride,
-        cta_scheduler.ARG_LOCAL: buffers.local.address,
+        cta_scheduler.ARG_LOCAL: buffers.address("local"),
         cta_scheduler.ARG_LOCAL_STRIDE: launch.frame * lay.LANES,
         cta_scheduler.ARG_WARPS: launch.warps,
         cta_scheduler.ARG_THREADS: launch.threads,
@@ -453,24 +447,24 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_POISON: launch.poison,
         cta_scheduler.ARG_HEADER_BYTES: program.header_bytes,
         cta_scheduler.ARG_UNDEFINED: vary(launch.variation, "registers") % 256,
-        cta_scheduler.ARG_COPIES: buffers.copies.address if launch.copies_stride else 0,
+        cta_scheduler.ARG_COPIES: buffers.address("copies") if launch.copies_stride else 0,
         cta_scheduler.ARG_COPIES_STRIDE: launch.copies_stride,
-        cta_scheduler.ARG_STATUS: int(buffers.status.ctypes.data) + 64 * resident,
-        cta_scheduler.ARG_SLOTS: int(buffers.slots.ctypes.data),
+        cta_scheduler.ARG_STATUS: buffers.address("status") + 64 * resident,
+        cta_scheduler.ARG_SLOTS: buffers.address("slots"),
         cta_scheduler.ARG_COOPERATIVE: int(launch.cooperative),
         **{cta_scheduler.ARG_CLUSTER + axis: launch.cluster[axis] for axis in range(3)},
         cta_scheduler.ARG_PHASES_ONLY: int(program.flow.phases_only),
         cta_scheduler.ARG_ROTATES: int(program.flow.rotates),
-        cta_scheduler.ARG_ASYNC: buffers.asynchronous.address,
+        cta_scheduler.ARG_ASYNC: buffers.address("asynchronous"),
         cta_scheduler.ARG_ASYNC_STRIDE: launch.async_stride,
-        cta_scheduler.ARG_TENSOR: buffers.tensor.address,
+        cta_scheduler.ARG_TENSOR: buffers.address("tensor"),
         cta_scheduler.ARG_TENSOR_STRIDE: launch.tensor_stride,
         cta_scheduler.ARG_SITES: len(program.sites),
-        cta_scheduler.ARG_SHADOW: buffers.shadow.address,
+        cta_scheduler.ARG_SHADOW: buffers.address("shadow"),
         cta_scheduler.ARG_SHADOW_STRIDE: launch.shadow_bytes,
-        cta_scheduler.ARG_MET: buffers.met.address,
-        cta_scheduler.ARG_ORDER: buffers.order.address,
-        cta_scheduler.ARG_L1_TAGS: int(cache.l1_tags.ctypes.data) if cache is not None else 0,
+        cta_scheduler.ARG_MET: buffers.address("met"),
+        cta_scheduler.ARG_ORDER: buffers.address("order"),
+        cta_scheduler.ARG_L1_TAGS: _address(cache.l1_tags) if cache is not None else 0,
         cta_scheduler.ARG_L1_BYTES: int(cache.l1_tags.nbytes) if cache is not None else 0,
     }
     arguments = np.zeros(cta_scheduler.ARG_COUNT, dtype=np.int64)

@@ -253,3 +253,32 @@ def post_dominators(blocks: list[Block]) -> list[int]:
                 best, best_size = node, sizes[node]
         result.append(best)
     return result
+
+
+def short_sides(blocks: list[Block]) -> dict[int, tuple[list[int], int]]:
+    """By branch in two: its sides that are one block, which only it leads to, and the later block where both end.
+
+    One side, if the other leads there directly, or both. No lane stops or leaves in a side.
+    """
+    sources: dict[int, set[int]] = {}
+    for block in blocks:
+        for successor in block.successors:
+            sources.setdefault(successor, set()).add(block.index)
+    result: dict[int, tuple[list[int], int]] = {}
+    for block in blocks:
+        term = block.terminator
+        if term is None or term.opcode != "bra" or len(set(block.successors)) < 2:
+            continue
+        ends: dict[int, int] = {}
+        for k in block.successors:
+            side = blocks[k]
+            goes_on = side.terminator is None or (side.terminator.opcode == "bra" and side.terminator.predicate is None)
+            waits = bool(side.instructions) and stops_warp(side.instructions[0])
+            if sources[k] == {block.index} and goes_on and not waits and block.index < k < side.successors[0]:
+                ends[k] = side.successors[0]
+        for k, other in (block.successors, block.successors[::-1]):
+            if ends.get(k) == other:
+                result[block.index] = [k], other
+        if len(ends) == 2 and len(set(ends.values())) == 1:
+            result[block.index] = list(ends), ends[block.successors[0]]
+    return result

@@ -10,6 +10,12 @@ _NO_DESTINATION = {
     "st", "red", "bra", "brx", "ret", "exit", "membar", "fence", "trap", "brkpt", "nanosleep", "prefetch",
     "prefetchu", "cp", "pmevent", "griddepcontrol", "discard", "applypriority", "setmaxnreg", "stmatrix",
 }  # fmt: skip
+IN_REGISTERS = frozenset({
+    "abs", "add", "and", "bfe", "bfi", "bfind", "brev", "clz", "cos", "cvt", "cvta", "div", "ex2", "fma", "lg2", "lop3",
+    "mad", "match", "max", "min", "mma", "mov", "mul", "neg", "not", "or", "popc", "prmt", "rcp", "redux", "rem",
+    "rsqrt", "sad", "selp", "set", "setp", "shf", "shfl", "shl", "shr", "sin", "sqrt", "sub", "tanh", "vote", "xor",
+})  # fmt: skip
+"""Instructions that use no memory."""
 _TENSOR_MOVES = frozenset({"alloc", "dealloc", "relinquish_alloc_permit", "ld", "st", "wait::ld", "wait::st"})
 
 

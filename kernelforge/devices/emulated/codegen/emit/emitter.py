@@ -6,6 +6,7 @@ may differ. A predicate is ``i1``, or an ``i32`` with one bit per lane.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,12 +16,11 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import has_avx512
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
+from kernelforge.devices.emulated.ptx.address_patterns import Address, Pattern, plain, repeated_patterns
 from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
-from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
-    Addr,
     Imm,
     Instruction,
     NotReg,
@@ -42,7 +42,7 @@ class Value(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Loads and stores of a basic block through one register, whose addresses are compared with a pattern once.
+    """Loads and stores of a basic block whose addresses differ by scalars; they are compared with a pattern once.
 
     No store counts their hits: each happens whenever the block runs.
     """
@@ -146,7 +146,7 @@ class Emitter(IRBuilder):
         self.state_bytes = 0
         self.held = 0
         self.speculative = speculative_loads(flow)
-        self.repeated = _repeated_bases(flow)
+        self.repeated = repeated_patterns(flow)
         self.group_areas = 0
         """Groups of the basic block that has most."""
         self.hazards = product_hazards(flow)
@@ -190,8 +190,12 @@ class Emitter(IRBuilder):
         self.integers: dict[str, tuple[str, bool]] = {}
         self.flushed: set[str] = set()
         self.memo: dict[object, Value] = {}
-        self.groups: dict[tuple[str, bool], Group] = {}
+        self.addresses: dict[str, Address] = {}
+        """How values that differ between lanes were computed, by their names."""
+        self.groups: dict[Pattern | str, Group] = {}
         self.carry: Value | None = None
+        self.synchronised = False
+        """All lanes have synchronised since the block's last instruction that may use memory."""
 
     # Registers
 
@@ -220,6 +224,53 @@ class Emitter(IRBuilder):
                 value = Value(self.op(f"load {int_type(bits, vec)}, ptr {slot}, align {align}"), vec)
         self.values[register] = value
         return value
+
+    # What addresses are made of: see ``address_patterns``
+
+    def varies(self, operand: Operand) -> bool:
+        return isinstance(operand, Reg) and self.varying(operand.name)
+
+    def name(self, operand: Operand) -> Hashable:
+        if isinstance(operand, Reg):
+            return self.read(operand.name).text
+        return operand.value if isinstance(operand, Imm) else operand
+
+    def address(self, operand: Operand) -> Address:
+        assert isinstance(operand, Reg)
+        text = self.read(operand.name).text
+        return self.addresses.get(text) or plain(text)
+
+    def computed(self, register: Operand, address: Address) -> None:
+        """Note how the value of a register was computed."""
+        assert isinstance(register, Reg)
+        value = self.values[register.name]
+        if value.vec:
+            self.addresses[value.text] = address
+            if not address.terms:
+                self.memo[address.pattern] = value
+
+    def pattern(self, pattern: Pattern) -> str:
+        """The pattern in all lanes, as <32 x i64>."""
+        text = str(pattern.value)
+        if pattern.extended:
+            text = self.resize(Value(text, True), 32, 64, signed=pattern.extended == "s").text
+        if pattern.factor == 1:
+            return text
+        if pattern not in self.memo:
+            self.memo[pattern] = Value(self.op(f"mul <32 x i64> {text}, splat (i64 {pattern.factor})"), True)
+        return self.memo[pattern].text
+
+    def scalar_part(self, address: Address) -> str:
+        """What an address adds to its pattern, as i64."""
+        if address.terms not in self.memo:
+            total = "0"
+            for term, factor in address.terms:
+                part = str(term * factor) if isinstance(term, int) else str(term)
+                if factor != 1 and not isinstance(term, int):
+                    part = self.op(f"mul i64 {part}, {factor}")
+                total = part if total == "0" else self.op(f"add i64 {total}, {part}")
+            self.memo[address.terms] = Value(total, False)
+        return self.memo[address.terms].text
 
     def lanes(self, mask: str) -> str:
         """An ``i32`` lane mask as ``<32 x i1>``."""
@@ -577,7 +628,10 @@ class Emitter(IRBuilder):
     def check_members(self, i: Instruction, members: Operand) -> Value:
         """Fault when a warp-wide operation names lanes that are alive but not here; returns the member mask."""
         value = self.source(i, members, 32)
-        if self.flow.divergent_branches and not value.vec:
+        # What the lanes of a basic block found true once stays true to its end.
+        seen = ("members", value.text)
+        if self.flow.divergent_branches and not value.vec and seen not in self.memo:
+            self.memo[seen] = value
             live = self.load("i32", "%state", lay.W_LIVE)
             away = self.op(f"xor i32 {self.mask}, -1")
             missing = self.op(f"and i32 {self.op(f'and i32 {live}, {away}')}, {value.text}")
@@ -585,7 +639,10 @@ class Emitter(IRBuilder):
         if not value.vec and self.constant(members) not in (-1, 0xFFFFFFFF):
             outside = self.op(f"and i32 {self.active(i)}, {self.op(f'xor i32 {value.text}, -1')}")
             self.fault_in(i, lay.FAULT_DIVERGENT_SYNC, outside)
-        self.synchronise(None if self.constant(members) in (-1, 0xFFFFFFFF) else value)
+        named = None if self.constant(members) in (-1, 0xFFFFFFFF) else value
+        if named is not None or not self.synchronised:
+            self.synchronise(named)
+            self.synchronised = named is None
         return value
 
     def synchronise(self, members: Value | None = None) -> None:
@@ -614,25 +671,6 @@ class Emitter(IRBuilder):
         """Record a fault for the lowest lane of ``mask``."""
         wide = self.op(f"zext i32 {mask} to i64")
         self.emit(f"call void @kf_fault(ptr %ctx, i64 {kind}, i64 {self.point(i)}, i64 {wide})")
-
-
-def _repeated_bases(flow: ControlFlowGraph) -> set[int]:
-    """Ids of the loads and stores whose address register another one of the basic block uses with the same value."""
-    repeated: set[int] = set()
-    for block in flow.blocks:
-        earlier: dict[str, Instruction] = {}
-        for i in block.instructions:
-            if i.opcode in ("ld", "st") and i.predicate is None:
-                for operand in i.operands:
-                    if isinstance(operand, Addr) and isinstance(operand.base, Reg):
-                        name = operand.base.name
-                        if name in earlier:
-                            repeated |= {id(earlier[name]), id(i)}
-                        earlier[name] = i
-            if has_destination(i):
-                for name in registers_of(i.operands[0]):
-                    earlier.pop(name, None)
-    return repeated
 
 
 def vector_items(operand: Operand) -> tuple[Operand, ...]:

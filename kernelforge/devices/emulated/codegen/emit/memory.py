@@ -15,6 +15,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import (
 )
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
+from kernelforge.devices.emulated.ptx.address_patterns import Pattern, plain
 from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
@@ -97,36 +98,50 @@ def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bo
 
 
 def _in_group(e: Emitter, i: Instruction, target: _Target) -> bool:
-    """Whether an access with lane-dependent addresses is one of several through the same register."""
-    return id(i) in e.repeated and (_key(target) in e.groups or len(e.groups) < MOST_GROUPS)
+    """Whether an access with lane-dependent addresses is one of several with the same pattern."""
+    return id(i) in e.repeated and (_address(e, target)[0] in e.groups or len(e.groups) < MOST_GROUPS)
 
 
-def _key(target: _Target) -> tuple[str, bool]:
-    return target.base.text, target.narrow
-
-
-def _group(e: Emitter, target: _Target, op: str) -> Group:
-    """The group that an access belongs to, begun by the first of its accesses."""
-    key = _key(target)
-    if key not in e.groups:
-        area = f"%group{len(e.groups)}"
-        bits = 32 if target.narrow else 64
-        addresses = (int_type(bits, True), target.lanes(e))
-        reference = e.call(f"kf_match_{bits}", "i64", ("ptr", op), addresses, ("i32", e.mask), ("ptr", area))
-        e.groups[key] = Group(reference, area)
-        e.group_areas = max(e.group_areas, len(e.groups))
-    return e.groups[key]
+def _address(e: Emitter, target: _Target) -> tuple[Pattern | str, str]:
+    """The pattern of addresses, or their own name where they have 32 bits, and the scalar that is added to it."""
+    text = target.base.text
+    if target.narrow:
+        return text, "0"
+    address = e.addresses.get(text) or plain(text)
+    return address.pattern, e.scalar_part(address)
 
 
 def _of_group(e: Emitter, target: _Target, op: str) -> list[tuple[str, str]]:
-    """Arguments of an access in a group, a store's values apart."""
-    group = _group(e, target, op)
-    address = group.reference
+    """Arguments of an access in a group, a store's values apart; the first of its accesses begins the group."""
+    pattern, scalar = _address(e, target)
+    if pattern not in e.groups:
+        area = f"%group{len(e.groups)}"
+        e.groups[pattern] = Group(_match(e, pattern, target, op, area), area)
+        e.group_areas = max(e.group_areas, len(e.groups))
+    group = e.groups[pattern]
+    address = group.reference if scalar == "0" else e.op(f"add i64 {group.reference}, {scalar}")
     if target.offset:
         address = e.op(f"add i64 {address}, {target.offset}")
         if target.narrow:
             address = e.op(f"and i64 {address}, {0xFFFFFFFF}")
-    return [("ptr", "%ctx"), ("ptr", op), ("ptr", group.area), ("i64", address), ("i32", e.mask)]
+    return [("ptr", "%ctx"), ("ptr", op), ("ptr", group.area), ("i64", scalar), ("i64", address), ("i32", e.mask)]
+
+
+def _match(e: Emitter, pattern: Pattern | str, target: _Target, op: str, area: str) -> str:
+    """Compare the lanes' values with a record's pattern; returns that of the reference lane."""
+    rest = [("i32", e.mask), ("ptr", area)]
+    if isinstance(pattern, str):
+        return e.call("kf_match_32", "i64", ("ptr", op), ("<32 x i32>", target.lanes(e)), *rest)
+    shift = pattern.factor.bit_length() - 1
+    if pattern.extended and shift > 0 and pattern.factor == 1 << shift:
+        rest += [("i32", str(shift)), ("i32", "-1" if pattern.extended == "u" else "0")]
+        return e.call("kf_match_indices", "i64", ("ptr", op), ("<32 x i32>", str(pattern.value)), *rest)
+    return e.call("kf_match_64", "i64", ("ptr", op), ("<32 x i64>", e.pattern(pattern)), *rest)
+
+
+def _group_access(verb: str, target: _Target) -> str:
+    """Name of the function for an access in a group: in global memory it prefetches what comes next."""
+    return f"kf_{verb}{'a' if target.space in (lay.GLOBAL, lay.GENERIC) else 'g'}"
 
 
 def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:
@@ -180,7 +195,7 @@ def _load(e: Emitter, i: Instruction) -> None:
     grouped = _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True, block=e.block if grouped else -1))
     if grouped:
-        result = e.call(f"kf_ldg_{width}_{count}", kind, *_of_group(e, target, op))
+        result = e.call(f"{_group_access('ld', target)}_{width}_{count}", kind, *_of_group(e, target, op))
     else:
         name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
         address_type = int_type(32 if target.narrow else 64, True)
@@ -236,7 +251,7 @@ def _store(e: Emitter, i: Instruction) -> None:
     grouped = target.base.vec and _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True, block=e.block if grouped else -1))
     if grouped:
-        e.call(f"kf_stg_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
+        e.call(f"{_group_access('st', target)}_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
         return
     name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"
     address_type = int_type(32 if target.narrow else 64, True)
