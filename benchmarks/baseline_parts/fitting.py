@@ -10,7 +10,7 @@ import numpy as np
 
 from baseline_parts.samples import Sample
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction.baseline import FUSED, compiled_times, total_us, traffic
+from kernelforge.prediction.baseline import NORMAL_90, compiled_times, total_us, traffic
 from kernelforge.prediction.operator_time import Setting, Traffic, operator_us
 from kernelforge.prediction.operators import Operator
 
@@ -21,7 +21,9 @@ OUTLIER = 0.25
 """Error of a logarithm from which on a sample counts less."""
 PRIOR_WEIGHT = 0.5
 ROUNDS = 15
-COMPILED = ("compile.bandwidth", "compile.library", "compile.call_us", "compile.gap_us")
+HOST_US = 20.0
+"""Time per operator of a middling host."""
+COMPILED = ("compile.bandwidth", "compile.library", "compile.call_us", "compile.host")
 """Parameters that only times of ``torch.compile`` depend on."""
 
 
@@ -42,12 +44,23 @@ class _Call(NamedTuple):
     tf32: bool
 
 
+def host_name(sample: Sample) -> str:
+    """The parameter for the host of a sample's machine."""
+    return f"host_us {sample.source}"
+
+
+def host_us(sample: Sample, values: Values) -> float:
+    """Microseconds per operator of a sample's host; of one that was never seen, a middling one."""
+    return values.get(host_name(sample), HOST_US)
+
+
 class Problem:
     """Samples of eager PyTorch and its graphs, as sums over distinct operators."""
 
     def __init__(self, samples: Sequence[Sample], priors: Mapping[str, Prior]) -> None:
         self.samples = samples
-        self.priors = priors
+        hosts = {host_name(sample): Prior(HOST_US, 1.5) for sample in samples if sample.kind == "eager"}
+        self.priors = priors = {**priors, **hosts}
         self.names = [name for name, prior in priors.items() if prior.spread and name not in COMPILED]
         start = {name: prior.value for name, prior in priors.items()}
         self.calls: list[_Call] = []
@@ -89,7 +102,7 @@ class Problem:
     def _totals(self, times: Array, values: Values) -> Array:
         sums = np.bincount(self._rows, weights=self._counts * times[self._columns], minlength=len(self.samples))
         return np.array([
-            gpu_us if sample.part else total_us(gpu_us, int(launches), sample.kind, values)
+            gpu_us if sample.part else total_us(gpu_us, int(launches), sample.kind, values, host_us(sample, values))
             for sample, gpu_us, launches in zip(self.samples, sums, self._launches, strict=True)
         ])  # fmt: skip
 
@@ -147,12 +160,20 @@ class Problem:
         return values
 
 
+def _compiled_us(sample: Sample, values: Values, *, bandwidth: float, library: float) -> float:
+    """Sum of the kernels of ``torch.compile``."""
+    changed = {**values, "compile.bandwidth": bandwidth, "compile.library": library}
+    times = compiled_times(sample.operators, Setting(sample.gpu, changed, sample.tf32))
+    return sum(part.time_us for part in times)
+
+
 def compiled_errors(samples: Sequence[Sample], values: Values) -> Array:
     """Logarithm of predicted over measured time, of samples of ``torch.compile``."""
     errors = []
     for sample in samples:
         times = compiled_times(sample.operators, Setting(sample.gpu, values, sample.tf32))
-        total = total_us(sum(part.time_us for part in times), sum(part.calls for part in times), "compile", values)
+        calls = sum(operator.calls for operator in sample.operators)
+        total = total_us(sum(part.time_us for part in times), calls, "compile", values, host_us(sample, values))
         errors.append(math.log(total / sample.time_us))
     return np.array(errors)
 
@@ -161,18 +182,19 @@ def fit_compiled(samples: Sequence[Sample], weights: Array, values: Values, prio
     """Parameters of ``torch.compile`` that fit best, all others as they are, by a search along one after another."""
     kernels = []
     for sample in samples:
-        times = compiled_times(
-            sample.operators,
-            Setting(sample.gpu, {**values, "compile.bandwidth": 1.0, "compile.library": 1.0}, sample.tf32),
-        )
-        own = sum(part.time_us for part in times if part.kind in FUSED)
-        kernels.append((own, sum(part.time_us for part in times) - own, sum(part.calls for part in times)))
+        # Linear in the one and in the inverse of the other.
+        plain = _compiled_us(sample, values, bandwidth=1.0, library=1.0)
+        own = 2.0 * (plain - _compiled_us(sample, values, bandwidth=2.0, library=1.0))
+        library = _compiled_us(sample, values, bandwidth=1.0, library=2.0) - plain
+        kernels.append((own, library, plain - own - library, sum(operator.calls for operator in sample.operators)))
+    hosts = [host_us(sample, values) for sample in samples]
     measured = np.log([sample.time_us for sample in samples])
 
     def cost(values: Values) -> float:
+        bandwidth, factor = values["compile.bandwidth"], values["compile.library"]
         totals = [
-            total_us(own / values["compile.bandwidth"] + library * values["compile.library"], calls, "compile", values)
-            for own, library, calls in kernels
+            total_us(own / bandwidth + library * factor + rest, calls, "compile", values, host)
+            for (own, library, rest, calls), host in zip(kernels, hosts, strict=True)
         ]
         errors = np.log(totals) - measured
         strays = [math.log(values[name] / priors[name].value) / priors[name].spread for name in COMPILED]
@@ -190,11 +212,13 @@ def fit_compiled(samples: Sequence[Sample], weights: Array, values: Values, prio
     return best
 
 
-def spread_by_kind(errors: Array, shares: Sequence[Mapping[str, float]], kinds: Sequence[str]) -> Values:
+def spread_by_kind(
+    errors: Array, shares: Sequence[Mapping[str, float]], groups: Sequence[str], kinds: Sequence[str]
+) -> Values:
     """Standard deviations by kind of operator whose sums of squares, by share of the time, are the squared errors.
 
-    Non-negative least squares, robust by a limit on the errors; then all are scaled so that 90 % of the errors lie in
-    the interval of 90 %.
+    Non-negative least squares, robust by a limit on the errors; then all are scaled so that 90 % of the errors of each
+    group lie in the interval of 90 %.
     """
     names = ["any", *kinds]
     matrix = np.array([[1.0, *(share.get(kind, 0.0) ** 2 for kind in kinds)] for share in shares])
@@ -206,5 +230,6 @@ def spread_by_kind(errors: Array, shares: Sequence[Mapping[str, float]], kinds: 
     variances = np.full(len(names), typical)
     for _ in range(500):
         variances *= (rows.T @ aims) / np.maximum(rows.T @ (rows @ variances), 1e-12)
-    scale = np.quantile(np.abs(errors) / np.sqrt(matrix @ variances), 0.9) / 1.6449
+    widths = np.abs(errors) / np.sqrt(matrix @ variances)
+    scale = max(np.quantile(widths[np.array(groups) == group], 0.9) for group in set(groups)) / NORMAL_90
     return {name: float(scale * math.sqrt(variance)) for name, variance in zip(names, variances, strict=True)}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from baseline_parts.fitting import Prior
 
-_CLOSE, _NARROW = 0.1, 0.25
+_CLOSE, _NARROW = 0.2, 0.25
 
 PRIORS: dict[str, Prior] = {
     # Gaps and calls.
@@ -16,10 +16,8 @@ PRIORS: dict[str, Prior] = {
     "graph_us": Prior(1.0, 0.3),
     "eager.call_us": Prior(3.0),
     "eager.gap_us": Prior(1.5),
-    "eager.host_us": Prior(6.0),
     "compile.call_us": Prior(15.0),
-    "compile.gap_us": Prior(1.0),
-    "compile.host_us": Prior(3.0, 0.0),
+    "compile.host": Prior(1.0),
     "compile.bandwidth": Prior(0.85, _NARROW),
     "compile.library": Prior(1.0, _NARROW),
     "compile.row_bytes": Prior(65536.0, 0.0),

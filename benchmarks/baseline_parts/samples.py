@@ -17,10 +17,8 @@ from kernelforge.tasks.loaders.rows import task_name
 
 OWN = Path("results/reference/h100/baselines.jsonl")
 PUBLISHED = Path("kernelforge/prediction/published_times.json")
-_CONFIGURATIONS: Mapping[str, BaselineKind] = {
-    "torch": "eager", "torch_compile_cudagraphs": "graph", "torch_compile_inductor_default": "compile",
-}  # fmt: skip
-"""KernelBench's names; its ``cudagraphs`` is eager PyTorch's kernels in a graph."""
+_CONFIGURATIONS: Mapping[str, BaselineKind] = {"torch": "eager", "torch_compile_inductor_default": "compile"}
+"""KernelBench's names. Its ``cudagraphs`` copies inputs and often captures nothing: no CUDA graph of eager PyTorch."""
 _RUNS_OF_ONE_KERNEL = frozenset({
     "argreduce", "batch_norm", "gather", "group_norm", "layer_norm", "pooling", "reduction", "scan", "softmax", "sort",
 })  # fmt: skip
@@ -38,6 +36,8 @@ class Sample(NamedTuple):
     operators: tuple[Operator, ...]
     """All of the task."""
     weight: float
+    source: str
+    """Who measured it: a machine, with a host of its own."""
     part: tuple[int, ...] = ()
     """Positions of operators of one name, where it is the time of their kernels alone."""
 
@@ -59,7 +59,9 @@ def samples(traces: Mapping[str, TracedTask], published: PublishedTimes) -> list
             spec, source = find_spec(f"emulated:{time.gpu}"), published.sources[time.source]
             assert spec is not None
             weight = 1.0 if source.tf32 else 0.5
-            listed.append(Sample(key, spec, time.kind, source.tf32, time.time_us, task.trace.operators, weight))
+            listed.append(
+                Sample(key, spec, time.kind, source.tf32, time.time_us, task.trace.operators, weight, time.source)
+            )
     for record in _own_records():
         key = f"{record['suite']}/{record['task']}"
         if key in traces:
@@ -91,7 +93,9 @@ def _parts(key: str, record: dict[str, Any], operators: tuple[Operator, ...]) ->
             share = times[name] / record["graph_us"]["median"]
             # A microsecond is the gap to the next kernel.
             time_us = times[name] + 1.0 * calls[name]
-            yield Sample(key, spec, "graph", False, time_us, operators, 0.5 * min(1.0, max(0.1, share)), own)
+            yield Sample(
+                key, spec, "graph", False, time_us, operators, 0.5 * min(1.0, max(0.1, share)), "own-h100", own
+            )
 
 
 def _profiler_name(operator: Operator) -> str:

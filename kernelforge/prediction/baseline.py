@@ -22,8 +22,10 @@ from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, o
 from kernelforge.prediction.operators import Operator, OperatorKind, OperatorTrace
 from kernelforge.records.base import Record
 
-BaselineKind = Literal["eager", "graph", "compile"]
-"""Eager PyTorch, a CUDA graph of it, and ``torch.compile`` in its default mode."""
+BaselineKind = Literal["eager", "graph", "compile", "compile-graph"]
+"""Eager PyTorch, a CUDA graph of it, ``torch.compile`` in its default mode, and a CUDA graph of that."""
+
+COMPILED: frozenset[BaselineKind] = frozenset({"compile", "compile-graph"})
 
 NORMAL_90 = 1.6449
 """Standard deviations from the middle to the ends of 90 % of a normal distribution."""
@@ -106,9 +108,9 @@ def predict_baseline(
     fit = fit or fitted()
     setting = Setting(spec, fit.parameters, tf32)
     operators = trace.operators
-    times = compiled_times(operators, setting) if kind == "compile" else operator_times(operators, setting)
-    calls = sum(part.calls for part in times)
-    time_us = total_us(sum(part.time_us for part in times), calls, kind, fit.parameters)
+    times = compiled_times(operators, setting) if kind in COMPILED else operator_times(operators, setting)
+    gpu_us, calls = sum(part.time_us for part in times), sum(operator.calls for operator in operators)
+    time_us = total_us(gpu_us, calls, kind, fit.parameters, fit.parameters["host_us"])
     spread = log_spread(kind_shares(times, kind), fit.spread, other_gpu=spec.key not in fit.gpus)
     width = math.exp(NORMAL_90 * spread)
     return BaselineTime(
@@ -124,12 +126,21 @@ def predict_baseline(
     )
 
 
-def total_us(gpu_us: float, calls: int, kind: BaselineKind, parameters: Parameters) -> float:
-    """Time of a whole call, from the sum of its kernels: on the GPU, or on the host where launching takes longer."""
-    if kind == "graph":
+def total_us(gpu_us: float, calls: int, kind: BaselineKind, parameters: Parameters, host_us: float) -> float:
+    """Time of a whole call: that of its kernels, or of the host where launching takes longer.
+
+    Args:
+        gpu_us: Sum of its kernels.
+        calls: Operators of the reference.
+        kind: What runs it.
+        parameters: Those of the model.
+        host_us: What the host needs for each operator of eager PyTorch, which is the machine's, not the GPU's.
+    """
+    if kind in ("graph", "compile-graph"):
         return gpu_us + parameters["graph_us"]
-    gpu_us += parameters[f"{kind}.call_us"] + calls * parameters[f"{kind}.gap_us"]
-    return _smooth(gpu_us, calls * parameters[f"{kind}.host_us"])
+    if kind == "compile":
+        return _smooth(gpu_us + parameters["compile.call_us"], calls * host_us * parameters["compile.host"])
+    return _smooth(gpu_us + parameters["eager.call_us"] + calls * parameters["eager.gap_us"], calls * host_us)
 
 
 def _smooth(gpu: float, host: float) -> float:
@@ -139,7 +150,7 @@ def _smooth(gpu: float, host: float) -> float:
 def kind_shares(times: Sequence[OperatorTime], kind: BaselineKind) -> dict[str, float]:
     """Shares of the kinds of operators in a time; that of ``compile`` is 1 in every time of ``torch.compile``."""
     total = sum(part.time_us for part in times) or 1.0
-    shares: dict[str, float] = {"compile": 1.0} if kind == "compile" else {}
+    shares: dict[str, float] = {"compile": 1.0} if kind in COMPILED else {}
     for part in times:
         shares[part.kind] = shares.get(part.kind, 0.0) + part.time_us / total
     return shares
@@ -181,11 +192,13 @@ def traffic(operators: Sequence[Operator], setting: Setting) -> list[Traffic]:
     return moved
 
 
-FUSED: frozenset[OperatorKind] = frozenset({
+_FUSED: frozenset[OperatorKind] = frozenset({
     "argreduce", "batch_norm", "copy", "fill", "gather", "group_norm", "layer_norm", "loss", "pointwise", "pooling",
     "reduction", "scan", "softmax",
 })  # fmt: skip
 """Kinds that Inductor writes kernels for; it calls a library for the others."""
+_LARGEST_WINDOW = 25
+"""Points of a pooling window that Inductor unrolls (``lowering.py``)."""
 _ROWS: frozenset[OperatorKind] = frozenset({
     "argreduce", "batch_norm", "group_norm", "layer_norm", "loss", "reduction", "softmax",
 })  # fmt: skip
@@ -205,7 +218,7 @@ def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[Oper
     times = []
     for members in fused_groups(operators):
         first = operators[members[0]]
-        if first.kind in FUSED:
+        if _fuses(first) and (len(members) > 1 or first.kind != "scan"):
             name = "+".join(operators[position].name for position in members)[:400]
             kinds = [operators[position].kind for position in members]
             kind = next((kind for kind in kinds if kind in _ROWS), kinds[0])
@@ -216,6 +229,12 @@ def compiled_times(operators: Sequence[Operator], setting: Setting) -> list[Oper
             time_us = calls * operator_us(bare, moved[members[0]], setting) * setting.parameters["compile.library"]
         times.append(OperatorTime(name=name, kind=kind, calls=calls, time_us=time_us))
     return times
+
+
+def _fuses(operator: Operator) -> bool:
+    """Whether Inductor writes a kernel for it; it calls PyTorch's for large pooling windows, and for a scan alone."""
+    window = operator.geometry["window"] if operator.kind == "pooling" else 0
+    return operator.kind in _FUSED and operator.calls == 1 and window <= _LARGEST_WINDOW
 
 
 def fused_groups(operators: Sequence[Operator]) -> list[list[int]]:
@@ -229,11 +248,10 @@ def fused_groups(operators: Sequence[Operator]) -> list[list[int]]:
         joined = [position]
         producers = {operand.producer for operand in operator.reads if operand.producer is not None}
         call = max((last_call[producer] for producer in producers), default=-1)
-        if operator.kind in FUSED and operator.calls == 1:
+        if _fuses(operator):
             for producer in sorted(producers):
                 other = group_of[producer]
-                fits = operators[producer].kind in FUSED and operators[producer].calls == 1
-                if fits and other is not joined and other[0] > call:
+                if _fuses(operators[producer]) and other is not joined and other[0] > call:
                     joined = sorted([*other, *joined])
                     group_of.update(dict.fromkeys(joined, joined))
         else:

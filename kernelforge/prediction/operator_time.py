@@ -245,7 +245,8 @@ def _pooling(operator: Operator, traffic: Traffic, setting: Setting) -> float:
 
 def _gather(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Sums into few places wait for each other."""
-    streamed = _memory_us(traffic, setting, setting.parameters["gather.bandwidth"])
+    ordered = operator.name in ("flip", "roll")
+    streamed = _memory_us(traffic, setting, setting.parameters["copy.bandwidth" if ordered else "gather.bandwidth"])
     geometry = operator.geometry
     if not geometry.get("updates"):
         return streamed

@@ -61,7 +61,7 @@ def test_what_was_just_written_is_read_from_the_cache() -> None:
     assert near.time_us < far.time_us
 
 
-@pytest.mark.parametrize("kind", ["eager", "graph", "compile"])
+@pytest.mark.parametrize("kind", ["eager", "graph", "compile", "compile-graph"])
 def test_more_work_takes_longer_and_a_faster_gpu_less(kind: BaselineKind) -> None:
     small, large = trace(pointwise(64 * MIB, None)), trace(pointwise(256 * MIB, None))
     assert predict_baseline(small, H100, kind).time_us < predict_baseline(large, H100, kind).time_us
@@ -80,9 +80,21 @@ def test_compile_fuses_a_chain_that_eager_runs_one_by_one() -> None:
     assert len(compiled.per_operator) == 1
 
 
+def test_a_graph_of_compiled_code_leaves_out_the_call() -> None:
+    stream = trace(pointwise(MIB, None))
+    assert predict_baseline(stream, H100, "compile-graph").time_us < predict_baseline(stream, H100, "compile").time_us
+
+
+def test_branches_that_meet_are_fused_unless_a_product_lies_between() -> None:
+    meeting = (pointwise(MIB, None), pointwise(MIB, None), pointwise(MIB, 0, 1))
+    assert fused_groups(meeting) == [[0, 1, 2]]
+    between = (pointwise(MIB, None), product(512, 512, 512), pointwise(MIB, 0, 1))
+    assert fused_groups(between) == [[0], [1], [2]]
+
+
 def test_compile_does_not_fuse_across_a_product() -> None:
     operators = (pointwise(MIB, None), product(512, 512, 512), pointwise(MIB, 1), pointwise(MIB, 2))
-    assert list(fused_groups(operators)) == [[0], [1], [2, 3]]
+    assert fused_groups(operators) == [[0], [1], [2, 3]]
 
 
 def test_parts_of_the_time_are_named_by_operator() -> None:
