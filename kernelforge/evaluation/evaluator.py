@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RUN_LIMIT_S, Device
-from kernelforge.errors import CandidateError
+from kernelforge.errors import CandidateError, SandboxError, TaskError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
@@ -21,6 +21,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
+from kernelforge.prediction import baseline_time, predict_speedup
 from kernelforge.records import (
     Candidate,
     Correctness,
@@ -28,6 +29,7 @@ from kernelforge.records import (
     Fingerprint,
     InputGenerator,
     MeasureSettings,
+    Origin,
     Performance,
     Profile,
     Task,
@@ -116,7 +118,8 @@ class Evaluator:
             result = self._cascade(candidate, work, profile) or result
         except StageFailed as caught:
             failure = caught
-        outcome, seconds = failure or result.performance, time.perf_counter() - start
+        outcome = failure or self._with_prediction(result.performance, work)
+        seconds = time.perf_counter() - start
         evaluation = concluded(candidate, self.task, self.fingerprint, work, outcome, seconds)
         return EvaluationResult(evaluation, result.profile)
 
@@ -156,6 +159,19 @@ class Evaluator:
             if self.device.capabilities.measures_time:
                 return MeasuredFullSize(runs, self.settings).check(profile)
             return ModelledFullSize(runs).check(profile)
+
+    def _with_prediction(self, performance: Performance | None, work: EvaluationState) -> Performance | None:
+        """A modelled time with the speedup that it predicts, where the operators of the reference can be traced."""
+        if performance is None or performance.origin is not Origin.MODELLED:
+            return performance
+        try:
+            with work.clock("oracle"):
+                trace = self.oracle.operators()
+        except (TaskError, SandboxError):
+            return performance  # the reference runs, but not on tensors without values
+        eager = baseline_time(self.task, self.facts.at("full"), trace, self.device.spec)
+        predicted = predict_speedup(self.device.spec, performance.time_us, eager)
+        return performance.model_copy(update={"predicted": predicted})
 
     def runs(self, work: EvaluationState) -> CandidateRuns:
         """Runs of one candidate; the caller enters the context."""

@@ -3,6 +3,7 @@
 from kernelforge.prediction.baseline import BaselineKind, BaselineTime, OperatorTime, predict_baseline
 from kernelforge.prediction.operators import Operator, OperatorTrace
 from kernelforge.prediction.published import baseline_time, published_baseline
+from kernelforge.prediction.speedup import predict_speedup
 
 __all__ = [
     "BaselineKind",
@@ -12,5 +13,6 @@ __all__ = [
     "OperatorTrace",
     "baseline_time",
     "predict_baseline",
+    "predict_speedup",
     "published_baseline",
 ]

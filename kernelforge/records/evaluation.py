@@ -123,6 +123,28 @@ class Origin(StrEnum):
     """Computed from a model of the hardware."""
 
 
+class PredictedSpeedup(Record):
+    """Ratio of eager PyTorch's time on a GPU to a candidate's, of which neither was measured here."""
+
+    gpu: str
+    """Name of the GPU."""
+    speedup: float = Field(gt=0, allow_inf_nan=False)
+    low: float = Field(gt=0, allow_inf_nan=False)
+    high: float = Field(gt=0, allow_inf_nan=False)
+    """Ends of the 90 % interval, by the errors of both times where hardware answered."""
+    eager_us: float = Field(gt=0, allow_inf_nan=False)
+    """Time of eager PyTorch."""
+    eager_origin: Literal["predicted", "published"]
+    eager_source: str
+    """The model of PyTorch's time, or where the time was published."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> PredictedSpeedup:
+        if not self.low <= self.speedup <= self.high:
+            raise ValueError(f"{self.speedup} lies outside of its interval, {self.low} to {self.high}")
+        return self
+
+
 class Performance(Record):
     """Time of the candidate at the full size. A modelled time can never be labelled measured."""
 
@@ -144,6 +166,8 @@ class Performance(Record):
     """Samples and baselines of a measured time."""
     quarantined: str | None = None
     """Reason why a measured time of correct values is not believed: it has no speedup, and appears under integrity."""
+    predicted: PredictedSpeedup | None = None
+    """Of a modelled time; a measured one has a speedup, or none."""
 
     @model_validator(mode="after")
     def _honest(self) -> Performance:
@@ -158,6 +182,8 @@ class Performance(Record):
                 raise ValueError("a modelled time has no speedup")
             if self.timing is not None or self.quarantined is not None:
                 raise ValueError("a modelled time was not timed")
+        elif self.predicted is not None:
+            raise ValueError("a measured time has no predicted speedup")
         elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
             raise ValueError("a measured time needs samples, an interval and a timing protocol")
         if self.quarantined is not None and (self.speedup, self.speedup_lower, self.speedup_eager) != (None,) * 3:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from kernelforge.records import UNCOMPARED, Budget, Build, Fingerprint, Limits
+from kernelforge.records import UNCOMPARED, Budget, Build, Fingerprint, Limits, PredictedSpeedup
 
 ABSENT = "–"
 """Cell of a table without a value. Never a zero."""
@@ -86,6 +86,11 @@ def times(value: float | None) -> str:
     if value is None:
         return ABSENT
     return f"{value:.2f}x" if value < 100 else f"{value:,.0f}x" if value < _LONG else f"{value:.4g}x"
+
+
+def predicted_speedup(value: PredictedSpeedup | None) -> str:
+    """A predicted speedup with its 90 % interval: ``3.10x (2.40x to 4.00x)``."""
+    return ABSENT if value is None else f"{times(value.speedup)} ({times(value.low)} to {times(value.high)})"
 
 
 def percent(value: float | None) -> str:

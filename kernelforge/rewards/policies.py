@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from statistics import fmean, median, variance
 from types import MappingProxyType
+from typing import ClassVar
 
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Reward, Verdict
@@ -31,6 +32,8 @@ from kernelforge.rewards.base import (
 CORRECT = 0.3
 SPEEDUP_CAP = 8.0
 """Speedups above this earn no more: a figure that large is looked at, not rewarded."""
+PREDICTED_WEIGHT = 0.25
+"""Weight of a predicted speedup: that of a measured one is 1."""
 
 
 class KernelForge1(RewardPolicy):
@@ -45,13 +48,35 @@ class KernelForge1(RewardPolicy):
     title = "0.3 for correct, plus the logarithm of the speedup's lower bound, capped at 8 times"
     source = "KernelForge's own; docs/rewards.md"
     bounds = (0.0, CORRECT + math.log(SPEEDUP_CAP))
-    parts = ("correct", "log_speedup")
+    parts: ClassVar[tuple[str, ...]] = ("correct", "log_speedup")
 
     def score(self, evaluation: Evaluation, context: Context) -> Reward:
         performance = believed(evaluation)
         lower = None if performance is None else performance.speedup_lower
         speed = None if lower is None else math.log(min(max(lower, 1.0), SPEEDUP_CAP))
         return _gate_and(self, evaluation, speed)
+
+
+class KernelForge2(KernelForge1):
+    """As ``kernelforge/1``; where no time is measured, 0.25 times the logarithm of 8 times the predicted speedup
+    over eager PyTorch (its lower end, clipped to 1/8 to 8 times) takes the place of the other.
+
+    So the faster of two right kernels earns more even where both are slower than PyTorch: without that, training on an
+    emulated device settles on any right kernel. The most that can be earned is 1.34, for a measured speedup 2.38.
+    """
+
+    name = "kernelforge/2"
+    title = "kernelforge/1; where nothing is measured, a part for the predicted speedup, with a lower cap"
+    parts = ("correct", "log_speedup", "log_predicted")
+
+    def score(self, evaluation: Evaluation, context: Context) -> Reward:
+        performance = evaluation.performance
+        predicted = None if performance is None else performance.predicted
+        if predicted is None or evaluation.verdict is not Verdict.OK:
+            return super().score(evaluation, context)
+        lower = min(max(predicted.low, 1 / SPEEDUP_CAP), SPEEDUP_CAP)
+        part = PREDICTED_WEIGHT * math.log(SPEEDUP_CAP * lower)
+        return self.reward(CORRECT + part, correct=CORRECT, log_predicted=part)
 
 
 MOST_BONUS = 10.0
@@ -373,9 +398,10 @@ def largest_error(evaluation: Evaluation) -> float | None:
     return max((error if 0 <= error <= 1 else 1.0 for error in errors), default=None)
 
 
-DEFAULT_POLICY = KernelForge1.name
+DEFAULT_POLICY = KernelForge2.name
 
 _ALL: tuple[RewardPolicy, ...] = (
+    KernelForge2(),
     KernelForge1(),
     CudaL1(),
     CudaL2(),

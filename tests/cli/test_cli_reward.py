@@ -93,7 +93,7 @@ def test_a_table_and_csv_have_a_row_for_each_reward(cli: Cli, journal: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--policy", "gold/1"), "no reward policy 'gold/1'; choose one of kernelforge/1"),
+        (("--policy", "gold/1"), "no reward policy 'gold/1'; choose one of kernelforge/2"),
         (("--task", "nope"), "no task 'nope' here; there is: argmax, matmul, softmax"),
         (("--output", "x.txt"), "--output needs --format json or csv"),
         (("nosuchrun",), "nosuchrun"),

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
-from kernelforge.records import Correctness, Evaluation, SizeCheck, Verdict
+from kernelforge.records import Correctness, Evaluation, PredictedSpeedup, SizeCheck, Verdict
 from kernelforge.rewards import Context, reward, unscored
 from kernelforge.rewards.policies import bucket_means, towards_one
 from tests.rewards.evaluations import GPU, side, timed
@@ -35,6 +36,35 @@ def against(eager: float, compiled: float | None, **changes: Any) -> Evaluation:
     timing = make_timing(10.0, eager, candidate=side("candidate", [10.0]), baselines=tuple(sides), **changes)
     performance = measured(speedup=eager, speedup_lower=eager, speedup_eager=eager, timing=timing)
     return make_evaluation(fingerprint=GPU, performance=performance)
+
+
+def foreseen(low: float) -> Evaluation:
+    """OK on an emulated device, with this lower end of a predicted speedup."""
+    predicted = PredictedSpeedup(
+        gpu="H100", speedup=2 * low, low=low, high=4 * low, eager_us=20 * low, eager_origin="predicted",
+        eager_source="a fit",
+    )  # fmt: skip
+    return make_evaluation(performance=modelled(predicted=predicted))
+
+
+# Our own
+
+
+@pytest.mark.parametrize(
+    ("low", "part"),
+    [(1.0, math.log(8) / 4), (2.0, math.log(16) / 4), (0.5, math.log(4) / 4), (0.01, 0.0), (99.0, math.log(64) / 4)],
+)
+def test_a_predicted_speedup_earns_a_part_of_its_own(low: float, part: float) -> None:
+    scored = reward("kernelforge/2", foreseen(low))
+    assert scored.value == pytest.approx(0.3 + part)
+    assert scored.components == {"correct": 0.3, "log_speedup": None, "log_predicted": pytest.approx(part)}
+    assert value("kernelforge/1", foreseen(low)) == 0.3
+    assert value("kevin/1", foreseen(low)) == 0.3, "a prediction is no speedup"
+
+
+def test_what_is_measured_earns_the_same_under_both_versions() -> None:
+    for evaluation in (against(3.0, 2.0), quarantined(), make_evaluation(performance=modelled())):
+        assert value("kernelforge/2", evaluation) == value("kernelforge/1", evaluation)
 
 
 # CUDA-L1

@@ -65,7 +65,7 @@ def test_a_quarantined_time_earns_the_gate_alone() -> None:
 def test_an_emulated_device_earns_the_gate_and_has_no_speed_part() -> None:
     scored = reward(DEFAULT_POLICY, make_evaluation())
     assert scored.value == GATE
-    assert scored.components == {"correct": GATE, "log_speedup": None}
+    assert scored.components == {"correct": GATE, "log_speedup": None, "log_predicted": None}
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,8 @@ def test_the_lower_bound_counts_not_the_point_estimate() -> None:
 
 
 def test_a_measured_time_with_no_baseline_earns_the_gate() -> None:
-    assert reward(DEFAULT_POLICY, measured_evaluation(None)).components == {"correct": GATE, "log_speedup": None}
+    components = reward(DEFAULT_POLICY, measured_evaluation(None)).components
+    assert components == {"correct": GATE, "log_speedup": None, "log_predicted": None}
 
 
 @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
@@ -102,5 +103,5 @@ def test_a_policy_is_a_pure_function_that_signs_with_its_name(policy: str) -> No
 
 
 def test_an_unknown_policy_is_refused_with_the_names_there_are() -> None:
-    with pytest.raises(UsageError, match=r"no reward policy 'x/1'; choose one of kernelforge/1"):
+    with pytest.raises(UsageError, match=r"no reward policy 'x/1'; choose one of kernelforge/2"):
         reward("x/1", make_evaluation())

@@ -313,7 +313,11 @@ def headline(view: RunView) -> list[Number]:
         ]
     else:
         ratio = view.median_dram_ratio
-        numbers.append(Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"))
+        numbers += [
+            _estimate("fast 1 (predicted)", view.headline.predicted_fast_1, percent, "correct and faster than eager"),
+            _estimate("speedup (predicted)", view.headline.predicted_geomean, times, "over eager, geomean"),
+            Number("DRAM vs least", times(ratio), raw_number(ratio), "median over correct tasks, modelled"),
+        ]
     outcomes = ", ".join(f"{count:,} {short_outcome(outcome)}" for outcome, count in view.outcomes.items())
     numbers.append(Number("attempts", number(view.attempts), raw_number(view.attempts), outcomes or "none yet"))
     if view.cost.calls:

@@ -50,6 +50,7 @@ def environment(*folders: Path) -> Environment:
     made.filters.update(
         number=formatting.number,
         times=formatting.times,
+        predicted=formatting.predicted_speedup,
         percent=formatting.percent,
         change=formatting.change,
         bytes=formatting.byte_count,

@@ -7,7 +7,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from kernelforge.records import KernelFacts, Origin, SizeCheck
-from kernelforge.report.formatting import ABSENT, byte_count, change, choices, duration, number, short_outcome, times
+from kernelforge.report.formatting import (
+    ABSENT,
+    byte_count,
+    change,
+    choices,
+    duration,
+    number,
+    predicted_speedup,
+    short_outcome,
+    times,
+)
 from kernelforge.report.tables.base import Column, Table, listed
 from kernelforge.report.views.attempt import Gate, SideRow, TrialRow
 from kernelforge.report.views.compare import CompareView
@@ -30,6 +40,7 @@ _SPEEDS = (
     Column("speedup_lower", "at least", times, "right"),
     Column("speedup_eager", "vs eager", times, "right"),
 )
+_PREDICTED = Column("predicted", "predicted vs eager", predicted_speedup, "right")
 _MEDIAN = (
     Column("median_us", "median µs", number, "right"),
     Column("low_us", "from", number, "right"),
@@ -73,8 +84,10 @@ def _attempt_number(attempt: str | None) -> str:
 
 
 def task_table(title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with_run: bool = False) -> Table:
-    """Tasks of one origin: counters and the modelled bound, or measured times and speedups."""
-    middle: tuple[Column, ...] = (*_COUNTERS, Column("bound", "modelled bound"))
+    """Tasks of one origin: counters, predicted speedups and the modelled bound, or measured times and speedups."""
+    tasks = list(tasks)
+    predicted = (_PREDICTED,) if any(task.predicted for task in tasks) else ()
+    middle: tuple[Column, ...] = (*_COUNTERS, *predicted, Column("bound", "modelled bound"))
     if origin is Origin.MEASURED:
         middle = (*_SPEEDS, Column("bound", "bound"), *_COUNTERS[1:2])
     columns = (

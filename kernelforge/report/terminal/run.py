@@ -21,6 +21,7 @@ from kernelforge.report.formatting import (
     number,
     one_line,
     percent,
+    predicted_speedup,
     short_outcome,
     times,
 )
@@ -31,7 +32,7 @@ from kernelforge.report.views.attempt import sides_of, unhidden_eager_us
 from kernelforge.report.views.statistics import FAST_P
 
 if TYPE_CHECKING:
-    from kernelforge.records import Build, Performance, Timing
+    from kernelforge.records import Build, Performance, PredictedSpeedup, Timing
     from kernelforge.report.views.curves import FastCurve
     from kernelforge.report.views.funnel import Cell, FunnelStep, MatrixRow
     from kernelforge.report.views.run import RunView
@@ -47,6 +48,8 @@ def speed_lines(speed: Performance | None, build: Build | None) -> Iterator[Rend
         )
         samples = "" if speed.samples is None else f", {speed.samples} samples"
         yield field(speed.origin.value, f"{number(speed.time_us)} µs{spread}{samples}, bound by {speed.bound}")
+        if speed.predicted is not None:
+            yield field("predicted", prediction_text(speed.predicted))
         if speed.speedup is not None:
             unhidden = unhidden_eager_us(speed.timing)
             launched = "" if unhidden is None else f", {number(unhidden)} µs where no flush hides its launches"
@@ -62,6 +65,12 @@ def speed_lines(speed: Performance | None, build: Build | None) -> Iterator[Rend
             f"{kernel.registers_per_thread} registers, {kernel.static_shared_bytes} B static shared, {spills} B spills"
         )
         yield field("kernel", f"{kernel.expression}: {facts}")
+
+
+def prediction_text(predicted: PredictedSpeedup) -> str:
+    """A predicted speedup in words, with what it was predicted from."""
+    eager = f"which takes {number(predicted.eager_us)} µs there ({predicted.eager_origin})"
+    return f"{predicted_speedup(predicted)} over eager PyTorch on an {predicted.gpu}, {eager}"
 
 
 def _timing(timing: Timing) -> Iterator[RenderableType]:
@@ -194,13 +203,23 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
     yield from heading("What it achieved")
     correct = f"{view.tasks_ok} of {view.tasks_total} tasks"
     yield field("correct", correct if line.correct is None else f"{correct}, {interval(line.correct)}")
-    for label, estimate in (("faster", line.fast_1), ("win rate", line.win_rate), ("of floor", line.floor_share)):
+    shares = (
+        ("faster", line.fast_1),
+        ("win rate", line.win_rate),
+        ("of floor", line.floor_share),
+        ("predicted", line.predicted_fast_1),
+    )
+    for label, estimate in shares:
         if estimate is not None:
             yield field(label, f"{interval(estimate)} {_MEANS[label]}")
-    for label, estimate in (("geomean", line.geomean_speedup), ("", line.geomean_correct)):
+    means = (
+        ("geomean", line.geomean_speedup, _MEANS["geomean"]),
+        ("", line.geomean_correct, _MEANS[""]),
+        ("", line.predicted_geomean, "over all tasks of max(predicted speedup over eager PyTorch, 1), a failure as 1"),
+    )
+    for label, estimate, meaning in means:
         if estimate is not None:
-            value = f"{times(estimate.value)} {format_interval(estimate, times)}"
-            yield field(label, f"{value} {_MEANS[label]}")
+            yield field(label, f"{times(estimate.value)} {format_interval(estimate, times)} {meaning}")
     if view.median_dram_ratio is not None:
         yield field("DRAM", f"{times(view.median_dram_ratio)} the least bytes, median over tasks")
     yield field("reward", _reward(view))
@@ -215,6 +234,7 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
 
 _MEANS = {
     "faster": "of all tasks are correct and faster than the fastest baseline",
+    "predicted": "of all tasks are correct and, as predicted, faster than eager PyTorch",
     "win rate": "of all tasks are faster beyond their noise",
     "of floor": "of the floor's speed, a failure as 0",
     "geomean": "over all tasks of max(speedup, 1), a failure as 1",

@@ -252,6 +252,10 @@ class Entry(Result):
     """Share of all tasks with a speedup above 1 beyond its noise."""
     floor_share: Estimate | None = None
     """Mean over all tasks of floor / time, a task without a time as 0. None where the GPU's bandwidth is unknown."""
+    predicted_fast_1: Estimate | None = None
+    """Modelled boards only, as is the next: share of all tasks that are predicted to be faster than eager PyTorch."""
+    predicted_geomean: Estimate | None = None
+    """Geometric mean over all tasks of max(predicted speedup over eager, 1), a failure as 1."""
     tokens_per_task: float | None
     """Over all tasks, solved or not."""
     dollars_per_task: float | None
@@ -379,9 +383,15 @@ def _entry(key: BoardKey, result: Result) -> Entry:
             "median_dram_ratio": statistics.median_correct(per_task(tasks, "dram_ratio")),
             "tokens_per_task": None if result.tokens is None else result.tokens / count,
             "dollars_per_task": None if result.dollars is None else result.dollars / count,
-            **(_speeds(key, tasks, solved) if key.origin is Origin.MEASURED else {}),
+            **(_speeds(key, tasks, solved) if key.origin is Origin.MEASURED else _predicted(tasks)),
         }
     )
+
+
+def _predicted(tasks: Sequence[TaskSummary]) -> dict[str, object]:
+    """Predicted statistics of a modelled result."""
+    shared = headline(tasks, measured=False)
+    return {"predicted_fast_1": shared.predicted_fast_1, "predicted_geomean": shared.predicted_geomean}
 
 
 def _speeds(key: BoardKey, tasks: Sequence[TaskSummary], solved: Sequence[bool]) -> dict[str, object]:

@@ -58,7 +58,10 @@ class FastCurve(View):
 
 
 class Headline(View):
-    """Results of a run over all tasks with 95 % intervals by task bootstrap; for modelled runs only ``correct``."""
+    """Results of a run over all tasks with 95 % intervals by task bootstrap.
+
+    A modelled run has ``correct`` and what is predicted, a measured one everything else.
+    """
 
     correct: Estimate | None
     """Share of tasks with a correct attempt."""
@@ -72,13 +75,24 @@ class Headline(View):
     """Geometric mean over tasks with a speedup only."""
     floor_share: Estimate | None = None
     """Mean of floor / time, a task without a time as 0; None where no task has a floor."""
+    predicted_fast_1: Estimate | None = None
+    """Share of tasks that are correct and, as predicted, faster than eager PyTorch."""
+    predicted_geomean: Estimate | None = None
+    """Geometric mean of max(predicted speedup over eager, 1), a failure as 1."""
 
 
 def headline(tasks: Sequence[TaskSummary], *, measured: bool) -> Headline:
     """Headline numbers of a run."""
     correct = correct_share([task.correct for task in tasks])
     if not measured:
-        return Headline(correct=correct)
+        predicted = [_or_nan(task.predicted.speedup if task.correct and task.predicted else None) for task in tasks]
+        if all(map(math.isnan, predicted)):
+            return Headline(correct=correct)
+        return Headline(
+            correct=correct,
+            predicted_fast_1=fast_p(predicted, 1.0),
+            predicted_geomean=geomean_deployable(predicted),
+        )
     speedups, floors = per_task(tasks, "speedup"), per_task(tasks, "floor_share")
     return Headline(
         correct=correct,

@@ -101,13 +101,16 @@ class ProgressView(View):
 
 
 def standing(attempt: Attempt) -> str:
-    """Result of an attempt in a few words: measured speedup or time, else DRAM traffic."""
+    """Result of an attempt in a few words: measured speedup or time, else DRAM traffic and the predicted speedup."""
     speed, profile = attempt.evaluation.performance, attempt.profile
+    predicted = "" if speed is None or speed.predicted is None else f", predicted {times(speed.predicted.speedup)}"
     if speed is not None and speed.origin is Origin.MEASURED:
         return f"{number(speed.time_us)} µs" + ("" if speed.speedup is None else f", {times(speed.speedup)}")
     if profile is not None and profile.roofline.compulsory_bytes:
         roof = profile.roofline
-        return f"{byte_count(roof.dram_bytes)} DRAM, {times(roof.dram_bytes / roof.compulsory_bytes)} the least"
+        return (
+            f"{byte_count(roof.dram_bytes)} DRAM, {times(roof.dram_bytes / roof.compulsory_bytes)} the least{predicted}"
+        )
     return "right where it was compared" if attempt.evaluation.uncompared else "correct"
 
 

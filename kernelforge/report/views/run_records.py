@@ -16,6 +16,7 @@ from kernelforge.records import (
     Operator,
     Origin,
     Performance,
+    PredictedSpeedup,
     Profile,
     Run,
     RunState,
@@ -64,6 +65,8 @@ class TaskSummary(View):
     speedup_lower: float | None
     speedup_upper: float | None
     speedup_eager: float | None
+    predicted: PredictedSpeedup | None
+    """Over eager PyTorch, where times are modelled."""
     baselines: tuple[str, ...] = ()
     """Baselines of the best attempt; without ``compile`` the fastest of them may be far slower than PyTorch's
     fastest."""

@@ -237,7 +237,7 @@ def _end_at(deadline: Deadline, launch: Launch, done: threading.Event) -> None:
 
 
 def _address(array: npt.NDArray[Any]) -> int:
-    """Where an array's memory begins; quicker than ``array.ctypes.data``."""
+    """Address of an array's memory; quicker than ``array.ctypes.data``."""
     address: int = array.__array_interface__["data"][0]
     return address
 
@@ -282,7 +282,7 @@ class _Buffers:
         self.view("params", np.uint8)[: len(launch.params)] = np.frombuffer(launch.params, dtype=np.uint8)
 
     def address(self, name: str) -> int:
-        """Where a part begins, at a multiple of 128."""
+        """Address of a part, a multiple of 128."""
         return self._base + self._starts[name][0]
 
     def view(self, name: str, kind: Any) -> Any:

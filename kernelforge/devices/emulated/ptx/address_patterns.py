@@ -38,7 +38,7 @@ def plain(value: Hashable) -> Address:
 
 
 class Operands(Protocol):
-    """What the operands of an instruction are."""
+    """Values of the operands of an instruction."""
 
     def varies(self, operand: Operand) -> bool:
         """Whether it differs between lanes."""
@@ -50,7 +50,7 @@ class Operands(Protocol):
         """A 64-bit register that varies."""
 
 
-def derive(i: Instruction, known: Operands) -> Address | None:
+def derive(i: Instruction, values: Operands) -> Address | None:
     """The address that an instruction computes from others; None if it is a value of its own."""
     if i.predicate is not None or len(i.operands) < 2 or not isinstance(i.operands[0], Reg):
         return None
@@ -58,26 +58,26 @@ def derive(i: Instruction, known: Operands) -> Address | None:
     first = operands[0]
     constant = operands[1].value if len(operands) > 1 and isinstance(operands[1], Imm) else None
     form = (i.opcode, *i.modifiers)
-    if form in _SUMS and known.varies(first) != known.varies(operands[1]):
+    if form in _SUMS and values.varies(first) != values.varies(operands[1]):
         sign = 1 if i.opcode == "add" else -1
-        pattern, scalar = (first, operands[1]) if known.varies(first) else (operands[1], first)
+        pattern, scalar = (first, operands[1]) if values.varies(first) else (operands[1], first)
         if not isinstance(scalar, Reg | Imm) or (sign < 0 and scalar is first):
             return None
-        return _plus(known.address(pattern), known.name(scalar), sign)
-    if form in _COPIES and known.varies(first):
-        return known.address(first)
-    if form == ("shl", "b64") and constant is not None and constant < 64 and known.varies(first):
-        return known.address(first).times(1 << constant)
-    if form in _PRODUCTS and constant is not None and known.varies(first):
-        return known.address(first).times(constant)
-    if form in _EXTENSIONS and known.varies(first):
-        return Address(Pattern(known.name(first), i.modifiers[1][0], 1))
-    if form in _WIDE_PRODUCTS and constant is not None and known.varies(first):
-        extended = Address(Pattern(known.name(first), i.modifiers[1][0], constant))
+        return _plus(values.address(pattern), values.name(scalar), sign)
+    if form in _COPIES and values.varies(first):
+        return values.address(first)
+    if form == ("shl", "b64") and constant is not None and constant < 64 and values.varies(first):
+        return values.address(first).times(1 << constant)
+    if form in _PRODUCTS and constant is not None and values.varies(first):
+        return values.address(first).times(constant)
+    if form in _EXTENSIONS and values.varies(first):
+        return Address(Pattern(values.name(first), i.modifiers[1][0], 1))
+    if form in _WIDE_PRODUCTS and constant is not None and values.varies(first):
+        extended = Address(Pattern(values.name(first), i.modifiers[1][0], constant))
         if i.opcode == "mul":
             return extended
-        if isinstance(operands[2], Reg | Imm) and not known.varies(operands[2]):
-            return _plus(extended, known.name(operands[2]), 1)
+        if isinstance(operands[2], Reg | Imm) and not values.varies(operands[2]):
+            return _plus(extended, values.name(operands[2]), 1)
     return None
 
 
@@ -127,17 +127,17 @@ def repeated_patterns(flow: ControlFlowGraph) -> set[int]:
     """Ids of the loads and stores whose addresses another one of the basic block has too, but for a scalar."""
     repeated: set[int] = set()
     for block in flow.blocks:
-        known = _Versions(flow.varying)
+        versions = _Versions(flow.varying)
         first: dict[Hashable, Instruction] = {}
         for i in block.instructions:
             if i.opcode in ("ld", "st") and i.predicate is None:
                 for operand in i.operands:
-                    if isinstance(operand, Addr) and isinstance(operand.base, Reg) and known.varies(operand.base):
+                    if isinstance(operand, Addr) and isinstance(operand.base, Reg) and versions.varies(operand.base):
                         narrow = TYPE_BITS[flow.kernel.registers[operand.base.name]] == 32
-                        key = known.name(operand.base) if narrow else known.address(operand.base).pattern
+                        key = versions.name(operand.base) if narrow else versions.address(operand.base).pattern
                         if key in first:
                             repeated |= {id(first[key]), id(i)}
                         first[key] = i
             if has_destination(i):
-                known.write(i)
+                versions.write(i)
     return repeated

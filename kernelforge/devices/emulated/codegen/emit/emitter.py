@@ -261,7 +261,7 @@ class Emitter(IRBuilder):
         return self.memo[pattern].text
 
     def scalar_part(self, address: Address) -> str:
-        """What an address adds to its pattern, as i64."""
+        """The scalar that an address adds to its pattern, as i64."""
         if address.terms not in self.memo:
             total = "0"
             for term, factor in address.terms:
