@@ -26,6 +26,7 @@ from kernelforge.cli import (
     import_tasks,
     leaderboard,
     mcp,
+    predict,
     prompts,
     report,
     reward,
@@ -57,6 +58,7 @@ tasks.app.command("import", short_help="Make a suite of another benchmark's task
 app.command("eval", short_help="Evaluate one candidate against one task.")(evaluate.evaluate)
 app.command("emulate", short_help="Run a kernel of your own without a GPU.")(emulate.emulate)
 app.command("calibrate", short_help="Measure the figures of a GPU.")(calibrate.calibrate)
+app.command("predict", short_help="Predict times of a matrix product by its tiles.")(predict.predict)
 app.command("convert", short_help="Make device code and a plan of a ModelNew.")(convert.convert)
 app.add_typer(import_candidates.app, name="import", short_help="Import candidates that others published.")
 app.command("run", short_help="Write and improve kernels for a suite.")(run.run)
