@@ -52,6 +52,13 @@ def test_the_launch_plan_reference_is_inside(wheel: zipfile.ZipFile) -> None:
         assert wheel.read(f"kernelforge/_data/{page}") == (ROOT / page).read_bytes()
 
 
+def test_kernels_that_are_read_from_the_package_are_inside(wheel: zipfile.ZipFile) -> None:
+    kernels = [path for folder in ("calibration", "tiles") for path in sources(f"kernelforge/{folder}/kernels")]
+    assert len(kernels) > 6
+    for path in kernels:
+        assert wheel.read(path.relative_to(ROOT).as_posix()) == path.read_bytes()
+
+
 def test_suites_jail_policy_and_supplied_headers_are_inside(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     assert {"kernelforge/_data/tasks/core/suite.toml", "kernelforge/_data/sandbox/jail.toml"} <= names
