@@ -24,6 +24,7 @@ from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.hardware.specs import EMULATED
 from kernelforge.profiling.metrics import build_profile
+from kernelforge.profiling.sass import PlanWork
 from kernelforge.records import (
     Build,
     DType,
@@ -79,6 +80,8 @@ class LineCount:
     """Passes of its accesses to shared memory."""
     excess_wavefronts: float
     """Passes beyond those without bank conflicts."""
+    machine_instructions: float | None = None
+    """Estimated machine instructions of the line, by warp; None without an estimate."""
 
 
 class EmulationFailed(CandidateError):
@@ -264,6 +267,7 @@ class Emulator(Closing):
             sanitize=sanitize,
             worst_errors=approx == "worst",
         )
+        code = self._device.machine_code(artifact) if profile or lines else None
         with self._device.open(artifact) as session:
             result = session.run(request)
             if result.faults:
@@ -276,11 +280,12 @@ class Emulator(Closing):
                 counts = session.count(counted, EFFORT, lines=("ptx" if is_ptx else "source") if lines else None)
             except RunFailed as error:
                 return Emulation(self._device.name, artifact.build, (error.fault,), after, None, None, ())
+            work = session.machine_work(counts, code.result()) if code is not None and not is_ptx else PlanWork()
             counters, performance = build_profile(
-                self._device.spec, self._device.name, counts, session.registers, _NO_TASK
+                self._device.spec, self._device.name, counts, session.registers, _NO_TASK, work
             )
-        work = line_counts(counts, source, ptx=is_ptx) if lines else ()
-        return Emulation(self._device.name, artifact.build, (), after, counters, performance, work)
+        by_line = line_counts(counts, source, ptx=is_ptx, work=work) if lines else ()
+        return Emulation(self._device.name, artifact.build, (), after, counters, performance, by_line)
 
     def _compiled(self, source: str, plan: ResolvedPlan) -> Artifact | Build:
         return self._compiler.build(
@@ -331,14 +336,20 @@ def _plan_of(launch: str, tensors: Mapping[str, object]) -> str:
     return f"def forward({', '.join(tensors)}):\n{body}\n"
 
 
-def line_counts(counts: PlanCounts, text: str, *, ptx: bool) -> tuple[LineCount, ...]:
+def line_counts(counts: PlanCounts, text: str, *, ptx: bool, work: PlanWork | None = None) -> tuple[LineCount, ...]:
     """Work per line of a text, summed over all launches.
 
     Args:
         counts: Counters with lines of that text.
         text: The source, or the PTX.
         ptx: Whether it is PTX.
+        work: Estimated work of the machine code, whose lines are those of the source.
     """
+    estimated = work.of(counts.kernels) if work is not None else ()
+    machine: dict[int, float] = {}
+    for kernel_work in estimated:
+        for line, of_line in kernel_work.lines.items():
+            machine[line] = machine.get(line, 0.0) + of_line.instructions
     totals: dict[int, list[float]] = {}
     for kernel in counts.kernels:
         for line, (warps, threads) in kernel.lines.items():
@@ -351,6 +362,9 @@ def line_counts(counts: PlanCounts, text: str, *, ptx: bool) -> tuple[LineCount,
                 row = totals.setdefault(op.ptx_line if ptx else op.source_line, [0.0] * 6)
                 row[at] += op.transactions
                 row[at + 1] += op.transactions - op.ideal_transactions
+    if estimated:
+        for line, row in totals.items():
+            row.append(float(round(machine.get(line, 0.0))))
     source = text.split("\n")
     return tuple(
         LineCount(line, source[line - 1] if 0 < line <= len(source) else "(headers)", *totals[line])

@@ -14,6 +14,7 @@ import pytest
 
 from kernelforge.emulation import EmulationFailed, Emulator, from_bytes, to_bytes
 from kernelforge.errors import CandidateError, DeviceError, UsageError
+from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.records import DType
 from kernelforge.report.html.emulation import emulation_page
 from kernelforge.report.views.emulation import emulation_view
@@ -94,6 +95,22 @@ def test_lines_have_the_work_of_their_instructions(own_emulator: Emulator) -> No
     assert sum(line.warp_instructions for line in result.lines) == executed
 
 
+def test_lines_have_their_machine_instructions_beside_those_of_the_ptx(own_emulator: Emulator) -> None:
+    if disassembler() is None:
+        pytest.skip(f"{DISASSEMBLER} is not installed")
+    tensors = {"x": "f32[32,32]", "y": "f32[32,32]"}
+    result = own_emulator.run(SOURCE, "transposed[1, (32, 32)](x, y)", tensors, lines=True).check()
+    assert result.profile is not None
+    (kernel,) = result.profile.kernels
+    assert kernel.sass is not None
+    by_line = {line.line: line.machine_instructions for line in result.lines}
+    assert None not in by_line.values()
+    assert sum(filter(None, by_line.values())) <= kernel.sass.warp_instructions + len(by_line)
+    executed = {row.opcode: row.warp_instructions for row in kernel.sass.opcodes}
+    assert executed["LDG"] == executed["STS"] == executed["LDS"] == executed["STG"] == 32
+    assert by_line[8] >= executed["LDG"] + executed["STS"]
+
+
 def test_findings_are_no_errors_until_they_are_checked(own_emulator: Emulator) -> None:
     result = own_emulator.run(SOURCE, "scale[4, 256](x, f32(3.0), i32(1024))", {"x": "f32[1000]"})
     assert not result.ok
@@ -137,6 +154,7 @@ def test_ptx_runs_by_its_own_lines(own_emulator: Emulator) -> None:
     assert "ld.global" in lines[12].text
     assert lines[12].sectors == 4
     assert lines[13].warp_instructions == 1
+    assert lines[13].machine_instructions is None  # nothing was assembled
     with pytest.raises(UsageError, match="the PTX has no kernel once; it has twice"):
         own_emulator.run(PTX, "once[1, 32](x)", {"x": "i32[32]"})
 

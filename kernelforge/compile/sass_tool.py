@@ -5,13 +5,11 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
-from kernelforge.profiling.sass_code import SassFunction, parse_sass
+from kernelforge.profiling.sass_code import MachineCode, parse_sass
 from kernelforge.sandbox import Limits, Zygote
 
 LIMITS = Limits(wall_s=40.0, cpu_s=40.0, memory_bytes=1 << 30, tmp_bytes=256 << 20, processes=2, reply_bytes=64 << 20)
@@ -19,26 +17,19 @@ _KEPT = 32
 """Cubins whose machine code is kept, the latest."""
 
 
-@dataclass(frozen=True)
-class MachineCode:
-    """The machine code of one cubin."""
-
-    functions: Mapping[str, SassFunction]
-    """Kernels by their symbols; empty where there are none to be had."""
-    problem: str = ""
-    """Why there are none, and what to do."""
-
-
 class Disassembler:
-    """Reads machine code. Its zygote starts at the first cubin. Safe to use from several threads.
+    """Reads machine code; its process starts at the first cubin. Safe to use from several threads.
 
     Args:
         allow_unconfined: see :class:`~kernelforge.sandbox.Zygote`.
     """
 
     def __init__(self, *, allow_unconfined: bool = False) -> None:
-        self._allow_unconfined = allow_unconfined
-        self._zygote: Zygote | None = None
+        program = disassembler()
+        self._zygote = None
+        if program is not None:
+            options = {"program": str(program)}
+            self._zygote = Zygote("disassembler", options=options, allow_unconfined=allow_unconfined)
         self._codes: OrderedDict[str, MachineCode] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -64,17 +55,13 @@ class Disassembler:
 
     def interrupt(self) -> None:
         """End what another thread waits for."""
-        with self._lock:
-            zygote = self._zygote
-        if zygote is not None:
-            zygote.interrupt()
+        if self._zygote is not None:
+            self._zygote.interrupt()
 
     def close(self) -> None:
         """End the zygote."""
-        with self._lock:
-            zygote, self._zygote = self._zygote, None
-        if zygote is not None:
-            zygote.close()
+        if self._zygote is not None:
+            self._zygote.close()
 
     def __enter__(self) -> Disassembler:
         return self
@@ -85,17 +72,10 @@ class Disassembler:
         self.close()
 
     def _read(self, cubin: bytes) -> MachineCode:
-        program = disassembler()
-        if program is None:
+        if self._zygote is None:
             return MachineCode({}, f"no machine code is shown: pip install {DISASSEMBLER}")
-        with self._lock:
-            if self._zygote is None:
-                self._zygote = Zygote(
-                    "disassembler", options={"program": str(program)}, allow_unconfined=self._allow_unconfined
-                )
-            zygote = self._zygote
         try:
-            with zygote.spawn(LIMITS) as child:
+            with self._zygote.spawn(LIMITS) as child:
                 reply = child.call({}, [cubin])
             if "error" in reply.data:
                 return MachineCode({}, f"no machine code is shown: {reply.data['error']}")

@@ -42,6 +42,7 @@ from kernelforge.records import (
     Evaluation,
     Fingerprint,
     MeasureSettings,
+    Metric,
     Origin,
     Performance,
     Profile,
@@ -219,7 +220,7 @@ def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPoo
             external = entry.run.strategy == EXTERNAL
             own = int(content_hash(entry.run.seed, task.name, best.number), 16)
             second = evaluator.evaluate(best.candidate, seed=secrets.randbits(63) if external else own)
-            vary = external and second.profile != result.profile
+            vary = external and _counted(second.profile) != _counted(result.profile)
             exact = _problems(best, second, counters=not vary)
             problems = (*_bytes(best, evaluator.facts), *_far(best, result), *exact)
             return _LocalResult(second, problems)
@@ -274,7 +275,7 @@ def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) ->
         return
     if claimed.performance != here.performance:
         yield f"the modelled time is {_time(here.performance)}, the entry says {_time(claimed.performance)}"
-    if best.profile != result.profile:
+    if _counted(best.profile) != _counted(result.profile):
         yield _counters(best.profile, result.profile)
 
 
@@ -335,11 +336,25 @@ def _time(performance: Performance | None) -> str:
     return "none" if performance is None else f"{performance.time_us:.6g} us ({performance.bound})"
 
 
+def _counted(profile: Profile | None) -> Profile | None:
+    """A profile without its notes and estimates of machine code, which only some machines have the program for."""
+    if profile is None:
+        return None
+
+    def exact(metrics: Iterable[Metric]) -> tuple[Metric, ...]:
+        return tuple(metric for metric in metrics if metric.origin is not Origin.ESTIMATED)
+
+    kernels = tuple(
+        kernel.model_copy(update={"sass": None, "metrics": exact(kernel.metrics)}) for kernel in profile.kernels
+    )
+    return profile.model_copy(update={"kernels": kernels, "metrics": exact(profile.metrics), "notes": ()})
+
+
 def _counters(claimed: Profile | None, here: Profile | None) -> str:
     if claimed is None or here is None:
         return f"the entry has {'no' if claimed is None else 'a'} profile, here is {'none' if here is None else 'one'}"
     claimed_values = {metric.name: metric.value for metric in claimed.metrics}
-    for metric in here.metrics:
+    for metric in (metric for metric in here.metrics if metric.origin is not Origin.ESTIMATED):
         if claimed_values.get(metric.name) != metric.value:
             return f"{metric.name} is {metric.value:g}, the entry says {claimed_values.get(metric.name)}"
     return "the profiles differ in a kernel's counters, or in the roofline"

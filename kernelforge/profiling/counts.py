@@ -361,6 +361,7 @@ def _merged_kernel(measured: KernelProfile, emulated: KernelProfile | None) -> K
             "sampled": min(measured.sampled, emulated.sampled),
             "metrics": _joined(measured.metrics, emulated.metrics),
             "hot_spots": measured.hot_spots or emulated.hot_spots,
+            "sass": measured.sass or emulated.sass,
         }
     )
 

@@ -20,6 +20,7 @@ from kernelforge.profiling.counts import (
     matrix_instructions,
 )
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
+from kernelforge.profiling.sass import PlanWork, sass_metrics, sass_profile
 from kernelforge.records import (
     KernelProfile,
     Metric,
@@ -47,7 +48,12 @@ _EXCESS = {
 
 
 def build_profile(
-    spec: DeviceSpec, device: str, counts: PlanCounts, registers: Mapping[str, int], facts: SizeFacts
+    spec: DeviceSpec,
+    device: str,
+    counts: PlanCounts,
+    registers: Mapping[str, int],
+    facts: SizeFacts,
+    work: PlanWork | None = None,
 ) -> tuple[Profile, Performance]:
     """Profile and modelled performance of one run of a plan.
 
@@ -57,14 +63,17 @@ def build_profile(
         counts: Counters of the run.
         registers: Registers per thread by kernel expression, from ptxas.
         facts: Facts of the task at this size, from the oracle.
+        work: Estimated executions of the machine code.
     """
+    work = work or PlanWork()
     time = plan_time(spec, counts, registers)
     profile = Profile(
         size=facts.size,
         device=device,
-        kernels=tuple(_kernel_profiles(spec, counts.kernels, registers)),
-        metrics=plan_metrics(spec, counts, registers),
+        kernels=tuple(_kernel_profiles(spec, counts.kernels, registers, work)),
+        metrics=(*plan_metrics(spec, counts, registers), *sass_metrics(work.of(counts.kernels))),
         roofline=_roofline(spec, counts, time, facts),
+        notes=work.notes,
     )
     performance = Performance(time_us=time.time_us, origin=Origin.MODELLED, protocol=PROTOCOL, bound=time.bound)
     return profile, performance
@@ -85,21 +94,28 @@ def _roofline(spec: DeviceSpec, counts: PlanCounts, time: PlanTime, facts: SizeF
 
 
 def _kernel_profiles(
-    spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]
+    spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int], work: PlanWork
 ) -> Iterable[KernelProfile]:
     by_expression: dict[str, list[KernelCounts]] = {}
     for kernel in kernels:
         by_expression.setdefault(kernel.expression, []).append(kernel)
     for expression, group in by_expression.items():
         main = _dominant(spec, group, registers)
+        code = work.of(group)
         yield KernelProfile(
             kernel=expression,
             launches=sum(kernel.launches for kernel in group),
             grid=main.grid,
             block=main.block,
             sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
-            metrics=(*summed_metrics(group), *_launch(spec, main, registers), *_limits(spec, group, registers)),
+            metrics=(
+                *summed_metrics(group),
+                *sass_metrics(code),
+                *_launch(spec, main, registers),
+                *_limits(spec, group, registers),
+            ),
             hot_spots=hot_spots(op for kernel in group for op in kernel.memory if op.requests),
+            sass=sass_profile(code),
         )
 
 

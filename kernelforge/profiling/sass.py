@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import Literal
+from typing import Literal, get_args
 
-from kernelforge.profiling.counts import KernelCounts
-from kernelforge.profiling.sass_code import SassBlock, SassFunction, SassInstruction
+from kernelforge.profiling.counts import KernelCounts, PlanCounts
+from kernelforge.profiling.sass_code import MachineCode, SassBlock, SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions, reachable
+from kernelforge.records import Metric, Origin, SassLine, SassOpcode, SassProfile
+
+SHOWN_LINES = 8
+"""Lines of the source in a profile."""
 
 Pipe = Literal["alu", "fma", "fp64", "xu", "lsu", "tensor", "uniform", "branch", "other"]
 """Unit that executes an instruction, as Nsight Compute names them; ``branch`` is control flow, ``uniform`` the path for
@@ -135,6 +139,92 @@ class MachineWork:
     @property
     def instructions_per_warp(self) -> float:
         return self.instructions / self.warps
+
+
+@dataclass(frozen=True)
+class PlanWork:
+    """Estimated work of the machine code of a plan's kernels."""
+
+    kernels: Mapping[int, MachineWork] = field(default_factory=dict)
+    """By the ``id`` of their counts, those that have an estimate."""
+    notes: tuple[str, ...] = ()
+    """Why some have none, for readers of a profile."""
+
+    def of(self, counts: Iterable[KernelCounts]) -> tuple[MachineWork, ...]:
+        """The work of some kernels; empty unless all of them have an estimate."""
+        listed = [self.kernels.get(id(kernel)) for kernel in counts]
+        return tuple(work for work in listed if work is not None) if None not in listed else ()
+
+
+def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: PlanCounts) -> PlanWork:
+    """The work of the machine code of all kernels of a plan.
+
+    Args:
+        code: Machine code of the build.
+        symbols: Symbols of the kernels in it, by expression.
+        ptx: The PTX of the build, which was counted.
+        counts: Counts of a run of the plan.
+    """
+    if not code.functions:
+        return PlanWork(notes=(code.problem,) if code.problem else ())
+    kernels: dict[int, MachineWork] = {}
+    without: dict[str, None] = {}
+    for kernel in counts.kernels:
+        function = code.functions.get(symbols[kernel.expression])
+        work = None if function is None else machine_work(function, ptx, kernel)
+        if work is None:
+            without[kernel.expression] = None
+        else:
+            kernels[id(kernel)] = work
+    notes = tuple(f"Executions of the machine code of {name} are not estimated: it is too large." for name in without)
+    return PlanWork(kernels, notes)
+
+
+def sass_metrics(work: Sequence[MachineWork]) -> list[Metric]:
+    """Warp instructions of some kernels, all and by pipe; empty for no kernels."""
+    if not work:
+        return []
+
+    def estimated(name: str, value: float) -> Metric:
+        return Metric(name=name, value=float(round(value)), unit="inst", origin=Origin.ESTIMATED)
+
+    metrics = [estimated("sass__warp_inst_executed.sum", sum(kernel.instructions for kernel in work))]
+    for pipe in get_args(Pipe):
+        if count := sum(kernel.pipes.get(pipe, 0.0) for kernel in work):
+            metrics.append(estimated(f"sass__inst_{pipe}.sum", count))
+    return metrics
+
+
+def sass_profile(work: Sequence[MachineWork]) -> SassProfile | None:
+    """Opcodes and lines of some kernels added up; None for no kernels."""
+    if not work:
+        return None
+    opcodes: dict[str, float] = {}
+    lines: dict[int, dict[str, float]] = {}
+    for kernel in work:
+        for name, count in kernel.opcodes.items():
+            opcodes[name] = opcodes.get(name, 0.0) + count
+        for number, line in kernel.lines.items():
+            total = lines.setdefault(number, {})
+            total[line.opcode] = total.get(line.opcode, 0.0) + line.instructions
+    by_line = {number: _line_work(total) for number, total in lines.items() if number}
+    first = sorted(by_line, key=lambda number: (-by_line[number].instructions, number))[:SHOWN_LINES]
+    return SassProfile(
+        warp_instructions=round(sum(opcodes.values())),
+        opcodes=tuple(
+            SassOpcode(opcode=name, warp_instructions=round(count))
+            for name, count in sorted(opcodes.items(), key=lambda item: (-item[1], item[0]))
+            if round(count)
+        ),
+        lines=tuple(
+            SassLine(
+                source_line=number,
+                warp_instructions=round(by_line[number].instructions),
+                opcode=by_line[number].opcode,
+            )
+            for number in first
+        ),
+    )
 
 
 def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> MachineWork | None:

@@ -136,6 +136,16 @@ class SassFunction:
         return self.instructions[block.first : block.end]
 
 
+@dataclass(frozen=True)
+class MachineCode:
+    """The machine code of one cubin."""
+
+    functions: Mapping[str, SassFunction]
+    """Kernels by their symbols; empty where there are none to be had."""
+    problem: str = ""
+    """Why there are none, and what to do."""
+
+
 def parse_sass(text: str) -> dict[str, SassFunction]:
     """Functions of a cubin by name, from the output of ``nvdisasm -c -gp -hex``.
 

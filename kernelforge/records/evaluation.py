@@ -119,6 +119,8 @@ class Origin(StrEnum):
     """Counted exactly over the PTX that ran (or scaled from sampled blocks; then ``sampled`` is below 1)."""
     COMPILER = "compiler"
     """Reported by ptxas for the real architecture."""
+    ESTIMATED = "estimated"
+    """Executions of machine code, worked out from counts of the PTX that it was assembled from."""
     MODELLED = "modelled"
     """Computed from a model of the hardware."""
 
@@ -336,6 +338,33 @@ class MemoryHotSpot(Record):
     ideal_transactions: int
 
 
+class SassOpcode(Record):
+    """Machine instructions of one opcode, without modifiers: ``LDG``."""
+
+    opcode: str
+    warp_instructions: int = Field(ge=0)
+
+
+class SassLine(Record):
+    """Machine instructions that come from one line of the source."""
+
+    source_line: int = Field(ge=1)
+    warp_instructions: int = Field(ge=0)
+    opcode: str
+    """The one that warps execute the most."""
+
+
+class SassProfile(Record):
+    """Executions of a kernel's machine code by warps, over all launches."""
+
+    origin: Origin = Origin.ESTIMATED
+    warp_instructions: int = Field(ge=0)
+    opcodes: tuple[SassOpcode, ...]
+    """All of them, the most frequent first."""
+    lines: tuple[SassLine, ...] = ()
+    """Those with the most instructions, the first of them first."""
+
+
 class KernelProfile(Record):
     """Metrics of all launches of one kernel in one run of the plan, summed where they are sums."""
 
@@ -347,6 +376,8 @@ class KernelProfile(Record):
     """Share of executed blocks; sums are scaled up by its inverse."""
     metrics: tuple[Metric, ...]
     hot_spots: tuple[MemoryHotSpot, ...] = ()
+    sass: SassProfile | None = None
+    """Of machine code; None where there is no estimate."""
 
 
 class Roofline(Record):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import KernelProfile, Metric, Profile
+from kernelforge.records import KernelProfile, Metric, Profile, SassProfile
 from kernelforge.search.base import ProfileVisibility
 
 MAX_KERNELS = 8
@@ -15,6 +15,9 @@ MAX_KERNELS = 8
 LEAST_CHANGE = 0.01
 """Relative change below which a metric counts as unchanged."""
 MAX_CHANGES = 12
+MAX_OPCODES = 10
+"""Opcodes and source lines of the machine code that are named for a kernel."""
+MAX_LINES = 4
 
 _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
@@ -79,6 +82,8 @@ def _shown_kernels(profile: Profile) -> list[KernelProfile]:
 
 def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool) -> list[str]:
     lines = [f"- `{inline(kernel.kernel)}`: {kernel.launches} launches, grid {kernel.grid}, block {kernel.block}"]
+    if hot_spots and kernel.sass is not None:
+        lines += _machine_code(kernel.sass)
     if hot_spots:
         lines += [
             f"  - line {spot.source_line}: {inline(spot.space, 20)} {inline(spot.access, 20)}, "
@@ -86,6 +91,17 @@ def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool) -> list[str]:
             for spot in kernel.hot_spots
         ]
     return lines
+
+
+def _machine_code(sass: SassProfile) -> list[str]:
+    """Opcodes and source lines with the most machine instructions."""
+    opcodes = ", ".join(f"{inline(row.opcode, 20)} {row.warp_instructions:,}" for row in sass.opcodes[:MAX_OPCODES])
+    lines = ", ".join(
+        f"line {row.source_line} {row.warp_instructions:,} (most {inline(row.opcode, 20)})"
+        for row in sass.lines[:MAX_LINES]
+    )
+    executed = f"machine code ({sass.origin}): {sass.warp_instructions:,} warp instructions"
+    return [f"  - {executed}: {opcodes}", *([f"  - most machine instructions: {lines}"] if lines else [])]
 
 
 def _roofline(profile: Profile, sight: ProfileVisibility) -> str:

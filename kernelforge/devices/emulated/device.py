@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal
 
 from kernelforge.candidate.resolved import Library
 from kernelforge.compile.cache import Artifact
+from kernelforge.compile.sass_tool import Disassembler
 from kernelforge.devices import wire
 from kernelforge.devices.base import (
     Capabilities,
@@ -26,6 +28,8 @@ from kernelforge.hardware.specs import GIB, KIB, MIB, DeviceSpec
 from kernelforge.profiling.counts import CountedText, PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
+from kernelforge.profiling.sass import PlanWork, plan_work
+from kernelforge.profiling.sass_code import MachineCode
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, ExitReport, Frame, Limits, Zygote
 from kernelforge.sandbox.policy import PATIENCE
@@ -78,6 +82,8 @@ class EmulatedDevice:
         tensor_memory = spec.compute_capability[0] == 10
         self._zygote = Zygote("runner", options={"tensor_memory": tensor_memory}, allow_unconfined=allow_unconfined)
         self._operators = Zygote("operators", allow_unconfined=allow_unconfined)
+        self._disassembler = Disassembler(allow_unconfined=allow_unconfined)
+        self._readers = ThreadPoolExecutor(1, thread_name_prefix="disassembler")
 
     def describe(self) -> Mapping[str, str]:
         """Facts for a Coder, of the GPU that is emulated."""
@@ -119,6 +125,10 @@ class EmulatedDevice:
         """A session for one build; its child starts at the first run."""
         return EmulatedSession(self, self._zygote, self._operators, artifact)
 
+    def machine_code(self, artifact: Artifact) -> Future[MachineCode]:
+        """The machine code of a build, which is read while its kernels run."""
+        return self._readers.submit(self._disassembler.read, artifact.cubin)
+
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """No faults: every run checks every access anyway."""
         return ()
@@ -127,11 +137,14 @@ class EmulatedDevice:
         """End every run that another thread waits for."""
         self._zygote.interrupt()
         self._operators.interrupt()
+        self._disassembler.interrupt()
 
     def close(self) -> None:
         """End the helper processes, and every session's children with them."""
+        self._readers.shutdown(wait=False, cancel_futures=True)
         self._zygote.close()
         self._operators.close()
+        self._disassembler.close()
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -198,12 +211,15 @@ class EmulatedSession:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
+        code = self._device.machine_code(self._artifact)
         counts = self.count(request)
-        profile, performance = build_profile(self._device.spec, self._device.name, counts, self.registers, facts)
+        work = self.machine_work(counts, code.result())
+        profile, performance = build_profile(self._device.spec, self._device.name, counts, self.registers, facts, work)
         calls = sum(isinstance(step, Library) for step in request.plan.steps)
         if not calls:
             return profile, performance
-        return profile.model_copy(update={"notes": (f"{calls} library calls are in no number.",)}), None
+        notes = (*profile.notes, f"{calls} library calls are in no number.")
+        return profile.model_copy(update={"notes": notes}), None
 
     def rate(self, request: RunRequest, effort: float) -> TuningTime:
         """Modelled time of a plan from a share of the blocks that a profile samples.
@@ -232,6 +248,11 @@ class EmulatedSession:
     def registers(self) -> dict[str, int]:
         """Registers per thread of each kernel, by expression."""
         return {kernel.expression: kernel.registers_per_thread for kernel in self._artifact.build.kernels}
+
+    def machine_work(self, counts: PlanCounts, code: MachineCode) -> PlanWork:
+        """Estimated work of the machine code of the build, from counts of a run."""
+        symbols = {kernel.expression: kernel.symbol for kernel in self._artifact.build.kernels}
+        return plan_work(code, symbols, self._artifact.ptx.decode(), counts)
 
     def count(self, request: RunRequest, effort: float = 1.0, lines: CountedText | None = None) -> PlanCounts:
         """Counters of a plan's launches.

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from kernelforge.report.html.rendering import STYLE, assets, environment, policy
 from kernelforge.report.html.tables import html_table
-from kernelforge.report.tables.emulation import line_table, tensor_table
+from kernelforge.report.tables.emulation import line_table, opcode_table, tensor_table
 from kernelforge.report.tables.task import kernel_table, metric_table
 from kernelforge.report.views.emulation import EmulationView
 from kernelforge.report.views.task import profile_metrics
@@ -26,6 +26,7 @@ def emulation_page(view: EmulationView, *, title: str) -> str:
         kernel_table(view.build.kernels) if view.build.kernels else None,
         tensor_table(view.tensors) if view.tensors else None,
         metric_table(metrics, title="Counters", compared=False) if metrics else None,
+        opcode_table(view.opcodes) if view.opcodes else None,
     ]
     return (
         environment()

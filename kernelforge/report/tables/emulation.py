@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from kernelforge.report.formatting import number, percent
 from kernelforge.report.tables.base import Column, Table, listed
-from kernelforge.report.views.emulation import LineRow, TensorRow
+from kernelforge.report.views.emulation import LineRow, OpcodeRow, TensorRow
 
 
 def tensor_table(tensors: Iterable[TensorRow]) -> Table:
@@ -24,12 +24,26 @@ def tensor_table(tensors: Iterable[TensorRow]) -> Table:
     return Table.of("Tensors after the run", columns, tensors)
 
 
+def opcode_table(opcodes: Iterable[OpcodeRow]) -> Table:
+    """Machine code by opcode."""
+    columns = (
+        Column("kernel", "kernel", wide=True),
+        Column("opcode", "opcode"),
+        Column("warp_instructions", "warp inst", number, "right"),
+        Column("share", "share", percent, "right"),
+    )
+    return Table.of("Machine code (estimated)", columns, opcodes, keys=2)
+
+
 def line_table(lines: Iterable[LineRow]) -> Table:
-    """Work per line."""
+    """Work per line, with estimated machine instructions where there are some."""
+    lines = tuple(lines)
+    estimated = any(line.machine_instructions is not None for line in lines)
     columns = (
         Column("line", "line", number, "right"),
         Column("warp_instructions", "warp inst", number, "right"),
         Column("share", "share", percent, "right"),
+        *([Column("machine_instructions", "SASS (est.)", number, "right")] if estimated else []),
         Column("sectors", "sectors", number, "right"),
         Column("excess_sectors", "excess", number, "right"),
         Column("wavefronts", "wavefronts", number, "right"),

@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from kernelforge.report.formatting import one_line
-from kernelforge.report.tables.emulation import line_table, tensor_table
+from kernelforge.report.tables.emulation import line_table, opcode_table, tensor_table
 from kernelforge.report.tables.task import metric_table
 from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import field, heading
@@ -37,5 +37,8 @@ def _parts(view: EmulationView) -> Iterator[RenderableType]:
         yield metric_table(profile_metrics(view.profile), title="Counters", compared=False).to_rich()
         if any(kernel.sampled < 1 for kernel in view.profile.kernels):
             yield field("note", "counters are scaled up from a sample of the blocks; the results are of all blocks")
+        yield from (field("note", note) for note in view.profile.notes)
+    if view.opcodes:
+        yield opcode_table(view.opcodes).to_rich()
     if view.lines:
         yield line_table(view.lines).to_rich()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.emulation import Emulation
@@ -44,6 +45,17 @@ class LineRow(View):
     excess_sectors: float
     wavefronts: float
     excess_wavefronts: float
+    machine_instructions: float | None = None
+
+
+class OpcodeRow(View):
+    """Estimated executions of one opcode of a kernel's machine code."""
+
+    kernel: str
+    opcode: str
+    warp_instructions: int
+    share: float
+    """Of the kernel's machine instructions."""
 
 
 class EmulationView(View):
@@ -57,6 +69,8 @@ class EmulationView(View):
     tensors: tuple[TensorRow, ...]
     profile: Profile | None
     performance: Performance | None
+    opcodes: tuple[OpcodeRow, ...]
+    """Of the machine code of every kernel; empty without an estimate."""
     lines: tuple[LineRow, ...]
 
 
@@ -67,8 +81,17 @@ def emulation_view(result: Emulation) -> EmulationView:
         result,
         findings=tuple(result.problem.split("\n")) if result.problem else (),
         tensors=tuple(_tensor_row(name, values) for name, values in result.tensors.items()),
+        opcodes=tuple(_opcode_rows(result.profile)),
         lines=tuple(LineRow.of(line, share=line.warp_instructions / total) for line in result.lines),
     )
+
+
+def _opcode_rows(profile: Profile | None) -> Iterator[OpcodeRow]:
+    for kernel in profile.kernels if profile else ():
+        if kernel.sass is not None:
+            total = kernel.sass.warp_instructions or 1
+            for row in kernel.sass.opcodes:
+                yield OpcodeRow.of(row, kernel=kernel.kernel, share=row.warp_instructions / total)
 
 
 def _tensor_row(name: str, values: npt.NDArray[Any]) -> TensorRow:

@@ -12,11 +12,14 @@ import pytest
 
 from kernelforge.candidate.plan import signatures
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact, Compiler
+from kernelforge.compile import Artifact, Compiler, sass_tool
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
+from kernelforge.hardware.specs import H100
+from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
+from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Origin
 from kernelforge.sandbox import Child, Frame, select_tier
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
@@ -55,6 +58,44 @@ def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device:
     registers = profile.metric("launch__registers_per_thread")
     assert registers is not None
     assert registers.value > 8
+
+
+def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, device: EmulatedDevice) -> None:
+    if disassembler() is None:
+        pytest.skip(f"{DISASSEMBLER} is not installed")
+    a, b = randoms(5120), randoms(5120, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        profile, _ = session.profile(request(plan, a, b), facts(plan, [a, b], 60_000))
+    (kernel,) = profile.kernels
+    assert kernel.sass is not None
+    assert kernel.sass.origin is Origin.ESTIMATED
+    executed = {row.opcode: row.warp_instructions for row in kernel.sass.opcodes}
+    assert executed["LDG"] == 2 * executed["STG"] == 2 * 5120 // 32
+    assert sum(executed.values()) == pytest.approx(kernel.sass.warp_instructions, abs=len(executed))
+    assert kernel.sass.lines[0].warp_instructions >= executed["LDG"]
+    total = profile.metric("sass__warp_inst_executed.sum")
+    assert total is not None
+    assert (total.value, total.origin) == (kernel.sass.warp_instructions, Origin.ESTIMATED)
+    by_pipe = sum(metric.value for metric in profile.metrics if metric.name.startswith("sass__inst_"))
+    assert by_pipe == pytest.approx(total.value, abs=9)
+
+
+def test_without_the_disassembler_a_profile_has_a_note_and_no_machine_code(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sass_tool, "disassembler", lambda: None)
+    a, b = randoms(512), randoms(512, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with make_device("emulated:h100") as bare:
+        code = bare.machine_code(build(compiler, ADD, plan)).result()
+    with device.open(build(compiler, ADD, plan)) as session:
+        counts = session.count(request(plan, a, b))
+        work = session.machine_work(counts, code)
+    profile, _ = build_profile(H100, "emulated:h100", counts, session.registers, facts(plan, [a, b], 6_000), work)
+    assert profile.notes == (f"no machine code is shown: pip install {DISASSEMBLER}",)
+    assert all(kernel.sass is None for kernel in profile.kernels)
+    assert profile.metric("sass__warp_inst_executed.sum") is None
 
 
 def test_a_big_grid_is_sampled_in_the_jail(compiler: Compiler, device: EmulatedDevice) -> None:
