@@ -156,7 +156,7 @@ class Performance(Record):
     """Confidence interval of a measured time: lower and upper end."""
     samples: int | None = Field(default=None, ge=1)
     protocol: str
-    """``emulated/4`` for modelled times; the timing protocol's version for measured ones."""
+    """``emulated/5`` for modelled times; the timing protocol's version for measured ones."""
     bound: str
     speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against the fastest baseline; only where both were measured."""
