@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -74,13 +75,16 @@ def show(
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
-    oracle_facts = None
+    oracle_facts, trace = None, None
     if facts:
+        from kernelforge.errors import TaskError
         from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
             oracle_facts = oracle.facts()
-    detail = task_detail(loaded, oracle_facts)
+            with suppress(TaskError):  # too many operators
+                trace = oracle.operators()
+    detail = task_detail(loaded, oracle_facts, trace)
     if as_json:
         print_json(detail)
     else:
@@ -148,7 +152,7 @@ def _print_detail(detail: TaskDetail) -> None:
     from rich.text import Text
 
     from kernelforge.report.formatting import one_line, printable
-    from kernelforge.report.tables.run import attribute_table, floor_table, weight_table
+    from kernelforge.report.tables.run import attribute_table, baseline_table, floor_table, weight_table
     from kernelforge.report.tables.task import size_table
     from kernelforge.report.views.task import task_sizes
 
@@ -165,6 +169,8 @@ def _print_detail(detail: TaskDetail) -> None:
     out.print(size_table(task_sizes(detail.task, detail.facts)).to_rich())
     if detail.facts:
         out.print(floor_table(detail).to_rich())
+        if detail.baselines:
+            out.print(baseline_table(detail).to_rich())
         full = detail.facts.at("full")
         if full.weights:
             out.print(weight_table(full).to_rich())

@@ -75,3 +75,12 @@ def test_the_floor_of_a_task_is_its_bytes_at_each_gpus_bandwidth(cli):
     assert floors["t4"]["floor_us"] == pytest.approx(3 * 4 * 1024**2 / 320e9 * 1e6)
     assert floors["a100"]["arithmetic_us"] == pytest.approx(2 * 1024**3 / 19.5e12 * 1e6, rel=0.01)
     assert json.loads(cli("tasks", "show", "matmul", "--no-facts", "--json").out)["floors"] == []
+
+
+def test_the_time_of_pytorch_is_shown_where_it_was_published_or_predicted(cli):
+    rows = {row["title"]: row for row in json.loads(cli("tasks", "show", "level1/relu", "--json").out)["baselines"]}
+    measured, predicted = rows["NVIDIA H100 SXM5 80 GB"], rows["NVIDIA T4 16 GB"]
+    assert (measured["eager"]["origin"], measured["compile"]["origin"]) == ("published", "predicted")
+    assert predicted["eager"]["origin"] == "predicted"
+    assert predicted["eager"]["time_us"] > 5 * measured["eager"]["time_us"]
+    assert "(published)" in cli("tasks", "show", "level1/relu").out

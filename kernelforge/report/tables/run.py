@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from kernelforge.prediction import BaselineTime
 from kernelforge.records import Origin, SizeFacts
 from kernelforge.report.formatting import (
     ABSENT,
@@ -61,6 +62,25 @@ def floor_table(detail: TaskDetail) -> Table:
         Column("arithmetic_us", "FP32 us", number, "right"),
     )
     return Table.of("At size full: least bytes at peak bandwidth; operations at the FP32 peak", columns, detail.floors)
+
+
+def baseline_table(detail: TaskDetail) -> Table:
+    """Times of PyTorch at the full size by GPU."""
+    columns = (
+        Column("title", "GPU"),
+        Column("eager", "eager us", baseline_text, "right"),
+        Column("graph", "CUDA graph us", baseline_text, "right"),
+        Column("compile", "torch.compile us", baseline_text, "right"),
+    )
+    return Table.of(
+        "PyTorch at size full: published times, or predicted ones with 90 % of them", columns, detail.baselines
+    )
+
+
+def baseline_text(time: BaselineTime) -> str:
+    """A published time, or a predicted one with its interval."""
+    ends = "published" if time.origin == "published" else f"{number(time.low_us)} to {number(time.high_us)}"
+    return f"{number(time.time_us)} ({ends})"
 
 
 def weight_table(facts: SizeFacts) -> Table:

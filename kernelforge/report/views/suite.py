@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import SPECS
+from kernelforge.prediction import BaselineKind, BaselineTime, OperatorTrace, baseline_time
 from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
 from kernelforge.report.views import View
 from kernelforge.tasks import Suite
@@ -66,6 +67,15 @@ class FloorRow(View):
     """The reference's operations at the peak of FP32 without tensor cores. Not a floor: there may be a shorter way."""
 
 
+class BaselineRow(View):
+    """Times of PyTorch for a task at its full size on one GPU, published or predicted."""
+
+    title: str
+    eager: BaselineTime
+    graph: BaselineTime
+    compile: BaselineTime
+
+
 class TaskDetail(View):
     """One task, with the facts from the oracle."""
 
@@ -75,6 +85,8 @@ class TaskDetail(View):
     """None when the reference was not run."""
     floors: tuple[FloorRow, ...] = ()
     """For each GPU with known figures; empty when the reference was not run."""
+    baselines: tuple[BaselineRow, ...] = ()
+    """For the same GPUs."""
 
 
 class AdmissionRow(View):
@@ -113,9 +125,21 @@ def suites_view(suites: Iterable[Suite]) -> SuitesView:
     return SuitesView(suites=rows)
 
 
-def task_detail(task: Task, facts: TaskFacts | None) -> TaskDetail:
+def task_detail(task: Task, facts: TaskFacts | None, trace: OperatorTrace | None = None) -> TaskDetail:
     floors = _floors(facts.at("full")) if facts else ()
-    return TaskDetail(digest=task.digest, task=task, facts=facts, floors=floors)
+    baselines = _baselines(task, facts.at("full"), trace) if facts and trace else ()
+    return TaskDetail(digest=task.digest, task=task, facts=facts, floors=floors, baselines=baselines)
+
+
+def _baselines(task: Task, full: SizeFacts, trace: OperatorTrace) -> tuple[BaselineRow, ...]:
+    kinds: tuple[BaselineKind, ...] = ("eager", "graph", "compile")
+    rows = []
+    for spec in map(SPECS.__getitem__, FLOOR_GPUS):
+        times = {kind: baseline_time(task, full, trace, spec, kind) for kind in kinds}
+        # Of a fused network the operators would be most of the output.
+        plain = {kind: time.model_copy(update={"per_operator": ()}) for kind, time in times.items()}
+        rows.append(BaselineRow(title=spec.title, **plain))
+    return tuple(rows)
 
 
 def _floors(full: SizeFacts) -> tuple[FloorRow, ...]:
