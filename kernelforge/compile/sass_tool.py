@@ -9,7 +9,7 @@ from types import TracebackType
 
 from kernelforge.errors import ChildDied, ChildTimeout
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
-from kernelforge.profiling.sass_code import MachineCode, parse_sass
+from kernelforge.profiling.sass_code import NO_MACHINE_CODE, MachineCode, parse_sass
 from kernelforge.sandbox import Limits, Zygote
 
 LIMITS = Limits(wall_s=40.0, cpu_s=40.0, memory_bytes=1 << 30, tmp_bytes=256 << 20, processes=2, reply_bytes=64 << 20)
@@ -40,7 +40,7 @@ class Disassembler:
             SandboxError: the jail cannot be built.
         """
         if not cubin:
-            return MachineCode({}, "there is no machine code: nothing was assembled")
+            return MachineCode({}, f"{NO_MACHINE_CODE} is shown: nothing was assembled")
         key = hashlib.sha256(cubin).hexdigest()
         with self._lock:
             if key in self._codes:
@@ -73,13 +73,13 @@ class Disassembler:
 
     def _read(self, cubin: bytes) -> MachineCode:
         if self._zygote is None:
-            return MachineCode({}, f"no machine code is shown: pip install {DISASSEMBLER}")
+            return MachineCode({}, f"{NO_MACHINE_CODE} is shown: pip install {DISASSEMBLER}")
         try:
             with self._zygote.spawn(LIMITS) as child:
                 reply = child.call({}, [cubin])
             if "error" in reply.data:
-                return MachineCode({}, f"no machine code is shown: {reply.data['error']}")
+                return MachineCode({}, f"{NO_MACHINE_CODE} is shown: {reply.data['error']}")
             (text,) = reply.blobs
             return MachineCode(parse_sass(bytes(text).decode("ascii", errors="replace")))
         except (ChildDied, ChildTimeout, ValueError) as error:
-            return MachineCode({}, f"no machine code is shown: nvdisasm failed on this cubin ({error})")
+            return MachineCode({}, f"{NO_MACHINE_CODE} is shown: nvdisasm failed on this cubin ({error})")

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from kernelforge.profiling.counts import KernelCounts, PlanCounts
-from kernelforge.profiling.sass_code import MachineCode, SassBlock, SassFunction, SassInstruction
+from kernelforge.profiling.sass_code import NO_MACHINE_CODE, MachineCode, SassBlock, SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions, reachable
 from kernelforge.records import Metric, Origin, SassLine, SassOpcode, SassProfile
 
@@ -176,7 +176,7 @@ def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: P
             without[kernel.expression] = None
         else:
             kernels[id(kernel)] = work
-    notes = tuple(f"Executions of the machine code of {name} are not estimated: it is too large." for name in without)
+    notes = tuple(f"{NO_MACHINE_CODE} of {name} is estimated: it is too large" for name in without)
     return PlanWork(kernels, notes)
 
 

@@ -136,6 +136,10 @@ class SassFunction:
         return self.instructions[block.first : block.end]
 
 
+NO_MACHINE_CODE = "no machine code"
+"""How notes begin that say why there is none."""
+
+
 @dataclass(frozen=True)
 class MachineCode:
     """The machine code of one cubin."""

@@ -30,6 +30,8 @@ class ProfileVisibility:
     """``subset``: the 24 metrics that CudaForge found to tell most. ``full``: all of the profile, with hot spots."""
     latency: bool = True
     """Times and speedups."""
+    machine_code: bool = False
+    """Estimated executions of machine code. Off, so that prompts are the same on a machine without ``nvdisasm``."""
 
 
 DEFAULT_VISIBILITY = ProfileVisibility()

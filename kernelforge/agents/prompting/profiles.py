@@ -7,7 +7,8 @@ from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import KernelProfile, Metric, Profile, SassProfile
+from kernelforge.profiling.sass_code import NO_MACHINE_CODE
+from kernelforge.records import KernelProfile, Metric, Origin, Profile, SassProfile
 from kernelforge.search.base import ProfileVisibility
 
 MAX_KERNELS = 8
@@ -27,6 +28,8 @@ def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
     """The metrics that ``sight`` shows, in the order of a table."""
     if sight.metrics == "none":
         return []
+    if not sight.machine_code:
+        metrics = [metric for metric in metrics if metric.origin is not Origin.ESTIMATED]
     if sight.metrics == "subset":
         named = {metric.name: metric for metric in metrics}
         return [named[name] for name in CUDAFORGE if name in named]
@@ -69,10 +72,12 @@ def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = Tru
     else:
         lines += [_roofline(profile, sight), ""]
     for kernel in kernels:
-        lines += _kernel_lines(kernel, hot_spots=sight.metrics == "full")
+        full = sight.metrics == "full"
+        lines += _kernel_lines(kernel, hot_spots=full, machine_code=full and sight.machine_code)
     if len(profile.kernels) > len(kernels):
         lines.append(f"- and {len(profile.kernels) - len(kernels)} more kernels")
-    lines += [f"- Note: {inline(note, 300)}" for note in profile.notes]
+    notes = (note for note in profile.notes if sight.machine_code or not note.startswith(NO_MACHINE_CODE))
+    lines += [f"- Note: {inline(note, 300)}" for note in notes]
     return "\n".join(lines).rstrip()
 
 
@@ -80,9 +85,9 @@ def _shown_kernels(profile: Profile) -> list[KernelProfile]:
     return sorted(profile.kernels, key=lambda kernel: -kernel.launches)[:MAX_KERNELS]
 
 
-def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool) -> list[str]:
+def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool, machine_code: bool) -> list[str]:
     lines = [f"- `{inline(kernel.kernel)}`: {kernel.launches} launches, grid {kernel.grid}, block {kernel.block}"]
-    if hot_spots and kernel.sass is not None:
+    if machine_code and kernel.sass is not None:
         lines += _machine_code(kernel.sass)
     if hot_spots:
         lines += [
