@@ -47,7 +47,9 @@ def test_a_run_journals_what_show_and_eval_then_read(cli, tmp_path: Path):
     assert second.code == 0
     assert second.json()["evaluation"]["candidate"] == rendered["candidate"]
     (line,) = cli("export").out.splitlines()
-    assert json.loads(line)["reward"]["value"] == pytest.approx(0.3)
+    parts = json.loads(line)["reward"]["components"]
+    assert parts["correct"] == 0.3
+    assert 0 < parts["log_predicted"] < 1.04
     assert cli("resume").code == 2
     text = cli("eval", "reply.md", "--task", "transpose", "--no-profile").out
     assert "hidden_odd" in text

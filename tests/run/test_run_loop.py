@@ -74,11 +74,14 @@ def test_everything_said_is_journalled(attempts: list[Attempt]) -> None:
             assert {("judge", "prompt"), ("judge", "reply")} <= text
 
 
-def test_a_modelled_time_earns_no_speed_reward(attempts: list[Attempt]) -> None:
+def test_a_modelled_time_earns_what_it_predicts_and_no_speed_reward(attempts: list[Attempt]) -> None:
     for attempt in attempts:
         if attempt.evaluation.verdict is Verdict.OK:
-            assert attempt.reward.value == attempt.reward.components["correct"]
-            assert attempt.reward.components["log_speedup"] is None
+            parts = attempt.reward.components
+            performance = attempt.evaluation.performance
+            assert parts["log_speedup"] is None
+            assert (parts["log_predicted"] is None) == (performance is None or performance.predicted is None)
+            assert attempt.reward.value == parts["correct"] + (parts["log_predicted"] or 0.0)
 
 
 def test_a_finished_run_is_not_resumed(finished: Path) -> None:

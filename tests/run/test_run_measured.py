@@ -230,7 +230,7 @@ def test_rewards_and_acceptance_follow_the_lower_bound_of_the_speedup(finished: 
         assert attempt.evaluation.performance is not None
         lower = attempt.evaluation.performance.speedup_lower
         assert lower is not None
-        assert attempt.reward == reward("kernelforge/1", attempt.evaluation)
+        assert attempt.reward == reward("kernelforge/2", attempt.evaluation)
         assert attempt.accepted is (lower > best.get(attempt.task, 0.0)), attempt.note
         best[attempt.task] = max(lower, best.get(attempt.task, 0.0))
 
