@@ -19,7 +19,7 @@ from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.candidate_runs import CandidateRuns, EvaluationState
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
-from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize
+from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
 from kernelforge.prediction import baseline_time, predict_speedup
 from kernelforge.records import (
@@ -80,6 +80,7 @@ class Evaluator:
         self.facts = oracle.facts()
         self.screen = screen
         self.run_limit_s = run_limit_s
+        self._unpredictable = False
         self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
 
@@ -162,14 +163,18 @@ class Evaluator:
 
     def _with_prediction(self, performance: Performance | None, work: EvaluationState) -> Performance | None:
         """A modelled time with the speedup that it predicts, where the operators of the reference can be traced."""
-        if performance is None or performance.origin is not Origin.MODELLED:
+        if performance is None or performance.origin is not Origin.MODELLED or self._unpredictable:
             return performance
+        if not Correctness(sizes=tuple(work.checks)).full_size_compared:
+            return performance  # the kernel may do nothing there
+        full = self.facts.at("full")
         try:
             with work.clock("oracle"):
-                trace = self.oracle.operators()
-        except (TaskError, SandboxError):
-            return performance  # the reference runs, but not on tensors without values
-        eager = baseline_time(self.task, self.facts.at("full"), trace, self.device.spec)
+                trace = self.oracle.operators(run=is_cheap(full))
+            eager = baseline_time(self.task, full, trace, self.device.spec)
+        except (TaskError, SandboxError, ValueError):
+            self._unpredictable = True
+            return performance
         predicted = predict_speedup(self.device.spec, performance.time_us, eager)
         return performance.model_copy(update={"predicted": predicted})
 

@@ -388,6 +388,8 @@ def _impossible(spec: DeviceSpec) -> Iterator[str]:
 def _measured_card(path: Path) -> DeviceSpec:
     """Figures of the card in a parameter file."""
     try:
+        if path.exists() and not path.is_file():
+            raise DeviceError(f"{path} cannot be read: it is no file; {_WRITTEN_BY}")
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
         if len(data) > MAX_FILE_BYTES:
@@ -408,7 +410,7 @@ def _measured_card(path: Path) -> DeviceSpec:
         raise DeviceError(f"{path} cannot be read: {error.strerror or error}; {_WRITTEN_BY}") from error
     except ValidationError as error:
         raise DeviceError(f"{path} is no parameter file of a GPU: {first_fault(error)}; {_WRITTEN_BY}") from error
-    except (ValueError, LookupError) as error:
+    except (ValueError, LookupError, ArithmeticError) as error:
         raise DeviceError(f"{path} is no parameter file of a GPU: {error}; {_WRITTEN_BY}") from error
 
 

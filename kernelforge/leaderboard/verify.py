@@ -53,6 +53,7 @@ from kernelforge.records import (
     Verdict,
     content_hash,
 )
+from kernelforge.records.evaluation import without_prediction
 from kernelforge.records.timing import UNRANKED
 from kernelforge.report.views.board import PRECISION, without_tests
 from kernelforge.report.views.roofline import spec_of_fingerprint
@@ -273,7 +274,7 @@ def _problems(best: Best, result: EvaluationResult, *, counters: bool = True) ->
         return
     if not counters:
         return
-    if claimed.performance != here.performance:
+    if without_prediction(claimed.performance) != without_prediction(here.performance):
         yield f"the modelled time is {_time(here.performance)}, the entry says {_time(claimed.performance)}"
     if _counted(best.profile) != _counted(result.profile):
         yield _counters(best.profile, result.profile)

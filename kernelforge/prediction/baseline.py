@@ -104,10 +104,21 @@ def predict_baseline(
         tf32: Whether convolutions of float32 may use TF32. PyTorch lets them by default, as KernelBench does; baselines
             that KernelForge times do not.
         fit: Other parameters than those of the package.
+
+    Raises:
+        ValueError: Operators that no time follows from: extents of zero or beyond all bounds, or missing ones.
     """
     fit = fit or fitted()
     setting = Setting(spec, fit.parameters, tf32)
     operators = trace.operators
+    try:
+        return _predicted(operators, setting, kind, fit)
+    except (ArithmeticError, LookupError) as error:
+        raise ValueError(f"no time follows from these operators: {error!r}") from error
+
+
+def _predicted(operators: Sequence[Operator], setting: Setting, kind: BaselineKind, fit: Fit) -> BaselineTime:
+    spec, tf32 = setting.spec, setting.tf32
     times = compiled_times(operators, setting) if kind in COMPILED else operator_times(operators, setting)
     gpu_us, calls = sum(part.time_us for part in times), sum(operator.calls for operator in operators)
     time_us = total_us(gpu_us, calls, kind, fit.parameters, fit.parameters["host_us"])

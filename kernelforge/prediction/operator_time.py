@@ -276,7 +276,8 @@ def _waves(tiles: float, spec: DeviceSpec) -> float:
 def _flops_per_us(operator: Operator, setting: Setting, *, tensor: bool) -> float:
     spec = setting.spec
     if operator.dtype in ("float16", "bfloat16"):
-        return spec.fp16_tensor_tflops * 1e6
+        # Without tensor cores two halves are multiplied where a float is.
+        return spec.fp16_tensor_tflops * 1e6 or 2 * spec.fp32_flops_per_s * 1e-6
     if operator.dtype == "float64":
         return spec.tensor_flops_per_s("f64", "f64") * 1e-6
     if tensor and spec.tf32_tensor_tflops:

@@ -264,11 +264,13 @@ def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
 
 
 def _tensor_seconds(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Time of all matrix products on all tensor cores of the GPU; those of types that it lacks take none."""
+    """Time of all matrix products on all tensor cores, or on the other lanes where there are none for a type."""
     of_warps = any(operation.startswith(("mma", "wmma")) for operation in counts.mix)
     share = spec.product_share if of_warps else 1.0
-    peaks = {kind: share * spec.tensor_flops_per_s(*kind.split(".")) for kind in counts.matrix}
-    return sum(operations / peaks[kind] for kind, (operations, _) in counts.matrix.items() if peaks[kind])
+    # What has no tensor cores for a type multiplies it where it multiplies floats, two halves at a time.
+    without = 2 * spec.fp32_flops_per_s
+    peaks = {kind: share * spec.tensor_flops_per_s(*kind.split(".")) or without for kind in counts.matrix}
+    return sum(operations / peaks[kind] for kind, (operations, _) in counts.matrix.items())
 
 
 def _complete_bytes(op: MemoryCounts) -> float:

@@ -157,6 +157,7 @@ def parse_sass(text: str) -> dict[str, SassFunction]:
         ValueError: it is not such an output.
     """
     functions: dict[str, SassFunction] = {}
+    total = 0
     name = ""
     instructions: list[SassInstruction] = []
     labels: dict[str, int] = {}
@@ -168,8 +169,9 @@ def parse_sass(text: str) -> dict[str, SassFunction]:
             if high is None:
                 raise ValueError(f"instruction {pending['address']} of {name} has no upper half")
             instructions.append(_instruction(pending, line, int(high[1], 16)))
-            if len(instructions) > MAX_INSTRUCTIONS:
-                raise ValueError(f"{name} has more than {MAX_INSTRUCTIONS} instructions")
+            total += 1
+            if total > MAX_INSTRUCTIONS:
+                raise ValueError(f"there are more than {MAX_INSTRUCTIONS} instructions")
             pending = None
         elif match := _INSTRUCTION.match(row):
             pending = match

@@ -108,6 +108,8 @@ def block_executions(
     Returns:
         One number per block, or None where the code has no line table or is too large to solve.
     """
+    if len(function.blocks) > MAX_ROWS:  # the rows below take time and memory by the square of the blocks
+        return None
     if warps <= 0 or not any(instruction.ptx_line for instruction in function.instructions):
         return None
     program = _Program(function, _measures(function, ptx, counts), warps)

@@ -184,6 +184,10 @@ class Performance(Record):
                 raise ValueError("a modelled time has no speedup")
             if self.timing is not None or self.quarantined is not None:
                 raise ValueError("a modelled time was not timed")
+            if self.predicted is not None:
+                eager_us = self.predicted.speedup * self.time_us
+                if not math.isclose(eager_us, self.predicted.eager_us, rel_tol=1e-6):
+                    raise ValueError("a predicted speedup is the time of eager PyTorch over the modelled one")
         elif self.predicted is not None:
             raise ValueError("a measured time has no predicted speedup")
         elif self.samples is None or self.interval_us is None or self.protocol.startswith("emulated"):
@@ -195,6 +199,11 @@ class Performance(Record):
         if self.speedup_lower is not None and (self.speedup is None or self.speedup_lower > self.speedup):
             raise ValueError("the lower bound of a speedup needs a speedup that is not below it")
         return self
+
+
+def without_prediction(performance: Performance | None) -> Performance | None:
+    """The time alone: a prediction follows from it, and from data that change with the version of the package."""
+    return None if performance is None else performance.model_copy(update={"predicted": None})
 
 
 class Fingerprint(Record):

@@ -11,7 +11,8 @@ from kernelforge import evaluate
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.hardware.specs import SPECS
-from kernelforge.prediction import BaselineTime, predict_speedup
+from kernelforge.prediction import BaselineTime, Operator, OperatorTrace, predict_baseline, predict_speedup
+from kernelforge.prediction.operators import Operand
 from kernelforge.prediction.speedup import KERNEL_SPREAD
 from kernelforge.records import Candidate, PredictedSpeedup
 from kernelforge.rewards import reward
@@ -73,8 +74,27 @@ def test_an_evaluation_on_an_emulated_device_predicts_a_speedup() -> None:
     )
 
 
+def test_a_speedup_is_that_of_its_times() -> None:
+    predicted = predict_speedup(SPECS["h100"], 10.0, eager())
+    with pytest.raises(ValidationError, match="is the time of eager PyTorch over the modelled one"):
+        type(modelled()).model_validate(modelled(20.0).model_dump() | {"predicted": predicted})
+
+
+@pytest.mark.parametrize("gpu", ["gtx-1650", "gtx-1660-super", "h100"])
+def test_a_product_of_halves_takes_a_time_on_every_gpu(gpu: str) -> None:
+    product = Operator(
+        name="mm", kind="matmul", dtype="float16", reads=(Operand(bytes=8192), Operand(bytes=8192)), write_bytes=8192,
+        flops=2 * 64**3, geometry={"batch": 1, "m": 64, "n": 64, "k": 64},
+    )  # fmt: skip
+    assert predict_baseline(OperatorTrace(size="full", operators=(product,)), SPECS[gpu]).time_us > 0
+    for geometry in ({}, {"batch": 1, "m": 0, "n": 64, "k": 64}):
+        odd = OperatorTrace(size="full", operators=(product.model_copy(update={"geometry": geometry}),))
+        with pytest.raises(ValueError, match="no time follows from these operators"):
+            predict_baseline(odd, SPECS[gpu])
+
+
 def test_an_evaluation_whose_operators_cannot_be_told_has_no_prediction(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(oracle: Oracle, size: str = "full") -> None:
+    def refuse(oracle: Oracle, size: str = "full", *, run: bool = True) -> None:
         raise TaskError("no tensors without values here")
 
     monkeypatch.setattr(Oracle, "operators", refuse)

@@ -41,7 +41,7 @@ def against(eager: float, compiled: float | None, **changes: Any) -> Evaluation:
 def foreseen(low: float) -> Evaluation:
     """OK on an emulated device, with this lower end of a predicted speedup."""
     predicted = PredictedSpeedup(
-        gpu="H100", speedup=2 * low, low=low, high=4 * low, eager_us=20 * low, eager_origin="predicted",
+        gpu="H100", speedup=2 * low, low=low, high=4 * low, eager_us=2 * low * 10.0, eager_origin="predicted",
         eager_source="a fit",
     )  # fmt: skip
     return make_evaluation(performance=modelled(predicted=predicted))

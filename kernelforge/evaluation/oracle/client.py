@@ -243,15 +243,19 @@ class Oracle(Closing):
         return Graph.model_validate(self._call({"op": "trace", "size": self._checked_size(size)}).data["graph"])
 
     @_read_as_hostile()
-    def operators(self, size: str = "full") -> OperatorTrace:
+    def operators(self, size: str = "full", *, run: bool = True) -> OperatorTrace:
         """The operators that eager PyTorch runs for the reference, with bytes and operations.
+
+        Args:
+            size: name of a size.
+            run: run the reference where its operators do not follow from shapes alone.
 
         Raises:
             TaskError: the reference does not run.
         """
         if size == "full" and self.cached.operators is not None:
             return self.cached.operators
-        request = {"op": "operators", "size": self._checked_size(size)}
+        request = {"op": "operators", "size": self._checked_size(size), "run": run}
         trace = OperatorTrace.model_validate(self._call(request).data["trace"])
         if trace.size != size:
             raise SandboxError(f"the oracle of task '{self.task.name}' sent operators of another size than asked")

@@ -27,7 +27,7 @@ from kernelforge.evaluation.stages.candidate_runs import (
     EvaluationState,
 )
 from kernelforge.evaluation.timing import tensor_bytes
-from kernelforge.records import Comparison, Performance, Profile, SizeCheck, Verdict, content_hash
+from kernelforge.records import Comparison, Performance, Profile, SizeCheck, SizeFacts, Verdict, content_hash
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
@@ -63,6 +63,11 @@ _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 
 _SECTORS = ("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum", "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum")
 _BULK_SECTORS = "ptx__bulk_copy_sectors.sum"
+
+
+def is_cheap(facts: SizeFacts) -> bool:
+    """Whether the reference may be run for the sake of a comparison."""
+    return facts.compulsory_bytes <= REFERENCE_BYTES and facts.flops <= DEAR_FLOPS
 
 
 class FullSizeResult(NamedTuple):

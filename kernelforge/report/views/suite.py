@@ -135,7 +135,10 @@ def _baselines(task: Task, full: SizeFacts, trace: OperatorTrace) -> tuple[Basel
     kinds: tuple[BaselineKind, ...] = ("eager", "graph", "compile")
     rows = []
     for spec in map(SPECS.__getitem__, FLOOR_GPUS):
-        times = {kind: baseline_time(task, full, trace, spec, kind) for kind in kinds}
+        try:
+            times = {kind: baseline_time(task, full, trace, spec, kind) for kind in kinds}
+        except ValueError:
+            continue  # of operators that no time follows from
         # Of a fused network the operators would be most of the output.
         plain = {kind: time.model_copy(update={"per_operator": ()}) for kind, time in times.items()}
         rows.append(BaselineRow(title=spec.title, **plain))

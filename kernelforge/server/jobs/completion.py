@@ -139,9 +139,8 @@ class JobCompletion:
         self._state.active.close(task)
         profile = None if report.profile is None else report.profile.model_dump_json()
         end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile)
-        self.complete(
-            [(job, JobStatus.FINISHED, stored.scored_by(job.policy).result) for job in list(task.jobs.values())], end
-        )
+        results = [(job, stored.scored_by(job.policy, profile=job.profile).result) for job in list(task.jobs.values())]
+        self.complete([(job, JobStatus.FINISHED, result) for job, result in results], end)
 
     def task_lost(self, task: EvaluationTask, message: str) -> None:
         """End a task that has cost too many workers."""

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from kernelforge.client.models import Fault, FaultCode, Job, RewardResult
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Verdict
+from kernelforge.records.evaluation import without_prediction
 from kernelforge.rewards import Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
 from kernelforge.server.jobs.job_store import SERVER, JobStore
@@ -270,7 +271,7 @@ class Stored(Evaluated):
     """Number of its evaluation task."""
     profiled: bool
     """Whether a profile was requested."""
-    results: dict[str, Scored] = field(default_factory=dict, compare=False)
+    results: dict[tuple[str, bool], Scored] = field(default_factory=dict, compare=False)
 
     def answers(self, *, profile: bool, max_age_s: float, now: float) -> bool:
         """Whether it may answer a request: it has a profile if one is requested, and a measured time is no older than
@@ -281,12 +282,20 @@ class Stored(Evaluated):
         measured = performance is not None and performance.origin is Origin.MEASURED
         return not measured or now - self.finished_at <= max_age_s
 
-    def scored_by(self, policy: str) -> Scored:
-        """The result of a policy, computed once."""
-        answer = self.results.get(policy)
+    def scored_by(self, policy: str, *, profile: bool) -> Scored:
+        """The result of a policy, computed once.
+
+        Without a profile it has no predicted speedup: a reward depends on what this job asked for, not on what another
+        asked for before it.
+        """
+        answer = self.results.get((policy, profile))
         if answer is None:
-            result = scored(policy, self.evaluation, self.source)
-            answer = self.results[policy] = Scored(result, result.model_dump_json())
+            evaluation = self.evaluation
+            if not profile:
+                time = without_prediction(evaluation.performance)
+                evaluation = evaluation.model_copy(update={"performance": time})
+            result = scored(policy, evaluation, self.source)
+            answer = self.results[policy, profile] = Scored(result, result.model_dump_json())
         return answer
 
 

@@ -219,7 +219,7 @@ class Submission:
         if stored is None and parsed.completion.fault is not None:
             stored, cached = self._rejected(parsed, into, now), False
         if stored is not None:
-            answer = stored.scored_by(parsed.policy)
+            answer = stored.scored_by(parsed.policy, profile=parsed.request.profile)
             if answer.result.error is None or not answer.result.error.retryable:
                 self._state.counters["cached"] += cached
                 result = with_cache_age(answer.result, stored.finished_at, now) if cached else answer.result

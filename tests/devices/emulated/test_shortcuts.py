@@ -107,6 +107,40 @@ def test_both_sides_run_for_their_lanes() -> None:
     assert report.thread_instructions == THREADS * 7 + (THREADS // 2) * 2 + (THREADS // 2) * 2 + 2 * THREADS
 
 
+ODD = [
+    "mad.wide.s32 %d5, %r1, 0xFFFFFFFC, %d4;", "mad.wide.s32 %d5, %r1, -4, %d4;", "mad.wide.u32 %d5, %r1, -4, %d4;",
+    "mad.wide.u32 %d5, %r1, 4, %d1;", "mul.wide.s32 %d5, %r1, 4; add.s64 %d5, %d1, %d5;",
+    "cvt.u64.u32 %d5, %d2; shl.b64 %d5, %d5, 2; add.s64 %d5, %d5, %d1;",
+    "shl.b64 %d5, %d3, -1; add.s64 %d5, %d5, %d1;",
+    "mul.lo.s64 %d5, %d3, 4; sub.s64 %d5, %d5, -8; add.s64 %d5, %d5, %d1;",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", range(len(ODD)))
+def test_odd_operands_of_addresses_change_nothing(case: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = ODD[case]
+    text = ptx_module(f"""
+ld.param.u64 %d1, [out];
+mov.u32 %r1, %tid.x;
+cvt.u64.u32 %d2, %r1;
+mov.u64 %d3, %d2;
+add.u64 %d4, %d1, 1024;
+{address}
+ld.global.u32 %r2, [%d5];
+add.u32 %r2, %r2, 7;
+st.global.u32 [%d5], %r2;
+""")
+    outcomes = []
+    for alone in (False, True):
+        monkeypatch.setattr(program, "_programs", {})
+        if alone:
+            monkeypatch.setattr(emitter, "repeated_patterns", lambda flow: set())
+        y = np.arange(512, dtype=np.uint32)
+        report = Device(text).run(1, THREADS, y, clean=False)
+        outcomes.append((y.tobytes(), [str(fault) for fault in report.faults]))
+    assert outcomes[0] == outcomes[1]
+
+
 def analysed(body: str) -> program.ControlFlowGraph:
     device = cuda(f'extern "C" __global__ void k(const float* x, float* y, int n) {{ {body} }}')
     return device.machine.program("k", (THREADS, 1, 1)).flow

@@ -49,6 +49,9 @@ class Operands(Protocol):
     def address(self, operand: Operand) -> Address:
         """A 64-bit register that varies."""
 
+    def bits(self, register: str) -> int:
+        """Width of a register."""
+
 
 def derive(i: Instruction, values: Operands) -> Address | None:
     """The address that an instruction computes from others; None if it is a value of its own."""
@@ -58,7 +61,8 @@ def derive(i: Instruction, values: Operands) -> Address | None:
     first = operands[0]
     constant = operands[1].value if len(operands) > 1 and isinstance(operands[1], Imm) else None
     form = (i.opcode, *i.modifiers)
-    if form in _SUMS and values.varies(first) != values.varies(operands[1]):
+    narrow = isinstance(first, Reg) and values.bits(first.name) == 32
+    if form in _SUMS and len(operands) == 2 and values.varies(first) != values.varies(operands[1]):
         sign = 1 if i.opcode == "add" else -1
         pattern, scalar = (first, operands[1]) if values.varies(first) else (operands[1], first)
         if not isinstance(scalar, Reg | Imm) or (sign < 0 and scalar is first):
@@ -66,17 +70,20 @@ def derive(i: Instruction, values: Operands) -> Address | None:
         return _plus(values.address(pattern), values.name(scalar), sign)
     if form in _COPIES and values.varies(first):
         return values.address(first)
-    if form == ("shl", "b64") and constant is not None and constant < 64 and values.varies(first):
+    if form == ("shl", "b64") and constant is not None and 0 <= constant < 64 and values.varies(first):
         return values.address(first).times(1 << constant)
     if form in _PRODUCTS and constant is not None and values.varies(first):
         return values.address(first).times(constant)
-    if form in _EXTENSIONS and values.varies(first):
+    if form in _EXTENSIONS and narrow and values.varies(first):
         return Address(Pattern(values.name(first), i.modifiers[1][0], 1))
-    if form in _WIDE_PRODUCTS and constant is not None and values.varies(first):
-        extended = Address(Pattern(values.name(first), i.modifiers[1][0], constant))
+    if form in _WIDE_PRODUCTS and constant is not None and narrow and values.varies(first):
+        factor = constant % (1 << 32)
+        if i.modifiers[1] == "s32" and factor >> 31:
+            factor -= 1 << 32
+        extended = Address(Pattern(values.name(first), i.modifiers[1][0], factor))
         if i.opcode == "mul":
             return extended
-        if isinstance(operands[2], Reg | Imm) and not values.varies(operands[2]):
+        if len(operands) == 3 and isinstance(operands[2], Reg | Imm) and not values.varies(operands[2]):
             return _plus(extended, values.name(operands[2]), 1)
     return None
 
@@ -97,8 +104,8 @@ def _plus(address: Address, term: Hashable, factor: int) -> Address:
 class _Versions:
     """Registers by where they were written last in a basic block."""
 
-    def __init__(self, varying: set[str]) -> None:
-        self.varying = varying
+    def __init__(self, flow: ControlFlowGraph) -> None:
+        self.varying, self.types = flow.varying, flow.kernel.registers
         self.written: dict[str, Hashable] = {}
         self.addresses: dict[str, Address] = {}
 
@@ -114,6 +121,9 @@ class _Versions:
         assert isinstance(operand, Reg)
         return self.addresses.get(operand.name) or plain(self.name(operand))
 
+    def bits(self, register: str) -> int:
+        return TYPE_BITS[self.types[register]]
+
     def write(self, i: Instruction) -> None:
         derived = derive(i, self)
         for register in registers_of(i.operands[0]):
@@ -127,13 +137,13 @@ def repeated_patterns(flow: ControlFlowGraph) -> set[int]:
     """Ids of the loads and stores whose addresses another one of the basic block has too, but for a scalar."""
     repeated: set[int] = set()
     for block in flow.blocks:
-        versions = _Versions(flow.varying)
+        versions = _Versions(flow)
         first: dict[Hashable, Instruction] = {}
         for i in block.instructions:
             if i.opcode in ("ld", "st") and i.predicate is None:
                 for operand in i.operands:
                     if isinstance(operand, Addr) and isinstance(operand.base, Reg) and versions.varies(operand.base):
-                        narrow = TYPE_BITS[flow.kernel.registers[operand.base.name]] == 32
+                        narrow = versions.bits(operand.base.name) == 32
                         key = versions.name(operand.base) if narrow else versions.address(operand.base).pattern
                         if key in first:
                             repeated |= {id(first[key]), id(i)}

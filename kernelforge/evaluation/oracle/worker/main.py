@@ -160,7 +160,7 @@ class _OracleServer:
 
     def _op_operators(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner, size = self._task, data["size"]
-        trace = operators_at(reckoner.described(size), size, reckoner.task.policy.mutates)
+        trace = operators_at(reckoner.described(size), size, reckoner.task.policy.mutates, run=bool(data["run"]))
         return {"trace": trace.model_dump(mode="json")}, []
 
     def _op_size(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
