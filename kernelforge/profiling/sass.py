@@ -13,8 +13,14 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from kernelforge.profiling.counts import KernelCounts, PlanCounts
-from kernelforge.profiling.sass_code import NO_MACHINE_CODE, MachineCode, SassBlock, SassFunction, SassInstruction
-from kernelforge.profiling.sass_executions import block_executions, reachable
+from kernelforge.profiling.sass_code import (
+    NO_MACHINE_CODE,
+    MachineCode,
+    SassBlock,
+    SassFunction,
+    SassInstruction,
+    reachable,
+)
 from kernelforge.records import Metric, Origin, SassLine, SassOpcode, SassProfile
 
 SHOWN_LINES = 8
@@ -238,6 +244,9 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
     Returns:
         None where there is no estimate: no line table, or a kernel that is too large.
     """
+    # Imported here: it solves with NumPy, which processes that only name devices need not load.
+    from kernelforge.profiling.sass_executions import block_executions
+
     lines = ptx.split("\n")
     warps = counts.blocks * -(-counts.threads_per_block // 32)
     executions = block_executions(function, lines, counts.ptx_lines, warps)

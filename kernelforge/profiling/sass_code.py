@@ -297,3 +297,15 @@ def _blocks_inside(instructions: Sequence[SassInstruction], blocks: Sequence[Sas
         for edge in block.edges:
             work.append((edge.target, before if edge.kind == "joined" else frozenset(opened)))
     return inside
+
+
+def reachable(function: SassFunction, starts: Sequence[int]) -> set[int]:
+    """Blocks that are reached from some, without those of subroutines that they call."""
+    seen = set(starts)
+    work = list(starts)
+    while work:
+        for target in function.blocks[work.pop()].successors:
+            if target not in seen:
+                seen.add(target)
+                work.append(target)
+    return seen

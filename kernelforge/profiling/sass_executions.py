@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kernelforge.profiling.linear_program import Array, solve
-from kernelforge.profiling.sass_code import EdgeKind, SassFunction, SassInstruction
+from kernelforge.profiling.sass_code import EdgeKind, SassFunction, SassInstruction, reachable
 
 MAX_ROWS = 400
 """Constraints of the largest program that is solved; a block or a kind of line is one."""
@@ -114,18 +114,6 @@ def block_executions(
         return None
     program = _Program(function, _measures(function, ptx, counts), warps)
     return program.solve()
-
-
-def reachable(function: SassFunction, starts: Sequence[int]) -> set[int]:
-    """Blocks that are reached from some, without those of subroutines that they call."""
-    seen = set(starts)
-    work = list(starts)
-    while work:
-        for target in function.blocks[work.pop()].successors:
-            if target not in seen:
-                seen.add(target)
-                work.append(target)
-    return seen
 
 
 def loops(function: SassFunction) -> list[frozenset[int]]:

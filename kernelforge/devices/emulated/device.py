@@ -50,6 +50,7 @@ class EmulatedDevice:
         threads: Threads that one run may use.
         memory_bytes: Device memory of one run; more is a fault of kind ``memory``.
         allow_unconfined: Run children without a jail where none works.
+        machine_code: Profiles have estimates of the machine code too, which takes half a second of CPU for a build.
     """
 
     kind: Literal["cuda", "emulated"] = "emulated"
@@ -61,8 +62,10 @@ class EmulatedDevice:
         threads: int = 1,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         allow_unconfined: bool = False,
+        machine_code: bool = False,
     ) -> None:
         self.spec = spec
+        self.reads_machine_code = machine_code
         self.capabilities = Capabilities(
             measures_time=False,
             checks_accesses=True,
@@ -211,9 +214,9 @@ class EmulatedSession:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        code = self._device.machine_code(self._artifact)
+        code = self._device.machine_code(self._artifact) if self._device.reads_machine_code else None
         counts = self.count(request)
-        work = self.machine_work(counts, code.result())
+        work = None if code is None else self.machine_work(counts, code.result())
         profile, performance = build_profile(self._device.spec, self._device.name, counts, self.registers, facts, work)
         calls = sum(isinstance(step, Library) for step in request.plan.steps)
         if not calls:

@@ -20,7 +20,7 @@ from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.hardware.specs import H100
 from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import Origin
+from kernelforge.records import MeasureSettings, Origin
 from kernelforge.sandbox import Child, Frame, select_tier
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
 
@@ -31,6 +31,19 @@ pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail ti
 def device(open_warm: Callable[..., Any]) -> Iterator[EmulatedDevice]:
     with open_warm(make_device, "emulated:h100", threads=2) as made:
         yield made
+
+
+@pytest.fixture
+def reading(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> EmulatedDevice:
+    """The device, as one for which all counters were asked."""
+    monkeypatch.setattr(device, "reads_machine_code", True)
+    return device
+
+
+def test_all_counters_are_asked_for_to_read_machine_code() -> None:
+    for full in (False, True):
+        with make_device("emulated:h100", measure=MeasureSettings(counters="full" if full else "default")) as made:
+            assert made.reads_machine_code == full
 
 
 def build(compiler: Compiler, source: str, plan: ResolvedPlan, arch: str = "sm_90a") -> Artifact:
@@ -60,12 +73,12 @@ def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device:
     assert registers.value > 8
 
 
-def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, device: EmulatedDevice) -> None:
+def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, reading: EmulatedDevice) -> None:
     if disassembler() is None:
         pytest.skip(f"{DISASSEMBLER} is not installed")
     a, b = randoms(5120), randoms(5120, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
-    with device.open(build(compiler, ADD, plan)) as session:
+    with reading.open(build(compiler, ADD, plan)) as session:
         profile, _ = session.profile(request(plan, a, b), facts(plan, [a, b], 60_000))
     (kernel,) = profile.kernels
     assert kernel.sass is not None
