@@ -29,7 +29,7 @@ def test_a_trace_crosses_the_boundary(zygote: Zygote) -> None:
 
 def test_a_trace_of_another_size_is_refused(zygote: Zygote, monkeypatch: pytest.MonkeyPatch) -> None:
     with Oracle(zygote, shipped("core").task("gelu")) as oracle:
-        frame = oracle._call({"op": "operators", "size": "small"})
+        frame = oracle._call({"op": "operators", "size": "small", "run": True})
         monkeypatch.setattr(oracle, "_call", lambda request: frame)
         with pytest.raises(SandboxError, match="another size"):
             oracle.operators("full")

@@ -93,7 +93,7 @@ async def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path:
     assert [turn["best"] for turn in through] == [False, True, True]
     assert "it was WRONG" in through[0]["observation"]
     assert through[2]["observation"] == ""
-    assert (session["done"], session["policy"], len(session["turns"])) == (True, "kernelforge/1", 3)
+    assert (session["done"], session["policy"], len(session["turns"])) == (True, "kernelforge/2", 3)
     assert [turn["completion"] for turn in session["turns"]] == turns
     # R_t = S_t + 0.4 R_{t+1}
     assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
