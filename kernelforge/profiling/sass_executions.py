@@ -2,7 +2,7 @@
 
 The emulated device counts how often warps execute each line of PTX; line tables say which line a machine instruction
 comes from. Some instructions correspond one to one (a load, a shuffle, a product): of all copies that ptxas made of
-such a line, the executions add up to the line's count. Executions also flow: a block is entered as often as it is left.
+such a line, the executions add up to the line's count. As many warps enter a block as leave it.
 Both together are a linear program. What it cannot meet it misses by as little as possible, relative to the counts,
 since ptxas may have moved some lines into or out of a loop; of answers that fit equally well it takes the one with the
 fewest instructions, because that is what the compiler's unrolled loops and rare paths are for.

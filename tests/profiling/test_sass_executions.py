@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -15,7 +15,6 @@ import pytest
 from benchmarks import sass
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.compile.sass_tool import Disassembler
-from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.profiling.sass_code import SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions
 from tests.devices.emulated.harness import Device
@@ -28,20 +27,6 @@ __global__ void total(const float* x, float* y, int n) {
     y[threadIdx.x] = sum;
 }
 """
-
-
-@pytest.fixture(scope="module")
-def compiler(open_warm: Callable[..., Compiler]) -> Iterator[Compiler]:
-    with open_warm(Compiler, None) as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def reader(open_warm: Callable[..., Disassembler]) -> Iterator[Disassembler]:
-    if disassembler() is None:
-        pytest.skip(f"{DISASSEMBLER} is not installed")
-    with open_warm(Disassembler) as warm:
-        yield warm
 
 
 @pytest.fixture(scope="module")

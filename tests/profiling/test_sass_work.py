@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.compile.sass_tool import Disassembler
-from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.profiling.counts import KernelCounts
 from kernelforge.profiling.sass import MachineWork, machine_work, source_lines, widened_accesses
 from kernelforge.profiling.sass_code import SassFunction
@@ -49,20 +48,6 @@ __global__ void scatter(float* bins, const int* x) {
     atomicAdd(bins + x[i], 1.0f);
 }
 """
-
-
-@pytest.fixture(scope="module")
-def compiler(open_warm: Callable[..., Compiler]) -> Iterator[Compiler]:
-    with open_warm(Compiler, None) as warm:
-        yield warm
-
-
-@pytest.fixture(scope="module")
-def reader(open_warm: Callable[..., Disassembler]) -> Iterator[Disassembler]:
-    if disassembler() is None:
-        pytest.skip(f"{DISASSEMBLER} is not installed")
-    with open_warm(Disassembler) as warm:
-        yield warm
 
 
 Read = Callable[[str, str], tuple[SassFunction, str]]

@@ -70,7 +70,7 @@ def speed_lines(speed: Performance | None, build: Build | None) -> Iterator[Rend
 def prediction_text(predicted: PredictedSpeedup) -> str:
     """A predicted speedup in words, with what it was predicted from."""
     eager = f"which takes {number(predicted.eager_us)} µs there ({predicted.eager_origin})"
-    return f"{predicted_speedup(predicted)} over eager PyTorch on an {predicted.gpu}, {eager}"
+    return f"{predicted_speedup(predicted)} over eager PyTorch on {predicted.gpu}, {eager}"
 
 
 def _timing(timing: Timing) -> Iterator[RenderableType]:

@@ -237,7 +237,10 @@ class Emitter(IRBuilder):
 
     def address(self, operand: Operand) -> Address:
         assert isinstance(operand, Reg)
-        text = self.read(operand.name).text
+        return self.address_of(self.read(operand.name).text)
+
+    def address_of(self, text: str) -> Address:
+        """How a value of 64 bits that differs between lanes was computed."""
         return self.addresses.get(text) or plain(text)
 
     def computed(self, register: Operand, address: Address) -> None:

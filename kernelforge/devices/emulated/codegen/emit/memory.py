@@ -15,7 +15,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import (
 )
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
 from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
-from kernelforge.devices.emulated.ptx.address_patterns import Pattern, plain
+from kernelforge.devices.emulated.ptx.address_patterns import Pattern
 from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
 from kernelforge.devices.emulated.runtime import ATOMIC_OPERATIONS, ATOMIC_TYPES
@@ -107,7 +107,7 @@ def _address(e: Emitter, target: _Target) -> tuple[Pattern | str, str]:
     text = target.base.text
     if target.narrow:
         return text, "0"
-    address = e.addresses.get(text) or plain(text)
+    address = e.address_of(text)
     return address.pattern, e.scalar_part(address)
 
 
