@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +17,7 @@ from kernelforge.compile.sass_tool import Disassembler
 from kernelforge.profiling.sass_code import SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions
 from tests.devices.emulated.harness import Device
+from tests.support.benchmark_scripts import benchmark_script
 
 ROOT = Path(__file__).parents[2]
 LOOP = """
@@ -93,9 +93,7 @@ def _without_line(instruction: SassInstruction) -> SassInstruction:
 @pytest.fixture(scope="module")
 def ladder() -> ModuleType:
     """The script that compiles and counts the ladder's kernels."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT / "benchmarks"))
-        return importlib.import_module("hardware_ladder")
+    return benchmark_script("hardware_ladder")
 
 
 NAMES = ("copy_1", "silu_exact", "sum_divergent", "transpose_padded_4096", "softmax_online_1024", "sum_columns")

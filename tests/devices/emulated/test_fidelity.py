@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -15,27 +12,11 @@ import pytest
 
 from kernelforge.hardware.specs import SPECS
 from tests.devices.emulated.harness import Device
+from tests.support.benchmark_scripts import benchmark_script
 
-FOLDER = Path(__file__).parents[3] / "benchmarks"
-
-
-def _script() -> ModuleType:
-    """The script; it imports parts of its folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        spec = importlib.util.spec_from_file_location("fidelity", FOLDER / "fidelity.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault("fidelity", module)
-        spec.loader.exec_module(module)
-        importlib.import_module("fidelity_parts.launches")
-    return module
-
-
-SCRIPT = _script()
-LAUNCHES = sys.modules["fidelity_parts.launches"]
-SCORES = sys.modules["fidelity_parts.scores"]
+SCRIPT = benchmark_script("fidelity")
+LAUNCHES = benchmark_script("fidelity_parts.launches")
+SCORES = benchmark_script("fidelity_parts.scores")
 PUBLISHED = SCRIPT.launches_of(SCRIPT.FOLDER)
 ENTRIES = {source: {p.case["entry"] for p in PUBLISHED if p.case["source"] == source} for source in
            {p.case["source"] for p in PUBLISHED}}  # fmt: skip

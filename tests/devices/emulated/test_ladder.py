@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import json
 import math
 import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,26 +16,13 @@ import pytest
 
 from tests.devices.emulated.harness import Device
 from tests.devices.emulated.nvrtc import compile_ptx
+from tests.support.benchmark_scripts import BENCHMARKS, benchmark_script
 
-FOLDER = Path(__file__).parents[3] / "benchmarks"
 Array = np.ndarray
 Sizes = Mapping[str, int]
 
 
-def _script() -> ModuleType:
-    """The script that measures the ladder; it imports another script of its folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(FOLDER))
-        spec = importlib.util.spec_from_file_location("hardware_ladder", FOLDER / "hardware_ladder.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault("hardware_ladder", module)
-        spec.loader.exec_module(module)
-    return module
-
-
-SCRIPT = _script()
+SCRIPT = benchmark_script("hardware_ladder")
 CASES = SCRIPT.cases_of(small=True)
 
 
@@ -372,7 +357,7 @@ def test_cases_go_on_after_one_that_crashes_fails_or_hangs(tmp_path: Path) -> No
 
 
 def test_what_an_h100_gave_is_of_these_cases_and_adds_up() -> None:
-    folder = FOLDER.parent / "results" / "reference" / "h100"
+    folder = BENCHMARKS.parent / "results" / "reference" / "h100"
     cases = {case["name"]: case for case in SCRIPT.cases_of()}
     records, metrics = SCRIPT.measured(list(cases.values()), folder, [])
     assert list(records) == list(cases)
