@@ -280,7 +280,7 @@ class Emulator(Closing):
                 counts = session.count(counted, EFFORT, lines=("ptx" if is_ptx else "source") if lines else None)
             except RunFailed as error:
                 return Emulation(self._device.name, artifact.build, (error.fault,), after, None, None, ())
-            work = session.machine_work(counts, code.result()) if code is not None and not is_ptx else PlanWork()
+            work = session.machine_work(counts, code.result()) if code is not None else PlanWork()
             counters, performance = build_profile(
                 self._device.spec, self._device.name, counts, session.registers, _NO_TASK, work
             )

@@ -77,12 +77,12 @@ def show(
     loaded = load_task(task_reference(task))
     oracle_facts, trace = None, None
     if facts:
-        from kernelforge.errors import TaskError
+        from kernelforge.errors import SandboxError, TaskError
         from kernelforge.evaluation.oracle.client import Oracle
 
         with oracle_zygote(allow_unconfined) as zygote, Oracle(zygote, loaded) as oracle:
             oracle_facts = oracle.facts()
-            with suppress(TaskError):  # too many operators
+            with suppress(TaskError, SandboxError):  # too many operators, or none that can be traced
                 trace = oracle.operators()
     detail = task_detail(loaded, oracle_facts, trace)
     if as_json:

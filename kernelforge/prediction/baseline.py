@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 from pydantic import Field, model_validator
 
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, operator_us
+from kernelforge.prediction.operator_time import Parameters, Setting, Traffic, at_once, operator_us
 from kernelforge.prediction.operators import Operator, OperatorKind, OperatorTrace
 from kernelforge.records.base import Record
 
@@ -93,7 +93,6 @@ def predict_baseline(
     kind: BaselineKind = "eager",
     *,
     tf32: bool = False,
-    fit: Fit | None = None,
 ) -> BaselineTime:
     """Predict the time of PyTorch for a traced reference on a GPU.
 
@@ -103,12 +102,11 @@ def predict_baseline(
         kind: What runs it.
         tf32: Whether convolutions of float32 may use TF32. PyTorch lets them by default, as KernelBench does; baselines
             that KernelForge times do not.
-        fit: Other parameters than those of the package.
 
     Raises:
         ValueError: Operators that no time follows from: extents of zero or beyond all bounds, or missing ones.
     """
-    fit = fit or fitted()
+    fit = fitted()
     setting = Setting(spec, fit.parameters, tf32)
     operators = trace.operators
     try:
@@ -150,12 +148,8 @@ def total_us(gpu_us: float, calls: int, kind: BaselineKind, parameters: Paramete
     if kind in ("graph", "compile-graph"):
         return gpu_us + parameters["graph_us"]
     if kind == "compile":
-        return _smooth(gpu_us + parameters["compile.call_us"], calls * host_us * parameters["compile.host"])
-    return _smooth(gpu_us + parameters["eager.call_us"] + calls * parameters["eager.gap_us"], calls * host_us)
-
-
-def _smooth(gpu: float, host: float) -> float:
-    return float((gpu**4 + host**4) ** 0.25)
+        return at_once(gpu_us + parameters["compile.call_us"], calls * host_us * parameters["compile.host"])
+    return at_once(gpu_us + parameters["eager.call_us"] + calls * parameters["eager.gap_us"], calls * host_us)
 
 
 def kind_shares(times: Sequence[OperatorTime], kind: BaselineKind) -> dict[str, float]:
@@ -292,7 +286,7 @@ def _fused_us(
             if length * 4 > parameters["compile.row_bytes"] and continues:
                 passes += 1.0
     read = sum(entering.values())
-    fits = min(1.0, parameters["l2_share"] * spec.l2_bytes / max(read, 1.0))
+    fits = setting.fits(read)
     near = (passes - 1.0) * read * fits
     dram = read + (passes - 1.0) * read * (1.0 - fits) + leaving
     bandwidth = parameters["compile.bandwidth"] * parameters[f"{setting.family}.bandwidth"]

@@ -25,6 +25,10 @@ class Traffic(NamedTuple):
     """Written shortly before, so that the L2 still holds them."""
     write_bytes: float
 
+    @property
+    def read_bytes(self) -> float:
+        return self.dram_bytes + self.l2_bytes
+
 
 class Setting(NamedTuple):
     """GPU, parameters and arithmetic: all that the time of an operator depends on but the operator."""
@@ -43,6 +47,10 @@ class Setting(NamedTuple):
         if major == 12 or (major, minor) == (8, 9):
             return "ada"
         return "hopper" if major >= 9 else "ampere"
+
+    def fits(self, size: float) -> float:
+        """Part of so many bytes that the L2 keeps."""
+        return min(1.0, self.parameters["l2_share"] * self.spec.l2_bytes / max(size, 1.0))
 
 
 def operator_us(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -83,8 +91,8 @@ def _memory_us(traffic: Traffic, setting: Setting, efficiency: float, passes: fl
     dram = traffic.dram_bytes + traffic.write_bytes
     near = traffic.l2_bytes
     if passes > 1.0:
-        read = traffic.dram_bytes + traffic.l2_bytes
-        fits = min(1.0, parameters["l2_share"] * spec.l2_bytes / max(read, 1.0))
+        read = traffic.read_bytes
+        fits = setting.fits(read)
         dram += (passes - 1.0) * read * (1.0 - fits)
         near += (passes - 1.0) * read * fits
     return dram / (spec.dram_bandwidth_gbps * 1e3 * efficiency) + near / (spec.l2_bandwidth_gbps * 1e3 * efficiency)
@@ -102,7 +110,7 @@ def _rows_us(rows: float, cycles: float, setting: Setting) -> float:
     return rows * cycles / (setting.spec.sm_count * setting.spec.max_clock_mhz)
 
 
-def _both(*times: float) -> float:
+def at_once(*times: float) -> float:
     """A smooth maximum: what binds, and a part of what is close to it."""
     largest = max(times)
     if largest <= 0.0:
@@ -131,7 +139,9 @@ def _pointwise(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     else:
         return _memory_us(traffic, setting, efficiency)
     # Kernels that look up the place of each element are also bound by that.
-    return _both(_memory_us(traffic, setting, efficiency), _rows_us(elements, parameters["pointwise.cycles"], setting))
+    return at_once(
+        _memory_us(traffic, setting, efficiency), _rows_us(elements, parameters["pointwise.cycles"], setting)
+    )
 
 
 def _copy(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -143,54 +153,56 @@ def _reduction(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     parameters, inner = setting.parameters, operator.geometry["inner"] > 1
     efficiency = parameters[f"{operator.kind}.bandwidth"] * (parameters[f"{operator.kind}.strided"] if inner else 1.0)
     if operator.name == "logsumexp":  # amax, sub, exp, sum: two reads, two passes over temporaries of the same size
-        read = traffic.dram_bytes + traffic.l2_bytes
-        fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / max(read, 1.0))
+        read = traffic.read_bytes
+        fits = setting.fits(read)
         further = 5.0 * read
         return _memory_us(
             Traffic(read + further * (1 - fits), further * fits, traffic.write_bytes), setting, efficiency
         )
     rows = _rows_us(operator.geometry["outer"], parameters["reduction.cycles_per_row"], setting)
-    return _both(_memory_us(traffic, setting, efficiency), rows) + parameters["reduction.start_us"]
+    return at_once(_memory_us(traffic, setting, efficiency), rows) + parameters["reduction.start_us"]
 
 
 def _softmax(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     geometry, parameters = operator.geometry, setting.parameters
     length, inner = geometry["length"], geometry["inner"]
-    read = traffic.dram_bytes + traffic.l2_bytes
+    read = traffic.read_bytes
     if inner > 1:  # three passes; a block for each of the outer rows and 1,024 columns
         threads = min(geometry["outer"], 1.4 * 1024 * setting.spec.sm_count)
         streamed = _memory_us(traffic, setting, parameters["softmax.bandwidth"], 3.0)
-        return _both(streamed, _thread_limit_us(4.0 * read, threads, setting, parameters["softmax.strided_in_flight"]))
+        return at_once(
+            streamed, _thread_limit_us(4.0 * read, threads, setting, parameters["softmax.strided_in_flight"])
+        )
     if length * 4 <= setting.spec.shared_bytes_per_block:  # a row stays in registers or in shared memory
         return _memory_us(traffic, setting, parameters["softmax.bandwidth"])
     # A row is read three times; a second time from the L2 where the rows in flight fit into it.
     running = 2.0 * setting.spec.sm_count * length * 4
-    fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / running)
+    fits = setting.fits(running)
     moved = Traffic(traffic.dram_bytes + 2.0 * read * (1.0 - fits), 2.0 * read * fits, traffic.write_bytes)
     streamed = _memory_us(moved, setting, parameters["softmax.long_bandwidth"])
     threads = geometry["outer"] * 1024.0
-    return _both(streamed, _thread_limit_us(4.0 * read, threads, setting, parameters["softmax.in_flight"]))
+    return at_once(streamed, _thread_limit_us(4.0 * read, threads, setting, parameters["softmax.in_flight"]))
 
 
 def _layer_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Two passes; a block of 128 threads for each row."""
     parameters = setting.parameters
     streamed = _memory_us(traffic, setting, parameters["layer_norm.bandwidth"])
-    moved = 2.0 * (traffic.dram_bytes + traffic.l2_bytes) + traffic.write_bytes
+    moved = 2.0 * traffic.read_bytes + traffic.write_bytes
     rows = _rows_us(operator.geometry["outer"], parameters["layer_norm.cycles_per_row"], setting)
     threads = 128.0 * operator.geometry["outer"]
-    return _both(streamed, rows, _thread_limit_us(moved, threads, setting, parameters["layer_norm.in_flight"]))
+    return at_once(streamed, rows, _thread_limit_us(moved, threads, setting, parameters["layer_norm.in_flight"]))
 
 
 def _group_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Moments of every group, a block of 512 threads each, then a pointwise kernel that broadcasts them."""
     parameters = setting.parameters
-    read = traffic.dram_bytes + traffic.l2_bytes
+    read = traffic.read_bytes
     moments = _memory_us(Traffic(traffic.dram_bytes, traffic.l2_bytes, 0.0), setting, parameters["reduction.bandwidth"])
     rows = _rows_us(operator.geometry["outer"], parameters["group_norm.cycles_per_row"], setting)
     threads = min(512, operator.geometry["length"]) * float(operator.geometry["outer"])
-    moments = _both(moments, rows, _thread_limit_us(read, threads, setting, parameters["group_norm.in_flight"]))
-    fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / max(read, 1.0))
+    moments = at_once(moments, rows, _thread_limit_us(read, threads, setting, parameters["group_norm.in_flight"]))
+    fits = setting.fits(read)
     efficiency = parameters["group_norm.bandwidth"]
     return moments + _memory_us(Traffic(read * (1 - fits), read * fits, traffic.write_bytes), setting, efficiency)
 
@@ -201,23 +213,23 @@ def _batch_norm(operator: Operator, traffic: Traffic, setting: Setting) -> float
     if not operator.geometry["training"]:
         return _memory_us(traffic, setting, parameters["pointwise.bandwidth"] * parameters["pointwise.broadcast"])
     streamed = _memory_us(traffic, setting, parameters["batch_norm.bandwidth"], 2.0)
-    moved = 2.0 * (traffic.dram_bytes + traffic.l2_bytes) + traffic.write_bytes
+    moved = 2.0 * traffic.read_bytes + traffic.write_bytes
     threads = 512.0 * operator.geometry["outer"]
-    return _both(streamed, _thread_limit_us(moved, threads, setting, parameters["batch_norm.in_flight"]))
+    return at_once(streamed, _thread_limit_us(moved, threads, setting, parameters["batch_norm.in_flight"]))
 
 
 def _scan(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Along the last axis a block works on some rows; along another one, a thread on a column."""
     geometry, parameters = operator.geometry, setting.parameters
     streamed = _memory_us(traffic, setting, parameters["scan.bandwidth"])
-    moved = traffic.dram_bytes + traffic.l2_bytes + traffic.write_bytes
+    moved = traffic.read_bytes + traffic.write_bytes
     if geometry["outer"] == 1:  # a scan of the whole device
         return streamed
     if geometry["inner"] > 1:
         limit = _thread_limit_us(moved, geometry["outer"], setting, parameters["scan.strided_in_flight"])
     else:
         limit = _rows_scanned_us(geometry["outer"], geometry["length"], setting)
-    return _both(streamed, limit)
+    return at_once(streamed, limit)
 
 
 def _rows_scanned_us(rows: int, length: int, setting: Setting) -> float:
@@ -231,7 +243,7 @@ def _rows_scanned_us(rows: int, length: int, setting: Setting) -> float:
     blocks = math.ceil(rows / (512 >> wide))
     parameters, waves = setting.parameters, math.ceil(blocks / (4 * setting.spec.sm_count))
     throughput = _rows_us(float(blocks * steps), parameters["scan.cycles_per_step"], setting)
-    return _both(throughput, waves * steps * parameters["scan.step_us"])
+    return at_once(throughput, waves * steps * parameters["scan.step_us"])
 
 
 def _pooling(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -240,7 +252,7 @@ def _pooling(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     outputs = geometry["outer"] * float(geometry["out_points"])
     lanes = spec.sm_count * spec.fp32_lanes_per_sm * float(spec.max_clock_mhz)
     work = (points * parameters["pooling.cycles_per_point"] + outputs * parameters["pooling.cycles"]) / lanes
-    return _both(_memory_us(traffic, setting, parameters["pooling.bandwidth"]), work)
+    return at_once(_memory_us(traffic, setting, parameters["pooling.bandwidth"]), work)
 
 
 def _gather(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -251,7 +263,7 @@ def _gather(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     if not geometry.get("updates"):
         return streamed
     updates = geometry["updates"] / (1.0 + geometry["elements"] / 4096)
-    return _both(streamed, updates * setting.parameters["gather.atomic_ns"] * 1e-3)
+    return at_once(streamed, updates * setting.parameters["gather.atomic_ns"] * 1e-3)
 
 
 def _loss(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -263,7 +275,7 @@ def _loss(operator: Operator, traffic: Traffic, setting: Setting) -> float:
 
 def _sort(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     """Radix sort: passes over keys and positions."""
-    moved = setting.parameters["sort.passes"] * (traffic.dram_bytes + traffic.l2_bytes)
+    moved = setting.parameters["sort.passes"] * traffic.read_bytes
     return _memory_us(Traffic(moved, 0.0, traffic.write_bytes), setting, 1.0)
 
 
@@ -312,7 +324,7 @@ def _matmul(operator: Operator, traffic: Traffic, setting: Setting) -> float:
             )
             work = 2.0 * tiles * tall * wide * (k + parameters["matmul.prologue"])
             fastest = min(fastest, work * _waves(tiles * splits, spec) / (rate * speed))
-    return _both(fastest, _memory_us(traffic, setting, parameters["matmul.bandwidth"]))
+    return at_once(fastest, _memory_us(traffic, setting, parameters["matmul.bandwidth"]))
 
 
 def _attention(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -325,7 +337,7 @@ def _attention(operator: Operator, traffic: Traffic, setting: Setting) -> float:
         * parameters["attention.half" if half else "attention.arithmetic"]
     )
     blocks = geometry["batch"] * math.ceil(geometry["m"] / 64)
-    return _both(flops / rate * _waves(blocks, setting.spec), _memory_us(traffic, setting, 0.8))
+    return at_once(flops / rate * _waves(blocks, setting.spec), _memory_us(traffic, setting, 0.8))
 
 
 def _recurrent(operator: Operator, traffic: Traffic, setting: Setting) -> float:
@@ -337,7 +349,7 @@ def _recurrent(operator: Operator, traffic: Traffic, setting: Setting) -> float:
     recurrent = 2.0 * geometry["batch"] * rows * geometry["hidden"]
     first = max(0.0, operator.flops - recurrent * steps) / (rate * parameters["matmul.arithmetic"])
     weights = 4.0 * rows * geometry["hidden"]
-    step = _both(
+    step = at_once(
         recurrent / (rate * parameters["recurrent.arithmetic"]),
         weights / (spec.l2_bandwidth_gbps * 1e3 * parameters["recurrent.l2_bandwidth"]),
     )
@@ -368,14 +380,14 @@ def _convolution(operator: Operator, traffic: Traffic, setting: Setting) -> floa
     further = 0.0
     if tensor and kind != "depthwise" and geometry["window"] > 1:
         # Often the channels go last, and back again.
-        read = traffic.dram_bytes + traffic.l2_bytes
+        read = traffic.read_bytes
         swapped = Traffic(read + traffic.write_bytes, 0.0, read + traffic.write_bytes)
         further = parameters["convolution.converted"] * _memory_us(swapped, setting, 0.8)
     if _biased(operator):
-        fits = min(1.0, parameters["l2_share"] * setting.spec.l2_bytes / max(traffic.write_bytes, 1.0))
+        fits = setting.fits(traffic.write_bytes)
         written = Traffic(traffic.write_bytes * (1 - fits), traffic.write_bytes * fits, traffic.write_bytes)
         further += _memory_us(written, setting, parameters["pointwise.bandwidth"] * parameters["pointwise.broadcast"])
-    return _both(product, streamed) + further
+    return at_once(product, streamed) + further
 
 
 def _depthwise(operator: Operator, setting: Setting) -> float:

@@ -107,14 +107,13 @@ def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_threa
     )
 
 
-def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, issued: float | None = None) -> LaunchTime:
+def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> LaunchTime:
     """Modelled time of one of the ``counts.launches`` equal launches in ``counts``.
 
     Args:
         spec: The device that is modelled.
         counts: Counters of the launches.
         occupied: Occupancy of the kernel.
-        issued: Warp instructions of the machine in all launches, where they are known; else estimated from the PTX's.
     """
     blocks = math.prod(counts.grid)
     busiest = math.ceil(blocks / spec.sm_count)
@@ -125,8 +124,7 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, iss
     l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
     lsu_us = (l1_wavefronts + shared_wavefronts) * share * to_us
     warps = blocks * counts.launches * occupied.warps_per_block
-    if issued is None:
-        issued = machine_instructions(counts, warps)
+    issued = machine_instructions(counts, warps)
     waits_us, chain_us = (cycles * to_us for cycles in _latency_cycles(spec, counts, occupied, issued / warps))
     limits = {
         "dram": counts.dram_bytes / counts.launches / spec.dram_sustained_gbps * 1e-3,

@@ -182,7 +182,9 @@ def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: P
             without[kernel.expression] = None
         else:
             kernels[id(kernel)] = work
-    notes = tuple(f"{NO_MACHINE_CODE} of {name} is estimated: it is too large" for name in without)
+    notes = tuple(
+        f"{NO_MACHINE_CODE} of {name} is estimated: it is too large, or names no lines of the PTX" for name in without
+    )
     return PlanWork(kernels, notes)
 
 

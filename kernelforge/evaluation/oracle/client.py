@@ -26,7 +26,7 @@ from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.utils.closing import Closing
 
 KNOWN_TASKS = 4096
-"""Tasks whose facts are kept: some ten kilobytes each."""
+"""Tasks whose facts are kept: some ten kilobytes each, or some hundred for the operators of a whole network."""
 
 
 @dataclass

@@ -15,6 +15,7 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
@@ -85,9 +86,9 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self.operators: list[Operator] = []
         self.paused = False
-        self._writers: dict[int, tuple[Any, int]] = {}
-        self._numbers: dict[int, tuple[Any, int]] = {}
-        self._count = 0
+        # A weak reference keeps the address of its storage from being used again.
+        self._writers: dict[StorageWeakRef, int] = {}
+        self._numbers: dict[StorageWeakRef, int] = {}
         self._equal: dict[tuple[Any, ...], int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None) -> Any:
@@ -150,23 +151,17 @@ class _Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._equal[signature] = position
             self.operators.append(operator)
         for tensor in outputs:
-            storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-            self._writers[storage.cdata] = (storage, position)
+            self._writers[_storage(tensor)] = position
 
     def _number(self, tensor: torch.Tensor) -> int:
-        storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        reference, number = self._numbers.get(storage.cdata, (None, 0))
-        if reference is None or reference.expired():
-            self._count += 1
-            number = self._count
-            self._numbers[storage.cdata] = (storage, number)
-        return number
+        return self._numbers.setdefault(_storage(tensor), len(self._numbers) + 1)
 
     def _writer(self, tensor: torch.Tensor) -> int | None:
-        storage = StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
-        writer = self._writers.get(storage.cdata)
-        # The address of a storage that was freed may name another one now.
-        return None if writer is None or writer[0].expired() else min(writer[1], len(self.operators) - 1)
+        return self._writers.get(_storage(tensor))
+
+
+def _storage(tensor: torch.Tensor) -> StorageWeakRef:
+    return StorageWeakRef(tensor.untyped_storage())  # type: ignore[no-untyped-call]
 
 
 class _LibraryCalls(TorchFunctionMode):
@@ -389,17 +384,4 @@ def _distinct_bytes(tensor: torch.Tensor) -> int:
 
 def _tensors(value: Any) -> list[torch.Tensor]:
     """Tensors in nested lists and dictionaries, in order."""
-    tensors: list[torch.Tensor] = []
-
-    def visit(item: Any) -> None:
-        if isinstance(item, torch.Tensor):
-            tensors.append(item)
-        elif isinstance(item, list | tuple):
-            for part in item:
-                visit(part)
-        elif isinstance(item, dict):
-            for part in item.values():
-                visit(part)
-
-    visit(value)
-    return tensors
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]

@@ -240,7 +240,7 @@ class Emitter(IRBuilder):
         return self.address_of(self.read(operand.name).text)
 
     def address_of(self, text: str) -> Address:
-        """How a value of 64 bits that differs between lanes was computed."""
+        """The pattern and the scalars that a value of 64 bits was computed from."""
         return self.addresses.get(text) or plain(text)
 
     def computed(self, register: Operand, address: Address) -> None:
