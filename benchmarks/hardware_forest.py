@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from hardware_ladder import KEPT, order_of
+from fidelity_parts.scores import Order, mean_error, order_of
+from hardware_ladder import KEPT
 
 from kernelforge.hardware.occupancy import Occupancy
 from kernelforge.hardware.specs import H100, DeviceSpec
@@ -55,7 +56,7 @@ class Branch:
 
 
 class RandomForest:
-    """A forest that was grown on some rows; equal rows and seeds give equal forests.
+    """A forest that was grown on some rows; equal rows give equal forests.
 
     Each tree is grown on as many rows as there are, drawn with replacement. A branch is the best split of the squared
     error among a third of the features, drawn for each branch.
@@ -63,29 +64,23 @@ class RandomForest:
     Args:
         rows: Features by row, shape (rows, features).
         targets: Values, shape (rows,).
-        seed: Seed of all draws.
-        trees: Number of trees.
 
     Raises:
         ValueError: the shapes do not fit, or there is no row.
     """
 
-    def __init__(self, rows: Floats, targets: Floats, *, seed: int = 0, trees: int = TREES) -> None:
+    def __init__(self, rows: Floats, targets: Floats) -> None:
         if rows.ndim != 2 or len(rows) != len(targets) or not len(rows):
             raise ValueError(f"a forest grows on rows and as many targets, not {rows.shape} and {targets.shape}")
-        rng = np.random.default_rng(seed)
+        rng = np.random.default_rng(0)
         self._trees = []
-        for _ in range(trees):
+        for _ in range(TREES):
             drawn = rng.integers(0, len(rows), len(rows))
             self._trees.append(_grown(rows[drawn], targets[drawn], rng))
 
-    def votes(self, row: Floats) -> Floats:
-        """Value of each tree for one row of features."""
-        return np.array([_value(tree, row) for tree in self._trees])
-
     def predict(self, rows: Floats) -> Floats:
         """Mean of the trees, by row."""
-        return np.array([self.votes(row).mean() for row in rows])
+        return np.array([np.mean([_value(tree, row) for tree in self._trees]) for row in rows])
 
 
 def _value(tree: Branch | Leaf, row: Floats) -> float:
@@ -251,7 +246,7 @@ def predicted(launches: list[Launch], groups: list[str], scale: Callable[[Launch
     times = np.zeros(len(launches))
     for name in sorted(set(groups)):
         left_out = group == name
-        forest = RandomForest(rows[~left_out], targets[~left_out], trees=TREES)
+        forest = RandomForest(rows[~left_out], targets[~left_out])
         times[left_out] = np.exp(forest.predict(rows[left_out])) * scales[left_out]
     return times
 
@@ -261,18 +256,12 @@ def report(title: str, launches: list[Launch], times: Floats) -> None:
     measured = np.array([launch.measured_us for launch in launches])
     logs, real = np.log(times), np.log(measured)
     r2 = 1 - ((logs - real) ** 2).sum() / ((real - real.mean()) ** 2).sum()
-    errors = np.abs(times / measured - 1)
-    pairs = right = 0
+    both = list(zip(measured.tolist(), times.tolist(), strict=True))
+    order = Order(0, 0, 0)
     for ladder in {launch.ladder for launch in launches}:
-        order = order_of(
-            [
-                (launch.measured_us, time)
-                for launch, time in zip(launches, times, strict=True)
-                if launch.ladder == ladder
-            ]
-        )
-        pairs, right = pairs + order.pairs, right + order.right
-    print(f"{title:<44}{r2:>6.3f}{errors.mean():>9.1%}{np.median(errors):>9.1%}{right / pairs:>9.1%}")
+        order += order_of([pair for launch, pair in zip(launches, both, strict=True) if launch.ladder == ladder])
+    middle = np.median(np.abs(times / measured - 1))
+    print(f"{title:<44}{r2:>6.3f}{mean_error(both):>9.1%}{middle:>9.1%}{order.right / order.pairs:>9.1%}")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ CHECKS: Mapping[str, str] = {
     "partial_sector_cost": "times a complete sector's",
     "lone_warp_cycles": "cycles per instruction",
 }
-"""Values that no parameter file holds, with their units: published of every GPU, or the model has no such parameter."""
+"""Values that no parameter file holds, with their units: published, kept by generation, or not in the model."""
 
 
 def per_round_us(timer: PlanTimer, file: str, forward: str, rounds: int, setup: str = "") -> float:

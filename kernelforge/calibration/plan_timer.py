@@ -16,15 +16,12 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platformdirs import user_cache_path
-
 from kernelforge.candidate import parse_plan
-from kernelforge.compile import Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFailed, RunRequest, Session
 from kernelforge.devices.gpu_locks import GpuLocks
 from kernelforge.errors import DeviceError, TimingError
-from kernelforge.evaluation.pool import gpu_lock_folder
+from kernelforge.evaluation.pool import gpu_lock_folder, make_compiler
 from kernelforge.hardware.specs import GENERATIONS, MULTIPROCESSORS, Multiprocessor
 from kernelforge.records import Build
 from kernelforge.utils.closing import Closing
@@ -72,7 +69,6 @@ class PlanTimer(Closing):
 
     Args:
         name: Name of the device.
-        threads: Threads that one run on an emulated device may use.
         allow_unconfined: Run without a jail where none works.
         tell: Called with a line when another process has the GPU.
 
@@ -84,21 +80,19 @@ class PlanTimer(Closing):
         self,
         name: str,
         *,
-        threads: int = 1,
         cache: Path | None = None,
         allow_unconfined: bool = False,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
         self._stack = ExitStack()
         with ExitStack() as opening:
-            self.device = make_device(name, threads=threads, allow_unconfined=allow_unconfined)
+            self.device = make_device(name, allow_unconfined=allow_unconfined)
             opening.callback(self.device.close)
             uuid = self.device.identity().get("gpu_uuid", "")
             keys = {self.device.name: uuid} if uuid else {}
             locks = GpuLocks((self.device.name,), gpu_lock_folder(), keys=keys)
             opening.enter_context(locks.hold(self.device.name, task="calibrate", on_wait=tell))
-            folder = cache or user_cache_path("kernelforge") / "builds"
-            self._compiler = Compiler(folder, allow_unconfined=allow_unconfined)
+            self._compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=None)
             opening.callback(self._compiler.close)
             self.facts = card_facts(self.device)
             self._stack = opening.pop_all()

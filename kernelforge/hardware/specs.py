@@ -395,7 +395,7 @@ def _measured_card(path: Path) -> DeviceSpec:
         if len(data) > MAX_FILE_BYTES:
             raise DeviceError(f"{path} is no parameter file of a GPU: it is larger than {MAX_FILE_BYTES} bytes")
         card = ParameterFile.model_validate(tomllib.loads(data.decode())).card[0]
-        unknown = sorted(card.figures.keys() - set(FIGURES.every_gpu) - set(_OF_THE_GENERATIONS))
+        unknown = sorted(card.figures.keys() - FIGURES.every_gpu.keys() - _OF_THE_GENERATIONS)
         if unknown:
             raise DeviceError(f"{path}: card.figures has {', '.join(unknown)}, which no figure of a GPU is called")
         if card.compute_capability not in GENERATIONS:
