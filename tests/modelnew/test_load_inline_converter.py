@@ -92,6 +92,48 @@ def test_what_is_left_out_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return out;", 'if (err != cudaSuccess) { throw std::runtime_error("failed"); }\n    return out;'),
+        ("return self.module.swish_forward(x)", "return self.module.swish_forward(x.contiguous().cuda())"),
+        (
+            "return self.module.swish_forward(x)",
+            "if not x.is_cuda:\n            x = x.cuda()\n        return self.module.swish_forward(x)",
+        ),
+    ],
+    ids=["error-code", "chained", "elsewhere"],
+)
+def test_a_check_that_computes_nothing_leaves_the_same_kernel(old: str, new: str) -> None:
+    assert old in SWISH
+    conversion = convert(SWISH.replace(old, new))
+    assert conversion.problems == ()
+    assert conversion.candidate is not None
+    plain = convert(SWISH).candidate
+    assert plain is not None
+    assert conversion.candidate.source == plain.source
+    launches = [line for line in conversion.candidate.plan.splitlines() if "swish_kernel[" in line]
+    assert launches == [line for line in plain.plan.splitlines() if "swish_kernel[" in line]
+
+
+def test_a_function_of_an_extension_may_have_a_name_of_its_own() -> None:
+    text = SWISH.replace("return self.module.swish_forward(x)", "return self.run(x)").replace(
+        "self.module = module", "self.run = module.swish_forward"
+    )
+    assert "self.run = " in text
+    conversion = convert(text)
+    assert conversion.problems == ()
+    assert convert(SWISH).candidate == conversion.candidate
+
+
+@pytest.mark.parametrize("condition", ["x.is_cuda", "not x.is_cuda or x.numel() > 4", "not x.requires_grad"])
+def test_a_condition_that_may_hold_on_the_gpu_is_not_left_out(condition: str) -> None:
+    call = "return self.module.swish_forward(x)"
+    conversion = convert(SWISH.replace(call, f"if {condition}:\n            x = x.detach()\n        {call}"))
+    assert conversion.candidate is None
+    assert [problem.why for problem in conversion.problems] == ["this statement has no counterpart in a plan"]
+
+
+@pytest.mark.parametrize(
     ("old", "new", "why"),
     [
         ("auto out = torch::empty_like(x);", "auto out = torch::relu(x);", "torch::relu"),

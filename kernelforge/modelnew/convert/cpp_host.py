@@ -114,6 +114,10 @@ class _Writer:
     def _if(self, tokens: Sequence[Token], at: int, depth: int) -> int:
         start = at + 2 if tokens[at + 1].text == "constexpr" else at + 1
         close = matching(tokens, start)
+        if [token.text for token in tokens[start + 2 : close]] == ["!=", "cudaSuccess"]:
+            end = _statement_end(tokens, close + 1)
+            self.scope.notes.append(f"line {tokens[at].line}: `{text_of(tokens[at:end])[:60]}` is left out: a check")
+            return end
         self._emit(f"if {self._value(tokens[start + 1 : close]).text}:", depth)
         at = self._body(tokens, close + 1, depth + 1)
         if at < len(tokens) and tokens[at].text == "else":

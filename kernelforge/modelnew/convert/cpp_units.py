@@ -17,9 +17,10 @@ from kernelforge.modelnew.convert.cpp_tokens import (
 )
 
 _DROPPED_INCLUDES = ("torch/", "ATen/", "c10/", "pybind11/", "THC/")
-_DROPPED_HEADERS = frozenset(
-    {"vector", "string", "iostream", "tuple", "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "utility", "memory"}
-)
+_DROPPED_HEADERS = frozenset({
+    "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "iostream", "memory", "sstream", "stdexcept", "string", "tuple",
+    "utility", "vector",
+})  # fmt: skip
 _HOST_WORDS = frozenset({"torch", "at", "c10", "pybind11", "py"})
 _CHECKS = ("TORCH_CHECK", "AT_ASSERT", "cudaError", "cudaSuccess", "TORCH_INTERNAL_ASSERT")
 

@@ -26,6 +26,8 @@ class PythonFile:
     """CUDA and C++ text given to ``load_inline`` or ``RawKernel``, in order."""
     extensions: set[str] = field(default_factory=set)
     """Dotted names that hold an extension."""
+    functions: dict[str, str] = field(default_factory=dict)
+    """``self.NAME`` → function of an extension that was assigned to it."""
     raw_kernels: dict[str, str] = field(default_factory=dict)
     """Dotted name → kernel of a cupy ``RawKernel``."""
     attributes: dict[str, str] = field(default_factory=dict)
@@ -72,8 +74,11 @@ def _assignment(node: ast.AST, file: PythonFile) -> None:
             file.modules.discard(name)
             _attribute(name, called, value, file)
     elif name.startswith("self."):
+        owner, _, function = _dotted(value).rpartition(".")
         if _dotted(value) in file.extensions:
             file.extensions.add(name)
+        elif owner in file.extensions:
+            file.functions[name] = function
         elif isinstance(value, ast.Constant) and isinstance(value.value, int | float | bool):
             file.attributes[name] = repr(value.value)
         else:
@@ -171,7 +176,7 @@ class ForwardWriter:
             return self._assign(node.targets[0], node.value)
         if isinstance(node, ast.If) and "is_contiguous" in ast.unparse(node.test) and not node.orelse:
             return [line for inner in node.body for line in self._statement(inner)]
-        if isinstance(node, ast.Assert):
+        if isinstance(node, ast.Assert) or (isinstance(node, ast.If) and _is_elsewhere(node.test) and not node.orelse):
             return []
         raise Unconvertible(
             node.lineno, ast.unparse(node).split("\n")[0], "this statement has no counterpart in a plan"
@@ -238,7 +243,10 @@ class ForwardWriter:
     def _call(self, node: ast.Call) -> str:
         name = _dotted(node.func)
         owner, _, last = name.rpartition(".")
-        if owner in self._found.extensions:
+        if isinstance(node.func, ast.Attribute):
+            last = node.func.attr  # also of the result of another call
+        if name in self._found.functions or owner in self._found.extensions:
+            last = self._found.functions.get(name, last)
             if last not in self._unit.hosts:
                 raise Unconvertible(node.lineno, ast.unparse(node), f"the extension has no function `{last}`")
             self.hosts_used.append(last)
@@ -299,6 +307,14 @@ class ForwardWriter:
             if name.rpartition(".")[2] in ("float32", "float64"):
                 return Value(self._expression(node.args[0]), "float")
         return Value(self._expression(node), "pointer" if pointer else "int")
+
+
+def _is_elsewhere(test: ast.expr) -> bool:
+    """Whether a condition only asks for tensors that are not on the GPU: a plan has none."""
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+        return all(map(_is_elsewhere, test.values))
+    asks = isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Attribute)
+    return asks and ast.unparse(test).endswith(".is_cuda")
 
 
 def _dotted(node: ast.expr) -> str:
