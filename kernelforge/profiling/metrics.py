@@ -265,13 +265,16 @@ def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
 
 
 def _limits(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> list[Metric]:
-    """Modelled time of all launches under each limit alone, for the diagnosis."""
+    """Modelled time of all launches, in all and under each limit alone, for the diagnosis and for the report."""
     totals: dict[str, float] = {}
+    time_us = 0.0
     for kernel in kernels:
-        occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
-        for name, limit in launch_time(spec, kernel, occupied).limits_us.items():
+        time = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
+        time_us += time.time_us * kernel.launches
+        for name, limit in {**time.limits_us, "launch": time.overhead_us}.items():
             totals[name] = totals.get(name, 0.0) + limit * kernel.launches
-    return [_modelled(f"kernelforge__limit_{name}_us", limit, "us") for name, limit in totals.items()]
+    limits = [_modelled(f"kernelforge__limit_{name}_us", limit, "us") for name, limit in totals.items()]
+    return [_modelled("kernelforge__time_us", time_us, "us"), *limits]
 
 
 def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]) -> list[Metric]:

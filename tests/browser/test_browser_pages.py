@@ -61,6 +61,12 @@ def test_every_chart_of_a_page_has_marks(kind: str, theme: str, visited: Visited
     assert {name: marks for name, marks in charts.items() if marks < 1} == {}
 
 
+def test_a_modelled_attempt_shows_what_binds_it_and_its_prediction_against_the_floor(visited: Visited):
+    charts = visited(ALL["attempt-modelled"], "dark").charts
+    marks = {name.rpartition("-")[2]: count for name, count in charts.items()}
+    assert (marks["bounds"], marks["predicted"]) == (18, 5), "nine bars with their numbers; four times, an interval"
+
+
 @each_look
 def test_nothing_moves_while_a_page_comes_about(kind: str, theme: str, visited: Visited):
     assert visited(ALL[kind], theme).moved < 0.01

@@ -156,9 +156,12 @@ def test_matrix_products_take_the_time_of_the_tensor_cores_and_of_their_operands
 def test_a_kernels_time_under_each_limit_is_on_its_profile() -> None:
     kernel = streaming(1 << 26)
     profile, _ = profiled(kernel, elements=1 << 26)
-    limits = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 16)).limits_us
+    time = launch_time(H100, kernel, kernel_occupancy(H100, kernel, 16))
+    limits = time.limits_us
     values = {metric.name: metric.value for metric in profile.kernels[0].metrics}
     assert {name: values[f"kernelforge__limit_{name}_us"] for name in limits} == dict(limits)
+    assert values["kernelforge__limit_launch_us"] == time.overhead_us * kernel.launches
+    assert values["kernelforge__time_us"] == pytest.approx(time.time_us * kernel.launches)
     assert profile.metric("kernelforge__limit_dram_us") is None
 
 

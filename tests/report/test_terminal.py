@@ -82,7 +82,7 @@ def test_many_attempts_go_on_below_and_none_is_left_out() -> None:
     assert sum(line.count("A") for line in text.splitlines()[2:]) == 200
 
 
-def test_a_measured_run_shows_fast_p_with_intervals_and_a_modelled_one_shows_none() -> None:
+def test_a_measured_run_shows_fast_p_with_intervals_and_a_modelled_one_only_what_is_predicted() -> None:
     view = run_view(golden_records("measured-a"))
     text = drawn(run_lines(view))
     curve = view.fast_curves[0]
@@ -91,8 +91,25 @@ def test_a_measured_run_shows_fast_p_with_intervals_and_a_modelled_one_shows_non
         interval = f"{100 * point.value:.0f} % [{100 * point.low:.0f} %, {100 * point.high:.0f} %]"
         assert re.search(rf"^> {p:g} +{re.escape(interval)}", text, re.M)
     modelled = drawn(run_lines(run_view(golden_records("modelled"))))
-    assert "fast" not in modelled
     assert "geomean" not in modelled
+    about_speed = [line for line in modelled.splitlines() if "fast" in line]
+    assert len(about_speed) == 1
+    assert "of all tasks are correct and, as predicted, faster than eager PyTorch" in about_speed[0]
+
+
+def test_a_bar_per_limit_says_where_modelled_time_goes() -> None:
+    attempt = next(attempt for attempt in golden_records("modelled").of_task("softmax") if attempt.profile)
+    view = attempt_view(attempt, None)
+    lines = drawn(attempt_lines(view)).splitlines()
+    start = next(at for at, line in enumerate(lines) if line.startswith("time of"))
+    assert "1 launch; under each limit alone" in lines[start]
+    bars = lines[start + 1 : start + 1 + len(view.bounds[0].bounds)]
+    lengths = [line.count("█") for line in bars]
+    assert bars[0].split()[0] == "DRAM"
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 24
+    measured = next(attempt for attempt in golden_records("measured-a").attempts if attempt.profile)
+    assert "under each limit alone" not in drawn(attempt_lines(attempt_view(measured, None)))
 
 
 def test_gates_are_a_checklist() -> None:

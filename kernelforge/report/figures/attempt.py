@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from kernelforge.records import Origin, SideTimes, Timing, Verdict
 from kernelforge.report.figures import base
 from kernelforge.report.figures.base import Absent, Drawing, Encoding, Links, Row, figure
+from kernelforge.report.figures.bounds import against_floor, kernel_limits
 from kernelforge.report.figures.run import MODELLED, NO_SPEEDUP
 from kernelforge.report.formatting import change, number
 from kernelforge.report.views.attempt import AttemptView
@@ -101,6 +102,8 @@ _NAMED = "named by the Judge"
 def draw_attempt(view: AttemptView) -> tuple[Drawing, ...]:
     """Every figure of an attempt; for those that cannot be drawn, the reason."""
     return (
+        kernel_limits(view.bounds),
+        against_floor(view.reach),
         roofline(view.place, view.parent_place),
         samples(view.performance.timing if view.performance else None),
         metric_changes(view.metrics),

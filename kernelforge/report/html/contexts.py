@@ -39,6 +39,7 @@ from kernelforge.report.tables.run import (
 )
 from kernelforge.report.tables.task import (
     baseline_table,
+    bound_table,
     check_table,
     compare_table,
     gate_table,
@@ -425,6 +426,7 @@ def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:
     return {
         "gates": html_table(gate_table(view.gates)),
         "kernels": html_table(kernel_table(view.build.kernels)) if view.build else None,
+        "bounds": html_table(bound_table(view.bounds)) if view.bounds else None,
         "places": html_table(roofline_table(places)) if places else None,
         "checks": html_table(replace(check_table(view.checks), title="By size")) if view.checks else None,
         "timing": html_table(timing_table(view.sides)) if view.sides else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from kernelforge.records import KernelFacts, Origin, SizeCheck
 from kernelforge.report.formatting import (
@@ -14,12 +15,14 @@ from kernelforge.report.formatting import (
     choices,
     duration,
     number,
+    percent,
     predicted_speedup,
     short_outcome,
     times,
 )
 from kernelforge.report.tables.base import Column, Table, listed
 from kernelforge.report.views.attempt import Gate, SideRow, TrialRow
+from kernelforge.report.views.bounds import KernelBounds
 from kernelforge.report.views.compare import CompareView
 from kernelforge.report.views.recomputed_rewards import RescoredView
 from kernelforge.report.views.roofline import RooflinePoint
@@ -242,6 +245,33 @@ def kernel_table(kernels: Iterable[KernelFacts]) -> Table:
         Column("max_threads_per_block", "most threads", number, "right"),
     )
     return Table.of("Kernels as compiled", columns, kernels)
+
+
+class _KernelBound(NamedTuple):
+    """A limit of a kernel as a row."""
+
+    kernel: str
+    launches: int
+    bound: str
+    time_us: float
+    share: float | None
+
+
+def bound_table(kernels: Iterable[KernelBounds]) -> Table:
+    """Modelled time of each kernel under each limit alone."""
+    columns = (
+        Column("kernel", "kernel", wide=True),
+        Column("launches", "launches", number, "right"),
+        Column("bound", "limit"),
+        Column("time_us", "µs (modelled)", number, "right"),
+        Column("share", "of its time", percent, "right"),
+    )
+    rows = [
+        _KernelBound(kernel.kernel, kernel.launches, bound.title, bound.time_us, bound.share)
+        for kernel in kernels
+        for bound in kernel.bounds
+    ]
+    return Table.of("Where the time goes", columns, rows)
 
 
 def roofline_table(points: Iterable[RooflinePoint]) -> Table:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from rich.console import Group, RenderableType
@@ -27,13 +27,15 @@ from kernelforge.report.tables.base import STYLES
 from kernelforge.report.tables.task import baseline_table, check_table, metric_table, size_table, trial_table
 from kernelforge.report.terminal.compare import diff_parts
 from kernelforge.report.terminal.run import speed_lines
-from kernelforge.report.terminal.widgets import Block, field, hanging, heading
+from kernelforge.report.terminal.widgets import Block, bar, field, hanging, heading
+from kernelforge.report.views.bounds import kernel_bounds
 from kernelforge.report.views.messages import SearchResults
 from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
     from kernelforge.records import Fingerprint, Message, Origin
     from kernelforge.report.views.attempt import AttemptView, EvaluationView, Gate
+    from kernelforge.report.views.bounds import KernelBounds
     from kernelforge.report.views.roofline import RooflinePoint
     from kernelforge.report.views.task import GeneratorView, LineageNode, MetricChange, TaskView
 
@@ -149,6 +151,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
         roof = profile.roofline
         parts += [
             field("DRAM", f"{byte_count(roof.dram_bytes)}, the least is {byte_count(roof.compulsory_bytes)}"),
+            *bound_lines(kernel_bounds(profile)),
             Text(),
             metric_table(profile_metrics(profile), title=f"Profile at size {profile.size}", compared=False).to_rich(),
             *(field("note", note) for note in profile.notes),
@@ -190,6 +193,7 @@ def attempt_lines(view: AttemptView) -> Group:
     if view.checks:
         parts += [Text(), check_table(view.checks, title="Sizes").to_rich()]
     parts += [*heading("Is it fast"), *speed_lines(view.performance, view.build), *_shares(view)]
+    parts += bound_lines(view.bounds)
     if view.trials:
         parts += [Text(), trial_table(view.trials, origin=_origin(view.fingerprint)).to_rich()]
     parts += _why(view)
@@ -269,6 +273,27 @@ def _position(point: RooflinePoint) -> str:
         f"{number(point.arithmetic_intensity)} flop/byte{ridge}; {number(point.flops_per_s / 1e9)} Gflop/s, "
         f"bound by {point.bound}{ceiling}"
     )
+
+
+_BAR = 24
+_MOST_KERNELS = 4
+
+
+def bound_lines(kernels: Sequence[KernelBounds]) -> list[RenderableType]:
+    """A bar per limit of each kernel: its modelled time under that limit alone."""
+    parts: list[RenderableType] = []
+    for kernel in kernels[:_MOST_KERNELS]:
+        total = "" if kernel.time_us is None else f"{number(kernel.time_us)} µs modelled, "
+        launches = "1 launch" if kernel.launches == 1 else f"{kernel.launches:,} launches"
+        parts += [Text(), field("time of", f"{kernel.kernel}: {total}{launches}; under each limit alone")]
+        longest = kernel.bounds[0].time_us
+        for bound in kernel.bounds:
+            line = Text(f"  {bound.title:<15}{number(bound.time_us):>9} µs ")
+            line.append(bar(bound.time_us / longest, _BAR), style="red" if bound is kernel.bounds[0] else "blue")
+            parts.append(line)
+    if len(kernels) > _MOST_KERNELS:
+        parts.append(Text(f"{len(kernels) - _MOST_KERNELS} more kernels; --json has them", style="dim"))
+    return parts
 
 
 def _why(view: AttemptView) -> list[RenderableType]:

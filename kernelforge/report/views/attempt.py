@@ -32,6 +32,7 @@ from kernelforge.records import (
 from kernelforge.records.timing import UNRANKED
 from kernelforge.report.formatting import number
 from kernelforge.report.views import View
+from kernelforge.report.views.bounds import KernelBounds, Reach, kernel_bounds, reach
 from kernelforge.report.views.diff import Diff, attempt_diffs, unified
 from kernelforge.report.views.messages import Cost, total_cost
 from kernelforge.report.views.roofline import RooflinePoint, floor_us, roofline_point, spec_of_fingerprint
@@ -244,6 +245,10 @@ class AttemptView(View):
     parent_place: RooflinePoint | None
     finding: Finding | None
     metrics: tuple[MetricChange, ...]
+    bounds: tuple[KernelBounds, ...]
+    """Kernels by what binds them, the longest first; empty where no limits are modelled."""
+    reach: Reach | None
+    """The predicted time between the least there can be and PyTorch's; None without a prediction."""
     profile_notes: tuple[str, ...]
     """Caveats of the metrics."""
     trials: tuple[TrialRow, ...]
@@ -334,6 +339,8 @@ def attempt_view(
         place=point,
         parent_place=roofline_point(parent),
         metrics=metric_changes(attempt, parent),
+        bounds=kernel_bounds(attempt.profile),
+        reach=reach(speed, least, point.ceiling_us if point else None),
         profile_notes=attempt.profile.notes if attempt.profile else (),
         trials=_trials(attempt),
         timings=evaluation.seconds,

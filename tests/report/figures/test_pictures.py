@@ -19,6 +19,7 @@ from kernelforge.report.figures import (
     draw_compare,
     draw_run,
     draw_task,
+    figures_of,
 )
 from kernelforge.report.render_image import png, svg
 from kernelforge.report.views.compare import compare_view
@@ -34,11 +35,13 @@ def figures() -> dict[str, Figure]:
     records = golden_records("measured-a")
     by_id = {attempt.id: attempt for attempt in records.attempts}
     child = next(attempt for attempt in records.attempts if attempt.profile and attempt.parent)
+    modelled = next(attempt for attempt in golden_records("modelled").attempts if attempt.profile)
     (board,) = leaderboard([records, golden_records("measured-c")]).boards
     result = (
         *draw_run(run_view(records)),
         *draw_task(task_view(records, child.task)),
-        *draw_attempt(attempt_view(child, by_id[child.parent or ""])),
+        *figures_of(draw_attempt(attempt_view(child, by_id[child.parent or ""]))),
+        *figures_of(draw_attempt(attempt_view(modelled, None)))[:2],  # those of modelled times
         *draw_compare(compare_view(records, golden_records("measured-c"))),
         *draw_board(board),
     )

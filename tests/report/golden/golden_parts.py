@@ -28,6 +28,7 @@ from kernelforge.records import (
     Operator,
     Origin,
     Performance,
+    PredictedSpeedup,
     Profile,
     Ratio,
     Reward,
@@ -196,9 +197,10 @@ def make_profile(device: str, dram_bytes: float, time_us: float, *, compulsory: 
         )
         for line, opcode, access in ((8, "ld.global.f32", "load"), (8, "st.global.f32", "store"))
     )  # fmt: skip
+    limits = () if gpu else make_limits(time_us)
     kernel = KernelProfile(
         kernel="k", launches=1, grid=(1024, 1, 1), block=(256, 1, 1), sampled=1.0 if gpu else 0.25,
-        metrics=metrics[:12], hot_spots=spots,
+        metrics=(*metrics[:12], *limits), hot_spots=spots,
     )  # fmt: skip
     flops = 5.0 * 1024 * 1024
     return Profile(
@@ -209,6 +211,25 @@ def make_profile(device: str, dram_bytes: float, time_us: float, *, compulsory: 
             time_origin=Origin.MEASURED if gpu else Origin.MODELLED,
         ),
         notes=("lts__t_sector_hit_rate.pct covers one pass of four",) if gpu else (),
+    )  # fmt: skip
+
+
+def make_limits(time_us: float) -> tuple[Metric, ...]:
+    """A kernel's modelled time, in all and under each limit alone."""
+    parts = {"limit_dram": 0.8, "limit_l2": 0.3, "limit_l1": 0.2, "limit_fp32": 0.05, "limit_issue": 0.1,
+             "limit_latency": 0.4, "limit_blocks": 0.15, "limit_launch": 0.1, "time": 1.0}  # fmt: skip
+    return tuple(
+        Metric(name=f"kernelforge__{name}_us", value=share * time_us, unit="us", origin=Origin.MODELLED)
+        for name, share in parts.items()
+    )
+
+
+def make_prediction(time_us: float, eager_us: float = 24.0) -> PredictedSpeedup:
+    """Of a kernel with that modelled time, over a published time of PyTorch."""
+    speedup = eager_us / time_us
+    return PredictedSpeedup(
+        gpu="NVIDIA H100 SXM5 80 GB", speedup=speedup, low=speedup / 1.6, high=speedup * 1.6, eager_us=eager_us,
+        eager_origin="published", eager_source="someone, on an H100",
     )  # fmt: skip
 
 
@@ -370,7 +391,13 @@ def make_attempt(
     speed = None
     if ok and not untimed:
         speed = (
-            Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/5", bound=profile.roofline.bound)
+            Performance(
+                time_us=time_us,
+                origin=Origin.MODELLED,
+                protocol="emulated/5",
+                bound=profile.roofline.bound,
+                predicted=make_prediction(time_us),
+            )
             if timing is None
             else performance(timing, quarantined, profile)
         )
