@@ -80,5 +80,5 @@ def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
         except StageFailed as failure:
             return f"it does not fit task '{loaded.name}': {failure.verdict} at {failure.stage}: {failure.reason}"
         finally:
-            evaluator.oracle.close()
+            evaluator.close()
     return ""

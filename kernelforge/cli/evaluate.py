@@ -18,6 +18,7 @@ from kernelforge.cli.support.options import (
     ProtocolOption,
     RuntimeOption,
     SanitizerOption,
+    ScreenOption,
     UnconfinedOption,
     console,
     default_device,
@@ -70,6 +71,7 @@ def evaluate(
     runtime: RuntimeOption = None,
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,
+    screen: ScreenOption = True,
     measure: MeasureOption = None,
     approx: ApproxOption = Approximations.VARIED,
     allow_unconfined: UnconfinedOption = False,
@@ -78,7 +80,7 @@ def evaluate(
     """Evaluate one candidate against one task. Leaves with 0 if it is OK and compared at full size, else with 1."""
     text = read_text(candidate, MAX_FILE_BYTES, what="the candidate", hint="name a file with a Markdown reply")
     choices = _choices(choose or ())
-    measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx)
+    measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx, screen=screen)
     if device is None:
         device = default_device(opens=True, measure=measuring, allow_unconfined=allow_unconfined)
         if kind is CandidateKind.MODELNEW and not device.startswith("cuda:"):
@@ -88,6 +90,10 @@ def evaluate(
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
         if approx is not Approximations.VARIED:
             raise UsageError("--approx is of the emulated device, which runs no ModelNew class; leave it out")
+        if not screen:
+            raise UsageError(
+                "--no-screen is for launch plans: no ModelNew class runs on an emulated device; leave it out"
+            )
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
         _show(result, as_json=as_json, telemetry=None if as_json else text)
         raise typer.Exit(0 if result.evaluation.outcome == "OK" else 1)

@@ -152,7 +152,7 @@ def _case(
             context = make_task_context(evaluator)
             return journalled(context, attempts, number) if attempts else made_here(name, context, evaluator)
         finally:
-            evaluator.oracle.close()
+            evaluator.close()
 
 
 def _task(task: str | None, suite: str | None) -> Task:

@@ -25,6 +25,7 @@ from kernelforge.cli.support.options import (
     ResultsOption,
     RuntimeOption,
     SanitizerOption,
+    ScreenOption,
     UnconfinedOption,
     budget_of,
     console,
@@ -155,6 +156,7 @@ def run(
     runtime: RuntimeOption = None,
     protocol: ProtocolOption = None,
     sanitizer: SanitizerOption = False,
+    screen: ScreenOption = True,
     measure: MeasureOption = None,
     approx: ApproxOption = Approximations.VARIED,
     language: Annotated[
@@ -195,7 +197,7 @@ def run(
     options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
     settings = llm_settings(llm, base_url, prices)
     measuring = measure_settings(
-        runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL, approx=approx
+        runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL, approx=approx, screen=screen
     )
     from kernelforge.run import configure, start_run
 

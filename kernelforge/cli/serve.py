@@ -22,6 +22,7 @@ from kernelforge.cli.support.options import (
     OfferedSuites,
     OfferedTasks,
     ResultsOption,
+    ScreenOption,
     UnconfinedOption,
     console,
     default_device,
@@ -188,6 +189,7 @@ def serve(
         typer.Option("--compile-limit", metavar="SECONDS", help="Longest that a candidate's compilation may take."),
     ] = None,
     measure: MeasureOption = None,
+    screen: ScreenOption = True,
     allow_unconfined: UnconfinedOption = False,
     log_format: Annotated[
         LogFormat | None,
@@ -205,7 +207,7 @@ def serve(
     for option, seconds in (("--run-limit", run_limit), ("--compile-limit", compile_limit)):
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
-    measuring = measure_settings(None, None, False, measure)
+    measuring = measure_settings(None, None, False, measure, screen=screen)
     from kernelforge.server.http.auth import Tokens
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.process import is_loopback, listen, run

@@ -83,4 +83,4 @@ def evaluate(
             secret = secrets.randbits(63) if seed is None else seed
             return evaluator.evaluate(proposed, seed=secret, profile=profile)
         finally:
-            evaluator.oracle.close()
+            evaluator.close()

@@ -21,6 +21,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
+from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction import baseline_time, predict_speedup
 from kernelforge.records import (
     Candidate,
@@ -48,6 +49,17 @@ class EvaluationResult(NamedTuple):
     profile: Profile | None
 
 
+class BegunEvaluation(NamedTuple):
+    """An evaluation that has taken no GPU yet."""
+
+    candidate: Candidate
+    work: EvaluationState
+    failure: StageFailed | None
+    """Why it ends here; None if the device is next."""
+    seconds: float
+    """Wall time so far."""
+
+
 class Evaluator:
     """Evaluates candidates for one task on one device. Holds that task's oracle; not for use by two threads."""
 
@@ -59,13 +71,13 @@ class Evaluator:
         device: Device,
         fingerprint: Fingerprint,
         *,
-        screen: Device | None = None,
+        screen: Screen | None = None,
         settings: MeasureSettings | None = None,
         gpu_lock: Callable[[], AbstractContextManager[None]] = nullcontext,
         run_limit_s: float = RUN_LIMIT_S,
     ) -> None:
         """Args:
-        screen: an emulated device that also runs every size but the full one, and checks every access.
+        screen: the emulated device in front of a GPU, which it needs no lock for; closed with this evaluator.
         settings: how a device that measures is used.
         gpu_lock: held while the device is used, so that no other process runs on it.
         run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``.
@@ -109,20 +121,53 @@ class Evaluator:
             EvaluationCancelled: ``stopped`` said so.
             TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
         """
+        return self.conclude(self.begin(candidate, seed=seed, stopped=stopped), profile=profile)
+
+    def begin(self, candidate: Candidate, *, seed: int, stopped: Callable[[], bool] | None = None) -> BegunEvaluation:
+        """The part of :meth:`evaluate` that takes no GPU: build, policy gate, and the emulated device in front of a
+        GPU. The arguments and errors are those of :meth:`evaluate`.
+        """
         start = time.perf_counter()
         work = EvaluationState(seed=seed, source=candidate.source)
         if stopped is not None:
             work.stopped = stopped
-        result = FullSizeResult()
         failure: StageFailed | None = None
         try:
-            result = self._cascade(candidate, work, profile) or result
+            self.prepare(candidate, work)
+            if self.screen is not None:
+                self.screen.check(candidate, self.facts, self.generators, self.compiler, self.device, work)
         except StageFailed as caught:
             failure = caught
+        return BegunEvaluation(candidate, work, failure, time.perf_counter() - start)
+
+    def conclude(self, begun: BegunEvaluation, *, profile: bool = True) -> EvaluationResult:
+        """The rest of :meth:`evaluate`, on the device; nothing is left to do for a candidate that has failed.
+
+        Raises:
+            EvaluationCancelled: ``stopped`` said so.
+            TaskError: the task cannot be judged, or wrong answers to it could earn a reward.
+        """
+        start, work = time.perf_counter(), begun.work
+        result, failure = FullSizeResult(), begun.failure
+        if failure is None:
+            try:
+                result = self._on_device(begun.candidate, work, profile) or result
+            except StageFailed as caught:
+                failure = caught
         outcome = failure or self._with_prediction(result.performance, work)
-        seconds = time.perf_counter() - start
-        evaluation = concluded(candidate, self.task, self.fingerprint, work, outcome, seconds)
+        seconds = begun.seconds + time.perf_counter() - start
+        evaluation = concluded(begun.candidate, self.task, self.fingerprint, work, outcome, seconds)
         return EvaluationResult(evaluation, result.profile)
+
+    def close(self) -> None:
+        """End the oracles."""
+        self.oracle.close()
+        if self.screen is not None:
+            self.screen.close()
+
+    def held_bytes(self) -> int:
+        """Memory that the oracles' processes hold."""
+        return self.oracle.held_bytes() + (0 if self.screen is None else self.screen.held_bytes())
 
     def rejected(self, reply_error: CandidateError, text: str) -> Evaluation:
         """The evaluation of a reply that holds no candidate: verdict ``POLICY`` at stage ``parse``."""
@@ -144,19 +189,12 @@ class Evaluator:
         resolve_plans(candidate, self.task, self.facts, preparation)
         compile_plans(candidate, self.task, self.compiler, self.device.arch, preparation)
 
-    def _cascade(self, candidate: Candidate, work: EvaluationState, profile: bool) -> FullSizeResult | None:
-        self.prepare(candidate, work)
-        sizes = sorted(self.task.sizes, key=lambda size: (size.name == "full", size.is_hidden))
+    def _on_device(self, candidate: Candidate, work: EvaluationState, profile: bool) -> FullSizeResult | None:
         with self.gpu_lock(), self.runs(work) as runs:
             work.started = time.perf_counter()
             with work.clock("oracle"):
                 self.oracle.require_admitted()
-            correctness = CorrectnessStage(runs, self.generators)
-            for size in sizes:
-                if size.name != "full" and size.name in work.plans:
-                    correctness.check_size(size)
-            correctness.check_generators()
-            correctness.check_drawn(candidate, self.compiler)
+            CorrectnessStage(runs, self.generators).check_all(candidate, self.compiler)
             if self.device.capabilities.measures_time:
                 return MeasuredFullSize(runs, self.settings).check(profile)
             return ModelledFullSize(runs).check(profile)
@@ -185,7 +223,6 @@ class Evaluator:
             self.oracle,
             self.facts,
             self.device,
-            self.screen,
             work,
             run_limit_s=self.run_limit_s,
             worst_errors=self.settings.approx == "worst",
@@ -223,6 +260,7 @@ def concluded(
         build=work.build,
         correctness=Correctness(sizes=tuple(work.checks)) if work.checks else None,
         performance=outcome if isinstance(outcome, Performance) else None,
+        screening=work.screening,
         seconds={part: round(value, 6) for part, value in seconds.items()},
     )
 

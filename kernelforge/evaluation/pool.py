@@ -17,12 +17,13 @@ from platformdirs import user_cache_path
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.compiler import COMPILE_LIMITS
-from kernelforge.devices import make_device, screen_for
+from kernelforge.devices import make_device, screen_for, screen_note
 from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError, EvaluationCancelled
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
+from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
@@ -42,6 +43,11 @@ class TaskEvaluator(Protocol):
 
     task: Task
     oracle: Oracle
+
+    def close(self) -> None: ...
+
+    def held_bytes(self) -> int:
+        """Memory that its oracles hold."""
 
 
 EvaluatorT = TypeVar("EvaluatorT", bound=TaskEvaluator)
@@ -96,7 +102,7 @@ class WarmEvaluators(Generic[EvaluatorT]):
             while len(self._warm) >= self._max_tasks:
                 self._close(next(iter(self._warm)))
             evaluator = self._open(task)
-            warm = _WarmEvaluator(evaluator, evaluator.oracle.held_bytes())
+            warm = _WarmEvaluator(evaluator, evaluator.held_bytes())
         self._warm[task.digest] = warm
         return warm.evaluator
 
@@ -118,18 +124,18 @@ class WarmEvaluators(Generic[EvaluatorT]):
             self._close(task.digest)
             raise
         used = self._warm[task.digest]
-        used.kept_bytes = max(evaluator.oracle.held_bytes() - used.initial_bytes, 0)
+        used.kept_bytes = max(evaluator.held_bytes() - used.initial_bytes, 0)
         while sum(warm.kept_bytes for warm in self._warm.values()) > self._max_bytes:
             self._close(next(iter(self._warm)))
 
     def close(self) -> None:
-        """Close every evaluator's oracle."""
+        """Close every evaluator."""
         while self._warm:
             self._close(next(iter(self._warm)))
 
     def _close(self, digest: str) -> None:
         warm = self._warm.pop(digest)
-        warm.evaluator.oracle.close()
+        warm.evaluator.close()
         if self._on_close is not None:
             self._on_close(warm.evaluator.task)
 
@@ -186,6 +192,7 @@ class EvaluatorPool(Closing):
         self._tell = tell or (lambda message: None)
         self._run_limit_s = run_limit_s or RUN_LIMIT_S
         self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
+        self._evaluator_version += "" if self.settings.screen else "+unscreened"
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         self._devices = {candidate_device.name: candidate_device for candidate_device in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)
@@ -196,6 +203,8 @@ class EvaluatorPool(Closing):
         self._oracle_zygotes: dict[str, Zygote] = {}
         self.known_tasks = KnownTasks()
         """Facts that oracles computed; later oracles of the same task start with them."""
+        self._screened_tasks = KnownTasks()
+        """The same of oracles on the CPU, for the emulated device in front of a GPU."""
         self.evaluators = WarmEvaluators(self._open_admitted, self.done, max_tasks=warm_tasks, max_bytes=warm_bytes)
         """Evaluators of admitted tasks, kept open between evaluations and closed with the pool; for one thread."""
         self._lock = threading.Lock()
@@ -238,9 +247,10 @@ class EvaluatorPool(Closing):
         for device in self._devices.values():
             device.start()
             self._oracle_zygote(device).start()
-            screen = self._screen_of(device)
-            if screen is not None:
-                screen.start()
+            emulated = self._emulated_in_front(device)
+            if emulated is not None:
+                emulated.start()
+                self._oracle_zygote(emulated).start()
 
     def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
         """A fresh oracle child for one task, on the same kind of hardware as its candidates; the caller closes it."""
@@ -261,7 +271,7 @@ class EvaluatorPool(Closing):
         return zygote
 
     def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
-        """An evaluator with its own oracle, on the task's device; the caller closes the oracle.
+        """An evaluator with its own oracle, on the task's device; the caller closes it.
 
         ``generators`` are further tests; those not admitted are left out.
 
@@ -288,7 +298,7 @@ class EvaluatorPool(Closing):
             with evaluator.gpu_lock():
                 evaluator.oracle.require_admitted()
         except BaseException:
-            evaluator.oracle.close()
+            evaluator.close()
             self.done(task)
             raise
         return evaluator
@@ -302,7 +312,7 @@ class EvaluatorPool(Closing):
                 self.compiler,
                 device,
                 self._fingerprint(device),
-                screen=self._screen_of(device),
+                screen=self._screen(device, task),
                 settings=self.settings,
                 gpu_lock=gpu_lock,
                 run_limit_s=self._run_limit_s,
@@ -381,9 +391,22 @@ class EvaluatorPool(Closing):
         how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self.allow_unconfined}
         return [make_device(name, threads=self._threads, **how) for name in parse_devices(device)]
 
-    def _screen_of(self, device: Device) -> Device | None:
-        """The emulated device that checks what a GPU does not; None for a device that checks by itself."""
-        if device.capabilities.checks_accesses:
+    def _screen(self, device: Device, task: Task) -> Screen | None:
+        """The emulated device in front of ``device`` for one task; None where there is none."""
+        emulated = self._emulated_in_front(device)
+        if emulated is None:
+            return None
+        return Screen(
+            emulated,
+            lambda: self.oracle(task, emulated, self._screened_tasks.of(task)),
+            exact=not screen_note(device.arch, device.identity().get("gpu", "")),
+            run_limit_s=self._run_limit_s,
+            worst_errors=self.settings.approx == "worst",
+        )
+
+    def _emulated_in_front(self, device: Device) -> Device | None:
+        """The emulated device in front of a GPU, unless it is switched off."""
+        if device.capabilities.checks_accesses or not self.settings.screen:
             return None
         name = screen_for(device.arch, device.identity().get("gpu", ""))
         with self._lock:

@@ -227,7 +227,7 @@ def _evaluate_again(entry: EntryFile, best: Best, task: Task, pool: EvaluatorPoo
             return _LocalResult(second, problems)
         return _LocalResult(result, problems)
     finally:
-        evaluator.oracle.close()
+        evaluator.close()
         pool.done(task)
 
 

@@ -142,6 +142,14 @@ class ModelNewEvaluator:
         self._settings = settings or MeasureSettings()
         self._init: dict[str, Init] = {}
 
+    def close(self) -> None:
+        """End the oracle."""
+        self.oracle.close()
+
+    def held_bytes(self) -> int:
+        """Memory that the oracle's process holds."""
+        return self.oracle.held_bytes()
+
     def evaluate(self, candidate: Candidate, *, seed: int, sizes: Sequence[str] | None = None) -> EvaluationResult:
         """Run the cascade. There is no profile.
 

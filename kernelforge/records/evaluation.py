@@ -206,6 +206,69 @@ def without_prediction(performance: Performance | None) -> Performance | None:
     return None if performance is None else performance.model_copy(update={"predicted": None})
 
 
+class Forecast(Record):
+    """Time that the model gave for a candidate before a GPU could measure it. It is no measurement, and none rests on
+    it."""
+
+    time_us: float = Field(gt=0, allow_inf_nan=False)
+    """As the model gave it."""
+    factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """What earlier measurements on the same GPU multiply it by."""
+    measured: int = Field(default=0, ge=0)
+    """Measured candidates that the factor rests on."""
+    tasks: int = Field(default=0, ge=0)
+    """Tasks that these were for."""
+    low_us: float = Field(gt=0, allow_inf_nan=False)
+    high_us: float = Field(gt=0, allow_inf_nan=False)
+    """Ends of the 90 % interval of :attr:`expected_us`, by the model's errors where hardware answered."""
+    protocol: str
+    """Version of the model: ``emulated/5``."""
+    gpu: str
+    """The GPU whose figures the model used."""
+    exact: bool
+    """Whether it is the GPU that measures; else the nearest known one."""
+    figures: str
+    """Hash of these figures."""
+
+    @property
+    def expected_us(self) -> float:
+        """The time that is expected to be measured."""
+        return self.time_us * self.factor
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Forecast:
+        if not self.low_us <= self.expected_us <= self.high_us:
+            raise ValueError(f"{self.expected_us} us lies outside of its interval, {self.low_us} to {self.high_us} us")
+        if self.protocol.partition("/")[0] != "emulated":
+            raise ValueError("a forecast belongs to the protocol 'emulated/N'")
+        if self.tasks > self.measured or (self.measured == 0 and self.factor != 1.0):
+            raise ValueError("a factor rests on measured candidates, of which each is for one task")
+        return self
+
+
+class Screening(Record):
+    """Outcome of a candidate on the emulated device in front of a GPU, before the GPU was taken."""
+
+    device: str
+    """``emulated:h100``."""
+    outcome: Literal["passed", "failed", "unsupported"]
+    """``failed``: it ended the evaluation, and no GPU was used. ``unsupported``: it could not run the candidate, and
+    left it to the GPU."""
+    message: str = ""
+    """Why it could not; of a candidate that passed, why there is no forecast."""
+    forecast: Forecast | None = None
+
+    @model_validator(mode="after")
+    def _explained(self) -> Screening:
+        if self.device.partition(":")[0] != "emulated":
+            raise ValueError(f"{self.device} is no emulated device")
+        if self.outcome == "unsupported" and not self.message:
+            raise ValueError("a message must say what the emulated device lacks")
+        if self.outcome != "passed" and self.forecast is not None:
+            raise ValueError("only a candidate that passed has a forecast")
+        return self
+
+
 class Fingerprint(Record):
     """Hardware, software and jail of an evaluation."""
 
@@ -259,6 +322,9 @@ class Evaluation(Record):
     """Kind of the candidate. ``modelnew`` has host code and no build, and earns no reward by default."""
     correctness: Correctness | None = None
     performance: Performance | None = None
+    screening: Screening | None = None
+    """Of a GPU's candidate: what the emulated device in front found, and the time that it foretold. None where there
+    was no such device, or the evaluation ended before it."""
     seconds: dict[str, FiniteFloat] = {}
     """Wall time by stage: ``build oracle emulation harness ...``."""
 
@@ -282,6 +348,11 @@ class Evaluation(Record):
                 raise ValueError(f"{self.fingerprint.device_kind} device cannot carry a measured time")
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")
+        if self.screening is not None:
+            if self.fingerprint.device_kind != "cuda":
+                raise ValueError("an emulated device stands in front of a GPU only")
+            if self.screening.outcome == "failed" and self.verdict is Verdict.OK:
+                raise ValueError("a candidate that failed on the emulated device is not OK")
         return self
 
     @property

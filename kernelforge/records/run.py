@@ -80,6 +80,8 @@ class MeasureSettings(Record):
     """Metrics for Nsight Compute: CudaForge's 24 and a roofline, or all sections."""
     approx: Literal["varied", "worst"] = "varied"
     """Errors of approximate instructions where the emulated device checks: drawn, or as large as they may be."""
+    screen: bool = True
+    """Whether an emulated device runs a candidate before the GPU is taken. Without it no access is checked."""
 
 
 class RunConfig(Record):
@@ -129,8 +131,10 @@ class RunConfig(Record):
     def digest(self) -> str:
         # These fields are younger than stored digests, which have to stay.
         younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}
-        if self.measure.approx == "varied":
-            younger["measure"] = {"approx"}
+        usual = MeasureSettings()
+        unchanged = {name for name in ("approx", "screen") if getattr(self.measure, name) == getattr(usual, name)}
+        if unchanged:
+            younger["measure"] = unchanged
         return content_hash(self.model_dump(mode="json", exclude=younger))
 
 

@@ -12,7 +12,16 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Protocol
 
-from kernelforge.records import UNCOMPARED, Budget, Build, Fingerprint, Limits, PredictedSpeedup
+from kernelforge.records import (
+    UNCOMPARED,
+    Budget,
+    Build,
+    Fingerprint,
+    Forecast,
+    Limits,
+    PredictedSpeedup,
+    Screening,
+)
 
 ABSENT = "–"
 """Cell of a table without a value. Never a zero."""
@@ -91,6 +100,27 @@ def times(value: float | None) -> str:
 def predicted_speedup(value: PredictedSpeedup | None) -> str:
     """A predicted speedup with its 90 % interval: ``3.10x (2.40x to 4.00x)``."""
     return ABSENT if value is None else f"{times(value.speedup)} ({times(value.low)} to {times(value.high)})"
+
+
+def format_screening(screening: Screening) -> str:
+    """Outcome on the emulated device in front of a GPU, in words."""
+    if screening.outcome == "failed":
+        return f"failed on {screening.device}; no GPU was used"
+    if screening.outcome == "unsupported":
+        return f"{screening.device} could not run it, so the GPU alone decided: {screening.message}"
+    missing = f"; no time was predicted: {screening.message}" if screening.message else ""
+    return f"passed on {screening.device}, before the GPU was used{missing}"
+
+
+def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str:
+    """A time that was predicted before the measurement, with its interval and its origin, and the error if known."""
+    model = forecast.gpu if forecast.exact else f"{forecast.gpu}, the nearest known GPU"
+    basis = f"{forecast.protocol} on {model}"
+    if forecast.measured:
+        basis += f", {number(forecast.time_us)} µs, times {forecast.factor:.2f} after {forecast.measured} measured"
+    error = "" if measured_us is None else f"; measured is {times(measured_us / forecast.expected_us)} that"
+    ends = f"{number(forecast.low_us)} to {number(forecast.high_us)}"
+    return f"{number(forecast.expected_us)} µs ({ends}) by {basis}{error}"
 
 
 def percent(value: float | None) -> str:

@@ -290,7 +290,7 @@ def task_contexts(config: RunConfig) -> list[TaskContext]:
     with EvaluatorPool(config.device, threads=cores(), allow_unconfined=config.allow_unconfined) as pool:
         for task in _load_tasks(config):
             evaluator = pool.evaluator(task)
-            with closing(evaluator.oracle):
+            with closing(evaluator):
                 contexts.append(make_task_context(evaluator, config.language))
     return contexts
 

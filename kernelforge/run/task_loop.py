@@ -187,7 +187,7 @@ class TaskLoop:
                 executor.close()
             return self._finish(reason, self._reflect(context))
         finally:
-            self._evaluator.oracle.close()
+            self._evaluator.close()
             self.pool.done(self.task)
 
     def _rounds(self, executor: ProposalExecutor) -> str:
@@ -389,7 +389,7 @@ class TaskLoop:
 
     def _switch_device(self) -> None:
         """Go on with a new oracle, on a device that can be used."""
-        self._evaluator.oracle.close()
+        self._evaluator.close()
         self._evaluator = self.pool.evaluator(self.task, self._tests)
         self._device = self._evaluator.device.name
 

@@ -55,6 +55,18 @@ def test_a_class_has_no_values_to_choose(cli, candidate: str) -> None:
     assert "--choose" in done.err
 
 
+def test_no_emulated_device_runs_a_class_first(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--no-screen")
+    assert done.code == 2
+    assert "--no-screen is for launch plans" in done.err
+
+
+def test_an_emulated_device_has_no_other_in_front_of_it(cli, candidate: str) -> None:
+    done = cli("eval", candidate, "--task", "softmax", "--device", "emulated", "--no-screen")
+    assert done.code == 2
+    assert "so screen=False has no use there; name a GPU (cuda:0)" in done.err
+
+
 def test_a_class_has_no_approximations_to_choose(cli, candidate: str) -> None:
     done = cli("eval", candidate, "--task", "softmax", "--lane", "modelnew", "--approx", "worst")
     assert done.code == 2

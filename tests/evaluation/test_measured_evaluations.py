@@ -18,9 +18,10 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFailure, RunRequest, RunResult
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.errors import UnsupportedError
+from kernelforge.errors import TaskError, UnsupportedError
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.records import (
     Candidate,
     Fingerprint,
@@ -30,6 +31,7 @@ from kernelforge.records import (
     Origin,
     Profile,
     Roofline,
+    Screening,
     SizeFacts,
     Verdict,
 )
@@ -83,10 +85,16 @@ def device() -> Iterator[TimedDevice]:
 
 
 @pytest.fixture(scope="module")
-def screen() -> Iterator[Device]:
+def emulated() -> Iterator[Device]:
     made = make_device("emulated:h100")
     yield made
     made.close()
+
+
+@pytest.fixture(scope="module")
+def screen(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
+    with Screen(emulated, lambda: Oracle(kept_zygotes("oracle"), TASK), exact=False) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +141,7 @@ def leases() -> Leases:
 
 
 @pytest.fixture
-def evaluator(oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, leases: Leases) -> Evaluator:
+def evaluator(oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Screen, leases: Leases) -> Evaluator:
     fingerprint = fingerprint_on(device)
     return Evaluator(TASK, oracle, compiler, device, fingerprint, screen=screen, settings=SETTINGS, gpu_lock=leases)
 
@@ -167,7 +175,7 @@ def test_a_good_candidate_is_timed_against_eager(evaluator: Evaluator, leases: L
 
 
 def test_a_profile_and_a_sanitizer_that_cannot_be_had_are_noted_and_cost_nothing(
-    oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Device, monkeypatch: pytest.MonkeyPatch
+    oracle: Oracle, compiler: Compiler, device: TimedDevice, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Unprofiled(CudaSession):
         def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
@@ -225,6 +233,69 @@ def test_an_access_that_no_gpu_reports_is_seen_beside_it(evaluator: Evaluator) -
     assert evaluation.performance is None
 
 
+WRONG_VALUES = KERNEL.replace("2.0f * x[i]", "2.5f * x[i]")
+BAD_ACCESS = KERNEL.replace("out[i] = 2.0f * x[i]", "out[i] = 0.0f * x[n] + 2.0f * x[i]")
+
+
+@pytest.mark.parametrize(("source", "verdict"), [(WRONG_VALUES, Verdict.WRONG), (BAD_ACCESS, Verdict.CRASH)])
+def test_a_candidate_that_fails_on_the_emulated_device_never_takes_the_gpu(
+    evaluator: Evaluator, device: TimedDevice, leases: Leases, source: str, verdict: Verdict
+) -> None:
+    opened = device.opened
+    evaluation, profile = run(evaluator, source)
+    assert (leases.taken, device.opened, profile) == (0, opened, None)
+    assert (evaluation.verdict, evaluation.stage) == (verdict, "small")
+    assert evaluation.screening == Screening(device="emulated:h100", outcome="failed")
+    assert evaluation.fingerprint.gpu == "Software GPU"
+    assert evaluation.correctness is not None
+    assert [check.status for check in evaluation.correctness.sizes] == ["failed"]
+
+
+def test_what_does_not_compile_meets_neither_device(evaluator: Evaluator, leases: Leases) -> None:
+    evaluation, _ = run(evaluator, KERNEL.replace("float", "flaot", 1))
+    assert (evaluation.verdict, evaluation.screening, leases.taken) == (Verdict.BUILD, None, 0)
+
+
+def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
+    evaluator: Evaluator, emulated: Device
+) -> None:
+    evaluation, _ = run(evaluator)
+    assert evaluation.performance is not None
+    assert evaluation.performance.predicted is None
+    screening = evaluation.screening
+    assert screening is not None
+    assert (screening.device, screening.outcome, screening.message) == ("emulated:h100", "passed", "")
+    forecast = screening.forecast
+    assert forecast is not None
+    assert forecast.time_us < 100 < evaluation.performance.time_us, "the software GPU takes 1 ms for a launch"
+    assert (forecast.factor, forecast.measured) == (1.0, 0)
+    assert forecast.low_us < forecast.time_us < forecast.high_us
+    assert forecast.protocol.startswith("emulated/")
+    assert (forecast.gpu, forecast.exact) == (emulated.spec.title, False)
+
+
+def test_trouble_of_the_emulated_device_holds_no_candidate_back(
+    evaluator: Evaluator, emulated: Device, leases: Leases
+) -> None:
+    def refused() -> Oracle:
+        raise TaskError("the reference runs on a GPU alone")
+
+    evaluator.screen = Screen(emulated, refused, exact=False)
+    evaluation, _ = run(evaluator)
+    assert (evaluation.verdict, leases.taken) == (Verdict.OK, 1)
+    message = "the reference runs on a GPU alone"
+    assert evaluation.screening == Screening(device="emulated:h100", outcome="unsupported", message=message)
+
+
+def test_without_an_emulated_device_in_front_the_record_says_that_no_access_was_checked(evaluator: Evaluator) -> None:
+    evaluator.screen = None
+    evaluation, _ = run(evaluator)
+    assert (evaluation.verdict, evaluation.screening) == (Verdict.OK, None)
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert full.message == "accesses were not checked: no emulated device ran in front of the GPU"
+
+
 class Lacking:
     """An emulated device whose emulator lacks every feature that the candidate uses."""
 
@@ -241,13 +312,22 @@ class Lacking:
         return session
 
 
-def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, screen: Device) -> None:
-    evaluator.screen = Lacking(screen)  # type: ignore[assignment]
+@pytest.fixture
+def lacking(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
+    device: Any = Lacking(emulated)
+    with Screen(device, lambda: Oracle(kept_zygotes("oracle"), TASK), exact=False) as made:
+        yield made
+
+
+def test_what_the_emulator_lacks_is_left_to_the_gpu(evaluator: Evaluator, lacking: Screen) -> None:
+    evaluator.screen = lacking
     evaluation, _ = run(evaluator)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert evaluation.correctness is not None
     full = evaluation.correctness.sizes[-1]
     assert full.message == "accesses were not checked on emulated:h100: no instruction wgmma.fence here"
+    assert evaluation.screening is not None
+    assert (evaluation.screening.outcome, evaluation.screening.forecast) == ("unsupported", None)
 
 
 def test_a_kernel_that_counts_its_runs_is_stopped_before_it_is_timed(evaluator: Evaluator) -> None:
@@ -316,8 +396,8 @@ def test_a_measured_profile_gets_the_emulators_counts_of_the_same_run(counting: 
     )
 
 
-def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, screen: Device) -> None:
-    counting.screen = Lacking(screen)  # type: ignore[assignment]
+def test_what_the_emulator_lacks_leaves_a_measured_profile_alone(counting: Evaluator, lacking: Screen) -> None:
+    counting.screen = lacking
     _, profile = counting.evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11)
     assert profile is not None
     assert {metric.origin for metric in profile.metrics} == {Origin.MEASURED}

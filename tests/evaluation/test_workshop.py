@@ -14,7 +14,7 @@ from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.errors import DeviceError
 from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.records import Task
+from kernelforge.records import MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from tests.support.axpy import axpy_task
 
@@ -84,7 +84,16 @@ def test_evaluators_say_which_jail_and_which_gpu_held_the_candidate(workshop: Ev
     assert evaluator.fingerprint.jail == Zygote("gpu-runner").tier
     assert evaluator.fingerprint.gpu == "Software GPU"
     assert evaluator.screen is not None
-    assert evaluator.screen.name == "emulated:h100"
+    assert evaluator.screen.device.name == "emulated:h100"
+
+
+def test_an_emulated_device_that_is_switched_off_is_in_the_evaluators_version(gpus: list[Gpu], tmp_path: Path) -> None:
+    settings = MeasureSettings(screen=False)
+    with SoftwareWorkshop("", opened=gpus, cache=tmp_path, measure=settings) as workshop:
+        evaluator = workshop.evaluator(TASK)
+        evaluator.close()
+    assert evaluator.screen is None
+    assert evaluator.fingerprint.evaluator.endswith("+unscreened")
 
 
 def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(

@@ -21,6 +21,7 @@ from kernelforge.records import (
     Reward,
     Roofline,
     RunConfig,
+    Screening,
     Size,
     SizeCheck,
     Verdict,
@@ -32,6 +33,7 @@ from tests.support.factories import (
     make_candidate,
     make_evaluation,
     make_fingerprint,
+    make_forecast,
     make_task,
     measured,
     measured_evaluation,
@@ -340,6 +342,51 @@ def test_a_task_is_named_by_all_of_its_content(changes: dict[str, Any]) -> None:
     assert make_task(**changes).digest != make_task().digest
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"time_us": 0.0},
+        {"low_us": 11.0},
+        {"high_us": 9.0},
+        {"protocol": "graph/1"},
+        {"factor": 1.2},
+        {"measured": 2, "tasks": 3},
+    ],
+)
+def test_a_forecast_says_what_it_rests_on(changes: dict[str, Any]) -> None:
+    make_forecast()
+    make_forecast(factor=1.2, measured=3, tasks=1)
+    with pytest.raises(ValidationError):
+        make_forecast(**changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"device": "cuda:0"},
+        {"outcome": "unsupported"},
+        {"outcome": "failed", "forecast": make_forecast()},
+        {"outcome": "unsupported", "message": "no such instruction", "forecast": make_forecast()},
+    ],
+)
+def test_only_a_candidate_that_passed_on_an_emulated_device_has_a_forecast(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Screening(**({"device": "emulated:h100", "outcome": "passed"} | changes))
+
+
+def test_an_emulated_device_stands_in_front_of_a_gpu_and_its_forecast_is_no_time() -> None:
+    screening = Screening(device="emulated:h100", outcome="passed", forecast=make_forecast())
+    both = measured_evaluation(screening=screening)
+    assert both.performance is not None
+    assert (both.performance.origin, both.performance.predicted) == (Origin.MEASURED, None)
+    untimed = measured_evaluation(screening=screening, performance=None)
+    assert untimed.performance is None
+    with pytest.raises(ValidationError, match="in front of a GPU only"):
+        make_evaluation(screening=screening)
+    with pytest.raises(ValidationError, match="is not OK"):
+        measured_evaluation(screening=Screening(device="emulated:h100", outcome="failed"))
+
+
 @pytest.mark.parametrize("changes", [{"rounds": 0}, {"evaluations": 0}, {"wall_seconds": 0.0}])
 def test_a_budget_allows_something(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
@@ -361,10 +408,11 @@ def test_a_run_has_each_of_its_tasks_once_and_someone_to_work_on_them(changes: d
         "seed": 1,
         "jobs": 1,
     }
+    measures = (MeasureSettings(approx="worst"), MeasureSettings(screen=False))
     digests = {
         RunConfig(**(fields | other)).digest
-        for other in ({}, {"seed": 2}, {"language": "triton"}, {"measure": MeasureSettings(approx="worst")})
+        for other in ({}, {"seed": 2}, {"language": "triton"}, *({"measure": measure} for measure in measures))
     }
-    assert len(digests) == 4
+    assert len(digests) == 5
     with pytest.raises(ValidationError):
         RunConfig(**(fields | changes))

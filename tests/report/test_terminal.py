@@ -8,7 +8,9 @@ from dataclasses import replace
 import pytest
 from rich.console import Group, RenderableType
 
+from kernelforge.records import Screening
 from kernelforge.report import attempt_view, run_view, task_view
+from kernelforge.report.formatting import format_screening
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
 from kernelforge.report.terminal.compare import MAX_CHARS, DiffBody
 from kernelforge.report.terminal.run import speed_lines
@@ -17,7 +19,7 @@ from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view, text_diff
 from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
-from tests.support.factories import make_timing, measured
+from tests.support.factories import make_attempt, make_forecast, make_timing, measured, measured_evaluation
 from tests.support.terminal import drawn
 
 BAD = "\x1b\x07\u202e\u200b"
@@ -196,6 +198,41 @@ def test_the_end_of_a_run_says_once_which_baselines_were_not_there() -> None:
     text = f"compile was not there at {len(timed)} of {view.tasks_total} tasks: no C compiler"
     for page in (run_lines(view), Group(*run_summary(view))):
         assert drawn(page, width=200).count(text) == 1
+
+
+def test_an_attempt_says_what_was_predicted_before_it_was_measured_and_how_far_off_that_was() -> None:
+    forecast = make_forecast(10.0, factor=1.2, measured=5, tasks=2, exact=False)
+    attempt = make_attempt(0)
+    evaluation = measured_evaluation(
+        candidate=attempt.evaluation.candidate,
+        performance=measured(15.0),
+        screening=Screening(device="emulated:h100", outcome="passed", forecast=forecast),
+    )
+    attempt = attempt.model_copy(update={"evaluation": evaluation})
+    text = " ".join(drawn(attempt_lines(attempt_view(attempt, None)), width=300).split())
+    assert (
+        "before 12 µs (7.5 to 19.2) by emulated/5 on NVIDIA H100 SXM5 80 GB, the nearest known GPU, 10 µs, "
+        "times 1.20 after 5 measured; measured is 1.25x that; predicted before it was measured"
+    ) in text
+    assert "screened passed on emulated:h100, before the GPU was used" in text
+
+
+@pytest.mark.parametrize(
+    ("screening", "words"),
+    [
+        (Screening(device="emulated:h100", outcome="failed"), "failed on emulated:h100; no GPU was used"),
+        (
+            Screening(device="emulated:h100", outcome="unsupported", message="no instruction x"),
+            "emulated:h100 could not run it, so the GPU alone decided: no instruction x",
+        ),
+        (
+            Screening(device="emulated:h100", outcome="passed", message="torch operators"),
+            "passed on emulated:h100, before the GPU was used; no time was predicted: torch operators",
+        ),
+    ],
+)
+def test_the_outcome_in_front_of_the_gpu_is_told_in_words(screening: Screening, words: str) -> None:
+    assert format_screening(screening) == words
 
 
 def test_a_timing_says_what_a_place_in_the_graph_costs_and_what_hid_the_launches() -> None:

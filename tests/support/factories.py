@@ -13,6 +13,7 @@ from kernelforge.records import (
     DType,
     Evaluation,
     Fingerprint,
+    Forecast,
     KernelFacts,
     Operator,
     Origin,
@@ -107,6 +108,16 @@ def make_build(*, ok: bool = True, **changes: Any) -> Build:
         "seconds": 0.04,
     }
     return Build(**(fields | changes))
+
+
+def make_forecast(time_us: float = 10.0, **changes: Any) -> Forecast:
+    """A forecast of the emulated H100, with an interval from 1/1.6 to 1.6 times what is expected."""
+    expected_us = time_us * changes.get("factor", 1.0)
+    fields: dict[str, Any] = {
+        "time_us": time_us, "low_us": expected_us / 1.6, "high_us": expected_us * 1.6, "protocol": "emulated/5",
+        "gpu": "NVIDIA H100 SXM5 80 GB", "exact": True, "figures": "0123456789abcdef",
+    }  # fmt: skip
+    return Forecast(**(fields | changes))
 
 
 def modelled(time_us: float = 10.0, **changes: Any) -> Performance:

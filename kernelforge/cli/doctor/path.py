@@ -215,7 +215,7 @@ class _Path:
     def oracle(self) -> None:
         """Run the reference with the installed torch, on the GPU if there is one."""
         self._evaluator = self._pool.evaluator(fixed_task())
-        self._stack.callback(self._evaluator.oracle.close)
+        self._stack.callback(self._evaluator.close)
         self._evaluator.oracle.families("full")
 
     def build(self) -> None:
@@ -224,14 +224,20 @@ class _Path:
         from kernelforge.records import Candidate
 
         self._work = EvaluationState(seed=SEED)
-        self._evaluator.prepare(Candidate(source=KERNEL, plan=PLAN), self._work)
+        self._candidate = Candidate(source=KERNEL, plan=PLAN)
+        self._evaluator.prepare(self._candidate, self._work)
 
     def check(self) -> None:
         """Run the kernel and compare its values with the oracle's; for a GPU also on the emulated device."""
         from kernelforge.evaluation.stages.correctness import CorrectnessStage
 
-        self._stack.enter_context(self._evaluator.gpu_lock())
-        self._runs = self._stack.enter_context(self._evaluator.runs(self._work))
+        evaluator, work = self._evaluator, self._work
+        if evaluator.screen is not None:
+            evaluator.screen.check(self._candidate, evaluator.facts, (), evaluator.compiler, evaluator.device, work)
+            if work.screening is not None and work.screening.outcome == "unsupported":
+                raise _Lacking(f"{work.screening.device} does not run it: {work.screening.message}")
+        self._stack.enter_context(evaluator.gpu_lock())
+        self._runs = self._stack.enter_context(evaluator.runs(work))
         for name in ("small", "full"):
             CorrectnessStage(self._runs).check_size(fixed_task().size(name))
 
@@ -261,7 +267,7 @@ class _Path:
         )
         self._shape = SamplePlan(sets=SETS, flush_bytes=2 * device.l2_bytes, flush_each=True)
         self._draws = [self._stopwatch.draw() for _ in range(SETS)]
-        self._session = self._runs.on_device(self._work.artifacts["full"]).session
+        self._session = self._runs.on_device(self._work.artifacts["full"])
         with self._armed() as captured:
             device.clocks()
         if not captured:

@@ -67,6 +67,14 @@ ApproxOption = Annotated[
 ]
 
 
+ScreenOption = Annotated[
+    bool,
+    typer.Option(
+        "--screen/--no-screen", help="On a GPU: run each candidate on an emulated device first, before the GPU is used."
+    ),
+]
+
+
 def measure_settings(
     runtime: Runtime | None,
     protocol: Protocol | None,
@@ -75,6 +83,7 @@ def measure_settings(
     *,
     full_counters: bool = False,
     approx: Approximations = Approximations.VARIED,
+    screen: bool = True,
 ) -> MeasureSettings:
     """Settings from the options.
 
@@ -96,7 +105,8 @@ def measure_settings(
         if value is not None:
             values[name] = value.value
     try:
-        return MeasureSettings.model_validate(values | {"sanitizer": sanitizer, "approx": approx.value}, strict=False)
+        values |= {"sanitizer": sanitizer, "approx": approx.value, "screen": screen}
+        return MeasureSettings.model_validate(values, strict=False)
     except ValidationError as error:
         raise UsageError(f"--measure {first_fault(error)}") from error
 

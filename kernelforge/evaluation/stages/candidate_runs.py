@@ -1,4 +1,4 @@
-"""Runs of one candidate: on the device, and on an emulated device that also checks every access.
+"""Runs of one candidate on one device.
 
 The stages share them: they draw inputs, run plans, compare outputs with the oracle's values, and end the cascade with
 a verdict.
@@ -19,7 +19,18 @@ from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailure, RunRequest
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
-from kernelforge.records import Comparison, Size, SizeCheck, Stage, Task, TaskFacts, Verdict, content_hash, language_of
+from kernelforge.records import (
+    Comparison,
+    Profile,
+    Size,
+    SizeCheck,
+    Stage,
+    Task,
+    TaskFacts,
+    Verdict,
+    content_hash,
+    language_of,
+)
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
 
 VARIATIONS = 2**32 - 2
@@ -49,8 +60,16 @@ _VERDICT_OF_FAULT = {
 }
 
 
-class _Unscreened(Exception):
-    """The emulated device that checks lacks something that the candidate uses: the GPU alone decides."""
+class Unscreened(Exception):
+    """The emulated device in front of a GPU lacks something that the candidate uses: the GPU alone decides."""
+
+
+class CountedProfile(NamedTuple):
+    """A profile by an emulated device at the full size, for that of the GPU behind it."""
+
+    profile: Profile
+    note: str
+    """Where it was counted, and on which share of the blocks."""
 
 
 @dataclass(kw_only=True)
@@ -66,8 +85,8 @@ class EvaluationState(BuildState):
     """Most sectors that any run at the current size requested from global memory."""
     source: str = ""
     """The candidate's, to tell an instruction that it wrote itself from one that the compiler emitted."""
-    unscreened: str = ""
-    """A feature of the candidate that the emulated device lacks; that device then checks nothing more."""
+    counted: CountedProfile | None = None
+    """From the emulated device in front of a GPU."""
 
     def record(self, check: SizeCheck) -> None:
         """Record a check, in place of an earlier one of its size."""
@@ -116,13 +135,6 @@ class EvaluationState(BuildState):
             oracle.release(draw.handle)
 
 
-class DeviceSession(NamedTuple):
-    """A device, or the emulated one that checks for it, with a runner on it."""
-
-    device: Device
-    session: Session
-
-
 class CandidateRuns(ExitStack):
     """Runs one candidate, and asks the oracle whether its outputs are right. A context: leaving it ends the runners.
 
@@ -131,9 +143,10 @@ class CandidateRuns(ExitStack):
         oracle: the task's oracle.
         facts: of the task.
         device: where the candidate runs.
-        screen: an emulated device that also runs every size but the full one, and checks every access.
         work: the candidate's builds and checks.
         run_limit_s: longest that one run of a plan may take.
+        worst_errors: whether approximate instructions of an emulated device err as far as they may.
+        behind: the GPU that candidates are built for, where ``device`` is the emulated one in front of it.
     """
 
     def __init__(
@@ -142,31 +155,30 @@ class CandidateRuns(ExitStack):
         oracle: Oracle,
         facts: TaskFacts,
         device: Device,
-        screen: Device | None,
         work: EvaluationState,
         run_limit_s: float = RUN_LIMIT_S,
         worst_errors: bool = False,
+        behind: Device | None = None,
     ) -> None:
         super().__init__()
         self.task = task
         self.oracle = oracle
         self.facts = facts
         self.device = device
-        self.screen = screen
         self.work = work
         self.run_limit_s = run_limit_s
         self.worst_errors = worst_errors
-        self._sessions: dict[tuple[str, str], Session] = {}
+        self.arch = (behind or device).arch
+        """Architecture of the builds."""
+        self._in_front = behind is not None
+        self._sessions: dict[str, Session] = {}
 
-    def on_device(self, artifact: Artifact) -> DeviceSession:
+    def on_device(self, artifact: Artifact) -> Session:
         """A runner on the device. Sizes that share a build share its runner."""
-        return self._on(self.device, artifact)
-
-    def _on(self, device: Device, artifact: Artifact) -> DeviceSession:
-        key = device.name, artifact.build.key
+        key = artifact.build.key
         if key not in self._sessions:
-            self._sessions[key] = self.enter_context(device.open(artifact))
-        return DeviceSession(device, self._sessions[key])
+            self._sessions[key] = self.enter_context(self.device.open(artifact))
+        return self._sessions[key]
 
     @contextmanager
     def drawn(self, size: Size, family: str, *, expected: bool = True) -> Iterator[DrawHandle]:
@@ -175,43 +187,33 @@ class CandidateRuns(ExitStack):
             yield draw
 
     def run_and_compare(self, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
-        """Run on every device that takes part at this size; the comparison with the largest error.
-
-        Raises:
-            StageFailed: a run faulted, or its outputs are wrong.
-        """
-        artifact, worst = self.work.artifacts[size.name], Comparison(ok=True)
-        if self.screen is not None and size.name != "full" and not self.work.unscreened:
-            try:
-                worst = self.run_at(self._on(self.screen, artifact), size, draw, poisons)
-            except _Unscreened as unscreened:
-                self.work.unscreened = str(unscreened)
-        return max(worst, self.run_at(self.on_device(artifact), size, draw, poisons), key=_error)
-
-    def run_at(self, target: DeviceSession, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
         """Run once per poison; values must pass for every byte that memory held before.
 
         A device that runs blocks in one fixed order must give the same to the last bit; on a GPU, where atomics
         have no order, each result is compared by itself. An emulated device takes another variation for every draw,
         one for all poisons of the draw: outputs that depend on values that hardware leaves open then differ.
 
+        Returns:
+            The comparison with the largest error.
+
         Raises:
             StageFailed: a run faulted, or its outputs are wrong.
+            Unscreened: this device is in front of a GPU, and lacks what the plan needs.
         """
-        work = self.work
+        work, session = self.work, self.on_device(self.work.artifacts[size.name])
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
-        ordered = target.device.capabilities.checks_accesses
+        ordered = self.device.capabilities.checks_accesses
         instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
         first: tuple[Blob, ...] | None = None
         worst = Comparison(ok=True)
         for poison in poisons:
             self._refuse_overtime(size, draw.family)
             result = self._run(
-                target, self.request(plan, draw, poison, instructions, self.variation(size, draw.family))
+                session, self.request(plan, draw, poison, instructions, self.variation(size, draw.family))
             )
             if result.faults:
-                if target.device is not self.device and result.faults[0].kind == "unsupported":
-                    raise _Unscreened(result.faults[0].message)
+                if self._in_front and result.faults[0].kind == "unsupported":
+                    raise Unscreened(result.faults[0].message)
                 self.fault(result.faults[0], size, draw.family)
             if first is not None and all(map(same_bytes, first, result.outputs)):
                 continue
@@ -250,17 +252,17 @@ class CandidateRuns(ExitStack):
             worst_errors=self.worst_errors,
         )
 
-    def _run(self, target: DeviceSession, request: RunRequest) -> RunResult:
+    def _run(self, session: Session, request: RunRequest) -> RunResult:
         work = self.work
         work.go_on()
         start = time.perf_counter()
-        result = target.session.run(request)
+        result = session.run(request)
         elapsed = time.perf_counter() - start
         work.executed = max(work.executed, result.thread_instructions or 0)
         work.sectors = max(work.sectors, result.global_sectors or 0)
         # A run that ended in a fault does not say how long it took; the wait was for the kernel all the same.
         spent = elapsed if result.faults else min(result.seconds, elapsed)
-        part = "emulation" if target.device.kind == "emulated" else "run"
+        part = "emulation" if self.device.kind == "emulated" else "run"
         work.seconds[part] = work.seconds.get(part, 0.0) + spent
         return result
 

@@ -17,6 +17,7 @@ from kernelforge.records import (
     Correctness,
     Diagnostic,
     Evaluation,
+    Screening,
     Size,
     SizeCheck,
     SizeFacts,
@@ -46,6 +47,8 @@ class BuildState:
     """Without the hidden sizes that the plan's own asserts refuse."""
     artifacts: dict[str, Artifact] = field(default_factory=dict)
     checks: list[SizeCheck] = field(default_factory=list)
+    screening: Screening | None = None
+    """What the emulated device in front of a GPU found."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall time by part of the work."""
     stopped: Callable[[], bool] = lambda: False

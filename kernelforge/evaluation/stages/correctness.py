@@ -46,6 +46,18 @@ class CorrectnessStage:
         self._work = runs.work
         self._generators = generators
 
+    def check_all(self, candidate: Candidate, compiler: Compiler) -> None:
+        """Check every size of the task but the full one, then the generators' inputs, then a drawn size.
+
+        Raises:
+            StageFailed: an output is wrong, or a run faults.
+        """
+        for size in sorted(self._runs.task.sizes, key=lambda size: size.is_hidden):
+            if size.name != "full" and size.name in self._work.plans:
+                self.check_size(size)
+        self.check_generators()
+        self.check_drawn(candidate, compiler)
+
     def check_size(self, size: Size, families: Sequence[str] | None = None) -> None:
         """Run a size on inputs of ``families``, or of all that torch passes there, and record that it was right.
 
@@ -119,7 +131,7 @@ class CorrectnessStage:
                 resolve_plans(candidate, runs.task, runs.facts, work, (size,))
                 if size.name not in work.plans:
                     return
-                compile_plans(candidate, runs.task, compiler, runs.device.arch, work, (size,))
+                compile_plans(candidate, runs.task, compiler, runs.arch, work, (size,))
                 further = others[work.seed % len(others) :][:1] if others else ()
                 for families in (("task", *further), ("task",)):
                     with contextlib.suppress(TaskError):

@@ -197,13 +197,13 @@ class ModelledFullSize(FullSizeStage):
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
         holds before a profile, so that a kernel cannot detect the profiling run and skip work."""
         self.work.executed = self.work.sectors = 0
-        target = self.runs.on_device(self.artifact)
+        session = self.runs.on_device(self.artifact)
         others = self.other_families()
         instructions = None if profiled is None else profiled.instructions
         poisons = POISONS[:1] if others else _full_poisons(self.work.seed, instructions)
-        comparison = self.runs.run_at(target, self.size, draw, poisons)
+        comparison = self.runs.run_and_compare(self.size, draw, poisons)
         for family in others:
-            self.check_slices(target.session, family)
+            self.check_slices(session, family)
         families = (draw.family, *others)
         message = ""
         if profiled is not None and (why := self._disbelieved(profiled)):
@@ -235,7 +235,7 @@ class ModelledFullSize(FullSizeStage):
 
     def _part_compared(self, draw: DrawHandle) -> Comparison | str:
         """The comparison of some elements; or why none could be had."""
-        session = self.runs.on_device(self.artifact).session
+        session = self.runs.on_device(self.artifact)
         if not isinstance(session, PartialSession):
             return f"{self.device.name} runs plans whole, and this one is too long"
         seed = int(content_hash(self.work.seed, self.runs.task.name, draw.family, "elements"), 16)
@@ -292,7 +292,7 @@ class ModelledFullSize(FullSizeStage):
         self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
 
     def _profiled(self, draw: DrawHandle) -> FullSizeResult:
-        session = self.runs.on_device(self.artifact).session
+        session = self.runs.on_device(self.artifact)
         seed = int(content_hash(self.work.seed, self.runs.task.name, "sample"), 16) >> 1
         request = replace(self.request(draw, POISONS[0]), sample_seed=seed)
         try:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
-from kernelforge.devices import screen_note
-from kernelforge.devices.base import Device, RunFailed
+from kernelforge.devices.base import RunFailed
 from kernelforge.errors import SandboxError, TaskError, TimingError, UnsupportedError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
@@ -35,11 +33,6 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
     return settings
 
 
-COUNTING_S = 20.0
-"""Longest that the emulated device may count over the full size. It runs a sample of blocks, which takes about a
-second; a plan's ``setup`` may take longer."""
-
-
 class MeasuredFullSize(FullSizeStage):
     """Compares before it times: no wrong candidate is timed.
 
@@ -57,7 +50,7 @@ class MeasuredFullSize(FullSizeStage):
             comparison = self.runs.run_and_compare(self.size, draw, POISONS)
         others = self.other_families()
         for family in others:
-            self.check_slices(self.runs.on_device(self.artifact).session, family)
+            self.check_slices(self.runs.on_device(self.artifact), family)
         self.passed(comparison, self._note(), (self.family, *others))
         unsanitized = self._sanitize() if self.settings.sanitizer else ()
         try:
@@ -83,44 +76,35 @@ class MeasuredFullSize(FullSizeStage):
         return FullSizeResult(result, performance(timing, doubt, result))
 
     def _profiled(self, draw: DrawHandle) -> Profile:
-        """Hardware counters, together with what the emulated device counts over the same PTX.
+        """Hardware counters, together with what the emulated device counted over the same PTX.
 
         Raises:
-            RunFailed: a launch faulted on the device, or the emulated one saw a bad access.
+            RunFailed: a launch faulted.
             UnsupportedError: nothing on this machine can profile the plan.
         """
         request = self.runs.request(self.plan, draw, POISONS[0])
-        measured = self.runs.on_device(self.artifact).session.profile(request, self.facts)[0]
-        screen = self.runs.screen
-        if screen is None or not measured.kernels or has_ptx_counts(measured):
+        measured = self.runs.on_device(self.artifact).profile(request, self.facts)[0]
+        if not measured.kernels or has_ptx_counts(measured):
             return measured
-        if self.work.unscreened:
-            return _without_counts(measured, screen, self.work.unscreened)
-        bounded = replace(request, deadline_s=min(request.deadline_s, COUNTING_S))
-        try:
-            with screen.open(self.artifact) as session:
-                emulated = session.profile(bounded, self.facts)[0]
-        except RunFailed as faulted:
-            if faulted.fault.kind == "sanitizer":
-                raise  # a bad access at the full size, which the GPU did not report
-            return _without_counts(measured, screen, faulted.fault.message)
-        except (UnsupportedError, SandboxError) as error:
-            return _without_counts(measured, screen, str(error))
-        sampled = min(kernel.sampled for kernel in emulated.kernels)
-        share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
-        where = screen.name + self._screen_note() + share
-        note = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}."
-        return with_counts(measured, emulated, note)
+        counted = self.work.counted
+        if counted is None:
+            note = f"No counts over the PTX (ptx__*): {self._unscreened() or 'the plan could not be profiled'}."
+            return measured.model_copy(update={"notes": (*measured.notes, note)})
+        return with_counts(measured, counted.profile, counted.note)
 
-    def _screen_note(self) -> str:
-        """Whether the emulated device stands for another GPU than the one that was measured."""
-        return screen_note(self.device.arch, self.device.identity().get("gpu", ""))
+    def _unscreened(self) -> str:
+        """The reason that no emulated device ran the candidate; empty where one did."""
+        screening = self.work.screening
+        if screening is None:
+            return "no emulated device ran in front of the GPU"
+        return screening.message and f"{screening.device} cannot run this plan ({screening.message})"
 
     def _note(self) -> str:
-        screen = self.runs.screen
-        if screen is None or not self.work.unscreened:
-            return ""
-        return f"accesses were not checked on {screen.name}: {self.work.unscreened}"
+        screening = self.work.screening
+        if screening is None:
+            return "accesses were not checked: no emulated device ran in front of the GPU"
+        unsupported = screening.outcome == "unsupported"
+        return f"accesses were not checked on {screening.device}: {screening.message}" if unsupported else ""
 
     def _timed(self) -> tuple[Timing, str | None]:
         """A timing, and why it is not believed, if it is not."""
@@ -132,7 +116,7 @@ class MeasuredFullSize(FullSizeStage):
             seed=self.work.seed,
             request=lambda drawn: self.runs.request(self.plan, drawn, POISONS[0]),
         )
-        timing = timer.time(self.runs.on_device(self.artifact).session)
+        timing = timer.time(self.runs.on_device(self.artifact))
         return confirm(timer, partial(self.device.open, self.artifact), timing)
 
     def _sanitize(self) -> tuple[str, ...]:
@@ -148,8 +132,3 @@ class MeasuredFullSize(FullSizeStage):
         if faults:
             self.runs.fault(faults[0], size, family, stage="sanitizer")
         return ()
-
-
-def _without_counts(profile: Profile, screen: Device, why: str) -> Profile:
-    note = f"No counts over the PTX (ptx__*): {screen.name} cannot run this plan ({why})."
-    return profile.model_copy(update={"notes": (*profile.notes, note)})

@@ -15,7 +15,9 @@ from kernelforge.report.formatting import (
     duration,
     format_dollars,
     format_fingerprint,
+    format_forecast,
     format_interval,
+    format_screening,
     number,
     percent,
     short_outcome,
@@ -414,10 +416,20 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(item, pages.attempt_link(item, links)) for item in view.inspirations],
         "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),
+        "forecast": format_forecast(view.screening.forecast, _believed_us(view))
+        if view.screening and view.screening.forecast
+        else None,
+        "screening": format_screening(view.screening) if view.screening else None,
         "unhidden_us": unhidden_eager_us(view.performance.timing) if view.performance else None,
         "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
     }
+
+
+def _believed_us(view: AttemptView) -> float | None:
+    """The measured time, unless it is quarantined."""
+    speed = view.performance
+    return speed.time_us if speed is not None and speed.quarantined is None else None
 
 
 def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:

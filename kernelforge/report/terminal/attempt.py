@@ -16,7 +16,9 @@ from kernelforge.report.formatting import (
     change,
     duration,
     format_fingerprint,
+    format_forecast,
     format_note,
+    format_screening,
     format_timings,
     number,
     one_line,
@@ -33,7 +35,7 @@ from kernelforge.report.views.messages import SearchResults
 from kernelforge.report.views.task import profile_metrics
 
 if TYPE_CHECKING:
-    from kernelforge.records import Fingerprint, Message, Origin
+    from kernelforge.records import Fingerprint, Message, Origin, Performance, Screening
     from kernelforge.report.views.attempt import AttemptView, EvaluationView, Gate
     from kernelforge.report.views.bounds import KernelBounds
     from kernelforge.report.views.roofline import RooflinePoint
@@ -147,6 +149,7 @@ def evaluation_lines(view: EvaluationView) -> Group:
     if evaluation.correctness:
         parts += [Text(), check_table(evaluation.correctness.sizes).to_rich()]
     parts += [*heading("Is it fast"), *speed_lines(evaluation.performance, evaluation.build)]
+    parts += _screening(evaluation.screening, evaluation.performance)
     if profile is not None:
         roof = profile.roofline
         parts += [
@@ -169,6 +172,16 @@ _GLYPHS = {
 _FLOOR = "in which the least bytes move at peak bandwidth"
 _SAME = 0.0005
 """Relative change below which a metric is shown as unchanged."""
+
+
+def _screening(screening: Screening | None, speed: Performance | None) -> Iterator[RenderableType]:
+    """Outcome on the emulated device in front of the GPU, and the predicted time beside the measured one."""
+    if screening is None:
+        return
+    if screening.forecast is not None:
+        believed_us = speed.time_us if speed is not None and speed.quarantined is None else None
+        yield field("before", f"{format_forecast(screening.forecast, believed_us)}; predicted before it was measured")
+    yield field("screened", format_screening(screening))
 
 
 def attempt_lines(view: AttemptView) -> Group:
@@ -194,6 +207,7 @@ def attempt_lines(view: AttemptView) -> Group:
         parts += [Text(), check_table(view.checks, title="Sizes").to_rich()]
     parts += [*heading("Is it fast"), *speed_lines(view.performance, view.build), *_shares(view)]
     parts += bound_lines(view.bounds)
+    parts += _screening(view.screening, view.performance)
     if view.trials:
         parts += [Text(), trial_table(view.trials, origin=_origin(view.fingerprint)).to_rich()]
     parts += _why(view)

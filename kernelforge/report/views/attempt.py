@@ -21,6 +21,7 @@ from kernelforge.records import (
     Performance,
     Profile,
     Reward,
+    Screening,
     SizeCheck,
     Stage,
     Task,
@@ -266,6 +267,8 @@ class AttemptView(View):
     """Prompts and replies, if requested."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size."""
+    screening: Screening | None = None
+    """Outcome on the emulated device in front of the GPU, with the time that it predicted; None without one."""
 
     @property
     def outcome(self) -> str:

@@ -1,0 +1,197 @@
+"""The emulated device in front of a GPU: it runs a candidate before the GPU is taken, and foretells its time.
+
+A candidate that fails there ends without the GPU. What the emulated device lacks, or cannot do on this machine, holds
+no candidate back: the GPU alone decides then, and the record says so. Inputs and expected outputs are those of an
+oracle on the CPU, since that of the GPU would need the GPU.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+
+from kernelforge.compile import Compiler
+from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailed
+from kernelforge.errors import DeviceError, SandboxError, TaskError
+from kernelforge.evaluation.generators.parser import parse_generator
+from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages.candidate_runs import (
+    POISONS,
+    CandidateRuns,
+    CountedProfile,
+    EvaluationState,
+    Unscreened,
+)
+from kernelforge.evaluation.stages.compile_stage import StageFailed
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
+from kernelforge.evaluation.stages.full_size import SPARE_BYTES
+from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.prediction.baseline import NORMAL_90
+from kernelforge.prediction.speedup import KERNEL_SPREAD
+from kernelforge.records import Candidate, Forecast, InputGenerator, Performance, Screening, TaskFacts, content_hash
+from kernelforge.utils.closing import Closing
+
+COUNTING_S = 20.0
+"""Longest that the emulated device may count over the full size. It runs a sample of blocks, which takes about a
+second; a plan's ``setup`` may take longer."""
+
+
+class Screen(Closing):
+    """Runs candidates for one task on an emulated device before a GPU is taken. Not for use by two threads.
+
+    Args:
+        device: the emulated device; its owner closes it.
+        exact: whether its figures are those of the GPU behind it; else they are of the nearest known one.
+        open_oracle: opens an oracle of the task on the CPU, at the first candidate.
+        run_limit_s: longest that one run of a plan may take.
+        worst_errors: whether approximate instructions err as far as they may.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        open_oracle: Callable[[], Oracle],
+        *,
+        exact: bool,
+        run_limit_s: float = RUN_LIMIT_S,
+        worst_errors: bool = False,
+    ) -> None:
+        self.device = device
+        self.exact = exact
+        self._open_oracle = open_oracle
+        self._oracle: Oracle | None = None
+        self._run_limit_s = run_limit_s
+        self._worst_errors = worst_errors
+        self._generators: tuple[InputGenerator, ...] = ()
+
+    def check(
+        self,
+        candidate: Candidate,
+        facts: TaskFacts,
+        generators: Sequence[InputGenerator],
+        compiler: Compiler,
+        gpu: Device,
+        work: EvaluationState,
+    ) -> None:
+        """Run a candidate that is built at every size but the full one, and profile it there; ``work`` receives the
+        outcome.
+
+        Raises:
+            StageFailed: the candidate is wrong, or makes a bad access.
+            EvaluationCancelled: the evaluation was cancelled.
+        """
+        # What it finds at a size is not what the GPU finds there: only a failure is kept.
+        own = replace(
+            work, checks=list(work.checks), plans=dict(work.plans), artifacts=dict(work.artifacts), started=_now()
+        )
+        forecast, message = None, ""
+        try:
+            oracle = self._oracle_with(generators, facts)
+            runs = CandidateRuns(
+                oracle.task,
+                oracle,
+                facts,
+                self.device,
+                own,
+                run_limit_s=self._run_limit_s,
+                worst_errors=self._worst_errors,
+                behind=gpu,
+            )
+            with runs:
+                CorrectnessStage(runs, generators).check_all(candidate, compiler)
+                forecast, message = self._foretell(runs)
+        except StageFailed:
+            work.checks, work.build = own.checks, own.build
+            work.screening = Screening(device=self.device.name, outcome="failed")
+            raise
+        except (Unscreened, TaskError, SandboxError, DeviceError) as error:
+            work.go_on()
+            message = _line(error)
+            work.screening = Screening(device=self.device.name, outcome="unsupported", message=message)
+        else:
+            work.counted = own.counted
+            work.screening = Screening(device=self.device.name, outcome="passed", message=message, forecast=forecast)
+
+    def close(self) -> None:
+        """End the oracle."""
+        if self._oracle is not None:
+            self._oracle.close()
+            self._oracle = None
+
+    def held_bytes(self) -> int:
+        """Memory that the oracle's process holds."""
+        return 0 if self._oracle is None else self._oracle.held_bytes()
+
+    def _oracle_with(self, generators: Sequence[InputGenerator], facts: TaskFacts) -> Oracle:
+        """The oracle, with these generators in force."""
+        if self._oracle is None:
+            self._oracle, self._generators = self._open_oracle(), ()
+        if tuple(generators) != self._generators:
+            inputs = facts.at("small").inputs
+            self._oracle.use_generators({g.name: parse_generator(g.plan, inputs) for g in generators})
+            self._generators = tuple(generators)
+        return self._oracle
+
+    def _foretell(self, runs: CandidateRuns) -> tuple[Forecast | None, str]:
+        """The modelled time at the full size, or why there is none; what is counted on the way goes to the work.
+
+        Raises:
+            StageFailed: a launch makes a bad access there.
+        """
+        work, size = runs.work, runs.task.size("full")
+        facts, plan, artifact = runs.facts.at("full"), work.plans["full"], work.artifacts["full"]
+        tensors, memory = tensor_bytes(facts), self.device.memory_bytes
+        if tensors > memory - SPARE_BYTES:
+            why = (
+                f"the task's tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that {self.device.name} has"
+            )
+            return None, why
+        seed = int(content_hash(work.seed, runs.task.name, "sample"), 16) >> 1
+        family = runs.oracle.families("full")[0]
+        with ExitStack() as stack:
+            try:
+                draw = stack.enter_context(runs.drawn(size, family, expected=False))
+                request = runs.request(plan, draw, POISONS[0])
+                limit_s = min(request.deadline_s, COUNTING_S)
+                with work.clock("profile"):
+                    profile, performance = runs.on_device(artifact).profile(
+                        replace(request, deadline_s=limit_s, sample_seed=seed), facts
+                    )
+            except RunFailed as faulted:
+                if faulted.fault.kind == "sanitizer":
+                    runs.fault(faulted.fault, size, family)
+                return None, _line(faulted)
+            except (TaskError, SandboxError) as error:
+                return None, _line(error)
+        sampled = min((kernel.sampled for kernel in profile.kernels), default=1.0)
+        share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
+        where = self.device.name + ("" if self.exact else f" (nearest known: {self.device.spec.title})")
+        note = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}{share}."
+        work.counted = CountedProfile(profile, note)
+        if performance is None:
+            return None, "no time is modelled of torch operators"
+        return self._forecast(performance), ""
+
+    def _forecast(self, performance: Performance) -> Forecast:
+        spec, width = self.device.spec, math.exp(NORMAL_90 * KERNEL_SPREAD)
+        return Forecast(
+            time_us=performance.time_us,
+            low_us=performance.time_us / width,
+            high_us=performance.time_us * width,
+            protocol=performance.protocol,
+            gpu=spec.title,
+            exact=self.exact,
+            figures=content_hash("figures", {**spec.to_wire(), "key": "", "sources": {}}),
+        )
+
+
+def _now() -> float:
+    return time.perf_counter()
+
+
+def _line(error: Exception) -> str:
+    """The first line of an error."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
