@@ -98,6 +98,8 @@ def accept(attempt: Attempt, earlier: Sequence[Attempt]) -> tuple[bool, str]:
     evaluation = attempt.evaluation
     if evaluation.verdict is not Verdict.OK:
         return False, f"not accepted: {evaluation.verdict}"
+    if evaluation.passed_over:
+        return False, "not accepted: predicted, and not measured"
     best = best_attempt(earlier)
     if best is None:
         return True, f"first correct attempt{', at its full size not compared' if evaluation.uncompared else ''}"

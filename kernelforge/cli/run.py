@@ -158,6 +158,10 @@ def run(
     sanitizer: SanitizerOption = False,
     screen: ScreenOption = True,
     measure: MeasureOption = None,
+    measure_top: Annotated[
+        int | None,
+        typer.Option("--measure-top", metavar="K", min=1, help="On a GPU: measure the K of a round predicted fastest."),
+    ] = None,
     approx: ApproxOption = Approximations.VARIED,
     language: Annotated[
         LanguageOption, typer.Option("--language", help="What kernels are written in; triton needs the extra triton.")
@@ -215,6 +219,7 @@ def run(
         tune=tune,
         llm=settings,
         measure=measuring,
+        measure_top=measure_top,
         budget=budget,
         seed=seed,
         jobs=jobs,

@@ -33,6 +33,7 @@ from kernelforge.records import (
     Origin,
     Performance,
     Profile,
+    SizeCheck,
     Task,
     Verdict,
     content_hash,
@@ -158,6 +159,24 @@ class Evaluator:
         seconds = begun.seconds + time.perf_counter() - start
         evaluation = concluded(begun.candidate, self.task, self.fingerprint, work, outcome, seconds)
         return EvaluationResult(evaluation, result.profile)
+
+    def pass_over(self, begun: BegunEvaluation) -> EvaluationResult:
+        """The evaluation of a candidate that is not measured, since others were predicted to be faster: that of the
+        emulated device, whose full size was profiled and not compared.
+
+        Args:
+            begun: with a rank beyond those that are measured.
+        """
+        work, counted = begun.work, begun.work.counted
+        rank = None if work.screening is None else work.screening.rank
+        assert counted is not None
+        assert rank is not None
+        message = f"values not compared: not measured, number {rank.position} of {rank.of} by predicted time"
+        full = SizeCheck(size="full", status="skipped", message=message)
+        work.checks = [*counted.checks, full]
+        fingerprint = counted.fingerprint.model_copy(update={"evaluator": self.fingerprint.evaluator})
+        evaluation = concluded(begun.candidate, self.task, fingerprint, work, counted.performance, begun.seconds)
+        return EvaluationResult(evaluation, counted.profile)
 
     def close(self) -> None:
         """End the oracles."""

@@ -24,6 +24,7 @@ from kernelforge.errors import DeviceError, EvaluationCancelled
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.stages.screening import Screen
+from kernelforge.hardware.specs import EMULATED
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
@@ -399,7 +400,8 @@ class EvaluatorPool(Closing):
         return Screen(
             emulated,
             lambda: self.oracle(task, emulated, self._screened_tasks.of(task)),
-            exact=not screen_note(device.arch, device.identity().get("gpu", "")),
+            fingerprint=self._fingerprint(emulated),
+            exact=self._models(emulated, device),
             run_limit_s=self._run_limit_s,
             worst_errors=self.settings.approx == "worst",
         )
@@ -408,12 +410,20 @@ class EvaluatorPool(Closing):
         """The emulated device in front of a GPU, unless it is switched off."""
         if device.capabilities.checks_accesses or not self.settings.screen:
             return None
-        name = screen_for(device.arch, device.identity().get("gpu", ""))
+        figures = self.settings.figures
+        name = screen_for(device.arch, device.identity().get("gpu", "")) if figures is None else EMULATED + figures
         with self._lock:
             if name not in self._screens:
                 unconfined = self.allow_unconfined
                 self._screens[name] = make_device(name, threads=self._threads, allow_unconfined=unconfined)
             return self._screens[name]
+
+    def _models(self, emulated: Device, device: Device) -> bool:
+        """Whether an emulated device has the figures of a GPU, and not of one that is near to it."""
+        gpu = device.identity().get("gpu", "")
+        if self.settings.figures is None:
+            return not screen_note(device.arch, gpu)
+        return gpu in emulated.spec.names
 
 
 def make_compiler(cache: Path | None, *, allow_unconfined: bool, limit_s: float | None) -> Compiler:

@@ -53,7 +53,13 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
                 "key": run_result(records).key,
                 "suite": suite_name(run.config),
                 "suite_digest": run.config.suite_digest,
-                "fingerprints": tuple(dict.fromkeys(attempt.evaluation.fingerprint for attempt in records.attempts)),
+                "fingerprints": tuple(
+                    dict.fromkeys(
+                        attempt.evaluation.fingerprint
+                        for attempt in records.attempts
+                        if not attempt.evaluation.passed_over
+                    )
+                ),
                 "tasks": _rows(records, digests),
             }
         )
@@ -63,9 +69,10 @@ def make_entry(records: RunRecords, digests: Mapping[str, str], *, by: str, note
 
 def _facts(records: RunRecords) -> dict[str, object]:
     run, config = records.run, records.run.config
-    same = ("strategy", "options", "tune", "memory", "budget", "stop_after", "measure", "seed")
+    same = ("strategy", "options", "tune", "memory", "budget", "stop_after", "seed")
     return {
         **{name: getattr(config, name) for name in same},
+        "measure": config.measure.model_copy(update={"figures": None}),  # perhaps the path of a file
         "id": run.id,
         "started": run.started,
         "ended": run.ended,

@@ -246,6 +246,28 @@ class Forecast(Record):
         return self
 
 
+class Rank(Record):
+    """Position of a candidate in its round by the predicted times, where only the first are measured."""
+
+    position: int = Field(ge=1)
+    """1 is the fastest."""
+    of: int = Field(ge=1)
+    """Candidates of the round with a predicted time."""
+    measured: int = Field(ge=1)
+    """How many of them are measured: the first."""
+
+    @model_validator(mode="after")
+    def _inside(self) -> Rank:
+        if self.position > self.of:
+            raise ValueError(f"there is no position {self.position} among {self.of}")
+        return self
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether the candidate is not measured."""
+        return self.position > self.measured
+
+
 class Screening(Record):
     """Outcome of a candidate on the emulated device in front of a GPU, before the GPU was taken."""
 
@@ -257,6 +279,8 @@ class Screening(Record):
     message: str = ""
     """Why it could not; of a candidate that passed, why there is no forecast."""
     forecast: Forecast | None = None
+    rank: Rank | None = None
+    """In its round, where not all candidates are measured."""
 
     @model_validator(mode="after")
     def _explained(self) -> Screening:
@@ -266,6 +290,8 @@ class Screening(Record):
             raise ValueError("a message must say what the emulated device lacks")
         if self.outcome != "passed" and self.forecast is not None:
             raise ValueError("only a candidate that passed has a forecast")
+        if self.rank is not None and self.forecast is None:
+            raise ValueError("a rank follows from a forecast")
         return self
 
 
@@ -323,7 +349,7 @@ class Evaluation(Record):
     correctness: Correctness | None = None
     performance: Performance | None = None
     screening: Screening | None = None
-    """Of a GPU's candidate: what the emulated device in front found, and the time that it foretold. None where there
+    """Of a GPU's candidate: what the emulated device in front found, and the time that it predicted. None where there
     was no such device, or the evaluation ended before it."""
     seconds: dict[str, FiniteFloat] = {}
     """Wall time by stage: ``build oracle emulation harness ...``."""
@@ -349,11 +375,27 @@ class Evaluation(Record):
             if not measured and self.fingerprint.device_kind != "emulated":
                 raise ValueError("a modelled time comes from an emulated device only")
         if self.screening is not None:
-            if self.fingerprint.device_kind != "cuda":
+            if self.passed_over:
+                self._predicted_alone(self.screening)
+            elif self.fingerprint.device_kind != "cuda":
                 raise ValueError("an emulated device stands in front of a GPU only")
             if self.screening.outcome == "failed" and self.verdict is Verdict.OK:
                 raise ValueError("a candidate that failed on the emulated device is not OK")
         return self
+
+    def _predicted_alone(self, screening: Screening) -> None:
+        """Refuse a passed-over candidate that claims anything of a GPU."""
+        if self.fingerprint.device != screening.device:
+            raise ValueError("a candidate that was not measured belongs to the emulated device that ran it")
+        if self.verdict is Verdict.OK and not self.uncompared:
+            raise ValueError("a candidate that was not measured was not compared at the full size")
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether others of its round were predicted to be faster, and it was not measured: it has no score, never
+        becomes the best, and counts on no board."""
+        rank = None if self.screening is None else self.screening.rank
+        return rank is not None and rank.passed_over
 
     @property
     def uncompared(self) -> bool:

@@ -82,6 +82,15 @@ class MeasureSettings(Record):
     """Errors of approximate instructions where the emulated device checks: drawn, or as large as they may be."""
     screen: bool = True
     """Whether an emulated device runs a candidate before the GPU is taken. Without it no access is checked."""
+    figures: str | None = None
+    """Figures of that emulated device: a file of ``kernelforge calibrate``, or the key of a GPU; None for those of the
+    GPU, or of the nearest known one."""
+
+    @model_validator(mode="after")
+    def _figures_are_used(self) -> MeasureSettings:
+        if self.figures is not None and not self.screen:
+            raise ValueError("figures are of the emulated device in front of the GPU, which is switched off")
+        return self
 
 
 class RunConfig(Record):
@@ -107,6 +116,8 @@ class RunConfig(Record):
     """Whether to search ``# tune:`` combinations."""
     llm: LLMSettings = LLMSettings()
     measure: MeasureSettings = MeasureSettings()
+    measure_top: int | None = Field(default=None, ge=1)
+    """Candidates of a round that a GPU measures, those predicted to be the fastest; None measures all."""
     reward: str
     budget: Budget
     seed: int
@@ -131,8 +142,10 @@ class RunConfig(Record):
     def digest(self) -> str:
         # These fields are younger than stored digests, which have to stay.
         younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}
-        usual = MeasureSettings()
-        unchanged = {name for name in ("approx", "screen") if getattr(self.measure, name) == getattr(usual, name)}
+        if self.measure_top is None:
+            younger["measure_top"] = True
+        usual, names = MeasureSettings(), ("approx", "figures", "screen")
+        unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:
             younger["measure"] = unchanged
         return content_hash(self.model_dump(mode="json", exclude=younger))

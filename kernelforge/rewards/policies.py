@@ -431,8 +431,9 @@ def find_policy(name: str) -> RewardPolicy:
 def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -> Reward:
     """Score ``evaluation`` under the policy of that name.
 
-    Three rules stand above every policy: ``INFRA`` is not a score, and neither what ran without a jail nor a
-    ``ModelNew`` class, whose host code could have done anything to its own times, is ever rewarded. The value and every
+    Four rules stand above every policy: ``INFRA`` is not a score, nor is a candidate that was passed over and not
+    measured, and neither what ran without a jail nor a ``ModelNew`` class, whose host code could have done anything to
+    its own times, is ever rewarded. The value and every
     component are None then; :func:`unscored` says why. And what was not compared at its full size earns what a wrong
     answer earns: a plan can be written so that no part of it can be run by itself.
 
@@ -484,6 +485,8 @@ def _never_scored(evaluation: Evaluation) -> str:
     """The rule above every policy that forbids a score; empty if none does."""
     if evaluation.verdict is Verdict.INFRA:
         return f"it could not be evaluated: {evaluation.reason}"
+    if evaluation.passed_over:
+        return "it was not measured, for others of its round were predicted to be faster"
     if evaluation.lane == "modelnew":
         return "a ModelNew holds host code, which is never rewarded"
     return "it ran without a jail, which is never rewarded" if evaluation.fingerprint.jail == "none" else ""

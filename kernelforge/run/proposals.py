@@ -126,6 +126,11 @@ class ProposalExecutor:
             self._budget.give_back_evaluation()
             raise
 
+    def peek(self, step: int) -> AgentReply | None:
+        """Wait for a draft that was ordered, and stays ordered; None where :meth:`result` would raise an error."""
+        _, future = self._open[step]
+        return None if future.exception() is not None else future.result()
+
     def close(self) -> None:
         """Wait for calls in flight. Drafts that came to no attempt stay in the journal."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -67,6 +67,7 @@ def configure(
     tune: bool = True,
     llm: LLMSettings | None = None,
     measure: MeasureSettings | None = None,
+    measure_top: int | None = None,
     reward: str = DEFAULT_POLICY,
     budget: Budget | None = None,
     seed: int | None = None,
@@ -83,6 +84,7 @@ def configure(
         device: one device, ``cuda`` for every GPU here, or several GPUs with commas between them.
         coder: one Coder, or several that take turns.
         measure: how a device that measures is used; an emulated one must have none.
+        measure_top: candidates of a round that a GPU measures, those predicted to be the fastest; None for all.
         tester: proposes further test inputs; None for none.
         memory: whose lessons the agents are shown.
         language: that candidates are written in.
@@ -115,12 +117,15 @@ def configure(
     agents = [*",".join(coders).split(","), judge, *([] if tester is None else [tester])]
     _check_language(language, ",".join(coders).split(","))
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
+    measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
+    _check_measure_top(measure_top, measuring, chosen_devices[0])
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
         tasks=task_names,
         device=",".join(chosen_devices),
-        measure=check_measure(measure or MeasureSettings(), chosen_devices[0]),
+        measure=measuring,
+        measure_top=measure_top,
         strategy=strategy,
         options=settled,
         coder=",".join(coders),
@@ -137,6 +142,24 @@ def configure(
         stop_after=chosen_strategy.default_stop_after if stop_after is None else stop_after,
         allow_unconfined=allow_unconfined,
     )
+
+
+def _check_measure_top(top: int | None, settings: MeasureSettings, device: str) -> None:
+    """
+    Raises:
+        UsageError: nothing measures, nothing predicts, or nothing would be measured.
+    """
+    if top is None:
+        return
+    if device.startswith("emulated"):
+        raise UsageError(
+            f"--measure-top {top} selects what a GPU measures, and {device} measures nothing: name a GPU (cuda:0), or "
+            "leave it out, for an emulated device models the time of every candidate"
+        )
+    if not settings.screen:
+        raise UsageError(f"--measure-top {top} needs the emulated device in front of the GPU: leave out --no-screen")
+    if top < 1:
+        raise UsageError(f"--measure-top {top}: at least one candidate of a round must be measured")
 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:

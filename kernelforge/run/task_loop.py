@@ -25,7 +25,7 @@ from kernelforge.errors import (
     TaskError,
     UnsupportedError,
 )
-from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
+from kernelforge.evaluation.evaluator import BegunEvaluation, EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.task_context import public_facts, shape_invariants
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
@@ -48,6 +48,7 @@ from kernelforge.records import (
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
+from kernelforge.run.ranking import RoundRanking, passed_over
 from kernelforge.search import STRATEGIES, Proposal
 from kernelforge.store import Store
 
@@ -84,6 +85,7 @@ class TaskLoop:
         self._visible: dict[int, int] = {}
         """How many attempts were known when a step could first be named."""
         config = run.config
+        self._ranking = None if config.measure_top is None else RoundRanking(config.measure_top)
         self.strategy = STRATEGIES[config.strategy].make(
             config.options,
             rounds=config.budget.rounds,
@@ -152,13 +154,15 @@ class TaskLoop:
         """
         config, step = self.run.config, len(self.strategy.steps)
         proposals: list[Proposal] = []
-        for ahead in range(config.llm.concurrency):
+        for ahead in range(config.llm.concurrency if self._ranking is None else self.strategy.rounds - step):
             rng = Random(content_hash(config.seed, self.task.name, step + ahead))
             proposal = self.strategy.ask(rng, ahead)
             if proposal is None:
                 break
             self._visible.setdefault(step + ahead, len(self.attempts))
             proposals.append(proposal)
+        if self._ranking is not None:
+            self._ranking.reach(step, len(proposals))
         return proposals
 
     def _search(self) -> bool:
@@ -196,16 +200,19 @@ class TaskLoop:
             self.budget.check_time()
             self._tune_last()
             step = len(self.strategy.steps)
-            if not self._submit(executor, step):
+            submitted = self._submit(executor, step)
+            if not submitted:
                 return self.strategy.stopped or "the strategy has nothing more to try"
+            if self._ranking is not None:
+                self._rank(self._ranking, executor, range(step, step + submitted))
             proposal, reply = executor.result(step)
             if reply.text is None:
                 assert reply.finding is not None
                 return f"judge: {reply.finding.headline}"
             self._attempt(step, proposal, reply, reply.text)
 
-    def _submit(self, executor: ProposalExecutor, step: int) -> bool:
-        """Have every draft begun that can be named now. False when there is none."""
+    def _submit(self, executor: ProposalExecutor, step: int) -> int:
+        """Have every draft begun that can be named now; gives back how many there are."""
         proposals = self._next_proposals()
         for ahead, proposal in enumerate(proposals):
             try:
@@ -213,8 +220,28 @@ class TaskLoop:
             except BudgetExhausted:
                 if ahead == 0:
                     raise
-                break
-        return bool(proposals)
+                return ahead
+        return len(proposals)
+
+    def _rank(self, ranking: RoundRanking, executor: ProposalExecutor, submitted: range) -> None:
+        """Run every new candidate of the round on the emulated device, and give each its rank."""
+        waiting = [step for step in submitted if ranking.lacks(step)]
+        for step in waiting:
+            reply = executor.peek(step)
+            self.budget.check_time()
+            self._stage("evaluate")
+            ranking.begin(step, None if reply is None or reply.text is None else self._begin(step, reply.text))
+        if waiting:
+            done = {step: self.strategy.steps[step] for step in ranking.steps if step < submitted.start}
+            ranking.rank({step: self.attempts[number].evaluation for step, number in done.items()})
+
+    def _begin(self, step: int, text: str) -> BegunEvaluation | None:
+        """The part of a reply's evaluation that takes no GPU; None where the usual evaluation has to tell why not."""
+        seed = int(content_hash(self.run.config.seed, self.task.name, "step", step), 16)
+        try:
+            return self._evaluator.begin(parse_reply(text, self.run.config.language), seed=seed)
+        except (CandidateError, DeviceError, SandboxError, TaskError, UnsupportedError):
+            return None
 
     @property
     def _best(self) -> Attempt | None:
@@ -260,9 +287,11 @@ class TaskLoop:
         started = time.perf_counter()
         parent = None if proposal.parent is None else self.attempts[proposal.parent]
         self._stage("evaluate")
-        candidate, result = self._evaluate_reply(text)
+        begun = None if self._ranking is None else self._ranking.take(step)
+        candidate, result = self._evaluate_reply(text, begun)
         trials: tuple[TuneTrial, ...] = ()
-        if candidate is not None and result.evaluation.verdict is Verdict.OK and self.run.config.tune:
+        right = result.evaluation.verdict is Verdict.OK and not result.evaluation.passed_over
+        if candidate is not None and right and self.run.config.tune:
             trials = self._tune(candidate)
         attempt = self._make_attempt(
             candidate,
@@ -270,7 +299,7 @@ class TaskLoop:
             proposal.operator,
             parent,
             started=reply.started,
-            seconds=reply.seconds + time.perf_counter() - started,
+            seconds=reply.seconds + (0.0 if begun is None else begun.seconds) + time.perf_counter() - started,
             inspirations=tuple(self.attempts[number].id for number in proposal.inspirations),
             coder=reply.coder,
             technique=proposal.technique or "",
@@ -339,25 +368,35 @@ class TaskLoop:
         attempt = self._make_attempt(candidate, result, Operator.TUNE, parent, started=started, seconds=seconds)
         self._journal(attempt, step=None)
 
-    def _evaluate_reply(self, text: str) -> tuple[Candidate | None, EvaluationResult]:
+    def _evaluate_reply(
+        self, text: str, begun: BegunEvaluation | None = None
+    ) -> tuple[Candidate | None, EvaluationResult]:
         """The candidate in a reply, where there is one, and what it came to."""
         try:
             candidate = parse_reply(text, self.run.config.language)
         except CandidateError as error:
             return None, EvaluationResult(self._evaluator.rejected(error, text), None)
-        return candidate, self._evaluate_candidate(candidate)
+        same = begun is not None and begun.candidate == candidate
+        return candidate, self._evaluate_candidate(candidate, begun if same else None)
 
-    def _evaluate_candidate(self, candidate: Candidate) -> EvaluationResult:
+    def _evaluate_candidate(self, candidate: Candidate, begun: BegunEvaluation | None = None) -> EvaluationResult:
         """Evaluate a candidate; the result reveals no more about hidden sizes than a run may.
+
+        Args:
+            candidate: the candidate.
+            begun: the part of its evaluation that takes no GPU, if that is done.
 
         Raises:
             DeviceError: no device is left.
         """
-        result = self._evaluate_with_retry(candidate)
+        if begun is not None and passed_over(begun):
+            result = self._evaluator.pass_over(begun)
+        else:
+            result = self._evaluate_with_retry(candidate, begun)
         before = (attempt.evaluation for attempt in self.attempts)
         return result._replace(evaluation=redact_hidden_failures(result.evaluation, before))
 
-    def _evaluate_with_retry(self, candidate: Candidate) -> EvaluationResult:
+    def _evaluate_with_retry(self, candidate: Candidate, begun: BegunEvaluation | None = None) -> EvaluationResult:
         """Evaluate a candidate; an infrastructure failure becomes verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
@@ -371,8 +410,12 @@ class TaskLoop:
         for _ in range(2):
             if self.pool.is_quarantined(evaluator.device):
                 self._switch_device()  # it failed under another task's candidate
+                begun = None  # built for that device
             evaluator = self._evaluator
             try:
+                if begun is not None:
+                    first, begun = begun, None
+                    return evaluator.conclude(first)
                 return evaluator.evaluate(candidate, seed=self._seed())
             except DeviceError as error:
                 failure = error

@@ -170,6 +170,8 @@ class Strategy(ABC, Generic[OptionsT]):
             self.steps.append(attempt.number)
         if attempt.accepted:
             self._best, self._steps_at_best = attempt.number, len(self.steps)
+        elif attempt.evaluation.passed_over:
+            self._steps_at_best += 1  # it could not become the best
         self._update(attempt)
 
     def start_from(self, past: Sequence[Attempt]) -> None:

@@ -6,10 +6,16 @@ from typing import Any
 
 import pytest
 
-from kernelforge.agents.acceptance import drift_reason, improves
+from kernelforge.agents.acceptance import accept, drift_reason, improves
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 from tests.agents import agent_setup as workbench
-from tests.support.factories import make_attempt, make_fingerprint, modelled, uncompared_evaluation
+from tests.support.factories import (
+    make_attempt,
+    make_fingerprint,
+    make_passed_over,
+    modelled,
+    uncompared_evaluation,
+)
 from tests.support.factories import measured as make_measured
 
 DRAM = "dram__bytes.sum"
@@ -122,6 +128,14 @@ def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
         assert (drift_reason(child, existing) is None) is fits
         existing.append(child.model_copy(update={"accepted": fits}))
     assert "13.5 us" in (drift_reason(existing[-1], existing[:-1]) or "")
+
+
+def test_what_was_predicted_and_not_measured_never_becomes_the_best() -> None:
+    attempt = make_attempt(0)
+    assert attempt.candidate is not None
+    passed_over = make_passed_over(candidate=attempt.candidate.hash)
+    accepted = accept(attempt.model_copy(update={"evaluation": passed_over}), ())
+    assert accepted == (False, "not accepted: predicted, and not measured")
 
 
 def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_holds_it_off() -> None:

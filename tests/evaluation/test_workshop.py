@@ -96,6 +96,16 @@ def test_an_emulated_device_that_is_switched_off_is_in_the_evaluators_version(gp
     assert evaluator.fingerprint.evaluator.endswith("+unscreened")
 
 
+def test_the_emulated_device_in_front_may_have_the_figures_of_another_gpu(gpus: list[Gpu], tmp_path: Path) -> None:
+    settings = MeasureSettings(figures="a100")
+    with SoftwareWorkshop("", opened=gpus, cache=tmp_path, measure=settings) as workshop:
+        evaluator = workshop.evaluator(TASK)
+        evaluator.close()
+    assert evaluator.screen is not None
+    assert evaluator.screen.device.name == "emulated:a100"
+    assert not evaluator.screen.exact
+
+
 def test_a_gpu_that_is_set_aside_is_probed_again_when_it_is_due_and_used_when_it_passes(
     workshop: EvaluatorPool, gpus: list[Gpu], messages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

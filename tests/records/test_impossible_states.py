@@ -18,6 +18,7 @@ from kernelforge.records import (
     Operator,
     Origin,
     Profile,
+    Rank,
     Reward,
     Roofline,
     RunConfig,
@@ -34,6 +35,7 @@ from tests.support.factories import (
     make_evaluation,
     make_fingerprint,
     make_forecast,
+    make_passed_over,
     make_task,
     measured,
     measured_evaluation,
@@ -366,12 +368,35 @@ def test_a_forecast_says_what_it_rests_on(changes: dict[str, Any]) -> None:
         {"device": "cuda:0"},
         {"outcome": "unsupported"},
         {"outcome": "failed", "forecast": make_forecast()},
+        {"rank": {"position": 1, "of": 1, "measured": 1}},
         {"outcome": "unsupported", "message": "no such instruction", "forecast": make_forecast()},
     ],
 )
 def test_only_a_candidate_that_passed_on_an_emulated_device_has_a_forecast(changes: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Screening(**({"device": "emulated:h100", "outcome": "passed"} | changes))
+
+
+def test_a_candidate_that_was_passed_over_claims_nothing_of_a_gpu() -> None:
+    evaluation = make_passed_over()
+    assert (evaluation.passed_over, evaluation.uncompared) == (True, True)
+    with pytest.raises(ValidationError, match="was not compared at the full size"):
+        make_passed_over(correctness=Correctness(sizes=(SizeCheck(size="full", status="passed"),)))
+    with pytest.raises(ValidationError, match="belongs to the emulated device"):
+        make_passed_over(fingerprint=make_fingerprint(device="cuda:0", device_kind="cuda"), performance=measured())
+    with pytest.raises(ValidationError, match="belongs to the emulated device"):
+        make_passed_over(fingerprint=make_fingerprint(device="emulated:a100"))
+
+
+@pytest.mark.parametrize("changes", [{"position": 5}, {"position": 0}, {"measured": 0}])
+def test_a_rank_is_one_of_its_round(changes: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError):
+        Rank(**({"position": 3, "of": 4, "measured": 2} | changes))
+
+
+def test_figures_are_of_an_emulated_device_that_is_there() -> None:
+    with pytest.raises(ValidationError, match="is switched off"):
+        MeasureSettings(figures="h100", screen=False)
 
 
 def test_an_emulated_device_stands_in_front_of_a_gpu_and_its_forecast_is_no_time() -> None:
@@ -408,11 +433,18 @@ def test_a_run_has_each_of_its_tasks_once_and_someone_to_work_on_them(changes: d
         "seed": 1,
         "jobs": 1,
     }
-    measures = (MeasureSettings(approx="worst"), MeasureSettings(screen=False))
+    settings = (MeasureSettings(approx="worst"), MeasureSettings(screen=False), MeasureSettings(figures="h100"))
+    measures: list[dict[str, Any]] = [{"measure": measure} for measure in settings]
     digests = {
         RunConfig(**(fields | other)).digest
-        for other in ({}, {"seed": 2}, {"language": "triton"}, *({"measure": measure} for measure in measures))
+        for other in (
+            {},
+            {"seed": 2},
+            {"language": "triton"},
+            {"measure_top": 2},
+            *measures,
+        )
     }
-    assert len(digests) == 5
+    assert len(digests) == 7
     with pytest.raises(ValidationError):
         RunConfig(**(fields | changes))

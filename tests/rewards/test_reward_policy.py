@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 from kernelforge.errors import UsageError
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES, components, reward
+from kernelforge.rewards.policies import unscored
 from tests.support.factories import (
     make_evaluation,
     make_fingerprint,
+    make_passed_over,
     measured,
     measured_evaluation,
     uncompared_evaluation,
@@ -41,6 +43,12 @@ def test_a_run_without_a_jail_is_never_rewarded() -> None:
     assert value_of(make_evaluation(fingerprint=make_fingerprint(jail="none"))) is None
     bare = make_fingerprint(device="cuda:0", device_kind="cuda", jail="none")
     assert value_of(measured_evaluation(4.0, fingerprint=bare)) is None
+
+
+def test_what_was_predicted_and_not_measured_has_no_score() -> None:
+    evaluation = make_passed_over()
+    assert reward(DEFAULT_POLICY, evaluation).value is None
+    assert "not measured" in unscored(evaluation, reward(DEFAULT_POLICY, evaluation))
 
 
 def test_a_class_with_host_code_is_never_rewarded() -> None:

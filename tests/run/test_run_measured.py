@@ -16,12 +16,8 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from kernelforge.compile import Artifact
-from kernelforge.devices.base import Device, RunRequest
-from kernelforge.devices.cuda.device import CudaDevice
-from kernelforge.devices.cuda.session import CudaSession
+from kernelforge.devices.base import Device
 from kernelforge.errors import DeviceError
-from kernelforge.evaluation.oracle.client import Oracle, OracleFacts
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.make_entry import make_entry
 from kernelforge.leaderboard.verify import verify
@@ -31,13 +27,9 @@ from kernelforge.records import (
     MeasureSettings,
     Operator,
     Origin,
-    Profile,
-    Roofline,
     Run,
     RunConfig,
     RunState,
-    SizeFacts,
-    Task,
     Verdict,
 )
 from kernelforge.report import RunRecords, attempt_view, export_lines, leaderboard, run_view
@@ -48,8 +40,8 @@ from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.tasks import load_suite, load_task
 from kernelforge.tasks.suites import size_source
 from tests.devices.cuda.fake_timer import FakeTimer
-from tests.devices.cuda.software import with_ptx
 from tests.run.run_helpers import Watcher, open_store, quick_config
+from tests.run.software_gpus import Gpu, SoftwareWorkshop
 
 pytestmark = [
     pytest.mark.slow,
@@ -58,6 +50,8 @@ pytestmark = [
 ]
 
 TASKS = ("gelu", "transpose")
+COMPILED = TASKS[:1]
+"""Tasks that are tried with ``torch.compile`` too."""
 SUITE = """
 title = "Small"
 description = "Two tasks of core, at their small sizes."
@@ -70,50 +64,6 @@ title = "{name}"
 small = {{ ROWS = 9, COLS = 32 }}
 hidden.odd = {{ ROWS = 7, COLS = 33 }}
 """
-
-
-class Unprofiled(CudaSession):
-    """Leaves out what a profile takes, where nothing is asked of it."""
-
-    def profile(self, request: RunRequest, facts: SizeFacts) -> tuple[Profile, None]:
-        roofline = Roofline(
-            flops=0, dram_bytes=0, compulsory_bytes=1, arithmetic_intensity=0, ridge=1, bound="dram", time_us=1,
-            time_origin=Origin.MEASURED,
-        )  # fmt: skip
-        return Profile(size=facts.size, device=self._target.name, kernels=(), metrics=(), roofline=roofline), None
-
-
-class Gpu(CudaDevice):
-    """``cuda:0``, ``cuda:1``... on the software driver."""
-
-    def __init__(self, ordinal: int, factory: str, profiled: bool) -> None:
-        super().__init__(ordinal, driver=f"tests.devices.cuda.several_gpus:{factory}", grace_s=5.0)
-        self.profiled = profiled
-
-    def open(self, artifact: Artifact) -> CudaSession:
-        self.runners.require_healthy()
-        return (CudaSession if self.profiled else Unprofiled)(self.target, self.runners, with_ptx(artifact))
-
-    def clocks(self) -> None:
-        return None
-
-
-class Uncompiled(Oracle):
-    """Leaves out the baseline that takes seconds for each candidate, where nothing is asked of it."""
-
-    def baselines(self, size: str = "full") -> tuple[str, ...]:
-        return tuple(name for name in super().baselines(size) if name != "compile")
-
-
-class SoftwareWorkshop(EvaluatorPool):
-    """Its oracles run on the CPU, for there is no GPU for torch, and share one helper process."""
-
-    oracles: Zygote
-    compiled: tuple[str, ...] = TASKS[:1]
-    """Tasks that are tried with ``torch.compile`` too."""
-
-    def oracle(self, task: Task, device: Device | None = None, cached: OracleFacts | None = None) -> Oracle:
-        return (Oracle if task.name in self.compiled else Uncompiled)(self.oracles, task, device="cpu", cached=cached)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -159,8 +109,7 @@ class Runs:
 
     def _workshop(self, device: str, **how: Any) -> EvaluatorPool:
         made = SoftwareWorkshop(device, opened=self.devices(), **how)
-        if not self.thorough:
-            made.compiled = ()
+        made.compiled = COMPILED if self.thorough else ()
         return made
 
     def start(self, config: RunConfig, *gpus: str, stop: StopSignal | None = None) -> Run:
@@ -220,7 +169,7 @@ def test_attempts_are_journalled_with_how_their_time_came_about(finished: Runs) 
         assert names >= {"eager"}
         # A jail in which no compiler can be started says so.
         tried = "compile" in names or "compile" in speed.timing.absent
-        assert tried is (attempt.task in SoftwareWorkshop.compiled)
+        assert tried is (attempt.task in COMPILED)
         assert speed.speedup_lower is not None
 
 

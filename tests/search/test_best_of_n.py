@@ -11,11 +11,24 @@ from hypothesis import strategies as st
 
 from kernelforge.records import Operator, Verdict
 from kernelforge.search import BestOfN, Proposal, pass_at_k
-from tests.support.factories import make_attempt
+from tests.support.factories import make_attempt, make_passed_over
 
 
 def best_of_n(samples: int = 10, *, coders: int = 1, rounds: int | None = None) -> BestOfN:
     return BestOfN(BestOfN.Options(samples=samples), rounds=rounds, stop_after=None, coders=coders)
+
+
+def test_samples_that_were_not_measured_are_no_rounds_without_a_new_best() -> None:
+    strategy = BestOfN.make({"samples": 9}, stop_after=2)
+    strategy.tell(make_attempt(0, accepted=True))
+    for number in range(1, 5):
+        attempt = make_attempt(number)
+        assert attempt.candidate is not None
+        strategy.tell(attempt.model_copy(update={"evaluation": make_passed_over(candidate=attempt.candidate.hash)}))
+    assert strategy.stopped is None
+    for number in (5, 6):
+        strategy.tell(make_attempt(number))
+    assert strategy.stopped == "no new best in 2 rounds"
 
 
 def test_all_samples_can_be_asked_for_at_once() -> None:

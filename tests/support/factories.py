@@ -18,8 +18,10 @@ from kernelforge.records import (
     Operator,
     Origin,
     Performance,
+    Rank,
     Ratio,
     Reward,
+    Screening,
     SideTimes,
     Size,
     SizeCheck,
@@ -206,6 +208,17 @@ def measured_evaluation(speedup: float | None = None, **changes: Any) -> Evaluat
     fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")
     performance = measured(speedup=speedup, speedup_lower=speedup)
     return make_evaluation(**({"fingerprint": fingerprint, "performance": performance} | changes))
+
+
+def make_passed_over(**changes: Any) -> Evaluation:
+    """A candidate that the emulated device ran and no GPU measured."""
+    skipped = SizeCheck(size="full", status="skipped", message="values not compared: not measured")
+    rank = Rank(position=3, of=4, measured=2)
+    fields: dict[str, Any] = {
+        "correctness": Correctness(sizes=(SizeCheck(size="small", status="passed"), skipped)),
+        "screening": Screening(device="emulated:h100", outcome="passed", forecast=make_forecast(), rank=rank),
+    }
+    return make_evaluation(**(fields | changes))
 
 
 def make_attempt(

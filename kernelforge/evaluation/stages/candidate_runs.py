@@ -21,6 +21,8 @@ from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
 from kernelforge.records import (
     Comparison,
+    Fingerprint,
+    Performance,
     Profile,
     Size,
     SizeCheck,
@@ -70,6 +72,12 @@ class CountedProfile(NamedTuple):
     profile: Profile
     note: str
     """Where it was counted, and on which share of the blocks."""
+    performance: Performance | None
+    """The modelled time; None of torch operators."""
+    checks: tuple[SizeCheck, ...]
+    """Of the other sizes, on that device."""
+    fingerprint: Fingerprint
+    """Of evaluations on that device."""
 
 
 @dataclass(kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from kernelforge.devices import check_device
 from kernelforge.devices.base import RunFailed
 from kernelforge.errors import SandboxError, TaskError, TimingError, UnsupportedError, UsageError
 from kernelforge.evaluation.oracle.client import DrawHandle
@@ -11,6 +12,7 @@ from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.full_size import FullSizeResult, FullSizeStage
 from kernelforge.evaluation.timing.candidate_timer import CandidateTimer, OutputChangedWhileTimed, confirm, performance
+from kernelforge.hardware.specs import EMULATED
 from kernelforge.profiling.counts import has_ptx_counts, with_counts
 from kernelforge.records import MeasureSettings, Profile, Timing, Verdict
 
@@ -20,6 +22,7 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
 
     Raises:
         UsageError: an emulated device measures nothing, and something else than the defaults is asked of it.
+        DeviceError: there are no such figures.
     """
     changed = settings.model_dump(exclude_defaults=True)
     # Full counters are what an emulated device always gives; its approximations are its own.
@@ -30,6 +33,8 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
         raise UsageError(
             f"{device} models time and measures nothing, so {requested} has no use there; name a GPU (cuda:0)"
         )
+    if settings.figures is not None:
+        check_device(EMULATED + settings.figures)
     return settings
 
 

@@ -31,7 +31,16 @@ from kernelforge.evaluation.stages.full_size import SPARE_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.prediction.baseline import NORMAL_90
 from kernelforge.prediction.speedup import KERNEL_SPREAD
-from kernelforge.records import Candidate, Forecast, InputGenerator, Performance, Screening, TaskFacts, content_hash
+from kernelforge.records import (
+    Candidate,
+    Fingerprint,
+    Forecast,
+    InputGenerator,
+    Performance,
+    Screening,
+    TaskFacts,
+    content_hash,
+)
 from kernelforge.utils.closing import Closing
 
 COUNTING_S = 20.0
@@ -44,6 +53,7 @@ class Screen(Closing):
 
     Args:
         device: the emulated device; its owner closes it.
+        fingerprint: of evaluations on that device.
         exact: whether its figures are those of the GPU behind it; else they are of the nearest known one.
         open_oracle: opens an oracle of the task on the CPU, at the first candidate.
         run_limit_s: longest that one run of a plan may take.
@@ -55,11 +65,13 @@ class Screen(Closing):
         device: Device,
         open_oracle: Callable[[], Oracle],
         *,
+        fingerprint: Fingerprint,
         exact: bool,
         run_limit_s: float = RUN_LIMIT_S,
         worst_errors: bool = False,
     ) -> None:
         self.device = device
+        self.fingerprint = fingerprint
         self.exact = exact
         self._open_oracle = open_oracle
         self._oracle: Oracle | None = None
@@ -170,7 +182,7 @@ class Screen(Closing):
         share = "" if sampled == 1 else f", on {sampled:.2%} of the blocks of a kernel or more"
         where = self.device.name + ("" if self.exact else f" (nearest known: {self.device.spec.title})")
         note = f"Metrics that are not 'measured' are the emulator's, from the same PTX on {where}{share}."
-        work.counted = CountedProfile(profile, note)
+        work.counted = CountedProfile(profile, note, performance, tuple(work.checks), self.fingerprint)
         if performance is None:
             return None, "no time is modelled of torch operators"
         return self._forecast(performance), ""

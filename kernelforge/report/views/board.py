@@ -61,7 +61,8 @@ class BoardKey(View):
 def board_key(records: RunRecords) -> BoardKey:
     """Key of a run. A run without timings has no protocol: it fits boards that differ in the protocol alone."""
     config = records.run.config
-    evaluations = [attempt.evaluation for attempt in records.attempts]
+    # What was predicted and not measured stands on no board.
+    evaluations = [attempt.evaluation for attempt in records.attempts if not attempt.evaluation.passed_over]
     return KeyParts(
         device=config.device,
         suite=suite_name(config),

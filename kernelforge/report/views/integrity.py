@@ -125,7 +125,7 @@ def unscored(attempts: Sequence[Attempt]) -> Unscored:
 
 
 def _origin(records: RunRecords) -> Literal["measured", "modelled", "mixed", "none"]:
-    speeds = [attempt.evaluation.performance for attempt in records.attempts]
+    speeds = [attempt.evaluation.performance for attempt in records.attempts if not attempt.evaluation.passed_over]
     origins = {speed.origin for speed in speeds if speed is not None}
     if len(origins) > 1:
         return "mixed"
@@ -147,6 +147,8 @@ def _doubts(attempt: Attempt) -> Iterator[Doubt]:
         yield "unconfined", "untrusted code ran without a jail"
     if evaluation.verdict is Verdict.INFRA:
         yield "infra", evaluation.reason
+    if evaluation.passed_over:
+        return  # by the user's choice
     if evaluation.uncompared and evaluation.correctness is not None:
         yield "uncompared", next(check.message for check in evaluation.correctness.sizes if check.status == "skipped")
     elif evaluation.verdict is Verdict.OK and evaluation.fingerprint.device_kind == "cuda":

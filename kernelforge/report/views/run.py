@@ -83,7 +83,7 @@ class RunView(View):
     """The same by agent and provider; empty without model calls."""
     pass_at_k: dict[int, float] | None
     """Probability that k samples of a task contain a correct one, mean over tasks; None where samples are not
-    independent (any strategy but ``best-of-n``) or a task has fewer samples than planned."""
+    independent (any strategy but ``best-of-n``), not all measured, or fewer than planned at a task."""
     fast_curves: tuple[FastCurve, ...]
     """fast_p against the fastest baseline, then against each that was timed; empty for a modelled run."""
     absent: tuple[AbsentBaseline, ...] = ()
@@ -159,7 +159,7 @@ def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:
 
 def _pass_at_k(records: RunRecords) -> dict[int, float] | None:
     """pass@k over the tasks at k = 1, 2, 5, 10, 20, 50... up to the number of samples. ``INFRA`` is not a sample."""
-    if records.run.config.strategy != "best-of-n":
+    if records.run.config.strategy != "best-of-n" or records.run.config.measure_top is not None:
         return None
     counts: list[tuple[int, int]] = []
     for task in records.run.config.tasks:

@@ -297,7 +297,8 @@ class RunRecords:
     @cached_property
     def origin(self) -> Origin | None:
         """Whether the devices of its evaluations measure or model time; None where they do neither."""
-        kinds: set[str] = {attempt.evaluation.fingerprint.device_kind for attempt in self.attempts}
+        evaluations = [attempt.evaluation for attempt in self.attempts if not attempt.evaluation.passed_over]
+        kinds: set[str] = {evaluation.fingerprint.device_kind for evaluation in evaluations}
         if not kinds:
             kinds = {self.run.config.device.partition(":")[0]}
         if "emulated" in kinds:
