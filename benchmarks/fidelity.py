@@ -33,8 +33,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from fidelity_parts.picture import scatter
-from fidelity_parts.scores import Agreement, Order, Times, agreement_of, mean_error, order_of, scale_of
+from fidelity_parts.scores import Agreement, Order, Times, agreement_of, falls_of, mean_error, order_of, scale_of
 
+from kernelforge.agents.acceptance import APART, TUNED_APART
 from kernelforge.hardware.specs import SPECS, DeviceSpec, find_spec
 
 FOLDER = Path(__file__).parent / "fidelity"
@@ -299,6 +300,22 @@ def summary_of(launches: Sequence[Compared]) -> Summary:
     return Summary(count, order, mean_error(times_of(launches)), per_gpu / count, ladders / count, gpus / count)
 
 
+def versions(launches: Iterable[Compared]) -> list[tuple[str, float, list[Times]]]:
+    """Times of launches that answer to the same arguments on one GPU, which a search would have to choose between, and
+    of those of one kernel; with the fall that tells them apart."""
+    problems: dict[str, list[tuple[float, float]]] = {}
+    kernels: dict[str, list[tuple[float, float]]] = {}
+    for compared in launches:
+        case = compared.launch.case
+        problem = json.dumps([compared.launch.ladder, case["args"]])
+        problems.setdefault(problem, []).append(compared.times)
+        kernels.setdefault(f"{problem} {case['entry']}", []).append(compared.times)
+    return [
+        ("versions of a kernel", APART, list(problems.values())),
+        ("one kernel, launched otherwise,", TUNED_APART, list(kernels.values())),
+    ]
+
+
 def compare(folder: Path, out: Path, every: bool, picture: Path | None) -> int:
     """Print how counts and times agree."""
     launches = read(folder, out)
@@ -318,6 +335,8 @@ def compare(folder: Path, out: Path, every: bool, picture: Path | None) -> int:
     for gpu, own in by(timed, "gpu").items():
         print(f"{gpu:<36}{summary_of(own).text}")
     print(f"{'all':<36}{summary_of(timed).text}")
+    for what, least, problems in versions(timed):
+        print(f"modelled times of {what} that fall by {least:.0%} or more: {falls_of(problems, least).text}")
     once = [compared for compared in timed if compared.launch.gpu == compared.launch.case["gpu"]]
     print(f"{'each case on one GPU':<36}{summary_of(once).text}")
     if picture:

@@ -57,6 +57,32 @@ def order_of(times: Times) -> Order:
     return Order(pairs, right, inverted)
 
 
+class Falls(NamedTuple):
+    """Falls of the modelled time from one launch to another of the same problem, by their size."""
+
+    real: tuple[int, int]
+    """How many by ``least`` or more were falls of the measured time too, and of how many."""
+    smaller: tuple[int, int]
+    """The same of those that are less than that."""
+
+    @property
+    def text(self) -> str:
+        words = [f"{real} of {count} ({real / count:.0%})" if count else "none" for real, count in self]
+        return f"real {words[0]}; of the smaller ones {words[1]}"
+
+
+def falls_of(problems: Iterable[Times], least: float) -> Falls:
+    """Falls of the modelled time between launches of a problem, and how many of them are real."""
+    counts = {True: [0, 0], False: [0, 0]}
+    for times in problems:
+        for pair in itertools.combinations(times, 2):
+            (after, fast), (before, slow) = sorted(pair, key=lambda launch: launch[1])
+            counted = counts[fast <= (1 - least) * slow]
+            counted[0] += after < before
+            counted[1] += 1
+    return Falls(*((real, count) for real, count in counts.values()))
+
+
 def scale_of(times: Times) -> float:
     """The factor on modelled times that brings their geometric mean to the measured ones'."""
     return math.exp(sum(math.log(measured / modelled) for measured, modelled in times) / len(times)) if times else 1.0

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from kernelforge.agents.acceptance import Outcome, accept
 from kernelforge.agents.base import BUILTIN, TaskContext
 from kernelforge.agents.prompts import reflexion_prompt
 from kernelforge.agents.reply_forms import read_form
@@ -20,6 +21,7 @@ from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Attempt, Lesson, Message, Operator, Verdict
 from kernelforge.records.run import MAX_LESSON_CHARS
+from kernelforge.search.base import is_measured
 
 LESSONS = 3
 """Lessons that one task may leave."""
@@ -94,7 +96,8 @@ class BuiltinReflexion:
             attempt for attempt in history if attempt.operator is Operator.OPTIMISE and attempt.finding is not None
         ]
         paid = [attempt for attempt in answered if attempt.accepted]
-        failed = [attempt for attempt in answered if attempt.evaluation.verdict is Verdict.OK and not attempt.accepted]
+        correct = [attempt for attempt in answered if attempt.evaluation.verdict is Verdict.OK]
+        failed = [past for past in correct if accept(past, history[: past.number]).outcome is Outcome.REFUSED]
         texts = [f"Pays: {_summary(attempt)}" for attempt in paid[:2]] + [
             f"Did not pay: {_summary(attempt)}" for attempt in failed[:1]
         ]
@@ -121,11 +124,12 @@ def _lesson(family: str, text: str, brief: TaskContext, history: Sequence[Attemp
 
 
 def _gain(history: Sequence[Attempt]) -> float | None:
-    """Speedup of the last accepted attempt over the first correct one."""
+    """Speedup of the last accepted attempt over the first correct one whose time has the same origin."""
+    timed = [attempt for attempt in history if attempt.accepted and attempt.evaluation.performance]
     times = [
         attempt.evaluation.performance.time_us
-        for attempt in history
-        if attempt.accepted and attempt.evaluation.performance
+        for attempt in timed
+        if attempt.evaluation.performance and is_measured(attempt) == is_measured(timed[-1])
     ]
     return round(times[0] / times[-1], 4) if times else None
 

@@ -178,7 +178,7 @@ class FindingRow(View):
     why: Bounded
     action: Bounded
     metrics: tuple[str, ...]
-    """Metrics that the action should lower, or raise where one begins with ``+``; the first decides acceptance."""
+    """Metrics that the action should lower, or raise where one begins with ``+``, the most telling first."""
 
 
 class ProfileAnswer(View):

@@ -211,8 +211,8 @@ def _add_journal_tools(server: MCPServer[object], service: Service, queue: _Queu
         follows_finding: Annotated[
             bool,
             Field(
-                description="True: it does what the finding on its parent says, and the finding's first metric decides "
-                "acceptance. False: it does something else, and time alone decides."
+                description="True: it does what the finding on its parent says. False: it does something else. Time "
+                "decides on acceptance; where the model cannot tell two times apart, the finding's first metric does."
             ),
         ] = True,
     ) -> SubmitAnswer:

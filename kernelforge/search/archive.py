@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from kernelforge.records import Attempt, Candidate
-from kernelforge.search.base import value
+from kernelforge.search.base import rank_key
 from kernelforge.search.novelty import Token, tokens, words
 
 Staging = Literal["none", "shared", "async"]
@@ -89,6 +89,6 @@ def elites(attempts: Iterable[Attempt], cells: Mapping[int, Cell], best: int | N
     for attempt in attempts:
         cell = cells[attempt.number]
         holder = kept.get(cell)
-        if holder is None or attempt.number == best or (holder.number != best and value(attempt) > value(holder)):
+        if holder is None or attempt.number == best or (holder.number != best and rank_key(attempt) < rank_key(holder)):
             kept[cell] = attempt
     return kept

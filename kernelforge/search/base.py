@@ -31,7 +31,8 @@ class ProfileVisibility:
     latency: bool = True
     """Times and speedups."""
     machine_code: bool = False
-    """Estimated executions of machine code. Off, so that prompts are the same on a machine without ``nvdisasm``."""
+    """Estimated executions of machine code, for a ``full`` profile of a run that reads it (``--metrics full``). Off by
+    default: to read it takes half a second of CPU per build, and where ``nvdisasm`` is missing prompts would differ."""
 
 
 DEFAULT_VISIBILITY = ProfileVisibility()
@@ -289,9 +290,10 @@ def score(attempt: Attempt) -> float | None:
     Measured: log of the lower bound of the speedup; where no baseline could be timed, minus the log of the upper end of
     the time's interval, in microseconds, which is below the former for every kernel of more than some microseconds.
     A quarantined time counts for nothing: the attempt is correct, and behind all that were timed. So does every time of
-    an attempt whose full size was not compared. Modelled: minus the
-    log of the modelled time in microseconds, which has one pair of kernels in ten in the wrong order. Measured and
-    modelled never meet: a run has one kind of device.
+    an attempt whose full size was not compared. Modelled: minus the log of the modelled time in microseconds. That
+    orders a task's attempts as their predicted speedups do, for all have the same time of eager PyTorch.
+
+    A measured score and a modelled one are not comparable: :func:`rank_key` and :func:`gain` keep them apart.
     """
     performance = attempt.evaluation.performance
     if attempt.evaluation.verdict is not Verdict.OK or attempt.evaluation.uncompared:
@@ -306,10 +308,40 @@ def score(attempt: Attempt) -> float | None:
     return -math.log(performance.interval_us[1])
 
 
-def value(attempt: Attempt) -> float:
-    """The score, or minus infinity for an attempt that has none."""
+def is_measured(attempt: Attempt) -> bool:
+    """Whether the time of an attempt was measured."""
+    performance = attempt.evaluation.performance
+    return performance is not None and performance.origin is Origin.MEASURED
+
+
+def rank_key(attempt: Attempt) -> tuple[int, float]:
+    """Key that sorts the attempts of a task, the best first.
+
+    Attempts with a measured score come first, then those that only the model has timed, then those without a score.
+    """
     number = score(attempt)
-    return float("-inf") if number is None else number
+    if number is None:
+        return 2, 0.0
+    return (0 if is_measured(attempt) else 1), -number
+
+
+def gain(before: Attempt, after: Attempt) -> float | None:
+    """Difference of two scores; None where one has none, or one was measured and the other was modelled."""
+    first, second = score(before), score(after)
+    if first is None or second is None or is_measured(before) != is_measured(after):
+        return None
+    return second - first
+
+
+def comparable_scores(attempts: Sequence[Attempt]) -> list[float | None]:
+    """Score of each attempt: of the measured ones alone where there are any, else of the modelled ones."""
+    scores = [score(attempt) for attempt in attempts]
+    measured = any(
+        number is not None and is_measured(attempt) for attempt, number in zip(attempts, scores, strict=True)
+    )
+    return [
+        number if is_measured(attempt) is measured else None for attempt, number in zip(attempts, scores, strict=True)
+    ]
 
 
 def is_correct(attempt: Attempt) -> bool:
@@ -325,8 +357,7 @@ def is_repairable(attempt: Attempt) -> bool:
 def best_attempt(attempts: Sequence[Attempt]) -> Attempt | None:
     """The best attempt of a task: the one accepted last.
 
-    It comes before others with higher scores. Where time is measured it has the highest score anyway; modelled times
-    cannot tell two good kernels apart, and there the counters decided.
+    It comes before others with higher scores: where the model cannot tell two kernels apart, a counter decided.
     """
     return next((attempt for attempt in reversed(attempts) if attempt.accepted), None)
 
@@ -350,7 +381,7 @@ def best_per_step(attempts: Sequence[Attempt]) -> list[Attempt]:
         tuned = attempt.operator is Operator.TUNE and attempt.parent is not None
         step = step_of.get(attempt.parent or "", attempt.id) if tuned else attempt.id
         step_of[attempt.id] = step
-        if step not in standing or value(attempt) > value(standing[step]):
+        if step not in standing or rank_key(attempt) < rank_key(standing[step]):
             standing[step] = attempt
     return list(standing.values())
 
@@ -359,5 +390,5 @@ def best_scoring(attempts: Sequence[Attempt]) -> Attempt | None:
     """The correct attempt with the highest score, the oldest of equals; without any score, the last accepted one."""
     scored = [attempt for attempt in attempts if score(attempt) is not None]
     if scored:
-        return max(scored, key=lambda attempt: (value(attempt), -attempt.number))
+        return min(scored, key=lambda attempt: (rank_key(attempt), attempt.number))
     return best_attempt(attempts)

@@ -25,7 +25,7 @@ from kernelforge.search.base import (
     is_correct,
     is_repairable,
     parent_number,
-    value,
+    rank_key,
 )
 
 ROUNDS = 10
@@ -136,7 +136,7 @@ def beam_of(attempts: Sequence[Attempt], width: int) -> list[int]:
     best = current_best(attempts)
     for attempt in sorted(
         filter(is_correct, attempts),
-        key=lambda candidate: (candidate.number != best, -value(candidate), candidate.number),
+        key=lambda candidate: (candidate.number != best, rank_key(candidate), candidate.number),
     ):
         names = kernel_names(attempt, attempts)
         if len(beam) < width and taken.isdisjoint(names):

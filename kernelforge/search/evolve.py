@@ -30,11 +30,14 @@ from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
     best_per_step,
+    comparable_scores,
     current_best,
+    gain,
     is_correct,
     is_repairable,
     parent_number,
-    value,
+    rank_key,
+    score,
 )
 from kernelforge.search.novelty import Novelty
 
@@ -102,7 +105,7 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         self._tested = self._new = 0
         self._cells: dict[int, Cell] = {}
         """Of every attempt that may have a place in an archive."""
-        self._baseline = float("-inf")
+        self._first_scored: Attempt | None = None
         self._children: Counter[int] = Counter()
         self._names: dict[int, str] = {}
         self._island: dict[int, int] = {}
@@ -175,16 +178,16 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
         if is_correct(attempt) and self._correct.add(attempt):
             self._cells[attempt.number] = behaviour_cell(attempt)
             self._island[attempt.number] = 0 if parent is None else self._island.get(parent, 0)
-            if self._baseline == float("-inf"):
-                self._baseline = value(attempt)
+            if self._first_scored is None and score(attempt) is not None:
+                self._first_scored = attempt
         if parent is None or attempt.operator is Operator.TUNE:
             return
         self._children[parent] += 1
         coder = self._by_name.get(attempt.coder)
         if attempt.operator in OPERATORS and coder is not None:
-            before = max(value(self.known[parent]), self._baseline)
-            gain = value(attempt) - before if new and math.isfinite(before) else 0.0
-            self.bandit.update((coder, attempt.operator), gain, cost_of(attempt))
+            start = min(filter(None, (self.known[parent], self._first_scored)), key=rank_key)
+            gained = gain(start, attempt) if new else None
+            self.bandit.update((coder, attempt.operator), gained or 0.0, cost_of(attempt))
 
     def _settle(self) -> None:
         """Rebuild the archives; part the islands, or let kernels migrate, when it is time."""
@@ -251,24 +254,24 @@ class Evolve(GenerationalStrategy[EvolveOptions]):
 
 def _ranked(archive: dict[Cell, Attempt]) -> list[Attempt]:
     """Attempts of an archive, the best first; of equals the oldest."""
-    return sorted(archive.values(), key=lambda attempt: (-value(attempt), attempt.number))
+    return sorted(archive.values(), key=lambda attempt: (rank_key(attempt), attempt.number))
 
 
 def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness: float) -> list[float]:
     """Weight with which each member is drawn: sigmoid(sharpness * (score - median) / MAD) / (1 + children).
 
     MAD is the median of the absolute deviations from the median, at least 1e-6 (ShinkaEvolve, ``database/parents.py``).
-    A member without a score is drawn when no other can be.
+    A member without a score is drawn when no other can be; so is a modelled one where others were measured.
     """
-    scores = [value(member) for member in members]
-    finite = [score for score in scores if math.isfinite(score)]
+    scores = comparable_scores(members)
+    finite = [number for number in scores if number is not None]
     if not finite:
         return [1.0] * len(members)
     middle = median(finite)
-    scale = max(median(abs(score - middle) for score in finite), _SMALLEST_SCALE)
+    scale = max(median(abs(number - middle) for number in finite), _SMALLEST_SCALE)
     return [
-        _sigmoid(sharpness * (score - middle) / scale) / (1 + children[member.number])
-        for score, member in zip(scores, members, strict=True)
+        0.0 if number is None else _sigmoid(sharpness * (number - middle) / scale) / (1 + children[member.number])
+        for number, member in zip(scores, members, strict=True)
     ]
 
 

@@ -27,10 +27,10 @@ from kernelforge.search.base import (
     Proposal,
     best_per_step,
     best_scoring,
+    gain,
     is_correct,
     is_repairable,
     parent_number,
-    score,
 )
 
 CASCADE: tuple[str, ...] = get_args(Stage)
@@ -121,10 +121,9 @@ class Fsr(GenerationalStrategy[FsrOptions]):
         """
         built = CASCADE.index(attempt.evaluation.stage) > CASCADE.index("compile")
         number = parent_number(attempt)
-        before = None if number is None else score(self.attempts[number])
-        after = score(attempt)
-        gain = 0.0 if before is None or after is None else min(max((after - before) / math.log(2), 0.0), 1.0)
-        return (built + is_correct(attempt) + gain) / 3
+        gained = None if number is None else gain(self.attempts[number], attempt)
+        speed = 0.0 if gained is None else min(max(gained / math.log(2), 0.0), 1.0)
+        return (built + is_correct(attempt) + speed) / 3
 
     def _state(self) -> dict[str, Any]:
         state: dict[str, Any] = {

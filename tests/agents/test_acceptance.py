@@ -1,4 +1,4 @@
-"""A child replaces its parent only where the counter that the Judge named, or a measured speedup, says so."""
+"""A child replaces its parent where its time says so; a counter decides where the model cannot tell times apart."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from kernelforge.agents.acceptance import accept, drift_reason, improves
+from kernelforge.agents.acceptance import APART, TUNED_APART, Decision, Outcome, accept, improves
+from kernelforge.evaluation.stages.tuning import LEAST_GAIN
 from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
 from tests.agents import agent_setup as workbench
 from tests.support.factories import (
@@ -41,6 +42,40 @@ def attempt(dram: float | None, time_us: float | None = 10, verdict: Verdict = V
 
 
 @pytest.mark.parametrize(
+    ("before", "after", "outcome"),
+    [
+        (10.0, 9.5, Outcome.ACCEPTED),
+        (10.0, 2.0, Outcome.ACCEPTED),
+        (10.0, 9.51, Outcome.UNDECIDED),
+        (10.0, 10.0, Outcome.UNDECIDED),
+        (10.0, 10.01, Outcome.REFUSED),
+        (10.0, 30.0, Outcome.REFUSED),
+    ],
+)
+@pytest.mark.parametrize("answered", [None, finding(), finding("unknown__metric"), finding("+" + DRAM)])
+def test_the_modelled_time_decides_by_what_the_model_can_tell_apart(
+    before: float, after: float, outcome: Outcome, answered: Finding | None
+) -> None:
+    decision = improves(attempt(100, before), attempt(100, after), answered)
+    assert decision.outcome is outcome
+    assert decision.note.startswith(f"{outcome}: modelled time {before:.4g} -> {after:.4g} us")
+    assert decision.accepted is (outcome is Outcome.ACCEPTED)
+
+
+@pytest.mark.parametrize("time_us", [9.5, 5.0])
+@pytest.mark.parametrize("dram", [50, 100, 1000])
+def test_no_counter_holds_back_a_kernel_that_is_faster(time_us: float, dram: float) -> None:
+    decision = improves(attempt(100, 10), attempt(dram, time_us), finding(DRAM))
+    assert decision.accepted
+    assert f"{DRAM} 100 -> {dram:,} " in decision.reason, "what became of the metric is said all the same"
+
+
+@pytest.mark.parametrize("dram", [1, 50])
+def test_no_counter_makes_up_for_a_time_that_rose(dram: float) -> None:
+    assert improves(attempt(100, 10), attempt(dram, 10.1), finding(DRAM)).outcome is Outcome.REFUSED
+
+
+@pytest.mark.parametrize(
     ("before", "after", "metric", "better"),
     [
         (100, 90, DRAM, True),
@@ -52,29 +87,63 @@ def attempt(dram: float | None, time_us: float | None = 10, verdict: Verdict = V
         (0, 0, DRAM, False),
     ],
 )
-def test_the_first_named_counter_must_change_by_a_tenth(before: float, after: float, metric: str, better: bool) -> None:
-    accepted, note = improves(attempt(before), attempt(after), finding(metric, "kernelforge__launches"))
-    assert accepted is better
-    assert DRAM in note
+@pytest.mark.parametrize("time_us", [9.6, 10.0])
+def test_where_the_model_does_not_tell_the_first_named_counter_decides(
+    before: float, after: float, metric: str, better: bool, time_us: float
+) -> None:
+    decision = improves(attempt(before), attempt(after, time_us), finding(metric, "kernelforge__launches"))
+    assert decision.outcome is (Outcome.ACCEPTED if better else Outcome.UNDECIDED)
+    assert DRAM in decision.reason
+    assert f"{APART:.0%}" in decision.reason
 
 
-def test_a_counter_that_fell_does_not_excuse_a_much_worse_time() -> None:
-    accepted, note = improves(attempt(100, 10), attempt(50, 12.1), finding(DRAM))
-    assert not accepted
-    assert "10 -> 12.1 us" in note
-    assert improves(attempt(100, 10), attempt(50, 12), finding(DRAM))[0]
+def test_a_tuned_child_is_told_apart_by_less() -> None:
+    tuned = {"operator": Operator.TUNE, "parent": "run/softmax/00"}
+    by_two, by_one = (attempt(100, time_us=time_us).model_copy(update=tuned) for time_us in (9.8, 9.9))
+    assert TUNED_APART == LEAST_GAIN, "the winner of a search for values must be able to become the best"
+    assert improves(attempt(100, time_us=10), by_two, None).accepted
+    assert improves(attempt(100, time_us=10), by_one, None).outcome is Outcome.UNDECIDED
 
 
-def test_without_a_counter_the_modelled_time_decides() -> None:
-    assert improves(attempt(100, 10), attempt(100, 9), finding("unknown__metric"))[0]
-    assert not improves(attempt(100, 10), attempt(100, 9.5), finding())[0]
-    assert not improves(attempt(None, None), attempt(None, None), finding(DRAM))[0]
+def test_the_best_never_gets_slower_by_the_model() -> None:
+    """Steps within what the model tells apart do not add up: each accepted one is at most as slow as the last."""
+    existing: list[Attempt] = []
+    for number, time_us in enumerate((10, 9.9, 9.95, 9.7, 9.72)):
+        child = attempt(100 * 0.5**number, time_us).model_copy(
+            update={"number": number, "id": f"run/softmax/{number:02d}"}
+        )
+        if existing:
+            best = next(past for past in reversed(existing) if past.accepted)
+            changes = {"operator": Operator.OPTIMISE, "parent": best.id, "finding": finding(DRAM)}
+            child = child.model_copy(update=changes)
+        existing.append(child.model_copy(update={"accepted": accept(child, existing).accepted}))
+    assert [past.accepted for past in existing] == [True, True, False, True, False]
+
+
+def test_a_finding_about_another_kernel_decides_nothing() -> None:
+    best = attempt(100, 10).model_copy(update={"accepted": True})
+    other = attempt(100, 20).model_copy(update={"id": "run/softmax/01", "number": 1})
+    child = attempt(10, 9.9).model_copy(
+        update={"id": "run/softmax/02", "number": 2, "operator": Operator.OPTIMISE, "parent": other.id,
+                "finding": finding(DRAM)}
+    )  # fmt: skip
+    assert accept(child, [best, other]).outcome is Outcome.UNDECIDED
+    assert accept(child.model_copy(update={"parent": best.id}), [best, other]).accepted
 
 
 def test_a_wrong_child_never_pays_and_a_right_one_beats_a_wrong_parent() -> None:
     wrong = attempt(1, verdict=Verdict.WRONG)
-    assert not improves(attempt(100), wrong, finding(DRAM))[0]
-    assert improves(wrong, attempt(100), finding(DRAM))[0]
+    assert improves(attempt(100), wrong, finding(DRAM)).outcome is Outcome.REFUSED
+    assert improves(wrong, attempt(100), finding(DRAM)).accepted
+
+
+def test_what_could_not_be_compared_was_not_found_to_be_no_better() -> None:
+    """Nothing is known of the change then: no lesson may say that it did not pay."""
+    timed_one, untimed = attempt(100, 10), attempt(None, None)
+    assert improves(timed_one, untimed, finding(DRAM)).outcome is Outcome.NOT_COMPARED
+    assert improves(untimed, untimed, finding(DRAM)).outcome is Outcome.NOT_COMPARED
+    assert improves(untimed, timed_one, None) == Decision(Outcome.ACCEPTED, "it has a time, and its parent has none")
+    assert improves(timed_one, attempt(1, verdict=Verdict.INFRA), None).outcome is Outcome.NOT_COMPARED
 
 
 def timed(lower: float | None = None, **changes: Any) -> Attempt:
@@ -88,46 +157,32 @@ def timed(lower: float | None = None, **changes: Any) -> Attempt:
 
 
 def test_on_a_device_that_measures_the_lower_bound_of_the_speedup_decides() -> None:
-    assert improves(timed(1.5), timed(1.6), finding(DRAM))[0]
-    assert not improves(timed(1.5), timed(1.5), finding(DRAM))[0]
+    assert improves(timed(1.5), timed(1.6), finding(DRAM)).accepted
+    assert improves(timed(1.5), timed(1.5), finding(DRAM)).outcome is Outcome.REFUSED
 
 
 def test_without_a_baseline_the_intervals_of_the_times_must_not_touch() -> None:
     parent = timed(interval_us=(4.9, 5.1))
-    assert improves(parent, timed(interval_us=(4.7, 4.8)), None)[0]
-    assert not improves(parent, timed(interval_us=(4.7, 4.9)), None)[0]
+    assert improves(parent, timed(interval_us=(4.7, 4.8)), None).accepted
+    assert not improves(parent, timed(interval_us=(4.7, 4.9)), None).accepted
 
 
 def test_a_quarantined_time_replaces_nothing_and_holds_no_place() -> None:
     doubtful = timed(quarantined="under the floor")
-    accepted, note = improves(timed(1.5), doubtful, None)
-    assert not accepted
-    assert "under the floor" in note
-    assert improves(doubtful, timed(1.1), None)[0]
+    decision = improves(timed(1.5), doubtful, None)
+    assert decision.outcome is Outcome.REFUSED
+    assert "under the floor" in decision.note
+    assert improves(doubtful, timed(1.1), None).accepted
+    assert not improves(attempt(100, 10), doubtful, None).accepted
 
 
-def test_without_a_finding_time_alone_decides() -> None:
-    assert improves(attempt(100, time_us=10), attempt(10, time_us=9), None)[0]
-    accepted, note = improves(attempt(100, time_us=10), attempt(10, time_us=9.5), None)
-    assert not accepted
-    assert "10%" in note
-
-
-def test_a_tuned_child_needs_two_hundredths() -> None:
-    tuned = {"operator": Operator.TUNE, "parent": "run/softmax/00"}
-    assert improves(attempt(100, time_us=10), attempt(100, time_us=9.8).model_copy(update=tuned), None)[0]
-    assert not improves(attempt(100, time_us=10), attempt(100, time_us=9.9).model_copy(update=tuned), None)[0]
-
-
-def test_steps_that_each_cost_a_little_do_not_add_up() -> None:
-    """A Judge that names a counter that any change moves cannot make the best slower without end."""
-    existing = [attempt(100, 10).model_copy(update={"accepted": True})]
-    for dram, time_us, fits in ((80, 11.5, True), (60, 12, True), (40, 13.5, False)):
-        child = attempt(dram, time_us)
-        assert improves(existing[-1], child, finding(DRAM))[0]
-        assert (drift_reason(child, existing) is None) is fits
-        existing.append(child.model_copy(update={"accepted": fits}))
-    assert "13.5 us" in (drift_reason(existing[-1], existing[:-1]) or "")
+def test_a_modelled_time_never_replaces_a_measured_one() -> None:
+    real, soft = timed(0.5), attempt(100, 1e-3)
+    assert improves(real, soft, finding(DRAM)) == Decision(
+        Outcome.NOT_COMPARED, "its time is modelled, and the best's was measured"
+    )
+    assert improves(soft, real, None).accepted
+    assert improves(timed(quarantined="under the floor"), soft, None).outcome is Outcome.NOT_COMPARED
 
 
 def test_what_was_predicted_and_not_measured_never_becomes_the_best() -> None:
@@ -135,7 +190,7 @@ def test_what_was_predicted_and_not_measured_never_becomes_the_best() -> None:
     assert attempt.candidate is not None
     passed_over = make_passed_over(candidate=attempt.candidate.hash)
     accepted = accept(attempt.model_copy(update={"evaluation": passed_over}), ())
-    assert accepted == (False, "not accepted: predicted, and not measured")
+    assert accepted == Decision(Outcome.NOT_COMPARED, "predicted, and not measured")
 
 
 def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_holds_it_off() -> None:
@@ -143,6 +198,6 @@ def test_what_was_not_compared_at_its_full_size_never_replaces_what_was_nor_hold
     lazy = make_attempt(0, accepted=True)
     lazy = lazy.model_copy(update={"evaluation": fast.model_copy(update={"candidate": lazy.evaluation.candidate})})
     honest = make_attempt(1)
-    assert improves(lazy, honest, None) == (True, "accepted: compared at its full size, as its parent was not")
-    assert improves(honest, lazy, None) == (False, "not accepted: not compared at its full size, as its parent was")
-    assert drift_reason(honest, [lazy]) is None
+    assert improves(lazy, honest, None).note == "accepted: compared at its full size, as its parent was not"
+    assert improves(honest, lazy, None).outcome is Outcome.NOT_COMPARED
+    assert accept(honest, [lazy]).accepted

@@ -8,7 +8,7 @@ from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
 from kernelforge.run.task_loop import PER_FAMILY, SHOWN, select_lessons
 from tests.agents import agent_setup as workbench
-from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, measured_evaluation, modelled
 
 
 def lesson(text: str, family: str = "softmax", gain: float | None = 1.0) -> Lesson:
@@ -62,7 +62,7 @@ def timed(number: int, time_us: float, action: str = "", *, accepted: bool = Tru
 
 
 def test_what_paid_and_what_did_not_is_written_down() -> None:
-    history = [timed(0, 20.0), timed(1, 10.0, "stage the row"), timed(2, 10.0, "vectorise", accepted=False)]
+    history = [timed(0, 20.0), timed(1, 10.0, "stage the row"), timed(2, 11.0, "vectorise", accepted=False)]
     result = BuiltinReflexion().reflect(workbench.brief("softmax"), history)
     assert [item.text for item in result.lessons] == [
         "Pays: stage the row (dram 2 -> 1)",
@@ -70,6 +70,21 @@ def test_what_paid_and_what_did_not_is_written_down() -> None:
     ]
     assert {item.gain for item in result.lessons} == {2.0}
     assert {item.family for item in result.lessons} == {"softmax"}
+
+
+def test_what_was_undecided_or_could_not_be_compared_is_no_lesson() -> None:
+    untimed = timed(2, 10.0, "fuse", accepted=False)
+    untimed = untimed.model_copy(update={"evaluation": untimed.evaluation.model_copy(update={"performance": None})})
+    history = [timed(0, 20.0), timed(1, 19.9, "stage the row", accepted=False), untimed]
+    assert BuiltinReflexion().reflect(workbench.brief("softmax"), history).lessons == ()
+
+
+def test_a_gain_is_between_times_of_one_origin() -> None:
+    measured_one = timed(2, 5.0, "vectorise")
+    evaluation = measured_evaluation(candidate=measured_one.evaluation.candidate)
+    history = [timed(0, 20.0), timed(1, 10.0, "fuse"), measured_one.model_copy(update={"evaluation": evaluation})]
+    result = BuiltinReflexion().reflect(workbench.brief("softmax"), history)
+    assert {item.gain for item in result.lessons} == {1.0}
 
 
 def test_a_task_that_taught_nothing_leaves_no_lesson() -> None:

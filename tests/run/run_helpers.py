@@ -13,7 +13,7 @@ from kernelforge.records import Budget, Run, RunConfig
 from kernelforge.run import Event, StopSignal, configure, start_run
 from kernelforge.store import DATABASE_NAME, Store
 
-TASKS = ("gelu", "transpose")
+TASKS = ("swish", "transpose")
 
 SMALL_TASK = """
 [[task]]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,6 +24,22 @@ PLAN = """def forward(x):
     out = empty_like(x)
     swish[ceil_div(x.numel(), 256), 256](x, out, i32(x.numel()))
     return out"""
+
+
+WIDE = """__device__ float swished(float v) { return v / (1.0f + expf(-v)); }
+__global__ void swish(const float* x, float* out, int n) {
+    int quads = n % 4 == 0 ? n / 4 : 0;
+    for (int i = threadIdx.x; i < quads; i += blockDim.x) {
+        float4 v = ((const float4*)x)[i];
+        ((float4*)out)[i] = make_float4(swished(v.x), swished(v.y), swished(v.z), swished(v.w));
+    }
+    for (int i = 4 * quads + threadIdx.x; i < n; i += blockDim.x) out[i] = swished(x[i]);
+}"""
+"""One block, which loads four elements at a time: a quarter of the requests, and nearly all of the GPU idle."""
+REQUESTS = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+WISH = f"""```json
+{{"bottleneck": "too many requests", "method": "wider loads", "plan": "load float4", "metrics": ["{REQUESTS}"]}}
+```"""
 
 
 def reply(kernel: str = KERNEL, plan: str = PLAN) -> str:
@@ -60,14 +77,18 @@ class Person(threading.Thread):
 
 
 def run_with(
-    tmp_path: Path, replies: Sequence[str], react: Callable[[Event, StopSignal], None] = lambda event, stop: None
+    tmp_path: Path,
+    replies: Sequence[str],
+    react: Callable[[Event, StopSignal], None] = lambda event, stop: None,
+    **changes: Any,
 ) -> tuple[RunState, Person]:
     desk = tmp_path / "desk"
     desk.mkdir()
     person = Person(desk, replies)
     person.start()
     stop = StopSignal()
-    config = quick_config(tasks=("swish",), coder=f"exchange:{desk}", budget=Budget(rounds=len(replies) or 1))
+    options: dict[str, Any] = {"coder": f"exchange:{desk}", "budget": Budget(rounds=len(replies) or 1)} | changes
+    config = quick_config(tasks=("swish",), **options)
     with open_store(tmp_path) as store:
         run = start_run(config, store, Watcher(lambda event: react(event, stop)), stop)
     return run.state, person
@@ -98,3 +119,27 @@ def test_a_stop_does_not_wait_for_a_reply(tmp_path: Path) -> None:
     assert state is RunState.STOPPED
     with open_store(tmp_path) as store:
         assert store.attempts(store.run("latest").id) == []
+
+
+def test_the_faster_of_two_right_kernels_is_kept_whatever_became_of_the_judges_metric(tmp_path: Path) -> None:
+    """The Judge asks for fewer requests: the fast kernel has four times as many, and the slow one a quarter."""
+    wide = reply(WIDE, PLAN.replace("[ceil_div(x.numel(), 256), 256]", "[1, 256]"))
+    replies = [wide, WISH, reply(), WISH, wide]
+    judge = f"exchange:{tmp_path / 'desk'}"
+    state, _ = run_with(tmp_path, replies, judge=judge, budget=Budget(rounds=3), memory="off")
+    assert state is RunState.FINISHED
+    with open_store(tmp_path) as store:
+        attempts = store.attempts(store.run("latest").id)
+    slow, fast, last = attempts
+    assert [attempt.evaluation.verdict for attempt in attempts] == [Verdict.OK] * 3
+    assert [attempt.accepted for attempt in attempts] == [True, True, False]
+    assert (fast.parent, last.parent) == (slow.id, fast.id), "the strategy goes on from the faster one"
+    requests = [attempt.profile.value(REQUESTS) for attempt in attempts if attempt.profile is not None]
+    assert requests[0] == requests[2] == 0.25 * (requests[1] or 0.0)
+    speedups = [attempt.evaluation.performance.predicted for attempt in attempts if attempt.evaluation.performance]
+    assert speedups[0] is not None
+    assert speedups[1] is not None
+    assert speedups[1].low > speedups[0].high
+    assert fast.note.startswith("accepted: modelled time")
+    assert last.note.startswith("not accepted: modelled time")
+    assert f"{REQUESTS} 1,024 -> 4,096" in fast.note, "what became of the metric is said all the same"

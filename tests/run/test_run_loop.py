@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.agents.acceptance import APART
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
@@ -50,20 +51,15 @@ def test_later_attempts_answer_one_finding_on_the_best_parent(attempts: list[Att
         assert by_id[attempt.parent].accepted
 
 
-def test_an_accepted_move_cut_the_counter_it_named(attempts: list[Attempt]) -> None:
-    by_id = {attempt.id: attempt for attempt in attempts}
-    accepted = [attempt for attempt in attempts if attempt.accepted and attempt.number > 0]
-    assert accepted
-    for attempt in accepted:
-        assert attempt.finding is not None
-        parent = by_id[attempt.parent or ""]
-        name = attempt.finding.metrics[0]
-        assert attempt.profile is not None
-        assert parent.profile is not None
-        before, after = parent.profile.value(name), attempt.profile.value(name)
-        assert before is not None
-        assert after is not None
-        assert after <= 0.9 * before
+def test_an_accepted_move_made_the_kernel_faster_by_the_model(attempts: list[Attempt]) -> None:
+    times = {
+        attempt.id: attempt.evaluation.performance.time_us for attempt in attempts if attempt.evaluation.performance
+    }
+    later = [attempt for attempt in attempts if attempt.number > 0 and attempt.evaluation.verdict is Verdict.OK]
+    assert any(attempt.accepted for attempt in later)
+    for attempt in later:
+        fell = times[attempt.id] <= (1 - APART) * times[attempt.parent or ""]
+        assert fell == attempt.accepted or attempt.note.endswith(f"falls below {APART:.0%}"), attempt.note
 
 
 def test_everything_said_is_journalled(attempts: list[Attempt]) -> None:

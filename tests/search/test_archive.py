@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.records import Attempt, Origin, Profile, Roofline
 from kernelforge.search.archive import Cell, behaviour_cell, elites, techniques
-from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, measured_evaluation, modelled
 
 KERNEL = "__global__ void k(float* x) { %s }"
 
@@ -94,3 +94,12 @@ def test_the_tasks_best_has_its_cell_even_where_modelled_times_tell_nothing_apar
     attempts = [attempt(0, 10.0), attempt(1, 11.0), attempt(2, 9.0)]
     cells = {item.number: behaviour_cell(item) for item in attempts}
     assert [item.number for item in elites(attempts, cells, best=1).values()] == [1]
+
+
+def test_a_measured_kernel_holds_its_cell_against_a_modelled_one() -> None:
+    modelled_one, measured_one = attempt(0, 1.0), attempt(1, 99.0)
+    evaluation = measured_evaluation(0.1, candidate=measured_one.evaluation.candidate)
+    measured_one = measured_one.model_copy(update={"evaluation": evaluation})
+    cells = dict.fromkeys((0, 1), behaviour_cell(modelled_one))
+    for order in ([modelled_one, measured_one], [measured_one, modelled_one]):
+        assert list(elites(order, cells).values()) == [measured_one]

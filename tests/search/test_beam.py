@@ -8,9 +8,9 @@ import pytest
 
 from kernelforge.records import Operator
 from kernelforge.search import Proposal
-from kernelforge.search.beam import Beam, BeamOptions
+from kernelforge.search.beam import Beam, BeamOptions, beam_of
 from tests.search.attempt_records import NO_CODE, WRONG, Search, ok
-from tests.support.factories import make_candidate
+from tests.support.factories import make_attempt, make_candidate, measured_evaluation
 
 
 def beam(*, rounds: int | None = 100, stop_after: int | None = None, coders: int = 1, **options: Any) -> Search:
@@ -71,6 +71,13 @@ def test_a_regression_never_enters_a_full_beam() -> None:
     search = beam()
     search.steps(ok(10), ok(20), ok(30), ok(40), ok(21), ok(22), ok(23), ok(24))
     assert members(search) == [0, 1]
+
+
+def test_measured_kernels_are_ahead_of_modelled_ones_in_the_beam() -> None:
+    attempts = [make_attempt(number) for number in range(3)]
+    evaluation = measured_evaluation(0.1, candidate=attempts[1].evaluation.candidate)
+    attempts[1] = attempts[1].model_copy(update={"evaluation": evaluation})
+    assert beam_of(attempts, 2) == [1, 0]
 
 
 def test_attempts_with_one_ptx_are_one_member_and_the_better_stands_for_it() -> None:

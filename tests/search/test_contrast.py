@@ -71,6 +71,14 @@ def test_measured_kernels_are_bucketed_by_the_lower_bound_of_their_speedup() -> 
     assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[0], [1, 2]]
 
 
+def test_beside_measured_kernels_modelled_ones_are_in_no_bucket() -> None:
+    timed = make_attempt(1)
+    evaluation = measured_evaluation(0.5, candidate=timed.evaluation.candidate)
+    buckets = bucketed([correct(0, 10.0), timed.model_copy(update={"evaluation": evaluation}), correct(2, 1.0)], 0.1)
+    assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[1]]
+    assert buckets[0].mean == 0.0
+
+
 def test_of_equal_candidates_the_first_counts() -> None:
     first = correct(0, 10.0)
     repeated = first.model_copy(update={"id": first.id + "x", "number": 1, "evaluation": make_evaluation(

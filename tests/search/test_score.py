@@ -7,7 +7,7 @@ import math
 import pytest
 
 from kernelforge.records import Attempt, Performance, Verdict
-from kernelforge.search.base import score, value
+from kernelforge.search.base import best_scoring, comparable_scores, gain, rank_key, score
 from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, measured, modelled
 
 
@@ -23,23 +23,46 @@ def test_a_measured_attempt_is_worth_the_lower_bound_of_its_speedup() -> None:
 def test_without_a_baseline_the_slow_end_of_the_time_decides() -> None:
     fast, slow = (timed(measured(time, interval_us=(0.9 * time, high))) for time, high in ((10.0, 30.0), (12.0, 13.0)))
     assert score(fast) == pytest.approx(-math.log(30.0))
-    assert value(slow) > value(fast)
-    assert value(timed(measured(speedup=0.5, speedup_lower=0.4))) > value(slow)
+    assert rank_key(slow) < rank_key(fast)
+    assert rank_key(timed(measured(speedup=0.5, speedup_lower=0.4))) < rank_key(slow)
 
 
 def test_a_quarantined_time_is_behind_all_that_count() -> None:
     doubted = timed(measured(0.1, quarantined="faster than its bytes can move"))
     assert doubted.evaluation.verdict is Verdict.OK
     assert score(doubted) is None
-    assert value(doubted) < value(timed(measured(1e9)))
+    assert rank_key(doubted) > rank_key(timed(measured(1e9)))
 
 
-def test_a_modelled_time_orders_kernels_that_differ_severalfold() -> None:
+def test_a_modelled_time_orders_kernels() -> None:
     fast, slow = (timed(modelled(time), "emulated:h100") for time in (2.0, 9.0))
     assert score(fast) == pytest.approx(-math.log(2.0))
-    assert value(fast) > value(slow)
+    assert rank_key(fast) < rank_key(slow)
 
 
 def test_what_failed_has_no_score() -> None:
     failed = make_attempt(0, Verdict.WRONG)
     assert score(failed) is None
+
+
+def test_a_measured_time_is_ahead_of_any_modelled_one() -> None:
+    """A run may have both: the candidates that a GPU was lent for, and those that the model alone has timed."""
+    slow, fast, faster = (
+        timed(measured(1e6)),
+        timed(modelled(1.0), "emulated:h100"),
+        timed(modelled(0.5), "emulated:h100"),
+    )
+    assert rank_key(slow) < rank_key(faster) < rank_key(fast)
+    assert best_scoring([fast, slow, faster]) is slow
+    assert best_scoring([fast, faster]) is faster
+
+
+def test_scores_of_two_kinds_have_no_difference() -> None:
+    real = timed(measured(speedup=3.0, speedup_lower=2.0))
+    soft = timed(modelled(4.0), "emulated:h100")
+    assert gain(soft, real) is None
+    assert gain(real, soft) is None
+    assert gain(soft, timed(modelled(2.0), "emulated:h100")) == pytest.approx(math.log(2))
+    assert gain(soft, make_attempt(0, Verdict.WRONG)) is None
+    assert comparable_scores([soft, real]) == [None, score(real)]
+    assert comparable_scores([soft, timed(None)]) == [score(soft), None]

@@ -20,7 +20,7 @@ from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.llm.base import Answer
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
-from kernelforge.search.base import value
+from kernelforge.search.base import rank_key
 
 
 class BuiltinCoder:
@@ -174,8 +174,8 @@ def _improve(request: CoderRequest, parent: Design) -> Choice:
 
 def _contrast(request: CoderRequest, first: Design) -> Choice:
     """The faster example's design with a move that it lacks: first those that the slower ones have."""
-    ranked = [(value(example), design) for example in _examples(request) if (design := _design(example)) is not None]
-    best = max(ranked, key=lambda pair: pair[0])[1] if ranked else first
+    ranked = [(rank_key(example), design) for example in _examples(request) if (design := _design(example)) is not None]
+    best = min(ranked, key=lambda pair: pair[0])[1] if ranked else first
     theirs = {move for _, design in ranked for move in design.moves}
     return _addition(request, best, [move for move in MOVES if move in theirs])
 
@@ -211,7 +211,7 @@ def _instead_of_anothers(request: CoderRequest) -> Choice:
     if not own:
         choice = _seed(request)
         return choice._replace(words=f"The candidate shown is not mine, so I write my own. {choice.words}")
-    best = _design(max(own, key=value))
+    best = _design(min(own, key=rank_key))
     assert best is not None
     choice = _addition(request, best)
     return choice._replace(words=f"The candidate shown is not mine, so I go on from the best of mine. {choice.words}")

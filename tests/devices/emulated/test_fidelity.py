@@ -189,6 +189,14 @@ def test_times_are_ordered_and_met() -> None:
     assert (agreement.launches, agreement.exact, agreement.median) == (3, 2, 0.0)
 
 
+def test_falls_of_the_modelled_time_are_counted_within_a_problem() -> None:
+    times = [(100.0, 100.0), (90.0, 50.0), (95.0, 49.0)]
+    falls = SCORES.falls_of([times, [(1.0, 1.0)]], 0.05)
+    assert falls.real == (2, 2)
+    assert falls.smaller == (0, 1)
+    assert falls.text == "real 2 of 2 (100%); of the smaller ones 0 of 1 (0%)"
+
+
 def test_a_slower_clock_slows_the_l2_but_not_the_dram() -> None:
     spec = SPECS["rtx-3080"]
     slow = SCRIPT.at_clock(spec, 928)
