@@ -292,3 +292,9 @@ def test_only_a_clear_gain_on_the_last_rung_wins() -> None:
     assert winner([loser, own, trial(256, 2, just * 0.999)], {"BLOCK": 64}) == {"BLOCK": 256, "WIDTH": 1}
     assert winner([own, trial(256, 2, 5.0), trial(512, 2, 4.0)], {}) == {"BLOCK": 512, "WIDTH": 1}
     assert winner([trial(64, 0, None), trial(256, 2, 5.0)], {"BLOCK": 64}) is None
+    # Times within the noise are in no order, so that of the plan decides, however they fell.
+    for near in (4.0, 4.01, 4.08):
+        tied = [own, trial(256, 2, near), trial(512, 2, 4.0), trial(1024, 2, 4.0)]
+        assert winner(tied, {}) == {"BLOCK": 256, "WIDTH": 1}
+    assert winner([own, trial(256, 2, 4.09), trial(512, 2, 4.0)], {}) == {"BLOCK": 512, "WIDTH": 1}
+    assert winner([trial(256, 2, just), own, trial(512, 2, just * 0.999)], {"BLOCK": 64}) == {"BLOCK": 512, "WIDTH": 1}

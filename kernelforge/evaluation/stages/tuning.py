@@ -29,8 +29,8 @@ from kernelforge.evaluation.stages.full_size import PROFILE_POISON
 from kernelforge.records import Candidate, TuneTrial, content_hash
 
 LEAST_GAIN = 0.02
-"""By which part of the candidate's own time a combination must be faster to be worth an evaluation. A child that gains
-less would not replace its parent either, and the model does not claim to tell less than that apart on any GPU."""
+"""By which part of the candidate's own time a combination must be faster to be worth an evaluation, and by which two
+combinations differ at all. A child that gains less would not replace its parent either."""
 
 RATING_SECONDS = 10.0
 """One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
@@ -110,16 +110,19 @@ def winner(trials: Sequence[TuneTrial], parent_choices: Mapping[str, int]) -> di
         parent_choices: ``choices`` of the candidate that was tuned; names left out take their first values.
 
     Returns:
-        The fastest combination of the last rung, where it is faster than the parent's own on that rung by more than
-        :data:`LEAST_GAIN`; None where there is no such combination. It may still fail the cascade.
+        A combination of the last rung that is faster than the parent's own by more than :data:`LEAST_GAIN`: of the
+        fastest and those slower by no more than that, the first in the order of the plan. None where there is no such
+        combination. It may still fail the cascade.
     """
     # Combinations come first values first, so the first that agrees has the first value of every name left out.
     own = next((trial for trial in trials if parent_choices.items() <= trial.choices.items()), None)
     if own is None or own.time_us is None:
         return None
     timed = [(trial.time_us, trial) for trial in trials if trial.time_us is not None and trial.rung == own.rung]
-    fastest, best = min(timed, key=lambda pair: pair[0])
-    return dict(best.choices) if fastest < own.time_us * (1 - LEAST_GAIN) else None
+    better = [(time_us, trial) for time_us, trial in timed if time_us < own.time_us * (1 - LEAST_GAIN)]
+    fastest = min((time_us for time_us, _ in better), default=0.0)
+    tied = (trial.choices for time_us, trial in better if time_us * (1 - LEAST_GAIN) <= fastest)
+    return next(map(dict, tied), None)
 
 
 def _code(ptx: bytes, constants: Mapping[str, int]) -> bytes:
