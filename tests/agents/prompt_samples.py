@@ -24,6 +24,7 @@ from kernelforge.records import (
     Operator,
     Origin,
     Performance,
+    PredictedSpeedup,
     Profile,
     Reward,
     Roofline,
@@ -115,8 +116,12 @@ def profile(sectors: float, registers: float = 32, device: str = "emulated:h100"
         source_line=3, opcode="ld.global.f32", space="global", access="load", requests=131_072,
         transactions=round(sectors), ideal_transactions=524_288,
     )  # fmt: skip
+    limits = tuple(
+        Metric(name=f"kernelforge__limit_{name}_us", value=value, unit="us", origin=Origin.MODELLED)
+        for name, value in (("dram", 11.6), ("l2", sectors / 250_000), ("issue", 3.2), ("blocks", 0.1))
+    )
     kernel = KernelProfile(
-        kernel="rows<256>", launches=1, grid=(1024, 1, 1), block=(256, 1, 1), sampled=1.0, metrics=metrics,
+        kernel="rows<256>", launches=1, grid=(1024, 1, 1), block=(256, 1, 1), sampled=1.0, metrics=metrics + limits,
         hot_spots=(spot,),
     )  # fmt: skip
     roofline = Roofline(
@@ -124,6 +129,15 @@ def profile(sectors: float, registers: float = 32, device: str = "emulated:h100"
         bound="dram", time_us=15.0, time_origin=Origin.MODELLED,
     )  # fmt: skip
     return Profile(size="full", device=device, kernels=(kernel,), metrics=metrics, roofline=roofline)
+
+
+def predicted(time_us: float, eager_us: float = 42.0) -> PredictedSpeedup:
+    """The speedup over PyTorch that a modelled time stands for."""
+    speedup = eager_us / time_us
+    return PredictedSpeedup(
+        gpu="NVIDIA H100 SXM5 80 GB", speedup=speedup, low=0.6 * speedup, high=1.7 * speedup, eager_us=eager_us,
+        eager_origin="predicted", eager_source="operator model",
+    )  # fmt: skip
 
 
 def attempt(
@@ -149,7 +163,7 @@ def attempt(
     evaluation = evaluation or make_evaluation(
         verdict,
         reason="" if correct else "output 0: 17 of 16,384 elements differ; worst at (3, 511): expected 0.25, got 0.5",
-        performance=modelled(time_us) if correct else None,
+        performance=modelled(time_us, predicted=predicted(time_us)) if correct else None,
         build=make_build(),
     )
     return Attempt(

@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.agents import CoderRequest, JudgeRequest
+from kernelforge.agents.acceptance import APART
 from kernelforge.agents.prompting.attempts import HISTORY_CHARS, history_text
 from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import UNCOMPARED, Operator, Verdict
+from kernelforge.records import UNCOMPARED, Operator, Origin, Verdict
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 from tests.agents import prompt_samples as samples
 from tests.agents.prompt_samples import (
@@ -125,7 +126,44 @@ def test_a_measured_time_has_its_interval_samples_and_speedups() -> None:
 def test_on_an_emulated_device_times_are_said_to_be_modelled() -> None:
     for prompt in (coder(Operator.SEED, None), coder(Operator.OPTIMISE, FAST), judge(FAST)):
         assert "modelled, not measured" in prompt.text
-        assert "No baseline is measured" in prompt.text
+        assert f"{APART:.0%} or more are real" in prompt.text
+
+
+def test_a_modelled_time_has_its_predicted_speedup_with_interval_and_origin() -> None:
+    predicted = "18.5 us (modelled); predicted 2.27x over eager PyTorch (90 %: 1.36x to 3.86x)"
+    for prompt in (coder(Operator.OPTIMISE, FAST), judge(FAST)):
+        times = prompt.text.partition("## Times")[2].partition("##")[0]
+        assert predicted in times
+        assert "Eager PyTorch takes 42 us (predicted)." in times
+    compared = coder(Operator.CROSSOVER, FAST, inspirations=(SLOW,)).text
+    assert predicted in compared
+    assert "predicted 0.35x over eager PyTorch" in compared
+    performance = FAST.evaluation.performance
+    assert performance is not None
+    assert performance.predicted is not None
+    published = performance.predicted.model_copy(update={"eager_origin": "published"})
+    evaluation = FAST.evaluation.model_copy(
+        update={"performance": performance.model_copy(update={"predicted": published})}
+    )
+    assert "42 us (published)" in judge(FAST.model_copy(update={"evaluation": evaluation})).text
+
+
+def test_a_prompt_says_where_a_modelled_time_goes() -> None:
+    line = "modelled us under each limit alone: dram 11.6, l2 6.29, issue 3.2\n"
+    for prompt in (coder(Operator.OPTIMISE, FAST), judge(FAST), judge(FAST, FULL_SIGHT)):
+        assert line in prompt.text
+    assert "each limit" not in judge(FAST, ProfileVisibility("full", latency=False)).text
+    gpu = samples.on_gpu(1, 20.0, 1.8)
+    assert gpu.profile is not None
+    roofline = gpu.profile.roofline.model_copy(update={"time_origin": Origin.MEASURED})
+    counted = gpu.model_copy(update={"profile": gpu.profile.model_copy(update={"roofline": roofline})})
+    assert "each limit" not in judge_prompt(JudgeRequest(GPU_BRIEF, counted, (counted,), counted)).text
+
+
+def test_agents_are_told_that_the_modelled_time_decides() -> None:
+    rule = f"The modelled time decides. Where it falls by less than {APART:.0%}, the first"
+    assert rule in coder(Operator.OPTIMISE, FAST, finding=FINDING).text
+    assert rule in judge(FAST).text
 
 
 def test_changes_against_the_parents_parent_come_largest_first_and_leave_out_what_stayed() -> None:

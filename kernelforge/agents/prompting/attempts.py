@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.profiles import changes
 from kernelforge.agents.prompting.text import inline
-from kernelforge.records import Attempt, Operator, Origin, Verdict
+from kernelforge.records import Attempt, Operator, Origin, PredictedSpeedup, Verdict
 from kernelforge.search.base import ProfileVisibility
 
 HISTORY_SHARED = 10
@@ -23,14 +23,17 @@ def label(attempt_id: str) -> str:
     return f"attempt {int(attempt_id.rpartition('/')[2])}"
 
 
-def timing(attempt: Attempt) -> str:
-    """The attempt's time with its origin and its uncertainty, and its speedup where both times were measured."""
+def timing(attempt: Attempt, *, short: bool = False) -> str:
+    """The attempt's time with its origin and its uncertainty, and its speedup, which is predicted where the time is
+    modelled. ``short`` leaves a predicted speedup out."""
     performance = attempt.evaluation.performance
     if performance is None:
         return "no time is known"
     time = f"{performance.time_us:,.4g} us"
     if performance.origin is Origin.MODELLED or performance.interval_us is None:
-        return f"{time} (modelled)"
+        predicted = None if short else performance.predicted
+        speedup = "" if predicted is None else f"; predicted {_predicted(predicted)}"
+        return f"{time} (modelled){speedup}"
     low, high = performance.interval_us
     text = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
     if performance.quarantined is not None:
@@ -47,9 +50,17 @@ def timing(attempt: Attempt) -> str:
     return text
 
 
+def _predicted(speedup: PredictedSpeedup) -> str:
+    return f"{speedup.speedup:.3g}x over eager PyTorch (90 %: {speedup.low:.3g}x to {speedup.high:.3g}x)"
+
+
 def timing_details(attempt: Attempt) -> list[str]:
-    """Details of a measured time, a line each: baselines with their uncertainty, and what the time includes."""
+    """Details of a time, a line each: of a measured one its baselines with their uncertainty, and what it includes; of
+    a modelled one PyTorch's time."""
     performance = attempt.evaluation.performance
+    eager = None if performance is None else performance.predicted
+    if eager is not None:
+        return [f"Eager PyTorch takes {eager.eager_us:,.4g} us ({eager.eager_origin})."]
     details = None if performance is None else performance.timing
     if performance is None or details is None:
         return []
@@ -126,7 +137,7 @@ def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibilit
     if correct:
         head += ", became the best" if attempt.accepted else ", did not become the best"
         if sight.latency:
-            head += f"; {timing(attempt)}"
+            head += f"; {timing(attempt, short=True)}"
     else:
         head += f" at stage {evaluation.stage}: {inline(evaluation.reason, 300 if detailed else 120)}"
     lines = [head]

@@ -13,6 +13,8 @@ from kernelforge.search.base import ProfileVisibility
 
 MAX_KERNELS = 8
 """Kernels of a plan that are shown one by one; those launched most often come first."""
+MAX_LIMITS = 3
+"""Largest of the limits on a kernel's modelled time that are named."""
 LEAST_CHANGE = 0.01
 """Relative change below which a metric counts as unchanged."""
 MAX_CHANGES = 12
@@ -21,6 +23,7 @@ MAX_OPCODES = 10
 MAX_LINES = 4
 
 _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
+_LIMIT = "kernelforge__limit_"
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
@@ -74,6 +77,8 @@ def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = Tru
     for kernel in kernels:
         full = sight.metrics == "full"
         lines += _kernel_lines(kernel, hot_spots=full, machine_code=full and sight.machine_code)
+        if sight.latency and profile.roofline.time_origin is Origin.MODELLED:
+            lines += _limits(kernel)
     if len(profile.kernels) > len(kernels):
         lines.append(f"- and {len(profile.kernels) - len(kernels)} more kernels")
     notes = (note for note in profile.notes if sight.machine_code or not note.startswith(NO_MACHINE_CODE))
@@ -96,6 +101,15 @@ def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool, machine_code: bool)
             for spot in kernel.hot_spots
         ]
     return lines
+
+
+def _limits(kernel: KernelProfile) -> list[str]:
+    """The largest limits on a kernel's modelled time, which hide in part behind each other."""
+    limits = [metric for metric in kernel.metrics if metric.name.startswith(_LIMIT)]
+    largest = sorted(limits, key=lambda metric: -metric.value)[:MAX_LIMITS]
+    names = [inline(metric.name.removeprefix(_LIMIT).removesuffix("_us"), 20) for metric in largest]
+    text = ", ".join(f"{name} {metric.value:,.3g}" for name, metric in zip(names, largest, strict=True))
+    return [f"  - modelled us under each limit alone: {text}"] if text else []
 
 
 def _machine_code(sass: SassProfile) -> list[str]:

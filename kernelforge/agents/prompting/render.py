@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from kernelforge.agents.acceptance import APART
 from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.attempts import (
     changes_since_parent,
@@ -182,6 +183,7 @@ def _environment() -> Environment:
         finalize=_without_last_newlines,
     )
     environment.globals |= {
+        "apart": f"{APART:.0%}",
         "block": fenced,
         "changes": changes,
         "changes_since_parent": changes_since_parent,
