@@ -31,7 +31,7 @@ class RefineOptions(Record):
 
     metrics: Literal["subset", "full"] = "subset"
     """What the agents see of a profile: CudaForge's 24 metrics (its default, and better than all of them in its
-    ablation), or all of it."""
+    ablation), or all of it, with what is estimated of the machine code."""
     rollback: bool = True
     """Optimise the best attempt so far. Off, as in CudaForge: always work on the latest kernel."""
     latency: bool = True
@@ -52,7 +52,8 @@ class Refine(Strategy[RefineOptions]):
         self, options: RefineOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
-        self._sight = ProfileVisibility(metrics=options.metrics, latency=options.latency)
+        full = options.metrics == "full"
+        self._sight = ProfileVisibility(metrics=options.metrics, latency=options.latency, machine_code=full)
         self._repairs = 0
         self._seeds = 0
 

@@ -241,7 +241,7 @@ def test_every_proposal_says_what_the_agents_may_see(metrics: Any, latency: bool
     outcomes = [(WRONG, True), (OK, True), (OK, True)]
     requested = asks(outcomes, metrics=metrics, latency=latency)
     assert [proposal.sight for proposal in requested if proposal] == [
-        ProfileVisibility(metrics=metrics, latency=latency)
+        ProfileVisibility(metrics=metrics, latency=latency, machine_code=metrics == "full")
     ] * 4
 
 
