@@ -19,6 +19,7 @@ from kernelforge.records import Attempt, Candidate, Diagnostic, Finding, LLMSett
 from kernelforge.run.proposals import make_judge
 from tests.agents import agent_setup as workbench
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
+from tests.support.factories import make_passed_over
 
 WIDE = {"sectors": 3.2e6, "requests": 1e5, "instructions": 1e6, "launches": 1}
 
@@ -61,6 +62,17 @@ def test_a_move_that_did_not_pay_is_not_named_again() -> None:
     )
     repeated = assess("softmax", parent, parent, failed)
     assert repeated.move != first.move
+
+
+def test_a_move_whose_kernel_was_not_measured_may_be_named_again() -> None:
+    parent = attempt("softmax", profile=workbench.profile_of("softmax_rows", **WIDE))
+    first = assess("softmax", parent)
+    passed_over = workbench.attempt(
+        workbench.brief("softmax"), candidate("softmax", "warp-reduce"), number=1, finding=first, accepted=False
+    )
+    evaluation = make_passed_over(candidate=passed_over.evaluation.candidate)
+    passed_over = passed_over.model_copy(update={"evaluation": evaluation})
+    assert assess("softmax", parent, parent, passed_over).move == first.move
 
 
 def test_it_stops_when_every_move_is_taken() -> None:

@@ -143,7 +143,9 @@ def failed_bottlenecks(history: Sequence[Attempt], parent: Attempt) -> set[str]:
 
 
 def _failed(history: Sequence[Attempt]) -> list[Attempt]:
-    return [attempt for attempt in history if attempt.operator is Operator.OPTIMISE and not attempt.accepted]
+    """Attempts that answered a finding in vain; not those that no GPU measured."""
+    tried = [attempt for attempt in history if attempt.operator is Operator.OPTIMISE and not attempt.accepted]
+    return [attempt for attempt in tried if not attempt.evaluation.passed_over]
 
 
 def _nothing_left(profile: Profile, history: Sequence[Attempt], findings: Sequence[Finding]) -> Finding:
