@@ -12,7 +12,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator
 
-from kernelforge.records import Build, Evaluation, Finding, Metric, Profile, SizeCheck, Verdict
+from kernelforge.records import Build, Evaluation, Finding, Metric, Performance, Profile, SizeCheck, Verdict
 from kernelforge.report.views import View
 from kernelforge.report.views.task import MetricChange
 
@@ -112,6 +112,19 @@ class CheckRow(View):
     launches: int | None
 
 
+class PredictionRow(View):
+    """Predicted speedup over eager PyTorch. Neither time was measured here."""
+
+    gpu: str
+    speedup: float
+    low: float
+    high: float
+    """Ends of its 90 % interval."""
+    eager_us: float
+    eager_origin: str
+    """``predicted`` or ``published``."""
+
+
 class TimeRow(View):
     """Time at the full size."""
 
@@ -125,6 +138,14 @@ class TimeRow(View):
     speedup_lower: float | None
     quarantined: Bounded | None
     """Why a measured time is not believed; it then has no speedup."""
+    predicted: PredictionRow | None
+    """Of a modelled time only."""
+
+    @classmethod
+    def of_performance(cls, performance: Performance) -> TimeRow:
+        """The row of a time."""
+        predicted = performance.predicted
+        return cls.of(performance, predicted=None if predicted is None else PredictionRow.of(predicted))
 
 
 class EvaluationAnswer(View):
@@ -260,7 +281,7 @@ def evaluation_answer(task: str, evaluation: Evaluation, remaining: int | None) 
         evaluation.fingerprint,
         task=task,
         checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),
-        time=None if speed is None else TimeRow.of(speed),
+        time=None if speed is None else TimeRow.of_performance(speed),
         kernels=_kernels(evaluation.build),
         diagnostics=_diagnostics(evaluation.build),
         evaluations_left=remaining,

@@ -120,7 +120,12 @@ def test_compile_gives_registers_or_diagnostics_and_takes_no_evaluation(
 def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store: Store) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
     assert (answer["verdict"], answer["reason"]) == ("OK", "")
-    assert answer["time"]["origin"] == "modelled"
+    time = answer["time"]
+    assert (time["origin"], time["speedup"]) == ("modelled", None)
+    predicted = time["predicted"]
+    assert predicted["low"] < predicted["speedup"] < predicted["high"]
+    assert predicted["speedup"] == pytest.approx(predicted["eager_us"] / time["time_us"])
+    assert predicted["eager_origin"] == "predicted"
     profile = ask(service, "profile", task="tiny/gelu", source=RIGHT, plan=PLAN, metrics="full")
     names = {metric["name"] for metric in profile["metrics"]}
     assert {"dram__bytes.sum", "ptx__warp_inst_executed.sum"} <= names
