@@ -169,7 +169,7 @@ def test_of_a_round_the_gpu_measures_what_is_predicted_fastest_and_takes_no_leas
         assert evaluation.performance.time_us == evaluation.screening.forecast.time_us
         assert attempts[number].profile is not None
         assert attempts[number].reward.value is None
-        assert attempts[number].note == "not accepted: predicted, and not measured"
+        assert attempts[number].note == "not compared: predicted, and not measured"
         assert evaluation.correctness is not None
         checks = {check.size: check for check in evaluation.correctness.sizes}
         assert checks["small"].status == "passed"
