@@ -14,6 +14,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from kernelforge.agents.acceptance import accept
 from kernelforge.records import (
     Attempt,
     Candidate,
@@ -27,7 +28,7 @@ from kernelforge.records import (
     Usage,
     Verdict,
 )
-from kernelforge.search import Proposal, Strategy, score
+from kernelforge.search import Proposal, Strategy
 from tests.support.factories import (
     RUN,
     TASK,
@@ -205,7 +206,7 @@ def check(proposal: Proposal, recorded: Sequence[Attempt], coders: int) -> None:
 
 
 def carry_out(recorded: Sequence[Attempt], proposal: Proposal, result: Result, story: Story) -> Attempt:
-    """The attempt that a proposal becomes; accepted when it is the first correct one or scores higher than the best."""
+    """The attempt that a proposal becomes, accepted as in a run."""
     number = len(recorded)
     ok = result.verdict is Verdict.OK
     candidate = _candidate(f"v{number}" if result.text is None else f"text {result.text}")
@@ -248,17 +249,7 @@ def attempt(recorded: Sequence[Attempt], *, evaluation: Evaluation, **fields: An
         seconds=1.0,
         **fields,
     )
-    return made.model_copy(update={"accepted": True}) if _best_yet(recorded, made) else made
-
-
-def _best_yet(recorded: Sequence[Attempt], made: Attempt) -> bool:
-    if made.evaluation.verdict is not Verdict.OK:
-        return False
-    best = next((item for item in reversed(recorded) if item.accepted), None)
-    if best is None:
-        return True
-    before, after = score(best), score(made)
-    return after is not None and (before is None or after > before)
+    return made.model_copy(update={"accepted": accept(made, recorded).accepted})
 
 
 def _candidate(text: str) -> Candidate:

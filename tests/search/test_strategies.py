@@ -9,11 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelforge.agents.acceptance import APART
 from kernelforge.errors import UsageError
 from kernelforge.records import Verdict
 from kernelforge.records.base import field_docs
 from kernelforge.search import STRATEGIES, Strategy
-from tests.search.strategy_harness import STORY, Result, Story, Tuned, play, retell
+from kernelforge.search.base import current_best
+from tests.search.strategy_harness import RESULT, STORY, Result, Story, Tuned, play, retell
 
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "refine": ({"rollback": False, "latency": False, "metrics": "full"},),
@@ -46,6 +48,24 @@ def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
     assert 1 <= len(played.proposals) <= rounds
     killed_at = data.draw(st.integers(0, len(played.attempts)))
     retell(make(), story, played, killed_at)
+
+
+@EACH
+@settings(max_examples=20, deadline=None)
+@given(results=st.lists(RESULT, min_size=1, max_size=24).map(tuple))
+def test_no_right_kernel_is_clearly_faster_by_the_model_than_the_best(
+    name: str, options: dict[str, Any], results: tuple[Result, ...]
+) -> None:
+    played = play(STRATEGIES[name].make(options, rounds=20), Story(results), rounds=20)
+    times = {
+        attempt.number: attempt.evaluation.performance.time_us
+        for attempt in played.attempts
+        if attempt.evaluation.performance is not None
+    }
+    if times:
+        best = current_best(played.attempts)
+        assert best in times
+        assert (1 - APART) * times[best] < min(times.values())
 
 
 @EACH
