@@ -25,6 +25,7 @@ from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.hardware.specs import EMULATED
+from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
@@ -271,10 +272,15 @@ class EvaluatorPool(Closing):
                 self._oracle_zygotes[device.name] = zygote
         return zygote
 
-    def evaluator(self, task: Task, generators: Sequence[InputGenerator] = ()) -> Evaluator:
+    def evaluator(
+        self, task: Task, generators: Sequence[InputGenerator] = (), errors: ModelErrors | None = None
+    ) -> Evaluator:
         """An evaluator with its own oracle, on the task's device; the caller closes it.
 
-        ``generators`` are further tests; those not admitted are left out.
+        Args:
+            task: the task.
+            generators: further tests; those not admitted are left out.
+            errors: of earlier forecasts on GPUs, which correct later ones.
 
         Raises:
             DeviceError: no device is left to run on.
@@ -283,7 +289,7 @@ class EvaluatorPool(Closing):
         while True:
             device = self._devices[self._gpu_locks.assign(task.name)]
             try:
-                return self._evaluator_on(device, task, generators)
+                return self._evaluator_on(device, task, generators, errors)
             except DeviceError as error:
                 self.quarantine(device, error)
 
@@ -304,7 +310,9 @@ class EvaluatorPool(Closing):
             raise
         return evaluator
 
-    def _evaluator_on(self, device: Device, task: Task, generators: Sequence[InputGenerator]) -> Evaluator:
+    def _evaluator_on(
+        self, device: Device, task: Task, generators: Sequence[InputGenerator], errors: ModelErrors | None
+    ) -> Evaluator:
         gpu_lock = partial(self.hold_gpu, device, task)
         with gpu_lock():
             evaluator = Evaluator(
@@ -313,7 +321,7 @@ class EvaluatorPool(Closing):
                 self.compiler,
                 device,
                 self._fingerprint(device),
-                screen=self._screen(device, task),
+                screen=self._screen(device, task, errors),
                 settings=self.settings,
                 gpu_lock=gpu_lock,
                 run_limit_s=self._run_limit_s,
@@ -392,7 +400,7 @@ class EvaluatorPool(Closing):
         how: dict[str, Any] = {"measure": self.settings, "allow_unconfined": self.allow_unconfined}
         return [make_device(name, threads=self._threads, **how) for name in parse_devices(device)]
 
-    def _screen(self, device: Device, task: Task) -> Screen | None:
+    def _screen(self, device: Device, task: Task, errors: ModelErrors | None) -> Screen | None:
         """The emulated device in front of ``device`` for one task; None where there is none."""
         emulated = self._emulated_in_front(device)
         if emulated is None:
@@ -401,7 +409,9 @@ class EvaluatorPool(Closing):
             emulated,
             lambda: self.oracle(task, emulated, self._screened_tasks.of(task)),
             fingerprint=self._fingerprint(emulated),
+            gpu=device.identity().get("gpu", ""),
             exact=self._models(emulated, device),
+            errors=errors,
             run_limit_s=self._run_limit_s,
             worst_errors=self.settings.approx == "worst",
         )

@@ -8,6 +8,7 @@ from kernelforge.records.evaluation import (
     Evaluation,
     Fingerprint,
     Forecast,
+    ForecastOutcome,
     KernelProfile,
     MemoryHotSpot,
     Metric,
@@ -25,6 +26,7 @@ from kernelforge.records.evaluation import (
     Stage,
     Verdict,
     evaluation_key,
+    forecast_outcome,
     outcome_words,
 )
 from kernelforge.records.run import (
@@ -88,6 +90,7 @@ __all__ = [
     "Finding",
     "Fingerprint",
     "Forecast",
+    "ForecastOutcome",
     "Graph",
     "HostClock",
     "InputGenerator",
@@ -138,6 +141,7 @@ __all__ = [
     "content_hash",
     "evaluation_key",
     "first_fault",
+    "forecast_outcome",
     "language_of",
     "outcome_words",
 ]

@@ -215,9 +215,12 @@ class Forecast(Record):
     factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
     """What earlier measurements on the same GPU multiply it by."""
     measured: int = Field(default=0, ge=0)
-    """Measured candidates that the factor rests on."""
+    """Measured candidates of the results folder that the factor rests on: the median of measured over modelled time,
+    drawn towards 1 while they are few."""
     tasks: int = Field(default=0, ge=0)
     """Tasks that these were for."""
+    median: float | None = Field(default=None, gt=0, allow_inf_nan=False)
+    """That median; None where nothing was measured."""
     low_us: float = Field(gt=0, allow_inf_nan=False)
     high_us: float = Field(gt=0, allow_inf_nan=False)
     """Ends of the 90 % interval of :attr:`expected_us`, by the model's errors where hardware answered."""
@@ -243,6 +246,8 @@ class Forecast(Record):
             raise ValueError("a forecast belongs to the protocol 'emulated/N'")
         if self.tasks > self.measured or (self.measured == 0 and self.factor != 1.0):
             raise ValueError("a factor rests on measured candidates, of which each is for one task")
+        if (self.measured == 0) != (self.median is None):
+            raise ValueError("measured candidates have a median, and nothing else has")
         return self
 
 
@@ -417,6 +422,40 @@ class Evaluation(Record):
     def key(self) -> str:
         """Hash of all that the evaluation depends on: candidate, task, evaluator, device, toolchain."""
         return evaluation_key(self.candidate, self.task, self.fingerprint)
+
+
+class ForecastOutcome(Record):
+    """A measured time, and the forecast that was made before it."""
+
+    run: str
+    task: str
+    candidate: str
+    """Its hash."""
+    gpu: str
+    """Name of the GPU that measured."""
+    measured_us: float = Field(gt=0, allow_inf_nan=False)
+    forecast: Forecast
+
+
+def forecast_outcome(evaluation: Evaluation, run: str, task: str) -> ForecastOutcome | None:
+    """The outcome of an evaluation's forecast; None where there is none, or the time says nothing about the model.
+
+    That is a time that is not believed, or holds what the model does not have: launches by the host, a warm L2, gaps
+    between requests.
+    """
+    speed, screening, gpu = evaluation.performance, evaluation.screening, evaluation.fingerprint.gpu
+    if speed is None or screening is None or screening.forecast is None or gpu is None:
+        return None
+    if speed.origin is not Origin.MEASURED or speed.quarantined is not None or speed.protocol != "graph/1":
+        return None
+    return ForecastOutcome(
+        run=run,
+        task=task,
+        candidate=evaluation.candidate,
+        gpu=gpu,
+        measured_us=speed.time_us,
+        forecast=screening.forecast,
+    )
 
 
 def outcome_words(verdict: Verdict, uncompared: bool) -> str:

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from kernelforge.records import (
     UNCOMPARED,
@@ -22,6 +22,9 @@ from kernelforge.records import (
     PredictedSpeedup,
     Screening,
 )
+
+if TYPE_CHECKING:
+    from kernelforge.prediction.correction import CardError
 
 ABSENT = "–"
 """Cell of a table without a value. Never a zero."""
@@ -121,6 +124,17 @@ def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str
     error = "" if measured_us is None else f"; measured is {times(measured_us / forecast.expected_us)} that"
     ends = f"{number(forecast.low_us)} to {number(forecast.high_us)}"
     return f"{number(forecast.expected_us)} µs ({ends}) by {basis}{error}"
+
+
+def format_card_error(error: CardError) -> str:
+    """Error of the time model on a GPU, and what follows from it, in words."""
+    model = "" if error.exact else f", the nearest known GPU to {error.gpu}"
+    of = f"{error.measured} measured at {error.tasks} task{'' if error.tasks == 1 else 's'}"
+    return (
+        f"on {error.gpu} measured is {times(error.median)} modelled (median of {of}; {times(error.low)} to "
+        f"{times(error.high)}; {error.protocol} on {error.model}{model}); later predictions are multiplied by "
+        f"{error.factor:.2f}"
+    )
 
 
 def percent(value: float | None) -> str:

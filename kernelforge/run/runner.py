@@ -22,6 +22,7 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.full_size_measured import check_measure
 from kernelforge.llm.providers import Providers
 from kernelforge.llm.spec import is_hosted
+from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
     Attempt,
     Budget,
@@ -334,6 +335,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
             observer.on_event(replace(event, spent=budget.totals()))
 
     report(Event("run_started", message=run.id, past=tuple(past), finished=tuple(finished)))
+    errors = _model_errors(config, store, report)
     providers = Providers(config.llm, stopped=budget.out_of_time, aborted=lambda: stop.aborting)
     for task in tasks:
         providers.recall(task.name, _messages(run, task, past, store))
@@ -353,7 +355,7 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
                 task_budget = budgets[task.name]
                 own_attempts = [attempt for attempt in past if attempt.task == task.name]
                 agents = TaskAgents.of(config, providers, task_budget)
-                return TaskLoop(run, task, own_attempts, pool, store, agents, task_budget, report).work()
+                return TaskLoop(run, task, own_attempts, pool, store, agents, task_budget, report, errors).work()
 
             todo = [task for task in tasks if task.name not in finished]
             complete, problem = _run_all(work_on, todo, config.jobs, stop, report)
@@ -366,6 +368,17 @@ def _work(run: Run, tasks: list[Task], store: Store, observer: Observer, stop: S
     if problem is not None:
         raise problem
     return run.model_copy(update={"state": state, "ended": ended})
+
+
+def _model_errors(config: RunConfig, store: Store, report: _Report) -> ModelErrors:
+    """Errors of the time model on GPUs, from all runs of the results folder; none where nothing is measured."""
+    if config.device.startswith("emulated"):
+        return ModelErrors()
+    try:
+        return ModelErrors(store.forecast_outcomes())
+    except StoreError as error:
+        report(Event("warning", message=f"predicted times are not corrected by earlier measurements: {error}"))
+        return ModelErrors()
 
 
 def _make_task_budget(budget: RunBudget, run: Run, task: Task, past: list[Attempt], store: Store) -> TaskBudget:

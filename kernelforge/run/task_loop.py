@@ -30,6 +30,7 @@ from kernelforge.evaluation.oracle.task_context import public_facts, shape_invar
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.evaluation.stages.tuning import tune, winner
+from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
     Attempt,
     Candidate,
@@ -44,6 +45,7 @@ from kernelforge.records import (
     TuneTrial,
     Verdict,
     content_hash,
+    forecast_outcome,
 )
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
@@ -71,7 +73,11 @@ class TaskLoop:
         agents: TaskAgents,
         budget: TaskBudget,
         report: Callable[[Event], None],
+        errors: ModelErrors | None = None,
     ) -> None:
+        """Args:
+        errors: of earlier forecasts on GPUs; those of this task are added.
+        """
         self.run = run
         self.task = task
         self.attempts: list[Attempt] = []
@@ -80,6 +86,7 @@ class TaskLoop:
         self.agents = agents
         self.budget = budget
         self.report = report
+        self.errors = errors or ModelErrors()
         self._device: str | None = None
         self._tests: tuple[InputGenerator, ...] = ()
         self._visible: dict[int, int] = {}
@@ -167,7 +174,7 @@ class TaskLoop:
 
     def _search(self) -> bool:
         self._stage("describe")
-        self._evaluator = self.pool.evaluator(self.task)
+        self._evaluator = self.pool.evaluator(self.task, errors=self.errors)
         self._device = self._evaluator.device.name
         try:
             context = self._make_context()
@@ -339,6 +346,9 @@ class TaskLoop:
         self.budget.check_abort()
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
+        outcome = forecast_outcome(attempt.evaluation, self.run.id, self.task.name)
+        if outcome is not None:
+            self.errors.add(outcome)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
 
     def _tune(self, candidate: Candidate) -> tuple[TuneTrial, ...]:
@@ -433,7 +443,7 @@ class TaskLoop:
     def _switch_device(self) -> None:
         """Go on with a new oracle, on a device that can be used."""
         self._evaluator.close()
-        self._evaluator = self.pool.evaluator(self.task, self._tests)
+        self._evaluator = self.pool.evaluator(self.task, self._tests, self.errors)
         self._device = self._evaluator.device.name
 
     def _seed(self) -> int:

@@ -10,7 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Attempt, Graph, Lesson, Message, Run, RunConfig, RunState, Task, TaskFacts
+from kernelforge.records import (
+    Attempt,
+    Evaluation,
+    ForecastOutcome,
+    Graph,
+    Lesson,
+    Message,
+    Run,
+    RunConfig,
+    RunState,
+    Task,
+    TaskFacts,
+    forecast_outcome,
+)
 from kernelforge.store.database import RESULTS, Database, as_text, readable
 from kernelforge.store.live_runs import is_locked, remove_status, run_lock
 from kernelforge.store.task_store import (
@@ -321,6 +334,22 @@ class Store(TaskState, Closing):
         """
         where, values = ("run = ?", (run_id,)) if task is None else ("run = ? AND task = ?", (run_id, task))
         return self._load(where, values, texts=texts, metrics=metrics)
+
+    def forecast_outcomes(self) -> list[ForecastOutcome]:
+        """Measured times of all runs next to the times that were predicted before them, in the order of the runs."""
+        rows = self._database.tuples(
+            "SELECT attempts.run, attempts.task, attempts.id, attempts.record FROM attempts "
+            "JOIN runs ON runs.id = attempts.run "
+            "WHERE json_extract(attempts.record, '$.evaluation.screening.forecast') IS NOT NULL "
+            "AND json_extract(attempts.record, '$.evaluation.performance.origin') = 'measured' "
+            "ORDER BY runs.rowid, attempts.rowid"
+        )
+        outcomes = []
+        for run, task, id, text in rows:
+            with readable(self.path, f"attempt {id}"):
+                evaluation = Evaluation.model_validate(parse_attempt(text, texts=False)["evaluation"])
+                outcomes.append(forecast_outcome(evaluation, run, task))
+        return [outcome for outcome in outcomes if outcome is not None]
 
     def attempt(self, which: str) -> Attempt:
         """The attempt ``<run>/<task>/<number>``; the run may be ``latest``, or a unique beginning without a slash.

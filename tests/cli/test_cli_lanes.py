@@ -95,7 +95,11 @@ def test_what_a_model_of_time_cannot_do_is_refused(
 
 @pytest.mark.parametrize(
     ("setting", "message"),
-    [("qps=0", "qps"), ("speed=3", "choose of counters, precision, qps, seconds"), ("precision", "NAME=VALUE")],
+    [
+        ("qps=0", "qps"),
+        ("speed=3", "choose of counters, figures, precision"),
+        ("precision", "NAME=VALUE"),
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, message: str) -> None:
     done = cli("run", "--measure", setting)

@@ -22,6 +22,7 @@ from kernelforge.errors import TaskError, UnsupportedError
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.screening import Screen
+from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
     Candidate,
     Fingerprint,
@@ -34,6 +35,7 @@ from kernelforge.records import (
     Screening,
     SizeFacts,
     Verdict,
+    forecast_outcome,
 )
 from kernelforge.rewards import reward
 from kernelforge.sandbox import Zygote, select_tier
@@ -42,6 +44,7 @@ from tests.devices.cuda.fake_timer import FakeTimer
 from tests.devices.cuda.software import with_ptx
 from tests.devices.cuda.timer_driver import CARVE_OUT_US, NODE_GAP_US
 from tests.support.axpy import KERNEL, PLAN, SIZES, axpy_task
+from tests.support.factories import make_fingerprint
 
 pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine")
 
@@ -91,9 +94,15 @@ def emulated() -> Iterator[Device]:
     made.close()
 
 
+def screen_on(emulated: Device, open_oracle: Callable[[], Oracle], errors: ModelErrors | None = None) -> Screen:
+    """The emulated device in front of the software GPU, of which no figures are known."""
+    fingerprint = make_fingerprint(device=emulated.name)
+    return Screen(emulated, open_oracle, fingerprint=fingerprint, gpu="Software GPU", exact=False, errors=errors)
+
+
 @pytest.fixture(scope="module")
 def screen(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
-    with Screen(emulated, lambda: Oracle(kept_zygotes("oracle"), TASK), exact=False) as made:
+    with screen_on(emulated, lambda: Oracle(kept_zygotes("oracle"), TASK)) as made:
         yield made
 
 
@@ -274,13 +283,37 @@ def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
     assert (forecast.gpu, forecast.exact) == (emulated.spec.title, False)
 
 
+def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
+    evaluator: Evaluator, emulated: Device, screen: Screen
+) -> None:
+    first, _ = run(evaluator)
+    outcome = forecast_outcome(first, "run", TASK.name)
+    assert outcome is not None
+    errors = ModelErrors([outcome])
+    evaluator.screen = screen_on(emulated, screen._open_oracle, errors)
+    with evaluator.screen:
+        second, _ = run(evaluator)
+    assert first.screening is not None
+    assert second.screening is not None
+    before, after = first.screening.forecast, second.screening.forecast
+    assert before is not None
+    assert after is not None
+    ratio = outcome.measured_us / outcome.forecast.time_us
+    assert ratio > 10, "the software GPU takes 1 ms for a launch"
+    assert (after.time_us, after.measured, after.tasks) == (before.time_us, 1, 1)
+    assert after.median == pytest.approx(ratio)
+    assert after.factor == pytest.approx(ratio ** (1 / 5))
+    assert after.expected_us == pytest.approx(before.time_us * ratio ** (1 / 5))
+    assert after.high_us / after.expected_us > before.high_us / before.expected_us, "one so far off is no certainty"
+
+
 def test_trouble_of_the_emulated_device_holds_no_candidate_back(
     evaluator: Evaluator, emulated: Device, leases: Leases
 ) -> None:
     def refused() -> Oracle:
         raise TaskError("the reference runs on a GPU alone")
 
-    evaluator.screen = Screen(emulated, refused, exact=False)
+    evaluator.screen = screen_on(emulated, refused)
     evaluation, _ = run(evaluator)
     assert (evaluation.verdict, leases.taken) == (Verdict.OK, 1)
     message = "the reference runs on a GPU alone"
@@ -315,7 +348,7 @@ class Lacking:
 @pytest.fixture
 def lacking(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
     device: Any = Lacking(emulated)
-    with Screen(device, lambda: Oracle(kept_zygotes("oracle"), TASK), exact=False) as made:
+    with screen_on(device, lambda: Oracle(kept_zygotes("oracle"), TASK)) as made:
         yield made
 
 

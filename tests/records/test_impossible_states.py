@@ -352,7 +352,9 @@ def test_a_task_is_named_by_all_of_its_content(changes: dict[str, Any]) -> None:
         {"high_us": 9.0},
         {"protocol": "graph/1"},
         {"factor": 1.2},
-        {"measured": 2, "tasks": 3},
+        {"measured": 2, "tasks": 3, "median": 1.0},
+        {"measured": 2, "tasks": 1, "median": None},
+        {"median": 1.5},
     ],
 )
 def test_a_forecast_says_what_it_rests_on(changes: dict[str, Any]) -> None:

@@ -11,66 +11,33 @@ from typing import Any
 
 import pytest
 
-from kernelforge.devices.cuda import discovery
-from kernelforge.devices.cuda.target import GpuInfo
 from kernelforge.errors import UsageError
-from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.leaderboard.make_entry import make_entry
 from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Origin, Run, RunConfig, RunState, Verdict
 from kernelforge.report import RunRecords, leaderboard
 from kernelforge.report.views.integrity import integrity_view
-from kernelforge.run import Event, StopSignal, configure, resume_run, runner, start_run
+from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
 from kernelforge.sandbox import Zygote, select_tier
-from tests.devices.cuda.fake_timer import FakeTimer
 from tests.run.run_helpers import Watcher, open_store
-from tests.run.software_gpus import Gpu, SoftwareWorkshop
-from tests.support.axpy import PLAN, REFERENCE
-from tests.support.llm_server import Call, FakeLLM, Say
+from tests.run.software_gpus import (
+    FAST,
+    OPENING,
+    REPLIES,
+    SLOWER,
+    SLOWEST,
+    WRONG,
+    SoftwareWorkshop,
+    in_turn,
+    use_software_gpu,
+    write_suite,
+)
+from tests.support.llm_server import FakeLLM
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.usefixtures("own_leases", "warm_zygotes", "software_gpu"),
     pytest.mark.skipif(select_tier().tier == "none", reason="no jail tier works on this machine"),
 ]
-
-SUITE = """
-title = "One"
-description = "One task that takes no time."
-level = 1
-
-[[task]]
-name = "axpy"
-title = "2x + y"
-small = { ROWS = 8, COLS = 32 }
-hidden.odd = { ROWS = 7, COLS = 33 }
-"""
-OPENING = 2
-"""Times that the GPU is taken before a task's first candidate: for its oracle, and for its admission."""
-
-
-def reply(work: int, value: str = "2.0f * x[i] + y[i]", mark: int = 0) -> str:
-    source = f"""// {mark}
-__global__ void axpy(const float* x, const float* y, float* out, int n) {{
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i >= n) return;
-    float waste = 0.0f;
-    for (int k = 0; k < {work}; k++) waste += sinf(x[i] + k);
-    out[i] = waste == -123456.0f ? 0.0f : {value};
-}}
-"""
-    return f"```cuda\n{source}```\n\n```python\n{PLAN}```\n"
-
-
-REPLIES = (
-    reply(200, mark=0),
-    reply(4, "2.5f * x[i] + y[i]", mark=1),
-    reply(2000, mark=2),
-    reply(4, "0.0f * x[n] + 2.0f * x[i] + y[i]", mark=3),
-    reply(4, mark=4),
-    reply(4, "nothing[i]", mark=5),
-)
-"""Right, wrong, right and slow, a bad access, right and fast, no C++."""
-WRONG, FAST, SLOWER, SLOWEST = (1, 3), 4, 0, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -81,38 +48,20 @@ def oracles(kept_zygotes: Callable[..., Zygote]) -> None:
 @pytest.fixture
 def software_gpu(monkeypatch: pytest.MonkeyPatch) -> list[SoftwareWorkshop]:
     """``cuda:0`` is a software GPU; gives the pools that were opened."""
-    opened: list[SoftwareWorkshop] = []
-
-    def workshop(device: str, **how: Any) -> EvaluatorPool:
-        opened.append(SoftwareWorkshop(device, opened=[Gpu(0, "create", True)], **how))
-        return opened[-1]
-
-    gpu = GpuInfo(0, "Software GPU", "GPU-0", 1 << 30, "580.159.03", "13.0")
-    monkeypatch.setattr(discovery, "gpus", lambda: (gpu,))
-    monkeypatch.setattr(discovery, "unusable", lambda gpu, runtime=None: None)
-    monkeypatch.setattr(runner, "EvaluatorPool", workshop)
-    monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
-    return opened
+    return use_software_gpu(monkeypatch)
 
 
 @pytest.fixture
 def llm(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Address of a model that gives the replies in their order, one for each call."""
     monkeypatch.setenv("OPENAI_API_KEY", "test-key")
-
-    def answer(call: Call) -> Say:
-        return Say(REPLIES[call.number % len(REPLIES)], input_tokens=100, output_tokens=10)
-
-    with FakeLLM(answer) as server:
+    with FakeLLM(in_turn) as server:
         yield server.openai_url
 
 
 @pytest.fixture(scope="module")
 def suite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("suite")
-    (folder / "suite.toml").write_text(SUITE)
-    (folder / "axpy.py").write_text(REFERENCE)
-    return folder
+    return write_suite(tmp_path_factory.mktemp("suite"))
 
 
 def config_of(suite: Path, llm: str, **changes: Any) -> RunConfig:

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import RunState, Size, Verdict
+from kernelforge.records import RunState, Screening, Size, Verdict, forecast_outcome
 from kernelforge.store import Store
+from tests.support.factories import make_forecast, measured_evaluation
 from tests.support.recorded_run import (
     TASKS,
     fill,
@@ -34,6 +35,22 @@ def test_a_run_comes_back_equal(store: Store):
     store.start_run(run)
     assert store.runs() == [run]
     assert store.run("r1") == run
+
+
+def test_measured_times_come_back_with_what_was_predicted_for_them(store: Store):
+    measured = make_run("r2", device="cuda:0", started="2026-11-22T06:00:00+00:00")
+    for run in (make_run(), measured):
+        fill(store, run)
+    assert store.forecast_outcomes() == [], "nothing was predicted"
+    screening = Screening(device="emulated:h100", outcome="passed", forecast=make_forecast(10.0))
+    last = store.attempts("r2", TASKS[0])[-1]
+    evaluation = measured_evaluation(
+        candidate=last.evaluation.candidate, task=last.evaluation.task, screening=screening
+    )
+    changes = {"id": f"r2/{TASKS[0]}/{last.number + 1:02d}", "number": last.number + 1, "evaluation": evaluation}
+    store.add_attempt(last.model_copy(update={**changes, "profile": None, "trials": ()}))
+    (outcome,) = store.forecast_outcomes()
+    assert outcome == forecast_outcome(evaluation, "r2", TASKS[0])
 
 
 def test_a_run_can_end(store: Store):

@@ -118,6 +118,7 @@ def make_forecast(time_us: float = 10.0, **changes: Any) -> Forecast:
     fields: dict[str, Any] = {
         "time_us": time_us, "low_us": expected_us / 1.6, "high_us": expected_us * 1.6, "protocol": "emulated/5",
         "gpu": "NVIDIA H100 SXM5 80 GB", "exact": True, "figures": "0123456789abcdef",
+        "median": changes.get("factor") if changes.get("measured") else None,
     }  # fmt: skip
     return Forecast(**(fields | changes))
 

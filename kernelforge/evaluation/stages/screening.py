@@ -30,6 +30,7 @@ from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import SPARE_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.prediction.baseline import NORMAL_90
+from kernelforge.prediction.correction import CardKey, ModelErrors
 from kernelforge.prediction.speedup import KERNEL_SPREAD
 from kernelforge.records import (
     Candidate,
@@ -54,7 +55,9 @@ class Screen(Closing):
     Args:
         device: the emulated device; its owner closes it.
         fingerprint: of evaluations on that device.
-        exact: whether its figures are those of the GPU behind it; else they are of the nearest known one.
+        gpu: name of the GPU behind it.
+        exact: whether its figures are those of that GPU; else they are of the nearest known one.
+        errors: of earlier forecasts, which correct later ones; None corrects none.
         open_oracle: opens an oracle of the task on the CPU, at the first candidate.
         run_limit_s: longest that one run of a plan may take.
         worst_errors: whether approximate instructions err as far as they may.
@@ -66,13 +69,17 @@ class Screen(Closing):
         open_oracle: Callable[[], Oracle],
         *,
         fingerprint: Fingerprint,
+        gpu: str,
         exact: bool,
+        errors: ModelErrors | None = None,
         run_limit_s: float = RUN_LIMIT_S,
         worst_errors: bool = False,
     ) -> None:
         self.device = device
         self.fingerprint = fingerprint
+        self.gpu = gpu
         self.exact = exact
+        self._errors = errors or ModelErrors()
         self._open_oracle = open_oracle
         self._oracle: Oracle | None = None
         self._run_limit_s = run_limit_s
@@ -188,15 +195,23 @@ class Screen(Closing):
         return self._forecast(performance), ""
 
     def _forecast(self, performance: Performance) -> Forecast:
-        spec, width = self.device.spec, math.exp(NORMAL_90 * KERNEL_SPREAD)
+        spec = self.device.spec
+        figures = content_hash("figures", {**spec.to_wire(), "key": "", "sources": {}})
+        error = self._errors.of(CardKey(self.gpu, figures, performance.protocol))
+        expected_us = performance.time_us * (1.0 if error is None else error.factor)
+        width = math.exp(NORMAL_90 * (KERNEL_SPREAD if error is None else error.spread))
         return Forecast(
             time_us=performance.time_us,
-            low_us=performance.time_us / width,
-            high_us=performance.time_us * width,
+            factor=1.0 if error is None else error.factor,
+            measured=0 if error is None else error.measured,
+            tasks=0 if error is None else error.tasks,
+            median=None if error is None else error.median,
+            low_us=expected_us / width,
+            high_us=expected_us * width,
             protocol=performance.protocol,
             gpu=spec.title,
             exact=self.exact,
-            figures=content_hash("figures", {**spec.to_wire(), "key": "", "sources": {}}),
+            figures=figures,
         )
 
 

@@ -51,6 +51,7 @@ def environment(*folders: Path) -> Environment:
         number=formatting.number,
         times=formatting.times,
         predicted=formatting.predicted_speedup,
+        card_error=formatting.format_card_error,
         percent=formatting.percent,
         change=formatting.change,
         bytes=formatting.byte_count,

@@ -43,6 +43,7 @@ _SPEEDS = (
     Column("speedup_lower", "at least", times, "right"),
     Column("speedup_eager", "vs eager", times, "right"),
 )
+_EXPECTED = Column("expected_us", "predicted µs", number, "right")
 _PREDICTED = Column("predicted", "predicted vs eager", predicted_speedup, "right")
 _MEDIAN = (
     Column("median_us", "median µs", number, "right"),
@@ -92,7 +93,8 @@ def task_table(title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with
     predicted = (_PREDICTED,) if any(task.predicted for task in tasks) else ()
     middle: tuple[Column, ...] = (*_COUNTERS, *predicted, Column("bound", "modelled bound"))
     if origin is Origin.MEASURED:
-        middle = (*_SPEEDS, Column("bound", "bound"), *_COUNTERS[1:2])
+        expected = (_EXPECTED,) if any(task.expected_us for task in tasks) else ()
+        middle = (_SPEEDS[0], *expected, *_SPEEDS[1:], Column("bound", "bound"), *_COUNTERS[1:2])
     columns = (
         TASK,
         _VERDICT,

@@ -15,6 +15,7 @@ from kernelforge.report.formatting import (
     byte_count,
     duration,
     format_budget,
+    format_card_error,
     format_dollars,
     format_interval,
     moment,
@@ -141,7 +142,13 @@ def run_summary(view: RunView) -> list[RenderableType]:
     """Lines that summarise a run."""
     funnel = " → ".join(f"{step.step} {step.count}" for step in view.funnel)
     rows = [*_head(view), field("correct", f"{view.tasks_ok} of {view.tasks_total} tasks"), field("funnel", funnel)]
-    return [*rows, field("reward", _reward(view)), *_absent(view), *_unscored(view)]
+    return [*rows, field("reward", _reward(view)), *_model_errors(view), *_absent(view), *_unscored(view)]
+
+
+def _model_errors(view: RunView) -> Iterator[RenderableType]:
+    """Error of the time model on the GPUs that measured."""
+    for error in view.model_errors:
+        yield field("model", format_card_error(error))
 
 
 def _head(view: RunView) -> list[RenderableType]:
@@ -217,6 +224,7 @@ def _achieved(view: RunView) -> Iterator[RenderableType]:
         ("", line.geomean_correct, _MEANS[""]),
         ("", line.predicted_geomean, "over all tasks of max(predicted speedup over eager PyTorch, 1), a failure as 1"),
     )
+    yield from _model_errors(view)
     for label, estimate, meaning in means:
         if estimate is not None:
             yield field(label, f"{times(estimate.value)} {format_interval(estimate, times)} {meaning}")

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Literal
 
-from kernelforge.records import UNCOMPARED, Attempt, Budget, Operator, Origin, Verdict
+from kernelforge.prediction.correction import CardError, card_errors
+from kernelforge.records import (
+    UNCOMPARED,
+    Attempt,
+    Budget,
+    ForecastOutcome,
+    Operator,
+    Origin,
+    Verdict,
+    forecast_outcome,
+)
 from kernelforge.report.views import View
 from kernelforge.report.views.curves import (
     AnytimePoint,
@@ -86,6 +96,8 @@ class RunView(View):
     independent (any strategy but ``best-of-n``), not all measured, or fewer than planned at a task."""
     fast_curves: tuple[FastCurve, ...]
     """fast_p against the fastest baseline, then against each that was timed; empty for a modelled run."""
+    model_errors: tuple[CardError, ...] = ()
+    """Error of the time model on the GPUs that measured, from this run's predictions."""
     absent: tuple[AbsentBaseline, ...] = ()
     """Missing baselines, each reason once."""
     anytime: tuple[AnytimePoint, ...]
@@ -134,6 +146,7 @@ def run_view(records: RunRecords) -> RunView:
         costs=agent_costs(records.all_messages()),
         pass_at_k=_pass_at_k(records),
         fast_curves=fast_curves(records.bests()) if measured else (),
+        model_errors=card_errors(_outcomes(records)),
         absent=_absent(attempts),
         anytime=anytime(records, measured=measured),
         spent=spent(records),
@@ -141,6 +154,14 @@ def run_view(records: RunRecords) -> RunView:
         tasks=summaries,
         matrix=matrix(records, summaries),
     )
+
+
+def _outcomes(records: RunRecords) -> Iterator[ForecastOutcome]:
+    """Measured times of the run next to those that were predicted."""
+    for attempt in records.attempts:
+        outcome = forecast_outcome(attempt.evaluation, records.run.id, attempt.task)
+        if outcome is not None:
+            yield outcome
 
 
 def _absent(attempts: Sequence[Attempt]) -> tuple[AbsentBaseline, ...]:

@@ -23,6 +23,7 @@ from kernelforge.records import (
     Task,
     TaskFacts,
     Verdict,
+    forecast_outcome,
     outcome_words,
 )
 from kernelforge.records.timing import COMPILED
@@ -75,6 +76,8 @@ class TaskSummary(View):
     Waterman & Patterson, CACM 2009). None for a modelled run, and for an unknown GPU."""
     floor_share: float | None
     """``floor_us`` over ``time_us``: 1 is as fast as memory allows. None where the time is quarantined."""
+    expected_us: float | None = None
+    """Time that was predicted for the best attempt before it was measured; None without a prediction."""
     finished: str | None
     """Reason for the end of work on the task; None while it goes on."""
     uncompared: bool = False
@@ -188,6 +191,7 @@ def summarise(
     correctness = best.evaluation.correctness if best else None
     roofline = profile.roofline if profile else None
     floor = measured_floor_us(best, compulsory_bytes) if best else None
+    outcome = forecast_outcome(best.evaluation, run, task) if best else None
     return TaskSummary.of(
         speed,
         roofline,
@@ -204,6 +208,7 @@ def summarise(
         launches=launches_of(best) if best else None,
         time_us=speed.time_us if speed else None,
         speedup_upper=speedup_upper(speed) if speed else None,
+        expected_us=outcome.forecast.expected_us if outcome else None,
         baselines=tuple(side.name for side in speed.timing.baselines) if speed and speed.timing else (),
         floor_us=floor,
         floor_share=floor / speed.time_us if floor and speed and speed.quarantined is None else None,

@@ -1,0 +1,117 @@
+"""The model's error on a user's own GPU, from forecasts next to measured times, and the factor that corrects it.
+
+The factor is the median of measured over modelled time, on a scale of logarithms drawn towards 1 while it rests on few
+candidates, as if :data:`PRIOR` more had agreed with the model.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Iterable
+from statistics import median
+from typing import NamedTuple
+
+from kernelforge.prediction.speedup import KERNEL_SPREAD
+from kernelforge.records import ForecastOutcome
+from kernelforge.records.base import Record
+
+PRIOR = 4
+"""Weight of the uncorrected model, in measured candidates. Candidates on one GPU scatter by 30 % around its factor
+(:data:`KERNEL_SPREAD`); factors of GPUs are taken to scatter by 15 % around 1, and the ratio of the variances is 4."""
+
+
+class CardKey(NamedTuple):
+    """Card and model that one factor is for."""
+
+    gpu: str
+    """The GPU that measured."""
+    figures: str
+    """Hash of the figures that the model used."""
+    protocol: str
+    """Version of the model."""
+
+
+class CardError(Record):
+    """Error of the time model on one GPU."""
+
+    gpu: str
+    """The GPU that measured."""
+    model: str
+    """The GPU whose figures the model used."""
+    exact: bool
+    """Whether they are the same."""
+    protocol: str
+    measured: int
+    """Candidates that were predicted and measured, each once."""
+    tasks: int
+    median: float
+    """Median of measured over modelled time; between two, their geometric mean."""
+    low: float
+    high: float
+    """Smallest and largest of these ratios."""
+    spread: float
+    """Standard deviation of the logarithm of a measured time around the corrected one, with the prior's part."""
+    factor: float
+    """What later forecasts are multiplied by."""
+
+
+def key_of(outcome: ForecastOutcome) -> CardKey:
+    """The key of the factor that an outcome counts for."""
+    return CardKey(outcome.gpu, outcome.forecast.figures, outcome.forecast.protocol)
+
+
+def card_error(outcomes: Iterable[ForecastOutcome]) -> CardError | None:
+    """Error on one GPU; None without outcomes.
+
+    Args:
+        outcomes: of equal keys. A candidate that was measured more than once counts as the last time.
+    """
+    latest = {(outcome.task, outcome.candidate): outcome for outcome in outcomes}
+    if not latest:
+        return None
+    logs = [math.log(outcome.measured_us / outcome.forecast.time_us) for outcome in latest.values()]
+    count, middle = len(logs), median(logs)
+    shrunk = middle * count / (count + PRIOR)
+    squares = math.fsum((log - shrunk) ** 2 for log in logs)
+    last = next(reversed(latest.values()))
+    return CardError(
+        gpu=last.gpu,
+        model=last.forecast.gpu,
+        exact=last.forecast.exact,
+        protocol=last.forecast.protocol,
+        measured=count,
+        tasks=len({task for task, _ in latest}),
+        median=math.exp(middle),
+        low=math.exp(min(logs)),
+        high=math.exp(max(logs)),
+        spread=math.sqrt((squares + PRIOR * KERNEL_SPREAD**2) / (count + PRIOR)),
+        factor=math.exp(shrunk),
+    )
+
+
+def card_errors(outcomes: Iterable[ForecastOutcome]) -> tuple[CardError, ...]:
+    """Errors by GPU, figures and model, in the order of the first outcome of each."""
+    groups: dict[CardKey, list[ForecastOutcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault(key_of(outcome), []).append(outcome)
+    return tuple(error for group in groups.values() if (error := card_error(group)) is not None)
+
+
+class ModelErrors:
+    """Outcomes of the forecasts in one results folder. Safe to use from several threads."""
+
+    def __init__(self, outcomes: Iterable[ForecastOutcome] = ()) -> None:
+        self._lock = threading.Lock()
+        self._outcomes: dict[CardKey, list[ForecastOutcome]] = {}
+        for outcome in outcomes:
+            self.add(outcome)
+
+    def add(self, outcome: ForecastOutcome) -> None:
+        with self._lock:
+            self._outcomes.setdefault(key_of(outcome), []).append(outcome)
+
+    def of(self, key: CardKey) -> CardError | None:
+        """The error so far; None where nothing was measured."""
+        with self._lock:
+            return card_error(self._outcomes.get(key, ()))
