@@ -13,7 +13,7 @@ their data in the L2. ``beside_us_by_gpu`` is what else the measured time holds.
 compared.
 
 ``emulate`` compiles every source for the GPUs of its cases, profiles each launch as a candidate is, on sampled blocks,
-and keeps the counts in OUT; it goes on where it was stopped. ``compare`` models the times of those counts, in seconds:
+and keeps the counts in OUT, with the builds; it goes on where it was stopped. ``compare`` models the times of those:
 per counter the share that is exact and the errors, per ladder and in all how times are ordered (pairs over 10 % apart)
 and the mean error without a scale factor, with one per GPU, and with one from the other ladders of that GPU.
 """
@@ -145,6 +145,8 @@ def emulate_part(work: tuple[Path, Path, str, str, tuple[str, ...]]) -> int:
     spec = spec_of(gpu)
     expressions = tuple(dict.fromkeys(launch.case["entry"] for launch in launches))
     built = build(folder / source, spec.arch, expressions)
+    (out / f"{build_name(source, gpu)}.cubin").write_bytes(built.cubin)
+    (out / f"{build_name(source, gpu)}.ptx").write_text(built.ptx, encoding="utf-8")
     runner, failed = built.runner(spec), 0
     for launch in launches:
         case, begun = launch.case, time.monotonic()
@@ -164,6 +166,7 @@ def emulate_part(work: tuple[Path, Path, str, str, tuple[str, ...]]) -> int:
         else:
             result = {
                 "counts": counts.to_wire(),
+                "kernel": name,
                 "registers": built.registers[name],
                 "metrics": metrics_of(spec, counts, built.registers),
                 "profile_s": round(time.monotonic() - begun, 2),
@@ -201,8 +204,15 @@ class Compared(NamedTuple):
         return self.launch.measured_us or 0.0, self.modelled_us
 
 
-def modelled(launch: Launch, result: Mapping[str, Any]) -> Compared:
-    """A launch with the time that the model makes of its counts."""
+def build_name(source: str, gpu: str) -> str:
+    """Name of the files of one source's build for one GPU."""
+    return f"{Path(source).stem}_on_{gpu.replace(' ', '_')}"
+
+
+def modelled(launch: Launch, result: Mapping[str, Any], out: Path) -> Compared:
+    """A launch with the time that the model makes of its counts and its machine code."""
+    from fidelity_parts.launches import work_of
+
     from kernelforge.profiling.counts import PlanCounts
     from kernelforge.profiling.model import kernel_occupancy, launch_time
 
@@ -211,7 +221,8 @@ def modelled(launch: Launch, result: Mapping[str, Any]) -> Compared:
         group.dram_read_bytes = group.dram_write_bytes = 0.0
         group.l2_read_hits = group.l2_read_sectors
     spec = launch.spec
-    time = launch_time(spec, group, kernel_occupancy(spec, group, result["registers"]))
+    work = work_of(out / build_name(launch.case["source"], launch.gpu), result["kernel"], group)
+    time = launch_time(spec, group, kernel_occupancy(spec, group, result["registers"]), work)
     beside_us = launch.case.get("beside_us_by_gpu", {}).get(launch.gpu, 0.0)
     return Compared(launch, result["metrics"], time.time_us + beside_us, time.bound, time.limits_us)
 
@@ -223,7 +234,7 @@ def read(folder: Path, out: Path) -> list[Compared]:
         file = out / f"{launch.key.replace(' ', '_')}.json"
         result = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
         if "counts" in result:
-            compared.append(modelled(launch, result))
+            compared.append(modelled(launch, result, out))
         else:
             print(f"{launch.key}: {result.get('error', 'was not profiled')}")
     return compared

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from fidelity_parts.launches import work_of
 from fidelity_parts.scores import Order, mean_error, order_of
 from hardware_ladder import KEPT
 
@@ -223,7 +224,8 @@ def launches_in(folder: Path) -> list[Launch]:
             continue
         (counts,) = PlanCounts.from_wire(result["counts"]).kernels
         occupied = kernel_occupancy(H100, counts, result["registers"])
-        modelled = launch_time(H100, counts, occupied)
+        work = work_of(folder / cases[name]["family"], cases[name]["kernel"], counts)
+        modelled = launch_time(H100, counts, occupied, work)
         floor, features = launch_features(H100, counts, occupied, result["registers"])
         launches.append(
             Launch(

@@ -365,18 +365,23 @@ def read_report(report: Path, launched: list[dict[str, Any]]) -> list[dict[str, 
     return lines
 
 
-def modelled(emulated: dict[str, Any]) -> dict[str, Any]:
-    """Results of the emulated device with the times that the model makes of their counts."""
+def modelled(folder: Path, cases: list[dict[str, Any]]) -> dict[str, Any]:
+    """Results of the emulated device with the times that the model makes of their counts and machine code."""
+    from fidelity_parts.launches import work_of
+
     from kernelforge.hardware.specs import H100
     from kernelforge.profiling.counts import PlanCounts
     from kernelforge.profiling.model import kernel_occupancy, launch_time
 
+    emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
+    by_name = {case["name"]: case for case in cases}
     results = {}
     for name, result in emulated.items():
         results[name] = result
         if "counts" in result:
             (group,) = PlanCounts.from_wire(result["counts"]).kernels
-            time = launch_time(H100, group, kernel_occupancy(H100, group, result["registers"]))
+            work = work_of(folder / by_name[name]["family"], by_name[name]["kernel"], group)
+            time = launch_time(H100, group, kernel_occupancy(H100, group, result["registers"]), work)
             results[name] = {**result, "modelled_us": time.time_us, "bound": time.bound}
     return results
 
@@ -384,7 +389,7 @@ def modelled(emulated: dict[str, Any]) -> dict[str, Any]:
 def compare(folder: Path, output: Path, ncu: list[Path]) -> None:
     """Print what the GPU and the emulated device gave, by ladder, and write both sides of every case."""
     cases = json.loads((folder / "cases.json").read_text(encoding="utf-8"))
-    emulated = modelled(json.loads((folder / "emulated.json").read_text(encoding="utf-8")))
+    emulated = modelled(folder, cases)
     records, counted = measured(cases, output, ncu)
     everything: list[tuple[float, float]] = []
     within = Order(0, 0, 0)

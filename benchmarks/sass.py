@@ -5,7 +5,7 @@
     python benchmarks/sass.py FOLDER [results/reference/h100/ladder_sass.jsonl] [--worst N]
 
 ``prepare`` compiles the kernels, ``emulate`` counts their PTX on sampled blocks, as a candidate's; neither needs a GPU.
-This script disassembles the cubins, estimates how often warps executed each instruction, and compares totals, opcodes
+This script decodes the cubins, estimates how often warps executed each instruction, and compares totals, opcodes
 and single instructions with Nsight Compute's. It exits with 1 when less than 85 % of the totals are within 5 %.
 """
 
@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.profiling.sass_executions import block_executions
 
 REFERENCE = Path(__file__).parents[1] / "results" / "reference" / "h100" / "ladder_sass.jsonl"
@@ -72,21 +72,17 @@ def compare(folder: Path, reference: Path = REFERENCE) -> list[Compared]:
     cases = {case["name"]: case for case in json.loads((folder / "cases.json").read_text(encoding="utf-8"))}
     emulated = json.loads((folder / "emulated.json").read_text(encoding="utf-8"))
     records = [json.loads(line) for line in reference.read_text(encoding="utf-8").splitlines()]
-    with Disassembler() as disassembler:
-        return [
-            _compared(folder, cases[record["name"]], emulated[record["name"]], record, disassembler)
-            for record in records
-            if "counts" in emulated.get(record["name"], {})
-        ]
+    return [
+        _compared(folder, cases[record["name"]], emulated[record["name"]], record)
+        for record in records
+        if "counts" in emulated.get(record["name"], {})
+    ]
 
 
-def _compared(
-    folder: Path, case: dict[str, Any], emulated: dict[str, Any], record: dict[str, Any], disassembler: Disassembler
-) -> Compared:
-    code = disassembler.read((folder / case["cubin"]).read_bytes())
-    if code.problem:
-        raise SystemExit(f"{case['name']}: {code.problem}")
-    function = code.functions[case["kernel"]]
+def _compared(folder: Path, case: dict[str, Any], emulated: dict[str, Any], record: dict[str, Any]) -> Compared:
+    function = read_machine_code((folder / case["cubin"]).read_bytes()).function(case["kernel"])
+    if function is None:
+        raise SystemExit(f"{case['name']}: no machine code")
     ptx = (folder / f"{case['family']}.ptx").read_text(encoding="utf-8").split("\n")
     (group,) = emulated["counts"]["kernels"]
     counts = {int(line): warps for line, warps in group["ptx_lines"].items()}

@@ -24,7 +24,7 @@ from kernelforge.devices.emulated.device import EmulatedDevice
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.hardware.specs import EMULATED
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.profiling.sass import PlanWork
+from kernelforge.profiling.sass import NO_WORK, PlanWork
 from kernelforge.records import (
     Build,
     DType,
@@ -267,7 +267,6 @@ class Emulator(Closing):
             sanitize=sanitize,
             worst_errors=approx == "worst",
         )
-        code = self._device.machine_code(artifact) if profile or lines else None
         with self._device.open(artifact) as session:
             result = session.run(request)
             if result.faults:
@@ -280,7 +279,7 @@ class Emulator(Closing):
                 counts = session.count(counted, EFFORT, lines=("ptx" if is_ptx else "source") if lines else None)
             except RunFailed as error:
                 return Emulation(self._device.name, artifact.build, (error.fault,), after, None, None, ())
-            work = session.machine_work(counts, code.result()) if code is not None else PlanWork()
+            work = session.machine_work(counts)
             counters, performance = build_profile(
                 self._device.spec, self._device.name, counts, session.registers, _NO_TASK, work
             )
@@ -336,7 +335,7 @@ def _plan_of(launch: str, tensors: Mapping[str, object]) -> str:
     return f"def forward({', '.join(tensors)}):\n{body}\n"
 
 
-def line_counts(counts: PlanCounts, text: str, *, ptx: bool, work: PlanWork | None = None) -> tuple[LineCount, ...]:
+def line_counts(counts: PlanCounts, text: str, *, ptx: bool, work: PlanWork = NO_WORK) -> tuple[LineCount, ...]:
     """Work per line of a text, summed over all launches.
 
     Args:
@@ -345,7 +344,7 @@ def line_counts(counts: PlanCounts, text: str, *, ptx: bool, work: PlanWork | No
         ptx: Whether it is PTX.
         work: Estimated work of the machine code, whose lines are those of the source.
     """
-    estimated = work.of(counts.kernels) if work is not None else ()
+    estimated = work.of(counts.kernels)
     machine: dict[int, float] = {}
     for kernel_work in estimated:
         for line, of_line in kernel_work.lines.items():

@@ -14,7 +14,6 @@ import pytest
 
 from kernelforge.emulation import EmulationFailed, Emulator, from_bytes, to_bytes
 from kernelforge.errors import CandidateError, DeviceError, UsageError
-from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
 from kernelforge.records import DType
 from kernelforge.report.html.emulation import emulation_page
 from kernelforge.report.views.emulation import emulation_view
@@ -96,8 +95,6 @@ def test_lines_have_the_work_of_their_instructions(own_emulator: Emulator) -> No
 
 
 def test_lines_have_their_machine_instructions_beside_those_of_the_ptx(own_emulator: Emulator) -> None:
-    if disassembler() is None:
-        pytest.skip(f"{DISASSEMBLER} is not installed")
     tensors = {"x": "f32[32,32]", "y": "f32[32,32]"}
     result = own_emulator.run(SOURCE, "transposed[1, (32, 32)](x, y)", tensors, lines=True).check()
     assert result.profile is not None

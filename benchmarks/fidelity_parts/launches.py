@@ -10,14 +10,17 @@ from typing import Any
 
 from kernelforge.candidate.resolved import Buffer, Launch, ResolvedPlan, ScalarArg, TensorArg
 from kernelforge.compile.cubin import read_cubin
+from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.compile.nvrtc import Nvrtc
 from kernelforge.compile.toolchain import installed_toolchain
 from kernelforge.devices.base import RunRequest
 from kernelforge.devices.emulated.execute.plan_execution import Kernel
 from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.profiling.counts import PlanCounts
+from kernelforge.profiling.counts import KernelCounts, PlanCounts
 from kernelforge.profiling.metrics import plan_metrics
+from kernelforge.profiling.sass import MachineWork, machine_work
+from kernelforge.profiling.sass_decoding import MachineCode
 from kernelforge.records import DType
 
 MEMORY_BYTES = 3 << 30
@@ -122,6 +125,25 @@ def profile_launch(
     step = Launch(kernel, (x, y, z), (bx, by, bz), shared, tuple(passed), 1)
     request = RunRequest(ResolvedPlan(tuple(buffers), (step,), ()), tensors, poison=0, deadline_s=DEADLINE_S)
     return runner.profile(request)
+
+
+def work_of(build: Path, kernel: str, counts: KernelCounts) -> MachineWork | None:
+    """Work of a kernel's machine code.
+
+    Args:
+        build: The files of its build, without ``.cubin`` and ``.ptx``.
+        kernel: Its name in them.
+        counts: Counts of its launches.
+    """
+    code, ptx = _read(build)
+    function = code.function(kernel)
+    return None if function is None else machine_work(function, ptx, counts)
+
+
+@functools.cache
+def _read(build: Path) -> tuple[MachineCode, str]:
+    cubin = build.with_name(build.name + ".cubin").read_bytes()
+    return read_machine_code(cubin), build.with_name(build.name + ".ptx").read_text(encoding="utf-8")
 
 
 def metrics_of(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> dict[str, float]:

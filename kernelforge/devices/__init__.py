@@ -194,7 +194,7 @@ def make_device(
     Args:
         name: As in :func:`device_names`.
         threads: Threads that one run on an emulated device may use.
-        measure: Settings for a GPU; the defaults if absent. With all counters, an emulated device reads machine code.
+        measure: Settings for a GPU; the defaults if absent.
         allow_unconfined: Run untrusted code without a jail where none works.
 
     Raises:
@@ -206,8 +206,7 @@ def make_device(
         from kernelforge.devices.emulated.device import EmulatedDevice
 
         spec = spec_by_key(full.removeprefix(EMULATED))
-        full_counters = measure is not None and measure.counters == "full"
-        return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined, machine_code=full_counters)
+        return EmulatedDevice(spec, threads=threads, allow_unconfined=allow_unconfined)
     from kernelforge.devices.cuda.device import CudaDevice
     from kernelforge.devices.cuda.tools.sanitizer import MISSING
     from kernelforge.devices.cuda.tools.tool_process import find_tool

@@ -104,9 +104,6 @@ HEADER_WHEELS: Mapping[int, tuple[HeaderWheel, ...]] = {
 }
 """By CUDA's major version."""
 
-DISASSEMBLER = "nvidia-cuda-nvdisasm"
-"""Distribution of ``nvdisasm``, of any CUDA from 13.2 on: it reads cubins of older compilers too, from Turing on."""
-
 
 @dataclass(frozen=True)
 class InstalledCuda:
@@ -188,11 +185,6 @@ def _package_folders(*path: str) -> Iterator[Path]:
         folder = Path(entry or ".", *path)
         if folder.is_dir():
             yield folder.resolve()
-
-
-def disassembler() -> Path | None:
-    """The program ``nvdisasm`` of its wheel; None where that is not installed."""
-    return next((path for folder in nvidia_folders("cu13/bin") if (path := folder / "nvdisasm").is_file()), None)
 
 
 def header_wheels(major: int) -> tuple[HeaderWheel, ...]:

@@ -20,7 +20,7 @@ from kernelforge.profiling.counts import (
     matrix_instructions,
 )
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
-from kernelforge.profiling.sass import PlanWork, sass_metrics, sass_profile
+from kernelforge.profiling.sass import NO_WORK, PlanWork, sass_metrics, sass_profile
 from kernelforge.records import (
     KernelProfile,
     Metric,
@@ -53,7 +53,7 @@ def build_profile(
     counts: PlanCounts,
     registers: Mapping[str, int],
     facts: SizeFacts,
-    work: PlanWork | None = None,
+    work: PlanWork = NO_WORK,
 ) -> tuple[Profile, Performance]:
     """Profile and modelled performance of one run of a plan.
 
@@ -63,15 +63,14 @@ def build_profile(
         counts: Counters of the run.
         registers: Registers per thread by kernel expression, from ptxas.
         facts: Facts of the task at this size, from the oracle.
-        work: Estimated executions of the machine code.
+        work: Estimated work of the machine code of its kernels.
     """
-    work = work or PlanWork()
-    time = plan_time(spec, counts, registers)
+    time = plan_time(spec, counts, registers, work)
     profile = Profile(
         size=facts.size,
         device=device,
         kernels=tuple(_kernel_profiles(spec, counts.kernels, registers, work)),
-        metrics=(*plan_metrics(spec, counts, registers), *sass_metrics(work.of(counts.kernels))),
+        metrics=(*plan_metrics(spec, counts, registers, work), *sass_metrics(work.of(counts.kernels))),
         roofline=_roofline(spec, counts, time, facts),
         notes=work.notes,
     )
@@ -100,7 +99,7 @@ def _kernel_profiles(
     for kernel in kernels:
         by_expression.setdefault(kernel.expression, []).append(kernel)
     for expression, group in by_expression.items():
-        main = _dominant(spec, group, registers)
+        main = _dominant(spec, group, registers, work)
         code = work.of(group)
         yield KernelProfile(
             kernel=expression,
@@ -112,14 +111,16 @@ def _kernel_profiles(
                 *summed_metrics(group),
                 *sass_metrics(code),
                 *_launch(spec, main, registers),
-                *_limits(spec, group, registers),
+                *_limits(spec, group, registers, work),
             ),
             hot_spots=hot_spots(op for kernel in group for op in kernel.memory if op.requests),
             sass=sass_profile(code),
         )
 
 
-def plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> tuple[Metric, ...]:
+def plan_metrics(
+    spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int], work: PlanWork = NO_WORK
+) -> tuple[Metric, ...]:
     """Metrics of a whole plan; those of a launch are of the kernel with the most modelled time."""
     launches = sum(kernel.launches for kernel in counts.kernels)
     metrics = [_counted("kernelforge__launches", launches, "launch")]
@@ -127,16 +128,18 @@ def plan_metrics(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, i
         metrics.append(_counted("kernelforge__memsets", counts.memsets, "launch"))
     metrics += summed_metrics(counts.kernels, counts.memset_bytes)
     if counts.kernels:
-        metrics += _launch(spec, _dominant(spec, counts.kernels, registers), registers)
+        metrics += _launch(spec, _dominant(spec, counts.kernels, registers, work), registers)
     return tuple(metrics)
 
 
-def _dominant(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> KernelCounts:
+def _dominant(
+    spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int], work: PlanWork
+) -> KernelCounts:
     """The group of launches with most of the modelled time."""
 
     def spent(kernel: KernelCounts) -> float:
         occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
-        return launch_time(spec, kernel, occupied).time_us * kernel.launches
+        return launch_time(spec, kernel, occupied, work.kernel(kernel)).time_us * kernel.launches
 
     return max(kernels, key=spent)
 
@@ -264,12 +267,15 @@ def _atomics(kernels: Sequence[KernelCounts]) -> list[Metric]:
     return metrics
 
 
-def _limits(spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int]) -> list[Metric]:
+def _limits(
+    spec: DeviceSpec, kernels: Sequence[KernelCounts], registers: Mapping[str, int], work: PlanWork
+) -> list[Metric]:
     """Modelled time of all launches, in all and under each limit alone, for the diagnosis and for the report."""
     totals: dict[str, float] = {}
     time_us = 0.0
     for kernel in kernels:
-        time = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
+        occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
+        time = launch_time(spec, kernel, occupied, work.kernel(kernel))
         time_us += time.time_us * kernel.launches
         for name, limit in {**time.limits_us, "launch": time.overhead_us}.items():
             totals[name] = totals.get(name, 0.0) + limit * kernel.launches

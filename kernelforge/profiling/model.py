@@ -11,58 +11,34 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kernelforge.hardware.occupancy import Occupancy, occupancy
 from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.profiling.counts import (
-    SECTOR_BYTES,
-    KernelCounts,
-    MemoryCounts,
-    PlanCounts,
-    by_class,
-    instruction_class,
-    integer_divisions,
-    matrix_instructions,
-)
+from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.demand import LOADS_IN_FLIGHT, machine_demand, ptx_demand
+from kernelforge.profiling.sass import NO_WORK, MachineWork, PlanWork
 
 PROTOCOL = "emulated/5"
 """Version of the model; changes when a modelled time could."""
 
-LOADS_IN_FLIGHT = 4
-"""Loads of a warp that wait together at most."""
-CYCLES_PER_INSTRUCTION = 2.0
-"""Of a warp alone: a result is ready after 4 (Jia et al., 2018), and half of the instructions wait for one."""
-
 # From launches on an H100 (results/reference/h100/ladder.jsonl).
-BARRIER_CYCLES = 17.0
-"""Of one warp alone (ladder barrier)."""
 BARRIER_CYCLES_PER_WARP = 2.1
 """Time of an SM that each warp's arrival takes (ladder barrier: blocks of 8 and of 32 warps)."""
-PRODUCT_CYCLES = 6.5
-"""What a matrix product takes a warp alone, more than the cycles of any instruction (ladder units: ``loop_mma_1``)."""
-DRAM_WAIT = 1.2
-"""Latency of the DRAM over that of a chain of single loads, where all SMs load (ladders occupancy and latency)."""
-LOAD_INTERVAL_CYCLES = 30.0
-"""From one load of a warp to the next that is in flight with it (ladder occupancy)."""
 EXPONENT = 3.0
 """Of the norm that adds the limits up: kernels under two equal limits take 1.2 to 1.3 times as long as under one."""
+EXPONENT_INSIDE = 4.0
+"""The same of limits inside an SM, whose schedulers choose among warps in every cycle (ladder units: 1.0 to 1.2)."""
+EXPONENT_ALONE = 1.5
+"""The same for a block alone on its SM, all of whose warps do one thing between two barriers (ladder tensor)."""
 BARRIER_POWER = 0.5
 """Of the number of blocks that hide each other's waits at barriers: those of random phases, as many as its root."""
 ATOMIC_SECTOR_COST = 2.4
 """Time of the L2 for a sector that a request updates, over that for one that it reads (ladder atomics: 95 per
 nanosecond, each of another line)."""
 
-# Machine instructions of a PTX instruction, counted on that H100 (ladder units).
-DIVISION_OF_INTEGERS = {32: 16.0, 64: 70.0}
-DIVISION_OF_FLOATS = 11.0
-PROLOGUE = 7.0
-"""Machine instructions of a warp that no PTX instruction stands for: it reads its indices and its arguments."""
-
 LINE_BYTES = 128
-SHARED_BYTES_PER_CYCLE = 128
-"""Width of shared memory: 32 banks of 4 bytes."""
 
 
 @dataclass(frozen=True)
@@ -107,25 +83,29 @@ def kernel_occupancy(spec: DeviceSpec, counts: KernelCounts, registers_per_threa
     )
 
 
-def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> LaunchTime:
+def launch_time(
+    spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, work: MachineWork | None = None
+) -> LaunchTime:
     """Modelled time of one of the ``counts.launches`` equal launches in ``counts``.
 
     Args:
         spec: The device that is modelled.
         counts: Counters of the launches.
         occupied: Occupancy of the kernel.
+        work: Of its machine code; without it that is guessed from the PTX.
     """
+    demand = ptx_demand(spec, counts, occupied) if work is None else machine_demand(spec, counts, occupied, work)
     blocks = math.prod(counts.grid)
     busiest = math.ceil(blocks / spec.sm_count)
+    waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
     to_us = 1e6 / spec.clock_hz
     # Work of the busiest SM, from sums over all launches and blocks.
     share = busiest / (blocks * counts.launches)
-    l1_wavefronts, shared_wavefronts = _lsu_wavefronts(spec, counts)
+    l1_wavefronts, shared_wavefronts = _l1_wavefronts(spec, counts), demand.shared_wavefronts
     l2_bytes = (counts.l2_read_sectors + counts.l2_write_sectors) * SECTOR_BYTES
-    lsu_us = (l1_wavefronts + shared_wavefronts) * share * to_us
-    warps = blocks * counts.launches * occupied.warps_per_block
-    issued = machine_instructions(counts, warps)
-    waits_us, chain_us = (cycles * to_us for cycles in _latency_cycles(spec, counts, occupied, issued / warps))
+    waits_us, chain_us = (waves * cycles * to_us for cycles in (demand.memory_wait_cycles, demand.chain_cycles))
+    arrivals = counts.barriers * occupied.warps_per_block
+    issue_cycles = max(demand.instructions / spec.schedulers_per_sm, arrivals * BARRIER_CYCLES_PER_WARP)
     limits = {
         "dram": counts.dram_bytes / counts.launches / spec.dram_sustained_gbps * 1e-3,
         "l2": max(
@@ -133,9 +113,9 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
             l2_bytes * share / spec.l2_to_sm_bytes_per_cycle * to_us,
         ),
         # One data path serves L1 and shared memory: its time counts for the larger user.
-        "l1" if l1_wavefronts >= shared_wavefronts else "shared": lsu_us,
-        "fp32": _arithmetic_cycles(spec, counts) * share * to_us,
-        "issue": _issue_cycles(spec, counts, issued, occupied) * share * to_us,
+        "l1" if l1_wavefronts >= shared_wavefronts else "shared": (l1_wavefronts + shared_wavefronts) * share * to_us,
+        "fp32": demand.arithmetic_cycles * share * to_us,
+        "issue": issue_cycles * share * to_us,
         "latency": waits_us + chain_us,
         "blocks": busiest * (spec.block_cycles + spec.block_cycles_per_warp * occupied.warps_per_block) * to_us,
     }
@@ -146,7 +126,7 @@ def launch_time(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> 
         limits["tensor"] = _tensor_seconds(spec, counts) * spec.sm_count * share * 1e6
     outside = [limits.get(name, 0.0) for name in ("dram", "l2", "atomics")]
     inside = [limit for name, limit in limits.items() if name not in ("dram", "l2", "atomics", "latency")]
-    parts = _norm(EXPONENT, *outside, waits_us), _norm(EXPONENT, *inside, chain_us)
+    parts = _norm(EXPONENT, *outside, waits_us), _norm(_exponent_inside(spec, counts, occupied), *inside, chain_us)
     work_us = _norm(_exponent(spec, counts, occupied), *parts)
     return LaunchTime(limits, spec.launch_overhead_us, max(work_us, *limits.values()))
 
@@ -156,17 +136,19 @@ def _norm(exponent: float, *limits_us: float) -> float:
     return math.pow(math.fsum(math.pow(limit, exponent) for limit in limits_us), 1 / exponent)
 
 
-def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> PlanTime:
+def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int], work: PlanWork = NO_WORK) -> PlanTime:
     """Modelled time of a whole plan.
 
     Args:
         spec: The device that is modelled.
         counts: Counters of one run of the plan.
         registers: Registers per thread by kernel expression.
+        work: Of the machine code of its kernels, where there is any.
     """
     spent: dict[str, float] = {"launch": 0.0}
     for kernel in counts.kernels:
-        time = launch_time(spec, kernel, kernel_occupancy(spec, kernel, registers[kernel.expression]))
+        occupied = kernel_occupancy(spec, kernel, registers[kernel.expression])
+        time = launch_time(spec, kernel, occupied, work.kernel(kernel))
         spent["launch"] += time.overhead_us * kernel.launches
         spent[time.bound] = spent.get(time.bound, 0.0) + (time.time_us - time.overhead_us) * kernel.launches
     if counts.memsets:
@@ -178,45 +160,14 @@ def plan_time(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]
     return PlanTime(total, max(spent, key=lambda name: spent[name]), {n: t / total for n, t in spent.items()})
 
 
-def machine_instructions(counts: KernelCounts, warps: float) -> float:
-    """Warp instructions of the machine that ptxas makes of those counted in PTX, for so many warps.
-
-    Moves, conversions of addresses and reads of parameters become operands of other instructions, logic of predicates
-    becomes part of comparisons, and the address of an element is one instruction; divisions become tens.
-    """
-    wide = longs = 0.0
-    total = min(PROLOGUE * warps, counts.warp_instructions)
-    for operation, (count, _) in counts.mix.items():
-        head, *qualifiers = operation.split(".")
-        if head in ("mov", "cvta") or qualifiers[-1:] == ["pred"] or operation.startswith("ld.param"):
-            continue
-        if head in ("mul", "mad") and qualifiers[0] == "wide":
-            wide += count
-        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
-            longs += count
-        else:
-            total += count
-            if operation == "div.f32":
-                total += count * (DIVISION_OF_FLOATS - 1)
-    for width, count in integer_divisions(counts.mix).items():
-        total += count * (DIVISION_OF_INTEGERS[width] - 1)
-    return total + max(wide, longs)
-
-
-def _issue_cycles(spec: DeviceSpec, counts: KernelCounts, issued: float, occupied: Occupancy) -> float:
-    """Cycles that the schedulers of an SM need to issue all instructions, with all work on one SM."""
-    arrivals = counts.barriers * occupied.warps_per_block
-    return max(issued / spec.schedulers_per_sm, arrivals * BARRIER_CYCLES_PER_WARP)
-
-
-def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, float]:
-    """Cycles of the SM's data path: (global and local, shared).
+def _l1_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Cycles of the SM's data path for global and local memory.
 
     A request takes as many as it touches lines, or, if it loads, as the bytes of its threads take to their registers,
     even where all read one word; of an instruction the sums are compared.
     """
     # The L1 looks one tag up in a cycle, that of a line; where lines were not counted, as many as the sectors make.
-    cached = sum(
+    return sum(
         max(
             op.requests,
             op.lines or op.transactions * SECTOR_BYTES / LINE_BYTES,
@@ -224,40 +175,6 @@ def _lsu_wavefronts(spec: DeviceSpec, counts: KernelCounts) -> tuple[float, floa
         )
         for space in ("global", "local")
         for op in counts.select(space)
-    )
-    operands = sum(read for _, read in counts.matrix.values()) / SHARED_BYTES_PER_CYCLE
-    return cached, counts.total("transactions", "shared") + operands
-
-
-def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Cycles of the busiest arithmetic pipe, with all work on one SM.
-
-    Products of integers run where floats are multiplied, at the rate of integers; additions to 64-bit addresses become
-    part of such products, and logic of predicates part of comparisons.
-    """
-    warps = by_class(counts.mix)
-    products = wide = longs = predicates = 0.0
-    for operation, (count, _) in counts.mix.items():
-        head, *qualifiers = operation.split(".")
-        if instruction_class(operation) != "int":
-            continue
-        if head in ("mul", "mad"):
-            products += count
-            wide += count * (qualifiers[0] == "wide")
-        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
-            longs += count
-        elif qualifiers[-1:] == ["pred"] and head != "setp":
-            predicates += count
-    divisions = sum(integer_divisions(counts.mix).values())
-    floats = sum(count for operation, (count, _) in counts.mix.items() if operation == "div.f32")
-    integers = warps["int"] - products - predicates - min(wide, longs) + 9 * divisions
-    multiplied = warps["fp32"] + warps["fp16"] + products + 10 * divisions + 5 * floats
-    return spec.warp_size * max(
-        multiplied / spec.fp32_lanes_per_sm,
-        products / spec.int32_lanes_per_sm,
-        warps["fp64"] / spec.fp64_lanes_per_sm,
-        (warps["special"] + floats + 3 * divisions) / spec.special_lanes_per_sm,
-        integers / spec.int32_lanes_per_sm,
     )
 
 
@@ -314,6 +231,17 @@ def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:
     return max(word, line, everywhere) / counts.launches * 1e-3
 
 
+def _exponent_inside(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> float:
+    """Exponent of the norm that adds up the limits inside an SM.
+
+    Between two barriers the warps of a block do the same: only other blocks keep other units busy.
+    """
+    if not counts.barriers:
+        return EXPONENT_INSIDE
+    blocks = _resident(spec, counts, occupied)
+    return EXPONENT_INSIDE - (EXPONENT_INSIDE - EXPONENT_ALONE) / math.pow(blocks, BARRIER_POWER)
+
+
 def _resident(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> int:
     """Blocks that the busiest SM has at a time."""
     return max(min(occupied.blocks_per_sm, math.ceil(math.prod(counts.grid) / spec.sm_count)), 1)
@@ -331,45 +259,3 @@ def _exponent(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> fl
     often = accesses / (phases * occupied.warps_per_block * LOADS_IN_FLIGHT)
     others = _resident(spec, counts, occupied) * max(often, 1.0)
     return EXPONENT - (EXPONENT - 1) / math.pow(others, BARRIER_POWER if counts.barriers else 1.0)
-
-
-def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, issued: float) -> tuple[float, float]:
-    """Cycles of one warp's dependent chain, times the waves of blocks: latency that low parallelism cannot hide.
-
-    The first are those in which it waits for global and local memory, the second those of its instructions, shared
-    memory and barriers. ``issued`` are machine instructions per warp.
-    """
-    blocks = math.prod(counts.grid)
-    waves = math.ceil(blocks / (max(occupied.blocks_per_sm, 1) * spec.sm_count))
-    warps = blocks * counts.launches * occupied.warps_per_block
-    waited = [op for space in ("global", "local") for op in counts.select(space, "load", "atomic")]
-    shared = _waits(counts.select("shared", "load", "atomic")) / warps
-    barriers = counts.barriers / (blocks * counts.launches)
-    shuffles = by_class(counts.mix)["warp"] / warps
-    # At each barrier a block waits for the warp that has most to do, if only one reads.
-    exchanged = max(shared, min(barriers, shared * occupied.warps_per_block)) + shuffles
-    chain = (
-        exchanged * spec.shared_latency_cycles
-        + issued * CYCLES_PER_INSTRUCTION
-        + barriers * BARRIER_CYCLES
-        + matrix_instructions(counts.mix) / warps * PRODUCT_CYCLES
-    )
-    loads = sum(op.requests for op in waited if not op.opcode.startswith("red")) / warps
-    waits = _waits(waited) / warps
-    return waves * (waits * _load_latency(spec, counts) + (loads - waits) * LOAD_INTERVAL_CYCLES), waves * chain
-
-
-def _waits(ops: Iterable[MemoryCounts]) -> float:
-    """Number of waits of warps for loads and atomics: those in flight together are one wait, ``red`` is none."""
-    return sum(op.requests / min(op.in_flight, LOADS_IN_FLIGHT) for op in ops if not op.opcode.startswith("red"))
-
-
-def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
-    """Mean latency of a load by the hit rates of its sectors."""
-    if not counts.l1_read_sectors:
-        return float(spec.l2_latency_cycles)
-    in_l1 = min(counts.l1_read_hits / counts.l1_read_sectors, 1.0)
-    in_l2 = min(counts.l2_read_hits / counts.l2_read_sectors, 1.0) if counts.l2_read_sectors else 1.0
-    wait = DRAM_WAIT if math.prod(counts.grid) >= spec.sm_count else 1.0
-    beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * wait * spec.dram_latency_cycles
-    return in_l1 * spec.l1_latency_cycles + (1 - in_l1) * beyond

@@ -1,4 +1,4 @@
-"""Work of a kernel's machine code: executions by opcode, pipe and line, waits, widths of accesses, atomics.
+"""Work of a kernel's machine code: executions by opcode, pipe and line, schedule, widths of accesses, atomics.
 
 :func:`machine_work` combines the code of one kernel with the counts of its PTX
 (:mod:`kernelforge.profiling.sass_executions`). Every number is an estimate over all launches in the counts, by warps.
@@ -13,14 +13,9 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from kernelforge.profiling.counts import KernelCounts, PlanCounts
-from kernelforge.profiling.sass_code import (
-    NO_MACHINE_CODE,
-    MachineCode,
-    SassBlock,
-    SassFunction,
-    SassInstruction,
-    reachable,
-)
+from kernelforge.profiling.sass_code import SassFunction, SassInstruction
+from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, MachineCode
+from kernelforge.profiling.sass_schedule import Schedule
 from kernelforge.records import Metric, Origin, SassLine, SassOpcode, SassProfile
 
 SHOWN_LINES = 8
@@ -29,9 +24,6 @@ SHOWN_LINES = 8
 Pipe = Literal["alu", "fma", "fp64", "xu", "lsu", "tensor", "uniform", "branch", "other"]
 """Unit that executes an instruction, as Nsight Compute names them; ``branch`` is control flow, ``uniform`` the path for
 values that a warp's lanes share, ``other`` what reads constants and special registers, barriers and idle slots."""
-Awaited = Literal["global", "shared", "special", "constant"]
-"""What a warp waits for at a scoreboard: memory, shared memory and shuffles, the special-function unit, constants."""
-
 _PIPES: Mapping[Pipe, tuple[str, ...]] = {
     "fma": (
         "FADD", "FADD2", "FFMA", "FFMA2", "FMUL", "FMUL2", "HADD2", "HFMA2", "HMUL2", "IMAD", "IMUL", "VIADD"
@@ -67,17 +59,12 @@ _PIPES: Mapping[Pipe, tuple[str, ...]] = {
 """With it, and the exceptions of :func:`pipe_of`, what an H100 executed of 116 kernels by opcode adds up to what it
 counted by pipe, exactly (``results/reference/h100/ladder_sass.jsonl`` and ``ladder.jsonl``: ``alu``, ``fma``, ``fp64``,
 ``lsu``, ``tensor`` and ``xu``)."""
+_INTEGERS_OF_FMA = frozenset({"IMAD", "IMUL", "VIADD"})
 _BY_NAME: Mapping[str, Pipe] = {name: pipe for pipe, names in _PIPES.items() for name in names}
 
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 _SHARED = frozenset({"LDS", "STS", "LDSM", "STSM"})
 _ATOMICS = frozenset({"ATOM", "ATOMG", "ATOMS", "RED", "REDG"})
-_AWAITED: Mapping[str, Awaited] = {
-    **dict.fromkeys(("LD", "LDG", "LDL", "ATOM", "ATOMG"), "global"),
-    **dict.fromkeys(("LDS", "LDSM", "ATOMS", "SHFL"), "shared"),
-    **dict.fromkeys(("MUFU", "F2F", "F2I", "FLO", "I2F", "POPC", "FCHK", "BREV", "REDUX", "MATCH"), "special"),
-    **dict.fromkeys(("LDC", "S2R", "S2UR", "ULDC"), "constant"),
-}
 
 
 @dataclass(frozen=True)
@@ -98,6 +85,11 @@ class SharedAccess:
     bytes_per_thread: int
     executions: float
 
+    @property
+    def is_matrix(self) -> bool:
+        """Whether it moves matrices between lanes."""
+        return self.opcode.startswith(("LDSM", "STSM"))
+
 
 @dataclass(frozen=True)
 class AtomicAccess:
@@ -113,19 +105,6 @@ class AtomicAccess:
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """Loads, and waits for them that no earlier wait covers, over all warps."""
-
-    loads: float
-    waits: float
-
-    @property
-    def in_flight(self) -> float:
-        """Loads that are under way together on average when a warp waits; 1 without a wait."""
-        return max(self.loads / self.waits, 1.0) if self.waits else 1.0
-
-
-@dataclass(frozen=True)
 class MachineWork:
     """Estimated work of one kernel's machine code, over all launches."""
 
@@ -136,9 +115,11 @@ class MachineWork:
     pipes: Mapping[Pipe, float]
     lines: Mapping[int, LineWork]
     """By line of the source; 0 is code of headers, or of no line."""
-    issue_cycles: float
-    """Cycles that a warp needs to issue its instructions if it never waits for a result: the sum of stall counts."""
-    waiting: Mapping[Awaited, Waiting]
+    integers_of_fma: float
+    """Instructions of the ``fma`` pipe that work on integers."""
+    exchanges: float
+    """Instructions that use the data path of shared memory without accessing it: shuffles, reads of thread indices."""
+    schedule: Schedule
     shared: tuple[SharedAccess, ...]
     atomics: tuple[AtomicAccess, ...]
 
@@ -156,10 +137,18 @@ class PlanWork:
     notes: tuple[str, ...] = ()
     """Why some have none, for readers of a profile."""
 
+    def kernel(self, counts: KernelCounts) -> MachineWork | None:
+        """The work of one kernel."""
+        return self.kernels.get(id(counts))
+
     def of(self, counts: Iterable[KernelCounts]) -> tuple[MachineWork, ...]:
         """The work of some kernels; empty unless all of them have an estimate."""
-        listed = [self.kernels.get(id(kernel)) for kernel in counts]
+        listed = [self.kernel(kernel) for kernel in counts]
         return tuple(work for work in listed if work is not None) if None not in listed else ()
+
+
+NO_WORK = PlanWork()
+"""Of kernels without machine code."""
 
 
 def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: PlanCounts) -> PlanWork:
@@ -171,12 +160,12 @@ def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: P
         ptx: The PTX of the build, which was counted.
         counts: Counts of a run of the plan.
     """
-    if not code.functions:
+    if not code.texts:
         return PlanWork(notes=(code.problem,) if code.problem else ())
     kernels: dict[int, MachineWork] = {}
     without: dict[str, None] = {}
     for kernel in counts.kernels:
-        function = code.functions.get(symbols[kernel.expression])
+        function = code.function(symbols[kernel.expression])
         work = None if function is None else machine_work(function, ptx, kernel)
         if work is None:
             without[kernel.expression] = None
@@ -261,7 +250,7 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
     shared: list[SharedAccess] = []
     atomics: list[AtomicAccess] = []
     elected = {i.ptx_line for i in function.instructions if i.name in ("FLO", "UFLO")}
-    cycles = 0.0
+    integers = exchanges = 0.0
     for block, count in zip(function.blocks, executions, strict=True):
         if count <= 1e-9 * warps:
             continue
@@ -272,12 +261,13 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
             pipes[pipe] = pipes.get(pipe, 0.0) + count
             line = by_line.setdefault(sources.get(instruction.ptx_line, 0), {})
             line[name] = line.get(name, 0.0) + count
-            cycles += count * max(instruction.control.stall, 1)
+            integers += count if pipe == "fma" and name in _INTEGERS_OF_FMA else 0.0
+            exchanges += count if name in ("SHFL", "S2R") and pipe == "lsu" else 0.0
             if name in _SHARED:
                 shared.append(SharedAccess(instruction.ptx_line, instruction.opcode, width_of(instruction), count))
             elif name in _ATOMICS:
-                by_warp = bool(instruction.predicate) and instruction.ptx_line in elected
-                counts_lanes = "POPC" in instruction.modifiers
+                by_warp = instruction.predicated and instruction.ptx_line in elected
+                counts_lanes = instruction.modifier == "POPC"
                 atomics.append(AtomicAccess(instruction.ptx_line, instruction.opcode, count, by_warp, counts_lanes))
     return MachineWork(
         warps=warps,
@@ -285,8 +275,9 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
         opcodes=dict(sorted(opcodes.items(), key=lambda item: (-item[1], item[0]))),
         pipes=pipes,
         lines={line: _line_work(by_line[line]) for line in sorted(by_line)},
-        issue_cycles=cycles / warps,
-        waiting=_waiting(function, executions),
+        integers_of_fma=integers,
+        exchanges=exchanges,
+        schedule=Schedule.of(function, executions, warps),
         shared=tuple(shared),
         atomics=tuple(atomics),
     )
@@ -295,9 +286,9 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
 def pipe_of(instruction: SassInstruction) -> Pipe:
     """The pipe that executes an instruction."""
     name = instruction.name
-    if name == "HFMA2" and "MMA" in instruction.modifiers:
+    if instruction.opcode == "HFMA2.MMA":
         return "tensor"
-    if name == "S2R" and "SR_TID" in instruction.operands:
+    if instruction.opcode == "S2R.TID":
         return "lsu"
     if name in _BY_NAME:
         return _BY_NAME[name]
@@ -307,8 +298,8 @@ def pipe_of(instruction: SassInstruction) -> Pipe:
 def width_of(instruction: SassInstruction) -> int:
     """Bytes of each thread that an instruction moves."""
     if instruction.name in ("LDSM", "STSM"):
-        return 4 * max((int(m) for m in instruction.modifiers if m in ("2", "4")), default=1)
-    return next((_WIDTHS[m] for m in instruction.modifiers if m in _WIDTHS), 4)
+        return 4 * int(instruction.modifier)
+    return _WIDTHS.get(instruction.modifier, 4)
 
 
 def widened_accesses(function: SassFunction) -> dict[int, int]:
@@ -349,55 +340,3 @@ def source_lines(ptx: Sequence[str]) -> dict[int, int]:
 
 def _line_work(opcodes: Mapping[str, float]) -> LineWork:
     return LineWork(sum(opcodes.values()), max(opcodes, key=lambda name: (opcodes[name], name)))
-
-
-def _waiting(function: SassFunction, executions: Sequence[float]) -> dict[Awaited, Waiting]:
-    """Loads and waits of all blocks. A loop's body is followed by itself, any other block by the one before it."""
-    totals: dict[Awaited, list[float]] = {}
-    pending = _Pending()
-    live = reachable(function, [0, *(block.call for block in function.blocks if block.call is not None)])
-    for index, block in enumerate(function.blocks):
-        if index not in live:
-            continue
-        if index in block.successors:
-            pending.follow(function.instructions_of(block))
-        for kind, (loads, waits) in pending.follow(function.instructions_of(block)).items():
-            total = totals.setdefault(kind, [0.0, 0.0])
-            total[0] += loads * executions[index]
-            total[1] += waits * executions[index]
-        if not _goes_on(block, index):
-            pending = _Pending()
-    return {kind: Waiting(*total) for kind, total in totals.items() if total[0]}
-
-
-def _goes_on(block: SassBlock, index: int) -> bool:
-    return index + 1 in block.successors
-
-
-class _Pending:
-    """Loads under way, by scoreboard, while instructions are followed in order."""
-
-    def __init__(self) -> None:
-        self._issued: dict[int, list[tuple[Awaited, int]]] = {}
-        self._waited: dict[Awaited, int] = {}
-        self._position = 0
-
-    def follow(self, instructions: Iterable[SassInstruction]) -> dict[Awaited, tuple[int, int]]:
-        """Loads that some instructions issue, and waits that no earlier wait covers, by what is waited for.
-
-        A wait covers all loads that were issued before it: their results come soon after.
-        """
-        counts: dict[Awaited, list[int]] = {}
-        for instruction in instructions:
-            self._position += 1
-            for scoreboard in instruction.control.waits:
-                for kind, issued in self._issued.pop(scoreboard, []):
-                    if issued > self._waited.get(kind, 0):
-                        self._waited[kind] = self._position
-                        counts.setdefault(kind, [0, 0])[1] += 1
-            awaited = _AWAITED.get(instruction.name)
-            scoreboard_set = instruction.control.write_scoreboard
-            if awaited is not None and scoreboard_set is not None:
-                counts.setdefault(awaited, [0, 0])[0] += 1
-                self._issued.setdefault(scoreboard_set, []).append((awaited, self._position))
-        return {kind: (loads, waits) for kind, (loads, waits) in counts.items()}

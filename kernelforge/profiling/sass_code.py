@@ -1,37 +1,21 @@
-"""Machine code of a cubin (SASS), read from what ``nvdisasm -c -gp -hex`` prints: instructions and basic blocks.
+"""Machine code of a cubin (SASS) as records: instructions and basic blocks.
 
-An instruction has 128 bits, of which bits 105 to 125 control how it is issued (Jia et al., *Dissecting the NVIDIA Volta
-GPU Architecture via Microbenchmarking*, section 2.1). Line tables of ``-lineinfo`` say which line of the PTX each comes
-from. ``nvdisasm`` itself runs in :mod:`kernelforge.compile.sass_worker`, confined.
+:mod:`kernelforge.profiling.sass_decoding` makes them. Line tables of ``-lineinfo`` say which line of the PTX each
+instruction comes from.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
 INSTRUCTION_BYTES = 16
-MAX_INSTRUCTIONS = 200_000
 _NONE = 7
 """A scoreboard that is not set."""
-
-_SECTION = re.compile(r"\s*\.section\s+\.text\.([\w$.]+)")
-_LINE = re.compile(r'\s*//## File "\.nv_debug_ptx_txt", line (\d+)')
-_LABEL = re.compile(r"(?P<name>[\w$.]+):")
-_INSTRUCTION = re.compile(
-    r"\s*/\*(?P<address>[0-9a-f]{4,8})\*/\s+(?:@(?P<predicate>!?U?P[T\d]+)\s+)?(?P<opcode>[A-Z][\w.]*)"
-    r"(?P<operands>[^;]*);\s*/\* 0x(?P<low>[0-9a-f]{16}) \*/"
-)
-_HIGH = re.compile(r"\s*/\* 0x([0-9a-f]{16}) \*/")
-_TARGET = re.compile(r"`\(([\w$.]+)\)")
-_TABLE = re.compile(r"\(\*\"BRANCH_TARGETS ([^\"]*)\"\*\)")
-_BARRIER = re.compile(r"\bB(\d+)\b")
-_ALWAYS = frozenset({"", "PT", "UPT"})
-_BRANCHES = frozenset({"BRA", "BRX", "BRXU", "JMP", "JMX", "JMXU"})
-_ENDS = frozenset({"EXIT", "RET", "BSYNC", "CALL", "KILL"})
+_BRANCHES = frozenset({"BRA", "BRX", "JMP", "JMX"})
+_ENDS = frozenset({"EXIT", "RET", "BSYNC", "CALL"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,13 +57,21 @@ class SassInstruction:
     address: int
     """In bytes, from the beginning of its function."""
     opcode: str
-    """With its modifiers: ``LDG.E.128``."""
-    operands: str
-    predicate: str
-    """``P0``, ``!P0`` or ``UP0``; empty where it always executes."""
+    """With the modifiers that matter here: widths of accesses (``LDS.128``), kinds of branches (``BRA.DIV``), ``HI`` of
+    integers that are upper halves, ``TID`` of the special registers with the thread's index."""
+    form: int
+    """A number that tells kinds of integer instructions with one opcode apart."""
+    predicated: bool
+    """Whether a predicate decides if it executes."""
+    conditional: bool
+    """The same, or another condition of a branch."""
     ptx_line: int
     """Line of the PTX that it comes from, from 1; 0 if unknown."""
     control: Control
+    targets: tuple[int, ...] = ()
+    """Addresses that it may go to, or of a ``BSSY`` where the lanes join."""
+    barrier: int | None = None
+    """Number of the barrier that a ``BSSY`` opens, and a ``BSYNC`` or a ``BREAK`` leaves."""
 
     @property
     def name(self) -> str:
@@ -87,8 +79,8 @@ class SassInstruction:
         return self.opcode.partition(".")[0]
 
     @property
-    def modifiers(self) -> frozenset[str]:
-        return frozenset(self.opcode.split(".")[1:])
+    def modifier(self) -> str:
+        return self.opcode.partition(".")[2]
 
 
 EdgeKind = Literal["next", "taken", "divergent", "joined"]
@@ -136,95 +128,47 @@ class SassFunction:
         return self.instructions[block.first : block.end]
 
 
-NO_MACHINE_CODE = "no machine code"
-"""How notes begin that say why there is none."""
-
-
-@dataclass(frozen=True)
-class MachineCode:
-    """The machine code of one cubin."""
-
-    functions: Mapping[str, SassFunction]
-    """Kernels by their symbols; empty where there are none to be had."""
-    problem: str = ""
-    """Why there are none, and what to do."""
-
-
-def parse_sass(text: str) -> dict[str, SassFunction]:
-    """Functions of a cubin by name, from the output of ``nvdisasm -c -gp -hex``.
-
-    Raises:
-        ValueError: it is not such an output.
-    """
-    functions: dict[str, SassFunction] = {}
-    total = 0
-    name = ""
-    instructions: list[SassInstruction] = []
-    labels: dict[str, int] = {}
-    line = 0
-    pending: re.Match[str] | None = None
-    for row in text.splitlines():
-        if pending is not None:
-            high = _HIGH.match(row)
-            if high is None:
-                raise ValueError(f"instruction {pending['address']} of {name} has no upper half")
-            instructions.append(_instruction(pending, line, int(high[1], 16)))
-            total += 1
-            if total > MAX_INSTRUCTIONS:
-                raise ValueError(f"there are more than {MAX_INSTRUCTIONS} instructions")
-            pending = None
-        elif match := _INSTRUCTION.match(row):
-            pending = match
-        elif match := _LINE.match(row):
-            line = int(match[1])
-        elif match := _SECTION.match(row):
-            if instructions:
-                functions[name] = _function(name, instructions, labels)
-            name, instructions, labels, line = match[1], [], {}, 0
-        elif match := _LABEL.match(row):
-            labels.setdefault(match["name"], len(instructions))
-    if instructions:
-        functions[name] = _function(name, instructions, labels)
-    return functions
-
-
-def _instruction(match: re.Match[str], line: int, high: int) -> SassInstruction:
-    predicate = match["predicate"] or ""
-    return SassInstruction(
-        address=int(match["address"], 16),
-        opcode=match["opcode"],
-        operands=match["operands"].strip(),
-        predicate="" if predicate in _ALWAYS else predicate,
-        ptx_line=line,
-        control=Control.of(high),
-    )
-
-
-def _function(name: str, instructions: Sequence[SassInstruction], labels: Mapping[str, int]) -> SassFunction:
-    """Cut a function into basic blocks."""
+def cut_into_blocks(name: str, instructions: Sequence[SassInstruction]) -> SassFunction:
+    """A function of its instructions, which follow each other in memory."""
     starts = {0}
     for index, instruction in enumerate(instructions):
         if instruction.name in _BRANCHES or instruction.name in _ENDS:
             starts.add(index + 1)
-        if instruction.name in ("BSSY", "BRA", "CALL", "JMP", "BRX", "BRXU", "JMX", "JMXU"):
-            starts.update(labels[target] for target in _targets(instruction) if target in labels)
-    cuts = sorted(start for start in starts if start < len(instructions))
+        if instruction.targets:
+            starts.update(target // INSTRUCTION_BYTES for target in instruction.targets)
+    cuts = sorted(start for start in starts if 0 <= start < len(instructions))
     number = {start: index for index, start in enumerate(cuts)}
-    blocks = []
-    for first, end in pairwise([*cuts, len(instructions)]):
-        blocks.append(_block(instructions, labels, number, first, end))
+    blocks = [_block(instructions, number, first, end) for first, end in pairwise([*cuts, len(instructions)])]
+    blocks = _with_calls_that_return(instructions, blocks)
     return SassFunction(name, tuple(instructions), tuple(_without_needless_parting(instructions, blocks)))
 
 
-def _block(
-    instructions: Sequence[SassInstruction], labels: Mapping[str, int], number: Mapping[int, int], first: int, end: int
-) -> SassBlock:
+def _with_calls_that_return(instructions: Sequence[SassInstruction], blocks: list[SassBlock]) -> list[SassBlock]:
+    """Blocks whose calls return; before compute capability 9 ptxas leaves some loops by a ``CALL`` that never does."""
+    returning: dict[int, bool] = {}
+    for block in blocks:
+        if block.call is not None and block.call not in returning:
+            called = _reachable(blocks, [block.call])
+            returning[block.call] = any(instructions[blocks[k].end - 1].name == "RET" for k in called)
+    if all(returning.values()):
+        return blocks
+    checked = []
+    for block in blocks:
+        if block.call is None or returning[block.call]:
+            checked.append(block)
+            continue
+        stays = block.edges if instructions[block.end - 1].conditional else ()
+        edges = (Edge(block.call, "taken"), *stays)
+        checked.append(SassBlock(block.first, block.end, edges, may_part=block.may_part))
+    return checked
+
+
+def _block(instructions: Sequence[SassInstruction], number: Mapping[int, int], first: int, end: int) -> SassBlock:
     last = instructions[end - 1]
 
-    def blocks_at(instruction: SassInstruction) -> Iterator[int]:
-        for target in _targets(instruction):
-            if labels.get(target) in number:
-                yield number[labels[target]]
+    def blocks_at(instruction: SassInstruction) -> list[int]:
+        indices = (target // INSTRUCTION_BYTES for target in instruction.targets)
+        return [number[index] for index in indices if index in number]
 
     edges = [
         Edge(target, "joined")
@@ -233,31 +177,20 @@ def _block(
         for target in blocks_at(instruction)
     ]
     following = [Edge(number[end], "next")] if end in number else []
-    conditional = bool(last.predicate)
+    conditional = last.conditional
     if last.name in _BRANCHES:
-        divergent = "DIV" in last.modifiers or "CONV" in last.modifiers
+        divergent = last.modifier in ("DIV", "CONV")
         edges += [Edge(target, "divergent" if divergent else "taken") for target in dict.fromkeys(blocks_at(last))]
-        # A branch with a predicate as an operand (BRA P0, ...) is conditional too.
-        conditional = conditional or divergent or bool(re.match(r"!?U?P[0-6]\b", last.operands))
         edges += following if conditional else []
-        uniform = "U" in last.modifiers or last.predicate.lstrip("!").startswith("UP")
-        parts = (conditional or len(edges) > 1) and not uniform and not divergent
+        parts = (conditional or len(edges) > 1) and last.modifier != "U" and not divergent
         return SassBlock(first, end, tuple(edges), may_part=parts)
     if last.name == "CALL":
-        call = next(blocks_at(last), None)
+        call = next(iter(blocks_at(last)), None)
         return SassBlock(first, end, (*edges, *following), call=call, may_part=conditional)
     if last.name in _ENDS:
         edges += following if conditional else []
         return SassBlock(first, end, tuple(edges), may_part=conditional, leaves=True)
     return SassBlock(first, end, (*edges, *following))
-
-
-def _targets(instruction: SassInstruction) -> list[str]:
-    """Labels that an instruction names, those of a table of branches among them."""
-    names = _TARGET.findall(instruction.operands)
-    for table in _TABLE.findall(instruction.operands):
-        names += [name.strip() for name in table.split(",")]
-    return names
 
 
 def _without_needless_parting(
@@ -276,8 +209,8 @@ def _without_needless_parting(
 def _blocks_inside(instructions: Sequence[SassInstruction], blocks: Sequence[SassBlock]) -> set[int]:
     """Blocks that a warp may reach with a ``BSSY`` open."""
     inside: set[int] = set()
-    seen: set[tuple[int, frozenset[str]]] = set()
-    work: list[tuple[int, frozenset[str]]] = [(0, frozenset())]
+    seen: set[tuple[int, frozenset[int]]] = set()
+    work: list[tuple[int, frozenset[int]]] = [(0, frozenset())]
     work += [(block.call, frozenset()) for block in blocks if block.call is not None]
     while work and len(seen) < 16 * len(blocks) + 64:
         state = work.pop()
@@ -287,11 +220,12 @@ def _blocks_inside(instructions: Sequence[SassInstruction], blocks: Sequence[Sas
         index, before = state
         block, opened = blocks[index], set(before)
         for instruction in instructions[block.first : block.end]:
-            barrier = _BARRIER.search(instruction.operands)
-            if barrier is not None and instruction.name == "BSSY":
-                opened.add(barrier[0])
-            elif barrier is not None and instruction.name in ("BSYNC", "BREAK"):
-                opened.discard(barrier[0])
+            if instruction.barrier is None:
+                continue
+            if instruction.name == "BSSY":
+                opened.add(instruction.barrier)
+            else:
+                opened.discard(instruction.barrier)
         if opened:
             inside.add(index)
         for edge in block.edges:
@@ -301,10 +235,14 @@ def _blocks_inside(instructions: Sequence[SassInstruction], blocks: Sequence[Sas
 
 def reachable(function: SassFunction, starts: Sequence[int]) -> set[int]:
     """Blocks that are reached from some, without those of subroutines that they call."""
+    return _reachable(function.blocks, starts)
+
+
+def _reachable(blocks: Sequence[SassBlock], starts: Sequence[int]) -> set[int]:
     seen = set(starts)
     work = list(starts)
     while work:
-        for target in function.blocks[work.pop()].successors:
+        for target in blocks[work.pop()].successors:
             if target not in seen:
                 seen.add(target)
                 work.append(target)

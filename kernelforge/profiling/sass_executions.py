@@ -48,8 +48,6 @@ _HALF = frozenset({"HADD2", "HMUL2", "HFMA2"})
 _INTEGER = frozenset({"IADD3", "VIADD", "IMAD", "LOP3", "LEA", "SHF", "ISETP", "UIADD3", "UISETP", "BRA"})
 _OVERHEAD = ("BRA", "ISETP", "UISETP")
 """Instructions of which an unrolled loop has fewer."""
-_UPPER_HALVES = frozenset({"X", "HI", "EX"})
-"""Modifiers of the second instruction that 64 bits take."""
 _ONE_TO_ONE: Mapping[str, tuple[frozenset[str], float]] = {
     **dict.fromkeys(("ld", "ldu"), (frozenset({"LD", "LDG", "LDS", "LDL"}), _MEMORY)),
     "st": (frozenset({"ST", "STG", "STS", "STL"}), _MEMORY),
@@ -201,7 +199,7 @@ def _measures(function: SassFunction, ptx: Sequence[str], counts: Mapping[int, f
     def add(copied: Sequence[tuple[int, SassInstruction]], line: int, weight: float, short: float) -> None:
         blocks = tuple(sorted(block for block, _ in copied))
         beyond = 1.0
-        if any(instruction.predicate for _, instruction in copied):
+        if any(instruction.predicated for _, instruction in copied):
             beyond, short, weight = _BEYOND, 1.0, weight * _PREDICATED
         total = _Measure(blocks, counts.get(line, 0.0), beyond, short, rounds.get(line, math.inf))
         for measure in _split(total, bodies) if weight >= _ARITHMETIC else [total]:
@@ -215,11 +213,11 @@ def _measures(function: SassFunction, ptx: Sequence[str], counts: Mapping[int, f
             short = _HOISTED if names == _DIVISION else _MERGED if weight == _MEMORY else 1.0
             add(one_to_one, line, weight, short)
             continue
-        likely = [copy for copy in places if copy[1].name in _INTEGER and not copy[1].modifiers & _UPPER_HALVES]
-        for opcode in sorted({instruction.opcode for _, instruction in likely}):
+        likely = [copy for copy in places if copy[1].name in _INTEGER and copy[1].modifier != "HI"]
+        for opcode, form in sorted({(instruction.opcode, instruction.form) for _, instruction in likely}):
             weight = _OTHER if counts.get(line) else _NEVER
             short = 0.0 if opcode.startswith(_OVERHEAD) else 1.0
-            add([copy for copy in likely if copy[1].opcode == opcode], line, weight, short)
+            add([copy for copy in likely if (copy[1].opcode, copy[1].form) == (opcode, form)], line, weight, short)
     return measures
 
 

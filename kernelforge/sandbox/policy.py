@@ -16,7 +16,7 @@ from signal import SIGKILL
 from typing import Any, Literal
 
 from kernelforge.errors import SandboxError
-from kernelforge.hardware.wheels import RELEASES, cuda_include_folders, disassembler
+from kernelforge.hardware.wheels import RELEASES, cuda_include_folders
 from kernelforge.sandbox import gpu_access as gpu
 
 _PROGRAM_FOLDERS = (
@@ -135,9 +135,6 @@ def _resolve(name: str) -> list[str]:
     match name:
         case "cuda":
             return [str(folder) for major in RELEASES for folder in cuda_include_folders(major)]
-        case "disassembler":
-            program = disassembler()
-            return [] if program is None else [str(program)]
         case "python":
             return _python_paths()
         case "system_libraries":

@@ -31,8 +31,7 @@ class ProfileVisibility:
     latency: bool = True
     """Times and speedups."""
     machine_code: bool = False
-    """Estimated executions of machine code, for a ``full`` profile of a run that reads it (``--metrics full``). Off by
-    default: to read it takes half a second of CPU per build, and where ``nvdisasm`` is missing prompts would differ."""
+    """Estimated executions of machine code, for a ``full`` profile (``--metrics full``)."""
 
 
 DEFAULT_VISIBILITY = ProfileVisibility()

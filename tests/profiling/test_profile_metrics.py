@@ -9,8 +9,9 @@ import pytest
 from kernelforge.errors import SandboxError
 from kernelforge.hardware.specs import A100, H100, SPECS
 from kernelforge.profiling.counts import CLASSES, KernelCounts, MemoryCounts, PlanCounts, by_class, instruction_class
+from kernelforge.profiling.demand import machine_instructions
 from kernelforge.profiling.metrics import build_profile
-from kernelforge.profiling.model import kernel_occupancy, launch_time, machine_instructions, plan_time
+from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
 from kernelforge.records import Origin, Performance, Profile
 from tests.support.factories import sum_facts
 

@@ -13,7 +13,7 @@ import pytest
 
 from benchmarks import sass
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.profiling.sass_code import SassFunction, SassInstruction
 from kernelforge.profiling.sass_executions import block_executions
 from tests.devices.emulated.harness import Device
@@ -30,12 +30,14 @@ __global__ void total(const float* x, float* y, int n) {
 
 
 @pytest.fixture(scope="module")
-def read(compiler: Compiler, reader: Disassembler) -> Callable[[str, str], tuple[SassFunction, list[str]]]:
+def read(compiler: Compiler) -> Callable[[str, str], tuple[SassFunction, list[str]]]:
     def code(source: str, kernel: str) -> tuple[SassFunction, list[str]]:
         built = compiler.build(source, [kernel])
         assert isinstance(built, Artifact)
         (symbol,) = (fact.symbol for fact in built.build.kernels)
-        return reader.read(built.cubin).functions[symbol], built.ptx.decode().split("\n")
+        function = read_machine_code(built.cubin).function(symbol)
+        assert function is not None
+        return function, built.ptx.decode().split("\n")
 
     return code
 
@@ -100,7 +102,7 @@ NAMES = ("copy_1", "silu_exact", "sum_divergent", "transpose_padded_4096", "soft
 """A kernel of one block, a division, lanes that part, a loop with a barrier, two loops, one that is unrolled twice."""
 
 
-def test_an_h100_executed_each_instruction_as_often(ladder: ModuleType, reader: Disassembler, tmp_path: Path) -> None:
+def test_an_h100_executed_each_instruction_as_often(ladder: ModuleType, tmp_path: Path) -> None:
     ladder.prepare(tmp_path)
     cases = json.loads((tmp_path / "cases.json").read_text(encoding="utf-8"))
     selected = [case for case in cases if case["name"] in NAMES]

@@ -1,4 +1,4 @@
-"""Work that machine code tells of: pipes, widths of accesses, atomics, loads in flight, lines of the source."""
+"""Work that machine code tells of: pipes, widths of accesses, atomics, the schedule of a warp, lines of the source."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from kernelforge.compile import Artifact, Compiler
-from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.profiling.counts import KernelCounts
 from kernelforge.profiling.sass import MachineWork, machine_work, source_lines, widened_accesses
 from kernelforge.profiling.sass_code import SassFunction
+from kernelforge.profiling.sass_schedule import Latencies
 
 BLOCKS, THREADS = 10, 64
 WARPS = BLOCKS * THREADS // 32
@@ -50,16 +51,19 @@ __global__ void scatter(float* bins, const int* x) {
 """
 
 
+NO_LATENCY = Latencies(memory=0.0, shared=0.0, special=0.0, constant=0.0)
 Read = Callable[[str, str], tuple[SassFunction, str]]
 
 
 @pytest.fixture(scope="module")
-def read(compiler: Compiler, reader: Disassembler) -> Read:
+def read(compiler: Compiler) -> Read:
     def code(source: str, kernel: str) -> tuple[SassFunction, str]:
         built = compiler.build(source, [kernel])
         assert isinstance(built, Artifact)
         (symbol,) = (fact.symbol for fact in built.build.kernels)
-        return reader.read(built.cubin).functions[symbol], built.ptx.decode()
+        function = read_machine_code(built.cubin).function(symbol)
+        assert function is not None
+        return function, built.ptx.decode()
 
     return code
 
@@ -81,7 +85,8 @@ def test_opcodes_and_pipes_add_up(read: Read) -> None:
     assert sum(work.pipes.values()) == pytest.approx(work.instructions)
     assert sum(work.opcodes.values()) == pytest.approx(work.instructions)
     assert work.pipes["lsu"] == pytest.approx(6 * WARPS, rel=1e-3)  # with threadIdx.x
-    assert work.issue_cycles >= work.instructions_per_warp
+    assert work.exchanges == pytest.approx(WARPS, rel=1e-3)  # threadIdx.x
+    assert work.schedule.chain(NO_LATENCY).issue >= work.instructions_per_warp * 0.999
 
 
 def test_instructions_are_found_by_line_of_the_source(read: Read) -> None:
@@ -96,13 +101,15 @@ def test_lines_of_headers_belong_to_none() -> None:
     assert source_lines(ptx) == {4: 7}
 
 
-def test_independent_loads_are_in_flight_together_and_dependent_ones_are_not(read: Read) -> None:
-    together = work_of(read, STREAM, "stream").waiting["global"]
-    assert together.in_flight == pytest.approx(4.0, rel=1e-3)
-    assert together.waits == pytest.approx(WARPS, rel=1e-3)
-    alone = work_of(read, CHAIN, "chain").waiting["global"]
-    assert alone.in_flight == pytest.approx(1.0, rel=1e-3)
-    assert alone.waits == pytest.approx(3 * WARPS, rel=1e-3)
+def test_independent_loads_are_waited_for_once_and_dependent_ones_one_by_one(read: Read) -> None:
+    latencies = NO_LATENCY._replace(memory=1000.0)
+    together = work_of(read, STREAM, "stream").schedule.chain(latencies)
+    assert 950 < together.memory <= 1000
+    apart = work_of(read, STREAM, "stream").schedule.chain(latencies._replace(memory_interval=30.0))
+    assert apart.memory == pytest.approx(together.memory + 3 * 30, abs=20)
+    alone = work_of(read, CHAIN, "chain").schedule.chain(latencies)
+    assert 2950 < alone.memory <= 3000
+    assert alone.issue == work_of(read, CHAIN, "chain").schedule.chain(NO_LATENCY).issue
 
 
 def test_loads_that_ptxas_joins_are_as_wide_as_the_machine_makes_them(read: Read) -> None:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 from kernelforge.agents.diagnosis import metrics as ev
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
+from kernelforge.profiling.demand import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
-from kernelforge.profiling.model import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.records import DType
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.profiling.sass_code import NO_MACHINE_CODE
+from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, SassProfile
 from kernelforge.search.base import ProfileVisibility
 

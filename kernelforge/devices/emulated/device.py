@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Literal
 
 from kernelforge.candidate.resolved import Library
 from kernelforge.compile.cache import Artifact
-from kernelforge.compile.sass_tool import Disassembler
+from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.devices import wire
 from kernelforge.devices.base import (
     Capabilities,
@@ -29,7 +28,6 @@ from kernelforge.profiling.counts import CountedText, PlanCounts
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import plan_time
 from kernelforge.profiling.sass import PlanWork, plan_work
-from kernelforge.profiling.sass_code import MachineCode
 from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, ExitReport, Frame, Limits, Zygote
 from kernelforge.sandbox.policy import PATIENCE
@@ -50,7 +48,6 @@ class EmulatedDevice:
         threads: Threads that one run may use.
         memory_bytes: Device memory of one run; more is a fault of kind ``memory``.
         allow_unconfined: Run children without a jail where none works.
-        machine_code: Profiles have estimates of the machine code too, which takes half a second of CPU for a build.
     """
 
     kind: Literal["cuda", "emulated"] = "emulated"
@@ -62,10 +59,8 @@ class EmulatedDevice:
         threads: int = 1,
         memory_bytes: int = DEFAULT_MEMORY_BYTES,
         allow_unconfined: bool = False,
-        machine_code: bool = False,
     ) -> None:
         self.spec = spec
-        self.reads_machine_code = machine_code
         self.capabilities = Capabilities(
             measures_time=False,
             checks_accesses=True,
@@ -85,8 +80,6 @@ class EmulatedDevice:
         tensor_memory = spec.compute_capability[0] == 10
         self._zygote = Zygote("runner", options={"tensor_memory": tensor_memory}, allow_unconfined=allow_unconfined)
         self._operators = Zygote("operators", allow_unconfined=allow_unconfined)
-        self._disassembler = Disassembler(allow_unconfined=allow_unconfined)
-        self._readers = ThreadPoolExecutor(1, thread_name_prefix="disassembler")
 
     def describe(self) -> Mapping[str, str]:
         """Facts for a Coder, of the GPU that is emulated."""
@@ -128,10 +121,6 @@ class EmulatedDevice:
         """A session for one build; its child starts at the first run."""
         return EmulatedSession(self, self._zygote, self._operators, artifact)
 
-    def machine_code(self, artifact: Artifact) -> Future[MachineCode]:
-        """The machine code of a build, which is read while its kernels run."""
-        return self._readers.submit(self._disassembler.read, artifact.cubin)
-
     def sanitize(self, artifact: Artifact, request: RunRequest) -> tuple[RunFailure, ...]:
         """No faults: every run checks every access anyway."""
         return ()
@@ -140,14 +129,11 @@ class EmulatedDevice:
         """End every run that another thread waits for."""
         self._zygote.interrupt()
         self._operators.interrupt()
-        self._disassembler.interrupt()
 
     def close(self) -> None:
         """End the helper processes, and every session's children with them."""
-        self._readers.shutdown(wait=False, cancel_futures=True)
         self._zygote.close()
         self._operators.close()
-        self._disassembler.close()
 
     def __enter__(self) -> EmulatedDevice:
         return self
@@ -214,9 +200,8 @@ class EmulatedSession:
             RunFailed: a launch faulted.
             SandboxError: no child can be started, or it broke its channel's format.
         """
-        code = self._device.machine_code(self._artifact) if self._device.reads_machine_code else None
         counts = self.count(request)
-        work = None if code is None else self.machine_work(counts, code.result())
+        work = self.machine_work(counts)
         profile, performance = build_profile(self._device.spec, self._device.name, counts, self.registers, facts, work)
         calls = sum(isinstance(step, Library) for step in request.plan.steps)
         if not calls:
@@ -236,7 +221,7 @@ class EmulatedSession:
             text = f"no time is modelled of library({called[0].operator!r}) in plan line {called[0].line}"
             raise RunFailed(RunFailure("unsupported", text))
         counts = self.count(request, effort)
-        time_us = plan_time(self._device.spec, counts, self.registers).time_us
+        time_us = plan_time(self._device.spec, counts, self.registers, self.machine_work(counts)).time_us
         return TuningTime(time_us, settled=all(kernel.sampled == 1 for kernel in counts.kernels))
 
     def arm(self, requests: Sequence[RunRequest], *, flush_bytes: int = 0, flush_each: bool = False) -> TimedPlan:
@@ -252,8 +237,9 @@ class EmulatedSession:
         """Registers per thread of each kernel, by expression."""
         return {kernel.expression: kernel.registers_per_thread for kernel in self._artifact.build.kernels}
 
-    def machine_work(self, counts: PlanCounts, code: MachineCode) -> PlanWork:
+    def machine_work(self, counts: PlanCounts) -> PlanWork:
         """Estimated work of the machine code of the build, from counts of a run."""
+        code = read_machine_code(self._artifact.cubin)
         symbols = {kernel.expression: kernel.symbol for kernel in self._artifact.build.kernels}
         return plan_work(code, symbols, self._artifact.ptx.decode(), counts)
 

@@ -12,15 +12,14 @@ import pytest
 
 from kernelforge.candidate.plan import signatures
 from kernelforge.candidate.resolved import ResolvedPlan
-from kernelforge.compile import Artifact, Compiler, sass_tool
+from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.hardware.specs import H100
-from kernelforge.hardware.wheels import DISASSEMBLER, disassembler
-from kernelforge.profiling.metrics import build_profile
-from kernelforge.records import MeasureSettings, Origin
+from kernelforge.profiling.model import plan_time
+from kernelforge.records import Origin
 from kernelforge.sandbox import Child, Frame, select_tier
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, Array, facts, input_bytes, randoms, resolve
 
@@ -31,19 +30,6 @@ pytestmark = pytest.mark.skipif(select_tier().tier == "none", reason="no jail ti
 def device(open_warm: Callable[..., Any]) -> Iterator[EmulatedDevice]:
     with open_warm(make_device, "emulated:h100", threads=2) as made:
         yield made
-
-
-@pytest.fixture
-def reading(device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch) -> EmulatedDevice:
-    """The device, as one for which all counters were asked."""
-    monkeypatch.setattr(device, "reads_machine_code", True)
-    return device
-
-
-def test_all_counters_are_asked_for_to_read_machine_code() -> None:
-    for full in (False, True):
-        with make_device("emulated:h100", measure=MeasureSettings(counters="full" if full else "default")) as made:
-            assert made.reads_machine_code == full
 
 
 def build(compiler: Compiler, source: str, plan: ResolvedPlan, arch: str = "sm_90a") -> Artifact:
@@ -73,12 +59,10 @@ def test_a_build_runs_and_is_profiled_in_one_session(compiler: Compiler, device:
     assert registers.value > 8
 
 
-def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, reading: EmulatedDevice) -> None:
-    if disassembler() is None:
-        pytest.skip(f"{DISASSEMBLER} is not installed")
+def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, device: EmulatedDevice) -> None:
     a, b = randoms(5120), randoms(5120, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
-    with reading.open(build(compiler, ADD, plan)) as session:
+    with device.open(build(compiler, ADD, plan)) as session:
         profile, _ = session.profile(request(plan, a, b), facts(plan, [a, b], 60_000))
     (kernel,) = profile.kernels
     assert kernel.sass is not None
@@ -94,19 +78,42 @@ def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, 
     assert by_pipe == pytest.approx(total.value, abs=9)
 
 
-def test_without_the_disassembler_a_profile_has_a_note_and_no_machine_code(
-    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sass_tool, "disassembler", lambda: None)
+def test_the_time_is_that_of_the_machine_code(compiler: Compiler, device: EmulatedDevice) -> None:
+    """ptxas makes one instruction of three logical ones of the PTX."""
+    source = """
+    extern "C" __global__ void logic(const int* x, int* y, int rounds) {
+        int value = x[threadIdx.x], other = x[threadIdx.x + 256];
+        for (int k = 0; k < rounds; ++k) {
+            value = (value ^ other) & k | other & ~value;
+            other = (other & value) ^ k ^ value;
+        }
+        y[threadIdx.x] = value + other;
+    }
+    """
+    x = np.arange(512, dtype=np.int32)
+    plan = resolve(
+        "def forward(x):\n    y = empty(256, dtype=int32)\n    logic[132, 256](x, y, i32(4096))\n    return y\n", [x]
+    )
+    with device.open(build(compiler, source, plan)) as session:
+        profile, performance = session.profile(request(plan, x), facts(plan, [x], 3072))
+        tuned = session.rate(request(plan, x), 1.0)
+        counts = session.count(request(plan, x))
+        guessed = plan_time(H100, counts, session.registers)
+    assert performance.time_us == tuned.time_us < guessed.time_us / 1.3
+    limits = [m.value for m in profile.kernels[0].metrics if m.name.startswith("kernelforge__limit_")]
+    assert max(limits) <= performance.time_us
+
+
+def test_without_machine_code_the_time_is_guessed_from_the_ptx(compiler: Compiler, device: EmulatedDevice) -> None:
     a, b = randoms(512), randoms(512, seed=1)
     plan = resolve(ADD_PLAN, [a, b])
-    with make_device("emulated:h100") as bare:
-        code = bare.machine_code(build(compiler, ADD, plan)).result()
-    with device.open(build(compiler, ADD, plan)) as session:
-        counts = session.count(request(plan, a, b))
-        work = session.machine_work(counts, code)
-    profile, _ = build_profile(H100, "emulated:h100", counts, session.registers, facts(plan, [a, b], 6_000), work)
-    assert profile.notes == (f"no machine code is shown: pip install {DISASSEMBLER}",)
+    built = build(compiler, ADD, plan)
+    bare = Artifact(built.build, built.ptx, b"")
+    with device.open(bare) as session:
+        profile, performance = session.profile(request(plan, a, b), facts(plan, [a, b], 6_000))
+        guessed = plan_time(H100, session.count(request(plan, a, b)), session.registers)
+    assert performance.time_us == guessed.time_us
+    assert profile.notes == ("no machine code is shown: nothing was assembled",)
     assert all(kernel.sass is None for kernel in profile.kernels)
     assert profile.metric("sass__warp_inst_executed.sum") is None
 

@@ -1,0 +1,191 @@
+"""Reads the machine code of a cubin, with the line of the PTX that each instruction comes from.
+
+The bytes come from a confined child and are read as hostile: what cannot be read is no error, but a reason why there is
+no machine code.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+
+from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, MachineCode, Text
+
+_TEXT = ".text."
+_LINES = ".nv_debug_line_sass"
+"""Line tables (DWARF 2) from machine instructions to lines of the PTX, of ``-lineinfo``."""
+_INFO = ".nv.info."
+_RELOCATIONS = {".rel": struct.Struct("<QQ"), ".rela": struct.Struct("<QQq")}
+"""Kinds of tables of relocations: before compute capability 9, and from there on."""
+_SYMBOL = struct.Struct("<IBBHQQ")
+_EIFMT_SVAL, _EIATTR_INDIRECT_BRANCH_TARGETS = 4, 0x34
+MAX_BYTES = 32 << 20
+MAX_ROWS = 1_000_000
+"""Rows of all line tables of a cubin that are read."""
+
+
+@lru_cache(maxsize=32)
+def read_machine_code(cubin: bytes) -> MachineCode:
+    """The machine code of a cubin; what prevents it from being read is its ``problem``."""
+    if not cubin:
+        return MachineCode(0, {}, f"{NO_MACHINE_CODE} is shown: nothing was assembled")
+    try:
+        return _read(cubin)
+    except (ValueError, struct.error, IndexError) as error:
+        return MachineCode(0, {}, f"{NO_MACHINE_CODE} is shown: the cubin cannot be read ({error})")
+
+
+def _read(cubin: bytes) -> MachineCode:
+    from elftools.common.exceptions import ELFError
+    from elftools.construct import ConstructError
+    from elftools.elf.elffile import ELFFile
+
+    if len(cubin) > MAX_BYTES:
+        raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
+    try:
+        elf = ELFFile(io.BytesIO(cubin))
+        capability = elf.header["e_flags"] >> 8 & 0xFF
+        sections = {section.name: section for section in elf.iter_sections()}
+        codes = {name.removeprefix(_TEXT): s.data() for name, s in sections.items() if name.startswith(_TEXT)}
+        tables = {name: _indirect(sections[_INFO + name].data()) for name in codes if _INFO + name in sections}
+        lines: dict[str, list[tuple[int, int]]] = {}
+        if _LINES in sections:
+            symbols, names = _symbols(sections[".symtab"].data(), elf.get_section(sections[".symtab"]["sh_link"]))
+            at: dict[int, str] = {}
+            for kind, entry in _RELOCATIONS.items():
+                if kind + _LINES in sections:
+                    at |= _relocated(sections[kind + _LINES].data(), entry, symbols, names)
+            lines = _line_tables(sections[_LINES].data(), at)
+    except (ELFError, ConstructError, KeyError, AttributeError, OverflowError, OSError, UnicodeError) as error:
+        raise ValueError(f"it is no ELF file: {type(error).__name__}") from error
+    texts = {
+        name: Text(code, tuple(_rising(lines.get(name, []))), tables.get(name, {})) for name, code in codes.items()
+    }
+    return MachineCode(capability, texts)
+
+
+def _symbols(table: bytes, names: object) -> tuple[list[int], bytes]:
+    """Offsets of the names of all symbols, and the names."""
+    complete = table[: len(table) - len(table) % _SYMBOL.size]
+    return [symbol[0] for symbol in _SYMBOL.iter_unpack(complete)], names.data()  # type: ignore[attr-defined]
+
+
+def _relocated(relocations: bytes, entry: struct.Struct, symbols: list[int], names: bytes) -> dict[int, str]:
+    """By offset in the line tables: the function whose address stands there."""
+    functions: dict[int, str] = {}
+    complete = relocations[: len(relocations) - len(relocations) % entry.size]
+    for offset, info, *_ in entry.iter_unpack(complete):
+        start = symbols[info >> 32]
+        functions[offset] = names[start : names.find(b"\0", start)].decode("ascii", "replace").removeprefix(_TEXT)
+    return functions
+
+
+def _indirect(info: bytes) -> dict[int, tuple[int, ...]]:
+    """Targets of indirect branches by their addresses, from a kernel's ``.nv.info``."""
+    targets: dict[int, tuple[int, ...]] = {}
+    at = 0
+    while at + 4 <= len(info):
+        form, attribute, size = struct.unpack_from("<BBH", info, at)
+        at += 4
+        if form != _EIFMT_SVAL:
+            continue
+        if attribute == _EIATTR_INDIRECT_BRANCH_TARGETS:
+            begin, end = at, min(at + size, len(info))
+            while begin + 12 <= end:
+                address, _, count = struct.unpack_from("<III", info, begin)
+                begin += 12
+                count = min(count, (end - begin) // 4)
+                targets[address] = struct.unpack_from(f"<{count}I", info, begin)
+                begin += 4 * count
+        at += size
+    return targets
+
+
+def _rising(rows: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+    """Rows in the order of their addresses; of several for one address the last."""
+    yield from sorted(dict(rows).items())
+
+
+def _line_tables(section: bytes, functions: Mapping[int, str]) -> dict[str, list[tuple[int, int]]]:
+    """Rows of address and line by function, from all line number programs of a section (DWARF 2, section 6.2)."""
+    tables: dict[str, list[tuple[int, int]]] = {}
+    at = rows = 0
+    while at + 4 <= len(section):
+        (length,) = struct.unpack_from("<I", section, at)
+        end = min(at + 4 + length, len(section))
+        (header,) = struct.unpack_from("<I", section, at + 6)
+        program = at + 10 + header
+        step, _, base, span, first = struct.unpack_from("<BBbBB", section, at + 10)
+        operands = section[at + 15 : at + 14 + first]
+        if not span:
+            raise ValueError("a line table advances by no lines")
+        for function, address, line in _rows(section, program, end, (step, base, span, first), operands, functions):
+            tables.setdefault(function, []).append((address, line))
+            rows += 1
+            if rows > MAX_ROWS:
+                raise ValueError(f"its line tables have more than {MAX_ROWS} rows")
+        at = end
+    return tables
+
+
+def _rows(
+    section: bytes,
+    at: int,
+    end: int,
+    header: tuple[int, int, int, int],
+    operands: bytes,
+    functions: Mapping[int, str],
+) -> Iterator[tuple[str, int, int]]:
+    """Rows of one line number program: function, address, line."""
+    step, base, span, first = header
+    function, address, line = "", 0, 1
+    while at < end:
+        opcode = section[at]
+        at += 1
+        if opcode >= first:
+            address += (opcode - first) // span * step
+            line += base + (opcode - first) % span
+            yield function, address, line
+        elif opcode == 0:
+            size, at = _unsigned(section, at)
+            kind = section[at] if size else 0
+            if kind == 1:  # the end of a sequence
+                function, address, line = "", 0, 1
+            elif kind == 2:
+                function = functions.get(at + 1, "")
+                address = int.from_bytes(section[at + 1 : at + size], "little")
+            at += size
+        elif opcode == 1:
+            yield function, address, line
+        elif opcode == 2:
+            advance, at = _unsigned(section, at)
+            address += advance * step
+        elif opcode == 3:
+            value, next_at = _unsigned(section, at)
+            bits = 7 * (next_at - at)
+            line += value - (1 << bits) if value >> (bits - 1) else value
+            at = next_at
+        elif opcode == 8:
+            address += (255 - first) // span * step
+        elif opcode == 9:
+            address += int.from_bytes(section[at : at + 2], "little")
+            at += 2
+        else:
+            for _ in range(operands[opcode - 1]):
+                _, at = _unsigned(section, at)
+
+
+def _unsigned(section: bytes, at: int) -> tuple[int, int]:
+    """An LEB128 number, and where it ends."""
+    value = shift = 0
+    while True:
+        byte = section[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            return value, at
+        if shift > 63:
+            raise ValueError("a number in a line table is too long")

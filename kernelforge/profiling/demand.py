@@ -1,0 +1,260 @@
+"""Demand of a launch on an SM: instructions, pipes, shared memory, and the chain of one warp alone.
+
+Two sources give it. Machine code says what the GPU executes (:func:`machine_demand`); where there is none, PTX is
+translated roughly (:func:`ptx_demand`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kernelforge.hardware.occupancy import Occupancy
+from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.profiling.counts import (
+    KernelCounts,
+    MemoryCounts,
+    by_class,
+    instruction_class,
+    integer_divisions,
+    matrix_instructions,
+)
+from kernelforge.profiling.sass import MachineWork, SharedAccess
+from kernelforge.profiling.sass_schedule import Latencies
+
+LOADS_IN_FLIGHT = 4
+"""Loads of a warp that wait together at most, where no machine code says how many do."""
+CYCLES_PER_INSTRUCTION = 2.0
+"""Of a warp alone, of PTX: a result is ready after 4 (Jia et al., 2018), and half of the instructions wait for one."""
+
+# From launches on an H100 (results/reference/h100/ladder.jsonl).
+BARRIER_CYCLES = 17.0
+"""Of one warp alone, of PTX (ladder barrier)."""
+BARRIER_WAIT_CYCLES = 6.0
+"""The same beyond the stall counts of the instructions around it (ladder barrier)."""
+PRODUCT_CYCLES = 6.5
+"""What a matrix product takes a warp alone, more than the cycles of any instruction of the PTX (ladder units:
+``loop_mma_1``)."""
+DRAM_WAIT = 1.2
+"""Latency of the DRAM over that of a chain of single loads, where all SMs load (ladders occupancy and latency)."""
+LOAD_INTERVAL_CYCLES = 30.0
+"""From one load of a warp to the next that is in flight with it (ladder occupancy)."""
+
+SPECIAL_CYCLES = 20.0
+"""Latency of the special functions, and of other units of variable latency: 18 to 23 (Abdelkhalik et al., 2022)."""
+CONSTANT_CYCLES = 30.0
+"""Latency of constants and special registers that an instruction reads to a register."""
+BYTES_PER_SHARED_CYCLE = 8
+"""Of each thread: an access of 16 bytes takes two cycles even where all threads read one address (ladder matmul:
+``matmul_column`` and ``matmul_vectors``)."""
+
+# Machine instructions of a PTX instruction, counted on that H100 (ladder units).
+DIVISION_OF_INTEGERS = {32: 16.0, 64: 70.0}
+DIVISION_OF_FLOATS = 11.0
+PROLOGUE = 7.0
+"""Machine instructions of a warp that no PTX instruction stands for: it reads its indices and its arguments."""
+
+SHARED_BYTES_PER_CYCLE = 128
+"""Width of shared memory: 32 banks of 4 bytes."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """Work of all launches in some counts, as if one SM did it, and the time that one warp alone would take."""
+
+    instructions: float
+    """Warp instructions that are issued."""
+    arithmetic_cycles: float
+    """Of the busiest arithmetic pipe."""
+    shared_wavefronts: float
+    """Cycles of the data path for shared memory and exchanges between lanes."""
+    memory_wait_cycles: float
+    """Of one warp, for global and local memory."""
+    chain_cycles: float
+    """Of one warp, for everything else: its instructions, shared memory, barriers."""
+
+
+def machine_demand(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, work: MachineWork) -> Demand:
+    """The demand of a kernel's machine code."""
+    pipes = work.pipes
+    arithmetic = max(
+        pipes.get("fma", 0.0) / spec.fp32_lanes_per_sm,
+        work.integers_of_fma / spec.int32_lanes_per_sm,
+        pipes.get("alu", 0.0) / spec.int32_lanes_per_sm,
+        pipes.get("fp64", 0.0) / spec.fp64_lanes_per_sm,
+        pipes.get("xu", 0.0) / spec.special_lanes_per_sm,
+    )
+    latencies = Latencies(
+        memory=_load_latency(spec, counts),
+        shared=spec.shared_latency_cycles,
+        special=SPECIAL_CYCLES,
+        constant=CONSTANT_CYCLES,
+        memory_interval=LOAD_INTERVAL_CYCLES * (1 - _share_in_l1(counts)),
+    )
+    chain = work.schedule.chain(latencies)
+    barriers = counts.barriers / (math.prod(counts.grid) * counts.launches)
+    # At each barrier a block waits for the warp that has most to do, if only one reads.
+    shared = max(chain.shared, min(barriers * spec.shared_latency_cycles, chain.shared * occupied.warps_per_block))
+    return Demand(
+        instructions=work.instructions,
+        arithmetic_cycles=spec.warp_size * arithmetic,
+        shared_wavefronts=_machine_wavefronts(counts, work) + _operand_wavefronts(counts),
+        memory_wait_cycles=chain.memory,
+        chain_cycles=chain.issue + shared + chain.special + chain.constant + barriers * BARRIER_WAIT_CYCLES,
+    )
+
+
+def _machine_wavefronts(counts: KernelCounts, work: MachineWork) -> float:
+    """Cycles of the data path for accesses to shared memory as the machine makes them, and for exchanges.
+
+    An access takes as many as the PTX's at its line. One that no thread of a warp makes takes one. One that ptxas made
+    of several at neighbouring addresses takes a cycle for each 8 bytes of a thread, or as many as there were: threads
+    at different addresses had conflicts before, which are those.
+    """
+    by_line: dict[int, list[SharedAccess]] = {}
+    for access in work.shared:
+        if not access.is_matrix:
+            by_line.setdefault(access.ptx_line, []).append(access)
+    counted = {op.ptx_line: op for op in counts.select("shared") if _is_plain(op)}
+    total = work.exchanges
+    for line, accesses in by_line.items():
+        executed = sum(access.executions for access in accesses)
+        width = max(access.bytes_per_thread for access in accesses)
+        op = counted.get(line)
+        if op is None or not op.requests:
+            total += executed
+            continue
+        each = op.transactions / op.requests
+        if width > op.bytes_per_thread:
+            total += executed * max(width / BYTES_PER_SHARED_CYCLE, each)
+        else:
+            total += min(executed, op.requests) * each + max(executed - op.requests, 0.0)
+    return total + sum(op.transactions for op in counts.select("shared") if not _is_plain(op))
+
+
+def _is_plain(op: MemoryCounts) -> bool:
+    """Whether an access is an ``LDS`` or an ``STS`` of the machine."""
+    return op.opcode.startswith(("ld.", "ldu.", "st.")) and ".shared" in op.opcode
+
+
+def _operand_wavefronts(counts: KernelCounts) -> float:
+    """Cycles of shared memory for operands that matrix products read themselves."""
+    return sum(read for _, read in counts.matrix.values()) / SHARED_BYTES_PER_CYCLE
+
+
+def ptx_demand(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy) -> Demand:
+    """The demand of a kernel of which there is only PTX."""
+    warps = math.prod(counts.grid) * counts.launches * occupied.warps_per_block
+    issued = machine_instructions(counts, warps)
+    waits, chain = _latency_cycles(spec, counts, occupied, issued / warps)
+    return Demand(
+        instructions=issued,
+        arithmetic_cycles=_arithmetic_cycles(spec, counts),
+        shared_wavefronts=counts.total("transactions", "shared") + _operand_wavefronts(counts),
+        memory_wait_cycles=waits,
+        chain_cycles=chain,
+    )
+
+
+def machine_instructions(counts: KernelCounts, warps: float) -> float:
+    """Warp instructions of the machine that ptxas makes of those counted in PTX, for so many warps.
+
+    Moves, conversions of addresses and reads of parameters become operands of other instructions, logic of predicates
+    becomes part of comparisons, and the address of an element is one instruction; divisions become tens.
+    """
+    wide = longs = 0.0
+    total = min(PROLOGUE * warps, counts.warp_instructions)
+    for operation, (count, _) in counts.mix.items():
+        head, *qualifiers = operation.split(".")
+        if head in ("mov", "cvta") or qualifiers[-1:] == ["pred"] or operation.startswith("ld.param"):
+            continue
+        if head in ("mul", "mad") and qualifiers[0] == "wide":
+            wide += count
+        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
+            longs += count
+        else:
+            total += count
+            if operation == "div.f32":
+                total += count * (DIVISION_OF_FLOATS - 1)
+    for width, count in integer_divisions(counts.mix).items():
+        total += count * (DIVISION_OF_INTEGERS[width] - 1)
+    return total + max(wide, longs)
+
+
+def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Cycles of the busiest arithmetic pipe, with all work on one SM.
+
+    Products of integers run where floats are multiplied, at the rate of integers; additions to 64-bit addresses become
+    part of such products, and logic of predicates part of comparisons.
+    """
+    warps = by_class(counts.mix)
+    products = wide = longs = predicates = 0.0
+    for operation, (count, _) in counts.mix.items():
+        head, *qualifiers = operation.split(".")
+        if instruction_class(operation) != "int":
+            continue
+        if head in ("mul", "mad"):
+            products += count
+            wide += count * (qualifiers[0] == "wide")
+        elif head == "add" and qualifiers[-1] in ("s64", "u64"):
+            longs += count
+        elif qualifiers[-1:] == ["pred"] and head != "setp":
+            predicates += count
+    divisions = sum(integer_divisions(counts.mix).values())
+    floats = sum(count for operation, (count, _) in counts.mix.items() if operation == "div.f32")
+    integers = warps["int"] - products - predicates - min(wide, longs) + 9 * divisions
+    multiplied = warps["fp32"] + warps["fp16"] + products + 10 * divisions + 5 * floats
+    return spec.warp_size * max(
+        multiplied / spec.fp32_lanes_per_sm,
+        products / spec.int32_lanes_per_sm,
+        warps["fp64"] / spec.fp64_lanes_per_sm,
+        (warps["special"] + floats + 3 * divisions) / spec.special_lanes_per_sm,
+        integers / spec.int32_lanes_per_sm,
+    )
+
+
+def _latency_cycles(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, issued: float) -> tuple[float, float]:
+    """Cycles of one warp's dependent chain.
+
+    The first are those in which it waits for global and local memory, the second those of its instructions, shared
+    memory and barriers. ``issued`` are machine instructions per warp.
+    """
+    blocks = math.prod(counts.grid)
+    warps = blocks * counts.launches * occupied.warps_per_block
+    waited = [op for space in ("global", "local") for op in counts.select(space, "load", "atomic")]
+    shared = _waits(counts.select("shared", "load", "atomic")) / warps
+    barriers = counts.barriers / (blocks * counts.launches)
+    shuffles = by_class(counts.mix)["warp"] / warps
+    # At each barrier a block waits for the warp that has most to do, if only one reads.
+    exchanged = max(shared, min(barriers, shared * occupied.warps_per_block)) + shuffles
+    chain = (
+        exchanged * spec.shared_latency_cycles
+        + issued * CYCLES_PER_INSTRUCTION
+        + barriers * BARRIER_CYCLES
+        + matrix_instructions(counts.mix) / warps * PRODUCT_CYCLES
+    )
+    loads = sum(op.requests for op in waited if not op.opcode.startswith("red")) / warps
+    waits = _waits(waited) / warps
+    return waits * _load_latency(spec, counts) + (loads - waits) * LOAD_INTERVAL_CYCLES, chain
+
+
+def _waits(ops: Iterable[MemoryCounts]) -> float:
+    """Number of waits of warps for loads and atomics: those in flight together are one wait, ``red`` is none."""
+    return sum(op.requests / min(op.in_flight, LOADS_IN_FLIGHT) for op in ops if not op.opcode.startswith("red"))
+
+
+def _load_latency(spec: DeviceSpec, counts: KernelCounts) -> float:
+    """Mean latency of a load by the hit rates of its sectors."""
+    if not counts.l1_read_sectors:
+        return float(spec.l2_latency_cycles)
+    in_l1 = _share_in_l1(counts)
+    in_l2 = min(counts.l2_read_hits / counts.l2_read_sectors, 1.0) if counts.l2_read_sectors else 1.0
+    wait = DRAM_WAIT if math.prod(counts.grid) >= spec.sm_count else 1.0
+    beyond = in_l2 * spec.l2_latency_cycles + (1 - in_l2) * wait * spec.dram_latency_cycles
+    return in_l1 * spec.l1_latency_cycles + (1 - in_l1) * beyond
+
+
+def _share_in_l1(counts: KernelCounts) -> float:
+    """Share of the sectors of loads that the L1 has."""
+    return min(counts.l1_read_hits / counts.l1_read_sectors, 1.0) if counts.l1_read_sectors else 0.0

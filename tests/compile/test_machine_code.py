@@ -1,0 +1,182 @@
+"""Machine code of real cubins: instructions with their PTX lines and control codes, and basic blocks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.compile.machine_code import read_machine_code
+from kernelforge.profiling.sass_code import Control, SassFunction, reachable
+from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE
+from tests.support.disassembly import disassembled
+
+SAXPY = """
+__global__ void saxpy(float* y, const float* x, float a, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+COLUMNS = """
+__global__ void columns(const float* x, float* y, int rows, int width) {
+    int column = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int row = 0; row < rows; ++row) sum += x[row * width + column];
+    y[column] = 1.0f / sum;
+}
+"""
+APART = """
+__global__ void apart(const int* steps, float* y) {
+    float value = y[threadIdx.x];
+    for (int k = 0; k < steps[threadIdx.x]; ++k) value = __sinf(value);
+    y[threadIdx.x] = value;
+}
+"""
+PRODUCTS = Path(__file__).parents[2] / "benchmarks" / "fidelity" / "products.cu"
+MANY = Path(__file__).with_name("many_instructions.cu").read_text(encoding="utf-8")
+MANY_KERNELS = tuple(re.findall(r"__global__ void (\w+)", MANY))
+WIDTHS = ("U8", "S8", "U16", "S16", "64", "128")
+
+
+@pytest.fixture(scope="module")
+def read(compiler: Compiler) -> Callable[[str, str], tuple[SassFunction, list[str]]]:
+    """Machine code of a kernel, and the lines of its PTX."""
+
+    def code(source: str, kernel: str, arch: str = "sm_90a") -> tuple[SassFunction, list[str]]:
+        built = compiler.build(source, [kernel], arch=arch)
+        assert isinstance(built, Artifact)
+        machine = read_machine_code(built.cubin)
+        assert not machine.problem
+        (symbol,) = (fact.symbol for fact in built.build.kernels)
+        function = machine.function(symbol)
+        assert function is not None
+        return function, built.ptx.decode().split("\n")
+
+    return code
+
+
+@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90a", "sm_120a"])
+def test_machine_instructions_name_the_ptx_they_come_from(read, arch: str) -> None:
+    function, ptx = read(SAXPY, "saxpy", arch)
+    for opcode, text in (("LDG", "ld.global"), ("STG", "st.global"), ("FFMA", "fma.rn.f32")):
+        lines = [i.ptx_line for i in function.instructions if i.name == opcode]
+        assert lines
+        assert all(text in ptx[line - 1] for line in lines)
+    assert [i.address for i in function.instructions] == [16 * k for k in range(len(function.instructions))]
+
+
+def test_the_control_code_is_in_the_upper_half() -> None:
+    branch = Control.of(0x000FEA0003800000)
+    assert branch == Control(stall=5, yields=False, write_scoreboard=None, read_scoreboard=None, waits=(), reuse=0)
+    load = Control.of(0x000E220000000800)
+    assert (load.stall, load.write_scoreboard, load.read_scoreboard) == (1, 0, None)
+    assert Control.of(0x001FE20003F06270).waits == (0,)
+
+
+def test_a_load_sets_a_scoreboard_on_which_its_reader_waits(read) -> None:
+    function, _ = read(SAXPY, "saxpy")
+    loads = [i.control.write_scoreboard for i in function.instructions if i.name == "LDG"]
+    (reader,) = (i for i in function.instructions if i.name == "FFMA")
+    assert None not in loads
+    assert set(loads) <= set(reader.control.waits)
+
+
+def test_blocks_cover_the_function_and_loops_return(read) -> None:
+    function, _ = read(COLUMNS, "columns")
+    assert function.blocks[0].first == 0
+    assert [block.end for block in function.blocks[:-1]] == [block.first for block in function.blocks[1:]]
+    assert function.blocks[-1].end == len(function.instructions)
+    assert any(edge.target <= index for index, block in enumerate(function.blocks) for edge in block.edges)
+
+
+def test_a_division_calls_its_slow_path(read) -> None:
+    function, _ = read(COLUMNS, "columns")
+    (caller,) = (block for block in function.blocks if block.call is not None)
+    assert function.instructions[caller.end - 1].name == "CALL"
+    called = [function.blocks[caller.call]]
+    for block in called:
+        called += [function.blocks[k] for k in block.successors if function.blocks[k] not in called]
+    assert any(function.instructions[block.end - 1].name == "RET" for block in called)
+
+
+def test_lanes_may_part_between_a_bssy_and_where_they_join(read) -> None:
+    function, _ = read(APART, "apart")
+    opened = [index for index, block in enumerate(function.blocks) if any(e.kind == "joined" for e in block.edges)]
+    assert opened
+    looping = [b for k, b in enumerate(function.blocks) for e in b.edges if e.target <= k and b.may_part]
+    assert looping
+    function, _ = read(COLUMNS, "columns")
+    loops = [b for k, b in enumerate(function.blocks) for e in b.edges if e.kind == "taken" and e.target <= k]
+    assert not any(block.may_part for block in loops)  # all lanes make as many rounds
+
+
+def test_a_call_that_never_returns_leaves_its_loop(read) -> None:
+    """Before compute capability 9 ptxas writes such calls; as a subroutine, nothing would come after the loop."""
+    source = PRODUCTS.read_text(encoding="utf-8")
+    function, _ = read(source, "product_square_of_thread<128, 128, 8, 8>", "sm_86")
+    (calls,) = (block for block in function.blocks if function.instructions[block.end - 1].name == "CALL")
+    assert calls.call is None
+    assert {edge.kind for edge in calls.edges} == {"taken", "next"}
+    ends = reachable(function, [next(edge.target for edge in calls.edges if edge.kind == "taken")])
+    assert any(function.instructions[function.blocks[k].end - 1].name == "EXIT" for k in ends)
+
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120a")
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_instructions_are_those_that_nvdisasm_prints(compiler: Compiler, arch: str, tmp_path: Path) -> None:
+    built = compiler.build(MANY, MANY_KERNELS, arch=arch)
+    assert isinstance(built, Artifact)
+    printed = disassembled(built.cubin, tmp_path)
+    code = read_machine_code(built.cubin)
+    assert len(printed.instructions) > 1500
+    for row in printed.instructions:
+        function = code.function(row.function)
+        assert function is not None
+        own = function.instructions[row.address // 16]
+        assert (own.name, own.address, own.ptx_line) == (row.name.removeprefix("CGA"), row.address, row.ptx_line), row
+        assert own.predicated == (row.predicate not in ("", "PT", "UPT")), row
+        if own.name in ("LDG", "STG", "LDS", "STS", "LDL", "STL"):
+            assert own.modifier == next((m for m in row.modifiers if m in WIDTHS), ""), row
+        if own.name == "BRA":
+            assert own.modifier == next((m for m in row.modifiers if m in ("U", "DIV", "CONV")), ""), row
+            apart = own.modifier in ("DIV", "CONV") or re.match(r"!?U?P[0-6]\b", row.operands) is not None
+            assert own.conditional == (own.predicated or apart), row
+        if own.name in ("BRA", "BRX", "BSSY", "CALL"):
+            assert own.targets == printed.targets(row), row
+        if own.name in ("IADD3", "IMAD", "LEA", "SHF", "ISETP"):
+            assert (own.modifier == "HI") == bool({"X", "HI", "EX"} & set(row.modifiers)), row
+
+
+def test_what_is_no_cubin_is_a_problem_and_no_error(compiler: Compiler) -> None:
+    assert read_machine_code(b"").problem.startswith(NO_MACHINE_CODE)
+    assert "cannot be read" in read_machine_code(b"\x7fELF and nothing else").problem
+    built = compiler.build(SAXPY, ["saxpy"])
+    assert isinstance(built, Artifact)
+    assert read_machine_code(built.cubin).function("another") is None
+
+
+@given(data=st.data())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_damaged_cubin_is_read_or_refused(saxpy: bytes, data: st.DataObject) -> None:
+    damaged = bytearray(saxpy)
+    for _ in range(data.draw(st.integers(1, 8))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
+    end = data.draw(st.integers(len(damaged) // 2, len(damaged)))
+    code = read_machine_code(bytes(damaged[:end]))
+    for symbol in code.texts:
+        code.function(symbol)
+    assert code.texts or code.problem
+
+
+@pytest.fixture(scope="module")
+def saxpy(compiler: Compiler) -> bytes:
+    built = compiler.build(SAXPY, ["saxpy"])
+    assert isinstance(built, Artifact)
+    return built.cubin
