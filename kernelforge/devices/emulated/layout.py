@@ -116,7 +116,17 @@ CTX_WRITTEN_GLOBAL: Final = 608  # a byte for each byte of global memory: 1 wher
 CTX_OWNERS: Final = 616  # last writer and reader of each word of global memory, or 0
 CTX_LAUNCH: Final = 624  # number of the launch
 CTX_UNDEFINED_GLOBAL: Final = 632  # a byte for each granule of global memory: 1 where it began undefined
-CTX_BYTES: Final = 640
+CTX_TURN_STATE: Final = 640  # of the turn of a CTA: state of its first warp
+CTX_TURN_STATE_BYTES: Final = 648  # per warp
+CTX_TURN_STATUS: Final = 656  # i32 per warp
+CTX_TURN_LOCAL: Final = 664  # local memory of its first warp
+CTX_TURN_LOCAL_STRIDE: Final = 672  # per warp
+CTX_TURN_COPIES: Final = 680  # asynchronous copies of its first warp, or 0
+CTX_TURN_WARPS: Final = 688
+CTX_TURN_BUDGET: Final = 696  # back edges that a warp may take
+CTX_TURN_ENDED: Final = 704  # warps that ended in it
+CTX_TURN_RAN: Final = 712  # 1: a warp ran in it
+CTX_BYTES: Final = 720
 
 GRANULE: Final = 512
 """Allocations start at multiples of this, as those of PyTorch do on a GPU."""
@@ -154,6 +164,11 @@ BARRIERS: Final = 16  # of a CTA
 CLUSTER_BARRIER: Final = BARRIERS
 """In place of a barrier's number: the barrier of the cluster."""
 NO_BLOCK: Final = 0x7FFF_FFFF
+
+WARP_READY: Final = 0
+WARP_AT_BARRIER: Final = 1
+WARP_DONE: Final = 2
+"""What a warp's status says."""
 
 RETURN_DONE: Final = 0
 RETURN_BARRIER: Final = 1

@@ -1,4 +1,5 @@
-"""Shortcuts of the generated code change no result and no count: shared patterns of addresses, sides of branches."""
+"""Shortcuts of the generated code change no result and no count: shared patterns of addresses, sides of branches,
+reductions over a warp."""
 
 from __future__ import annotations
 
@@ -6,9 +7,11 @@ import numpy as np
 import pytest
 
 from kernelforge.devices.emulated.codegen import program
-from kernelforge.devices.emulated.codegen.emit import emitter
+from kernelforge.devices.emulated.codegen.emit import emitter, memory
+from kernelforge.devices.emulated.ptx import uniformity
 from kernelforge.devices.emulated.ptx.address_patterns import repeated_patterns
 from kernelforge.devices.emulated.ptx.blocks import short_sides
+from kernelforge.devices.emulated.ptx.instruction_facts import registers_of
 from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 THREADS, BLOCKS = 96, 5
@@ -31,9 +34,24 @@ ADDRESSES = {
         unsigned char* b = (unsigned char*)y; const unsigned char* a = (const unsigned char*)x;
         b[i] = a[i] ^ b[i]; b[i + 1000] = a[i];""",
     "in a loop": "for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] + 1; ",
+    "by lane": "int i = threadIdx.x, lane = i & 31; y[i] = x[lane] + x[lane + n]; y[lane + n] = x[i];",
+    "by lane, once": "int i = threadIdx.x; y[i] = x[i & 31];",
     "shared": """__shared__ float s[200]; int i = threadIdx.x; s[i] = x[i]; s[i + 96] = x[i + 96]; __syncthreads();
         y[i] = s[95 - i] + s[191 - i];""",
 }
+
+SAME_PLACE = {
+    "by all": "y[blockIdx.x] = n;",
+    "by one": "if (threadIdx.x % 32 == 7) y[blockIdx.x] = n;",
+    "by none": "if (threadIdx.x > 96) y[blockIdx.x] = n;",
+    "vectors": "((float4*)y)[blockIdx.x] = make_float4(n, 2 * n, x[n], 1);",
+    "bytes": "((unsigned char*)y)[blockIdx.x] = n;",
+    "shared": """__shared__ float s[4]; if ((threadIdx.x & 31) == 0) s[threadIdx.x >> 5] = n; __syncthreads();
+        y[threadIdx.x] = s[threadIdx.x >> 5];""",
+    "outside": "y[n * 1000 + blockIdx.x] = n;",
+    "not aligned": "*(float*)((char*)y + n + 1) = n;",
+}
+"""Stores of one value to one address."""
 
 BRANCHES = {
     "one side": "float v = x[i]; if (threadIdx.x % 32 == 0) v += 5; y[i] = v;",
@@ -51,14 +69,26 @@ BRANCHES = {
 }
 
 
-def outcome(body: str, monkeypatch: pytest.MonkeyPatch) -> tuple[object, ...]:
-    """Memory after a run by code that is compiled for it, and all counts."""
+def outcome(body: str, monkeypatch: pytest.MonkeyPatch, odd: bool = False, clean: bool = True) -> tuple[object, ...]:
+    """Memory after a run by code that is compiled for it, and all counts.
+
+    Args:
+        body: Of the kernel.
+        odd: Some inputs are NaN, infinite, zeros of both signs or subnormal.
+        clean: It must not fault.
+    """
     monkeypatch.setattr(program, "_programs", {})
     source = f'extern "C" __global__ void k(const float* __restrict__ x, float* y, int n) {{ {body} }}'
     n = THREADS * BLOCKS
     x, y = np.arange(2 * n, dtype=np.float32), np.linspace(-1, 1, 2 * n, dtype=np.float32)
-    report = cuda(source).run(BLOCKS, THREADS, x, y, n)
-    return y.tobytes(), report.mix, report.memory, report.warp_instructions, report.thread_instructions
+    if odd:
+        x = np.random.default_rng(7).normal(size=2 * n).astype(np.float32)
+        x[:128] = np.float32([np.nan, -0.0, 0.0, np.inf, -np.inf, 1e-42, -1e-42, -np.nan])[np.arange(128) // 5 % 8]
+        x[128:160], x[160:192], x[192:224] = np.nan, -0.0, np.where(np.arange(32) % 2, 0.0, -0.0)
+    report = cuda(source).run(BLOCKS, THREADS, x, y, n, clean=clean)
+    y[np.isnan(y)] = np.nan
+    faults = [str(fault) for fault in report.faults]
+    return y.tobytes(), report.mix, report.memory, report.warp_instructions, report.thread_instructions, faults
 
 
 @pytest.mark.parametrize("case", ADDRESSES)
@@ -68,12 +98,73 @@ def test_shared_patterns_change_nothing(case: str, monkeypatch: pytest.MonkeyPat
     assert grouped == outcome(ADDRESSES[case], monkeypatch)
 
 
+@pytest.mark.parametrize("case", SAME_PLACE)
+def test_stores_of_scalars_change_nothing(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    scalar = outcome(SAME_PLACE[case], monkeypatch, clean=False)
+    monkeypatch.setattr(memory, "_private", lambda e, target: True)
+    assert scalar == outcome(SAME_PLACE[case], monkeypatch, clean=False)
+
+
 @pytest.mark.parametrize("case", BRANCHES)
 def test_sides_without_dispatch_change_nothing(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; {BRANCHES[case]}"
     quick = outcome(body, monkeypatch)
     monkeypatch.setattr(program, "short_sides", lambda blocks: {})
     assert quick == outcome(body, monkeypatch)
+
+
+SUM = "for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(-1u, v, o);"
+REDUCTIONS = {
+    "sum": (1, f"float v = x[i]; {SUM} y[i] = v;"),
+    "sum from the nearest lane on": (
+        1,
+        "float v = x[i]; for (int o = 1; o < 32; o *= 2) v += __shfl_xor_sync(-1u, v, o); y[i] = v;",
+    ),
+    "two sums": (
+        2,
+        """float v = x[i], w = v * v;
+        for (int o = 16; o; o >>= 1) { v += __shfl_xor_sync(-1u, v, o); w += __shfl_xor_sync(-1u, w, o); }
+        y[i] = v / w;""",
+    ),
+    "steps that are read": (
+        1,
+        """float v = x[i], w = 0;
+        for (int o = 16; o; o >>= 1) { v += __shfl_xor_sync(-1u, v, o); w = 3 * w + v; } y[i] = w;""",
+    ),
+    "maximum": (1, "float v = x[i]; for (int o = 16; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(-1u, v, o)); y[i] = v;"),
+    "minimum": (1, "float v = x[i]; for (int o = 16; o; o >>= 1) v = fminf(v, __shfl_xor_sync(-1u, v, o)); y[i] = v;"),
+    "integers": (
+        3,
+        """int v = __float_as_int(x[i]), w = v, u = v;
+        for (int o = 16; o; o >>= 1) {
+          v += __shfl_xor_sync(-1u, v, o); w = max(w, __shfl_xor_sync(-1u, w, o)); u ^= __shfl_xor_sync(-1u, u, o);
+        }
+        y[i] = __int_as_float(v + w * u & 0x3fffffff);""",
+    ),
+    "one step short": (0, "float v = x[i]; for (int o = 8; o; o >>= 1) v += __shfl_xor_sync(-1u, v, o); y[i] = v;"),
+    "one step too many": (1, f"float v = x[i]; {SUM} v += __shfl_xor_sync(-1u, v, 4); y[i] = v;"),
+    "by two operations": (
+        0,
+        """float v = x[i];
+        for (int o = 16; o > 2; o >>= 1) v += __shfl_xor_sync(-1u, v, o);
+        v = fmaxf(v, __shfl_xor_sync(-1u, v, 2)); v = fmaxf(v, __shfl_xor_sync(-1u, v, 1)); y[i] = v;""",
+    ),
+    "another value": (
+        0,
+        """float v = x[i], w = y[i];
+        for (int o = 16; o; o >>= 1) v += __shfl_xor_sync(-1u, w, o); y[i] = v;""",
+    ),
+    "of half warps": (0, "float v = x[i]; for (int o = 8; o; o >>= 1) v += __shfl_xor_sync(-1u, v, o, 16); y[i] = v;"),
+    "on one side of a branch": (1, f"float v = x[i]; if (threadIdx.x < 32) {{ {SUM} }} y[i] = v;"),
+    "in a loop": (
+        1,
+        f"""float w = 0;
+#pragma unroll 1
+        for (int k = 0; k < 3; ++k) {{ float v = x[i + k]; {SUM} w = 2 * w + v; }}
+        y[i] = w;""",
+    ),
+}
+"""By name: how many are found, and the body of a kernel."""
 
 
 TWO_SIDES = ptx_module("""
@@ -92,6 +183,26 @@ mov.u32 %r3, 9;
 END:
 st.global.u32 [%d3], %r3;
 """)
+
+
+@pytest.mark.parametrize("odd", [False, True])
+@pytest.mark.parametrize("case", REDUCTIONS)
+def test_reductions_by_trees_change_nothing(case: str, odd: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    count, body = REDUCTIONS[case]
+    body = f"int i = blockIdx.x * blockDim.x + threadIdx.x; {body}"
+    assert len(analysed(body).reductions) == count
+    tree = outcome(body, monkeypatch, odd)
+    monkeypatch.setattr(uniformity, "warp_reductions", lambda *_: {})
+    assert tree == outcome(body, monkeypatch, odd)
+
+
+def test_sums_of_a_warp_are_scalars() -> None:
+    flow = analysed(f"float v = x[threadIdx.x]; {SUM} y[threadIdx.x] = v;")
+    (reduction,) = flow.reductions.values()
+    assert reduction.distances == (16, 8, 4, 2, 1)
+    assert len(reduction.inner) >= 9
+    (result,) = (i for block in flow.blocks for i in block.instructions if id(i) in flow.reductions)
+    assert not set(registers_of(result.operands[0])) & flow.varying
 
 
 def test_both_sides_run_for_their_lanes() -> None:

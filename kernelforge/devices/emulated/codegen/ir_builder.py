@@ -85,10 +85,10 @@ class IRBuilder:
         self.lines.append(f"{name} = {text}")
         return name
 
-    def call(self, name: str, result: str, *arguments: tuple[str, str]) -> str:
+    def call(self, name: str, result: str, *arguments: tuple[str, str], convention: str = "") -> str:
         """Call a function or intrinsic, declaring it; returns the value (empty for void)."""
-        self.declarations.add(f"declare {result} @{name}({', '.join(kind for kind, _ in arguments)})")
-        text = f"call {result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
+        self.declarations.add(f"declare {convention}{result} @{name}({', '.join(kind for kind, _ in arguments)})")
+        text = f"call {convention}{result} @{name}({', '.join(f'{kind} {value}' for kind, value in arguments)})"
         if result == "void":
             self.emit(text)
             return ""

@@ -103,6 +103,9 @@ def verify(text: str) -> None:
 def _improve(module: Any, machine: Any) -> None:
     """Run the passes that pay off before code is generated."""
     builder = llvm.create_pass_builder(machine, llvm.create_pipeline_tuning_options(speed_level=1))
+    inline = llvm.create_new_module_pass_manager()
+    inline.add_always_inliner_pass()
+    inline.run(module, builder)
     passes = llvm.create_new_function_pass_manager()
     passes.add_sroa_pass()
     passes.add_simplify_cfg_pass()

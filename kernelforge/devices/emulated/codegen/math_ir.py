@@ -622,6 +622,25 @@ def directed(c: IRBuilder, operation: str, bits: int, mode: str, values: list[st
     return c.register_call(stem, lanes, operands, kind, *kept, ("i32", str(_EMBEDDED[mode])))
 
 
+def approximation_of_one(name: str) -> str:
+    """Name of the function that computes an approximate function of a single number."""
+    return f"{name}_of_one"
+
+
+def _of_one(name: str, salt: int) -> tuple[str, set[str]]:
+    """The function on 4 lanes, of which one counts: where the lanes of a warp agree, 32 would be a waste."""
+    text, declarations = _approximation(name, salt, False)
+
+    def fewer(line: str) -> str:
+        return (
+            line.replace("<32 x ", "<4 x ")
+            .replace(".v32", ".v4")
+            .replace(f"@kf_{name}(", f"@kf_{approximation_of_one(name)}(")
+        )
+
+    return fewer(text), {fewer(line) for line in declarations}
+
+
 def library(avx512: bool) -> tuple[str, list[str]]:
     """Return the IR of every math function and the functions' names. ``avx512``: it is available."""
     parts: list[str] = []
@@ -632,6 +651,11 @@ def library(avx512: bool) -> tuple[str, list[str]]:
         declarations |= needed
         names.append(f"kf_{name}")
         parts.append(text)
+        if name.endswith("_f32"):
+            text, needed = _of_one(name, salt)
+            declarations |= needed
+            names.append(f"kf_{approximation_of_one(name)}")
+            parts.append(text)
     for operation in () if avx512 else DIRECTED:
         for bits in (32,) if operation == "fptrunc" else (32, 64):
             for mode in ROUNDING:

@@ -10,10 +10,15 @@ compares the vectors; the others only check that their records hold the same pat
 
 from __future__ import annotations
 
+import platform
+
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
 
 ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
+
+CONVENTION = "x86_regcallcc " if platform.machine() in ("x86_64", "AMD64") else ""
+"""How the functions of this module take their arguments and return results: as many as possible in registers."""
 
 SIZES = tuple((width, count) for width in (1, 2, 4, 8) for count in (1, 2, 4) if width * count <= 16)
 """Element sizes in bytes and vector lengths that PTX loads and stores have."""
@@ -43,9 +48,18 @@ def _field(name: str, offset: int, kind: str) -> str:
     return f"%{name}_p = getelementptr i8, ptr %op, i64 {offset}\n%{name} = load {kind}, ptr %{name}_p"
 
 
-def _compare(bits: int) -> str:
-    """Compare the request with the record: ``%c0`` tells whether they agree, ``%a0`` is the reference address."""
+def _compare(bits: int, stack: bool = True) -> str:
+    """Compare the request with the record: ``%c0`` tells whether they agree, ``%a0`` is the reference address.
+
+    Without ``stack`` the reference lane can only be the first one; for another the code continues at ``slow``.
+    """
     a = vector(f"i{bits}")
+    other = f"""other:
+store {a} %a, ptr %spill, align 64
+%an_p = getelementptr i{bits}, ptr %spill, i32 %first
+%an = load i{bits}, ptr %an_p
+br label %compare
+"""
     expected, deltas = "", "%deltas"
     if bits == 64:
         expected, deltas = "%wide = sext <32 x i32> %deltas to <32 x i64>", "%wide"
@@ -57,14 +71,9 @@ check:
 {_field("first", lay.OP_FIRST, "i32")}
 %lane0 = icmp eq i32 %first, 0
 %a00 = extractelement {a} %a, i64 0
-br i1 %lane0, label %compare, label %other
-other:
-store {a} %a, ptr %spill, align 64
-%an_p = getelementptr i{bits}, ptr %spill, i32 %first
-%an = load i{bits}, ptr %an_p
-br label %compare
-compare:
-%a0 = phi i{bits} [%a00, %check], [%an, %other]
+br i1 %lane0, label %compare, label %{"other" if stack else "slow"}
+{other if stack else ""}compare:
+%a0 = phi i{bits} [%a00, %check]{", [%an, %other]" if stack else ""}
 %deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
 %deltas = load <32 x i32>, ptr %deltas_p, align 64
 {expected}
@@ -107,13 +116,13 @@ _KIND = f"""
 """
 
 
-def _check(bits: int) -> str:
-    """Compare the request with the record; continue at ``fast`` or ``slow``."""
+def _check(bits: int, stack: bool = True) -> str:
+    """Compare the request with the record; continue at ``fast`` or ``slow``. ``stack``: as for ``_compare``."""
     reference = "%off = load i64, ptr %off_p\n%e0 = add i64 %a0, %off"
     if bits == 32:
         reference = "%off = load i32, ptr %off_p\n%e032 = add i32 %a0, %off\n%e0 = zext i32 %e032 to i64"
     offset = f"%off_p = getelementptr i8, ptr %op, i64 {lay.OP_OFFSET}"
-    return f"{_compare(bits)}{offset}\n{reference}{_IN_RANGE}{_SLOT}{_KIND}"
+    return f"{_compare(bits, stack)}{offset}\n{reference}{_IN_RANGE}{_SLOT}{_KIND}"
 
 
 GROUP_BYTES = 320
@@ -167,7 +176,7 @@ def match_function(bits: int) -> str:
     Returns the address of the reference lane, where the record has the request's pattern.
     """
     parameters = f"ptr %op, {vector(f'i{bits}')} %a, i32 %m, ptr %spill"
-    return f"""define i64 @kf_match_{bits}({parameters}) noinline {ATTRIBUTES} {{
+    return f"""define {CONVENTION}i64 @kf_match_{bits}({parameters}) noinline {ATTRIBUTES} {{
 {_spill_wide(bits)}
 {_KEEP_HEAD}
 store i32 {_WIDE_VALUES}, ptr %shift_p
@@ -178,8 +187,8 @@ ret i64 %reference
 {_NO_PATTERN}"""
 
 
-_MATCH_INDICES = f"""define i64 @kf_match_indices(ptr %op, <32 x i32> %a, i32 %m, ptr %spill, i32 %shift, i32 %unsigned)
-noinline {ATTRIBUTES} {{
+_MATCH_INDICES = f"""define {CONVENTION}i64 @kf_match_indices(ptr %op, <32 x i32> %a, i32 %m, ptr %spill, i32 %shift,
+i32 %unsigned) noinline {ATTRIBUTES} {{
 store <32 x i32> %a, ptr %spill, align 64
 {_KEEP_HEAD}
 store i32 %shift, ptr %shift_p
@@ -190,8 +199,15 @@ store i32 %unsigned, ptr %unsigned_p
 br i1 %same, label %check, label %slow
 check:
 {_field("first", lay.OP_FIRST, "i32")}
-%a0_p = getelementptr i32, ptr %spill, i32 %first
-%a0 = load i32, ptr %a0_p
+%lane0 = icmp eq i32 %first, 0
+%a00 = extractelement <32 x i32> %a, i64 0
+br i1 %lane0, label %compare, label %other
+other:
+%an_p = getelementptr i32, ptr %spill, i32 %first
+%an = load i32, ptr %an_p
+br label %compare
+compare:
+%a0 = phi i32 [%a00, %check], [%an, %other]
 %deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
 %deltas = load <32 x i32>, ptr %deltas_p, align 64
 %h0 = insertelement <32 x i32> poison, i32 %shift, i64 0
@@ -217,10 +233,11 @@ check:
 %reference = shl i64 %a0w, %sw
 ret i64 %reference
 {_NO_PATTERN}"""
-"""As ``match_function``, for addresses that are i32 indices, extended and shifted by at least 1.
+"""As ``match_function``, for addresses that are i32 indices, extended and shifted; with a sign by at least 1.
 
-The distances of the lanes' indices to the reference lane's are below 2**30. Where that index is too, and none without
-sign is negative as a signed number, no sum overflows, and comparing 32 bits is enough.
+Comparing 32 bits is enough where the reference lane's index is below 2**30 and no index without sign is negative as a
+signed number: after a shift the distances of the indices are below 2**30 too, so that no sum overflows; without a shift
+a sum is at least -2**31 and below 2**31 + 2**30, and modulo 2**32 it equals an index from 0 to 2**31 only if it is one.
 """
 
 _BASES = f"""define internal void @kf_bases(ptr %area, i64 %scalar, ptr %to) noinline {ATTRIBUTES} {{
@@ -392,22 +409,45 @@ store i64 %credited, ptr %entry_p
 """Credit the last slot with its hits: one for each time that the block has run since, without this one."""
 
 
+def _turn_to(name: str, kind: str, parameters: str) -> str:
+    """Return what another function with the same parameters returns."""
+    if kind == "void":
+        return f"tail call {CONVENTION}void @{name}({parameters})\nret void"
+    return f"%result = tail call {CONVENTION}{kind} @{name}({parameters})\nret {kind} %result"
+
+
+def _in_two_parts(
+    name: str, kind: str, parameters: str, bits: int, work: list[str], areas: str, slow: list[str]
+) -> str:
+    """An access by itself: a function that needs no stack does what most accesses ask for, another one the rest."""
+    return "\n".join(
+        [
+            f"define {CONVENTION}{kind} @{name}({parameters}) noinline {ATTRIBUTES} {{",
+            _check(bits, stack=False),
+            *work,
+            f"slow:\n{_turn_to(f'{name}_rest', kind, parameters)}\n}}",
+            f"define internal {CONVENTION}{kind} @{name}_rest({parameters}) noinline {ATTRIBUTES} {{",
+            _SPILL,
+            areas,
+            _check(bits),
+            *work,
+            *slow,
+        ]
+    )
+
+
 def _leave_group(name: str, kind: str, parameters: str, fits: str, work: list[str]) -> str:
     """End of an access in a group by another function, so that the fast one needs no stack: where the request
     ``fits``, it turns to another slot whose cost is known and comes back; else it calls the runtime."""
 
-    def end(call: str) -> str:
-        if kind == "void":
-            return f"tail call void {call}\nret void"
-        return f"%result = tail call {kind} {call}\nret {kind} %result"
-
     empty = "ret void" if kind == "void" else f"ret {kind} zeroinitializer"
     return "\n".join(
         [
-            f"slow:\n{end(f'@{name}_slow({parameters})')}\n}}",
-            f"define internal {kind} @{name}_slow({parameters}) noinline {ATTRIBUTES} {{",
+            f"slow:\n{_turn_to(f'{name}_slow', kind, parameters)}\n}}",
+            f"define internal {CONVENTION}{kind} @{name}_slow({parameters}) noinline {ATTRIBUTES} {{",
             f"{_TAKE_COUNT}{_RANGE_OF_GROUP}{_SLOT}{_KIND}{fits}\nbr i1 %fits, label %again, label %other",
-            f"again:\nstore i64 %before, ptr %since_p\nstore i32 %slot, ptr %last_p\n{end(f'@{name}({parameters})')}",
+            f"again:\nstore i64 %before, ptr %since_p\nstore i32 %slot, ptr %last_p\n"
+            f"{_turn_to(name, kind, parameters)}",
             "other:\nstore i64 %count, ptr %since_p\nstore i32 -1, ptr %last_p",
             f"%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\n{empty}\ncall:",
             "%m64 = zext i32 %m to i64",
@@ -420,11 +460,9 @@ _BASES_OF_GROUP = "call void @kf_bases(ptr %area, i64 %scalar, ptr %spill)"
 _AFTER_ACCESS = "call void @kf_regroup(ptr %op, ptr %area)"
 
 
-def _start(bits: int | None, areas: str) -> tuple[str, list[str]]:
-    """Parameters of an access with addresses of ``bits`` bits, or in a group, and the start of its function."""
-    if bits is None:
-        return _GROUP_PARAMETERS, [_CHECK_OF_GROUP]
-    return f"ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m", [_SPILL, areas, _check(bits)]
+def _parameters(bits: int | None) -> str:
+    """Parameters of an access with addresses of ``bits`` bits, or in a group."""
+    return _GROUP_PARAMETERS if bits is None else f"ptr %ctx, ptr %op, {vector(f'i{bits}')} %a, i32 %m"
 
 
 _LINE = 64
@@ -439,6 +477,61 @@ def _ask_for_next(size: int, writes: bool) -> list[str]:
     return lines
 
 
+_HALF = "<16 x i32>"
+
+
+def _shuffle(name: str, a: str, b: str, indices: list[int]) -> str:
+    return f"%{name} = shufflevector {_HALF} {a}, {_HALF} {b}, <{len(indices)} x i32> {lane_vector(indices)}"
+
+
+def _load_fours(kind: str) -> list[str]:
+    """Load four words per lane, in two steps that need 16 shuffles of registers of 64 bytes."""
+    lines = []
+    for half in range(2):
+        for k in range(4):
+            lines.append(f"%quarter{half}{k}_p = getelementptr i8, ptr %p, i64 {64 * (4 * half + k)}")
+            lines.append(f"%quarter{half}{k} = load {_HALF}, ptr %quarter{half}{k}_p, align 4")
+        for pair in range(2):
+            for words in range(2):
+                # Words 2w of eight lanes, then words 2w + 1 of these.
+                indices = [4 * lane_id + 2 * words + w for w in range(2) for lane_id in range(8)]
+                name, a = f"pair{half}{pair}{words}", f"%quarter{half}{2 * pair}"
+                lines.append(_shuffle(name, a, f"%quarter{half}{2 * pair + 1}", indices))
+        for word in range(4):
+            at = 8 * (word % 2)
+            indices = [*range(at, at + 8), *range(16 + at, 24 + at)]
+            lines.append(_shuffle(f"word{half}{word}", f"%pair{half}0{word // 2}", f"%pair{half}1{word // 2}", indices))
+    previous = "poison"
+    for word in range(4):
+        lines.append(_shuffle(f"all{word}", f"%word0{word}", f"%word1{word}", list(range(32))))
+        lines.append(f"%ci{word} = insertvalue {kind} {previous}, <32 x i32> %all{word}, {word}")
+        previous = f"%ci{word}"
+    return [*lines, f"ret {kind} {previous}"]
+
+
+def _store_fours() -> list[str]:
+    """Store four words per lane, as ``_load_fours`` loads them."""
+    lines = []
+    for half in range(2):
+        for word in range(4):
+            order = lane_vector(list(range(16 * half, 16 * half + 16)))
+            own = f"<32 x i32> %v{word}, <32 x i32> poison, <16 x i32> {order}"
+            lines.append(f"%own{half}{word} = shufflevector {own}")
+        for eight in range(2):
+            for words in range(2):
+                indices = [8 * eight + lane_id + 16 * w for lane_id in range(8) for w in range(2)]
+                name, a = f"pair{half}{eight}{words}", f"%own{half}{2 * words}"
+                lines.append(_shuffle(name, a, f"%own{half}{2 * words + 1}", indices))
+            for four in range(2):
+                pairs = [8 * four + 2 * lane_id + 16 * words for lane_id in range(4) for words in range(2)]
+                indices = [at + w for at in pairs for w in range(2)]
+                name, at = f"quarter{half}{eight}{four}", 64 * (4 * half + 2 * eight + four)
+                lines.append(_shuffle(name, f"%pair{half}{eight}0", f"%pair{half}{eight}1", indices))
+                lines.append(f"%{name}_p = getelementptr i8, ptr %p, i64 {at}")
+                lines.append(f"store {_HALF} %{name}, ptr %{name}_p, align 4")
+    return [*lines, "ret void"]
+
+
 def load_function(width: int, count: int, bits: int | None, permute: bool, ahead: bool = False) -> str:
     """Load with lane-dependent addresses of ``bits`` bits, or in a group.
 
@@ -451,23 +544,25 @@ def load_function(width: int, count: int, bits: int | None, permute: bool, ahead
     """
     name = {64: "kf_ld", 32: "kf_lds", None: "kf_lda" if ahead else "kf_ldg"}[bits]
     element, lanes, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
-    parameters, start = _start(bits, _area(count, lanes))
-    out = [f"define {kind} @{name}_{width}_{count}({parameters}) noinline {ATTRIBUTES} {{", *start]
-    out += _enter_fast_path(width, count, bits is not None)
+    name, parameters = f"{name}_{width}_{count}", _parameters(bits)
+    out = _enter_fast_path(width, count, bits is not None)
     if count == 1:
         out += _ask_for_next(32 * width, writes=False) if ahead else []
         out.append(f"%cv = load {lanes}, ptr %p, align {width}\nret {lanes} %cv")
     else:
         total = vector(element, 32 * count)
         out += _ask_for_next(32 * width * count, writes=False) if ahead else []
-        out.append(f"%cv = load {total}, ptr %p, align {width}")
-        previous = "poison"
-        for k in range(count):
-            indices = lane_vector([lane_id * count + k for lane_id in range(32)])
-            out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
-            out.append(f"%ci{k} = insertvalue {kind} {previous}, {lanes} %cs{k}, {k}")
-            previous = f"%ci{k}"
-        out.append(f"ret {kind} {previous}")
+        if width * count == 16 and count == 4:
+            out += _load_fours(kind)
+        else:
+            out.append(f"%cv = load {total}, ptr %p, align {width}")
+            previous = "poison"
+            for k in range(count):
+                indices = lane_vector([lane_id * count + k for lane_id in range(32)])
+                out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
+                out.append(f"%ci{k} = insertvalue {kind} {previous}, {lanes} %cs{k}, {k}")
+                previous = f"%ci{k}"
+            out.append(f"ret {kind} {previous}")
     out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
         out.append(_MASKED.format(width=width))
@@ -495,12 +590,12 @@ def load_function(width: int, count: int, bits: int | None, permute: bool, ahead
         out.append("unreachable")
     if bits is None:
         work = [_areas(count, lanes), _BASES_OF_GROUP, *_slow_load(width, count, after=_AFTER_ACCESS)]
-        end = _leave_group(f"{name}_{width}_{count}", kind, parameters, _fits(width, count), work)
-        return "\n".join([*out, end])
-    out.append(_slow(f"{kind} zeroinitializer"))
-    out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
-    out += _slow_load(width, count)
-    return "\n".join(out)
+        end = _leave_group(name, kind, parameters, _fits(width, count), work)
+        head = f"define {CONVENTION}{kind} @{name}({parameters}) noinline {ATTRIBUTES} {{{_CHECK_OF_GROUP}"
+        return "\n".join([head, *out, end])
+    slow = [_slow(f"{kind} zeroinitializer"), f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64"]
+    slow += _slow_load(width, count)
+    return _in_two_parts(name, kind, parameters, bits, out, _area(count, lanes), slow)
 
 
 def _window_load() -> str:
@@ -535,12 +630,14 @@ def store_function(width: int, count: int, bits: int | None, ahead: bool = False
     name = {64: "kf_st", 32: "kf_sts", None: "kf_sta" if ahead else "kf_stg"}[bits]
     element, full = f"i{8 * width}", vector(f"i{8 * width}")
     values = ", ".join(f"{full} %v{k}" for k in range(count))
-    parameters, start = _start(bits, _area(count, full))
-    out = [f"define void @{name}_{width}_{count}({parameters}, {values}) noinline {ATTRIBUTES} {{", *start]
-    out += _enter_fast_path(width, count, bits is not None)
+    name, parameters = f"{name}_{width}_{count}", f"{_parameters(bits)}, {values}"
+    out = _enter_fast_path(width, count, bits is not None)
     if count == 1:
         out += _ask_for_next(32 * width, writes=True) if ahead else []
         out.append(f"store {full} %v0, ptr %p, align {width}\nret void")
+    elif width == 4 and count == 4:
+        out += _ask_for_next(32 * width * count, writes=True) if ahead else []
+        out += _store_fours()
     else:
         pairs = [f"%v{k}" for k in range(count)]
         lanes = 32
@@ -580,12 +677,11 @@ def store_function(width: int, count: int, bits: int | None, ahead: bool = False
         out.append("unreachable")
     if bits is None:
         work = [_areas(count, full), _BASES_OF_GROUP, *_slow_store(width, count, after=_AFTER_ACCESS)]
-        taken = f"{parameters}, {values}"
-        return "\n".join([*out, _leave_group(f"{name}_{width}_{count}", "void", taken, _fits(width, count), work)])
-    out.append(_slow("void"))
-    out.append(f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64")
-    out += _slow_store(width, count)
-    return "\n".join(out)
+        end = _leave_group(name, "void", parameters, _fits(width, count), work)
+        head = f"define {CONVENTION}void @{name}({parameters}) noinline {ATTRIBUTES} {{{_CHECK_OF_GROUP}"
+        return "\n".join([head, *out, end])
+    slow = [_slow("void"), f"call:\n{_spill_wide(bits)}\n%m64 = zext i32 %m to i64", *_slow_store(width, count)]
+    return _in_two_parts(name, "void", parameters, bits, out, _area(count, full), slow)
 
 
 _COUNT_UNIFORM = f"""
@@ -602,19 +698,34 @@ store i64 %l1, ptr %l_p
 """
 
 
+_UNIFORM_IN_RANGE = f"""
+{_field("low", lay.OP_LOW, "i64")}
+{_field("span", lay.OP_SPAN, "i64")}
+%rel = sub i64 %a, %low
+%c0 = icmp ult i64 %rel, %span
+%al = and i64 %a, {{last}}
+%c1 = icmp eq i64 %al, 0
+%ok = and i1 %c0, %c1
+"""
+
+_UNIFORM_ADDRESS = f"""
+{_field("delta", lay.OP_DELTA, "i64")}
+%host = add i64 %a, %delta
+%p = inttoptr i64 %host to ptr
+"""
+
+
 def uniform_load_function(width: int, count: int) -> str:
     """Load from one address for the whole warp; returns a scalar or a struct of scalars."""
     element = f"i{8 * width}"
     kind = element if count == 1 else "{" + ", ".join([element] * count) + "}"
+    name, parameters = f"kf_ldu_{width}_{count}", "ptr %ctx, ptr %op, i64 %a, i32 %m"
     out = [
-        f"define {kind} @kf_ldu_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
-        _field("low", lay.OP_LOW, "i64"),
-        _field("span", lay.OP_SPAN, "i64"),
-        f"%rel = sub i64 %a, %low\n%c0 = icmp ult i64 %rel, %span\n%al = and i64 %a, {width * count - 1}",
-        "%c1 = icmp eq i64 %al, 0\n%ok = and i1 %c0, %c1\nbr i1 %ok, label %fast, label %slow\nfast:",
+        f"define {CONVENTION}{kind} @{name}({parameters}) noinline {ATTRIBUTES} {{",
+        _UNIFORM_IN_RANGE.format(last=width * count - 1),
+        "br i1 %ok, label %fast, label %slow\nfast:",
         _COUNT_UNIFORM,
-        _field("delta", lay.OP_DELTA, "i64"),
-        "%host = add i64 %a, %delta\n%p = inttoptr i64 %host to ptr",
+        _UNIFORM_ADDRESS,
     ]
     previous = "poison"
     for k in range(count):
@@ -625,8 +736,10 @@ def uniform_load_function(width: int, count: int) -> str:
             out.append(f"%r{k} = insertvalue {kind} {previous}, {element} %v{k}, {k}")
             previous = f"%r{k}"
     out.append(f"ret {kind} " + ("%v0" if count == 1 else previous))
-    out.append(_slow(f"{kind} zeroinitializer"))
     lanes = vector(element)
+    out.append(f"slow:\n{_turn_to(f'{name}_rest', kind, parameters)}\n}}")
+    out.append(f"define internal {CONVENTION}{kind} @{name}_rest({parameters}) noinline {ATTRIBUTES} {{")
+    out.append(f"br label %slow\n{_slow(f'{kind} zeroinitializer')}")
     out.append(f"call:\n{_areas(count, lanes)}\n{_SPILL_UNIFORM}")
     out.append(f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})")
     out.append("%fl = call i32 @llvm.cttz.i32(i32 %m, i1 true)")
@@ -640,6 +753,36 @@ def uniform_load_function(width: int, count: int) -> str:
             out.append(f"%i{k} = insertvalue {kind} {previous}, {element} %e{k}, {k}")
             previous = f"%i{k}"
     out.append(f"ret {kind} " + ("%e0" if count == 1 else previous) + "\n}")
+    return "\n".join(out)
+
+
+def uniform_store_function(width: int, count: int) -> str:
+    """Store scalars to one address for the whole warp."""
+    element, lanes = f"i{8 * width}", vector(f"i{8 * width}")
+    values = ", ".join(f"{element} %v{k}" for k in range(count))
+    name, parameters = f"kf_stu_{width}_{count}", f"ptr %ctx, ptr %op, i64 %a, i32 %m, {values}"
+    out = [
+        f"define {CONVENTION}void @{name}({parameters}) noinline {ATTRIBUTES} {{",
+        _UNIFORM_IN_RANGE.format(last=width * count - 1),
+        "%some = icmp ne i32 %m, 0\n%write = and i1 %ok, %some\nbr i1 %write, label %fast, label %slow\nfast:",
+        _COUNT_UNIFORM,
+        _UNIFORM_ADDRESS,
+    ]
+    for k in range(count):
+        out.append(f"%p{k} = getelementptr {element}, ptr %p, i64 {k}")
+        out.append(f"store {element} %v{k}, ptr %p{k}, align {width}")
+    out.append(f"ret void\nslow:\n{_turn_to(f'{name}_rest', 'void', parameters)}\n}}")
+    out.append(f"define internal {CONVENTION}void @{name}_rest({parameters}) noinline {ATTRIBUTES} {{")
+    out.append(f"br label %slow\n{_slow('void')}")
+    out.append(f"call:\n{_areas(count, lanes)}\n{_SPILL_UNIFORM}")
+    for k in range(count):
+        out.append(f"%f{k} = insertelement {lanes} poison, {element} %v{k}, i64 0")
+        out.append(f"%w{k} = shufflevector {lanes} %f{k}, {lanes} poison, <32 x i32> zeroinitializer")
+        out.append(f"%q{k} = getelementptr {lanes}, ptr %out, i64 {k}")
+        out.append(f"store {lanes} %w{k}, ptr %q{k}, align {min(64, 32 * width)}")
+    out.append(
+        f"call void @kf_slow_store(ptr %ctx, ptr %op, ptr %spill, i64 %m64, ptr %out, i64 {width})\nret void\n}}"
+    )
     return "\n".join(out)
 
 
@@ -687,7 +830,8 @@ def local_load_function(width: int, count: int) -> str:
     words = width * count // 4
     lanes, kind = vector(f"i{8 * width}"), result_type(width, count)
     out = [
-        f"define {kind} @kf_ldl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m) noinline {ATTRIBUTES} {{",
+        f"define {CONVENTION}{kind} @kf_ldl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m)",
+        f"noinline {ATTRIBUTES} {{",
         _areas(count, lanes),
         _local_prologue(words),
     ]
@@ -723,7 +867,8 @@ def local_store_function(width: int, count: int) -> str:
     lanes = vector(f"i{8 * width}")
     values = ", ".join(f"{lanes} %v{k}" for k in range(count))
     out = [
-        f"define void @kf_stl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m, {values}) noinline {ATTRIBUTES} {{",
+        f"define {CONVENTION}void @kf_stl_{width}_{count}(ptr %ctx, ptr %op, i64 %a, i32 %m, {values})",
+        f"noinline {ATTRIBUTES} {{",
         _areas(count, lanes),
         _local_prologue(words),
         "%mv = bitcast i32 %m to <32 x i1>",
@@ -750,8 +895,8 @@ def matrices_function(count: int, transposed: bool) -> str:
     rows = 8 * count
     mask = (1 << rows) - 1
     out = [
-        f"define void @{matrices_name(count, transposed)}(ptr %ctx, ptr %op, <32 x i64> %a, i32 %all, ptr %out) "
-        f"noinline {ATTRIBUTES} {{",
+        f"define {CONVENTION}void @{matrices_name(count, transposed)}(ptr %ctx, ptr %op, <32 x i64> %a, i32 %all,",
+        f"ptr %out) noinline {ATTRIBUTES} {{",
         _SPILL,
         f"%m = and i32 %all, {mask}",
         _check(64),
@@ -815,8 +960,8 @@ def library(permute: bool) -> tuple[str, list[str]]:
     for width, count in SIZES:
         for bits, ahead in ((64, True), (32, False), (None, False), (None, True)):
             parts += [load_function(width, count, bits, permute, ahead), store_function(width, count, bits, ahead)]
-        parts.append(uniform_load_function(width, count))
-        stems = ("kf_ld", "kf_lds", "kf_ldg", "kf_lda", "kf_st", "kf_sts", "kf_stg", "kf_sta", "kf_ldu")
+        parts += [uniform_load_function(width, count), uniform_store_function(width, count)]
+        stems = ("kf_ld", "kf_lds", "kf_ldg", "kf_lda", "kf_st", "kf_sts", "kf_stg", "kf_sta", "kf_ldu", "kf_stu")
         names += [f"{stem}_{width}_{count}" for stem in stems]
         if width >= 4:
             parts += [local_load_function(width, count), local_store_function(width, count)]

@@ -100,10 +100,10 @@ def leading_zeros(builder: Any, value: Any) -> Any:
 
 
 @_intrinsic("int64", "int64", "int64", "int64")
-def call_warp(builder: Any, function: Any, state: Any, context: Any) -> Any:
-    """Call generated code: ``int32 kernel(state, context)``."""
-    kind = ir.FunctionType(_I32, [_I64, _I64])
-    return builder.sext(builder.call(builder.inttoptr(function, kind.as_pointer()), [state, context]), _I64)
+def call_turn(builder: Any, function: Any, context: Any, first: Any) -> Any:
+    """Call generated code: ``int64 turn(context, first)``."""
+    kind = ir.FunctionType(_I64, [_I64, _I64])
+    return builder.call(builder.inttoptr(function, kind.as_pointer()), [context, first])
 
 
 @_intrinsic("float32", "int64")

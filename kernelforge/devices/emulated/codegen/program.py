@@ -17,6 +17,7 @@ from kernelforge.devices.emulated.codegen.emit import HANDLERS
 from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
 from kernelforge.devices.emulated.codegen.emit.tcgen05 import REGISTER_BYTES
+from kernelforge.devices.emulated.codegen.emit.warp import reduce_warp, reduction_source
 from kernelforge.devices.emulated.codegen.emit.wgmma import (
     A_BYTES,
     ACCUMULATOR_BYTES,
@@ -44,7 +45,7 @@ from kernelforge.devices.emulated.ptx.load_overlap import loads_in_flight
 from kernelforge.devices.emulated.ptx.parser import Instruction, Operand
 from kernelforge.devices.emulated.runtime.tensor_products import TABLE_BYTES
 
-_ENTRY = "kernel"
+_ENTRY = "turn"
 _AREAS = 8
 
 MANY_WARPS = 8192
@@ -127,6 +128,89 @@ def level_for(flow: ControlFlowGraph, warps: int) -> int:
     return int(short or bool(weak_topological_order(flow.blocks)[1]))
 
 
+def _of_context(name: str, offset: int, kind: str = "i64") -> str:
+    """Load a field of the context."""
+    return f"%{name}_p = getelementptr i8, ptr %ctx, i64 {offset}\n%{name} = load {kind}, ptr %{name}_p"
+
+
+def _to_context(name: str, offset: int, kind: str, value: str) -> str:
+    """Store to a field of the context."""
+    return f"%{name}_p = getelementptr i8, ptr %ctx, i64 {offset}\nstore {kind} {value}, ptr %{name}_p"
+
+
+_TURN = f"""
+define i64 @{_ENTRY}(ptr noalias %ctx, i64 %first) {ATTRIBUTES} {{
+entry:
+{_of_context("states", lay.CTX_TURN_STATE, "ptr")}
+{_of_context("state_bytes", lay.CTX_TURN_STATE_BYTES)}
+{_of_context("statuses", lay.CTX_TURN_STATUS, "ptr")}
+{_of_context("locals", lay.CTX_TURN_LOCAL)}
+{_of_context("local_stride", lay.CTX_TURN_LOCAL_STRIDE)}
+{_of_context("copies", lay.CTX_TURN_COPIES)}
+{_of_context("copies_stride", lay.CTX_COPIES_STRIDE)}
+{_of_context("warps", lay.CTX_TURN_WARPS)}
+{_of_context("budget64", lay.CTX_TURN_BUDGET)}
+%budget = trunc i64 %budget64 to i32
+br label %next
+next:
+%warp = phi i64 [%first, %entry], [%following, %skip]
+%ends = icmp sge i64 %warp, %warps
+br i1 %ends, label %end, label %look
+end:
+ret i64 -1
+look:
+%status_p = getelementptr i32, ptr %statuses, i64 %warp
+%status = load i32, ptr %status_p
+%ready = icmp eq i32 %status, {lay.WARP_READY}
+br i1 %ready, label %run, label %skip
+skip:
+%following = add i64 %warp, 1
+br label %next
+run:
+{_to_context("ran", lay.CTX_TURN_RAN, "i64", "1")}
+%at = mul i64 %warp, %state_bytes
+%state = getelementptr i8, ptr %states, i64 %at
+%number = trunc i64 %warp to i32
+{_to_context("number", lay.CTX_WARP, "i32", "%number")}
+{_to_context("budget32", lay.CTX_BUDGET, "i32", "%budget")}
+%local_at = mul i64 %warp, %local_stride
+%local = add i64 %locals, %local_at
+{_to_context("local", lay.CTX_LOCAL, "i64", "%local")}
+{_to_context("own", lay.CTX_STATE, "ptr", "%state")}
+%copy_at = mul i64 %warp, %copies_stride
+%copy = add i64 %copies, %copy_at
+{_to_context("copy", lay.CTX_COPIES, "i64", "%copy")}
+%code = call i32 @warp(ptr align 64 %state, ptr %ctx)
+switch i32 %code, label %other [i32 {lay.RETURN_DONE}, label %done i32 {lay.RETURN_BARRIER}, label %barrier]
+done:
+{_of_context("ended", lay.CTX_TURN_ENDED)}
+%one_more = add i64 %ended, 1
+store i64 %one_more, ptr %ended_p
+br label %settled
+barrier:
+%arrive_p = getelementptr i8, ptr %state, i64 {lay.W_BARRIER_ARRIVE}
+%arrive = load i32, ptr %arrive_p
+%id_p = getelementptr i8, ptr %state, i64 {lay.W_BARRIER_ID}
+%id = load i32, ptr %id_p
+%waits = icmp eq i32 %arrive, 0
+%of_block = icmp ne i32 %id, {lay.CLUSTER_BARRIER}
+%simple = and i1 %waits, %of_block
+br i1 %simple, label %settled, label %other
+settled:
+%new = phi i32 [{lay.WARP_DONE}, %done], [{lay.WARP_AT_BARRIER}, %barrier]
+store i32 %new, ptr %status_p
+{_to_context("progress", lay.CTX_PROGRESS, "i64", "1")}
+br label %skip
+other:
+%wide = zext i32 %code to i64
+%upper = shl i64 %wide, 32
+%result = or i64 %upper, %warp
+ret i64 %result
+}}"""
+"""A turn of the warps of a CTA from ``%first`` on, each until it ends, waits at a barrier of the CTA, or stops for
+another reason: then the result is its number and, in the upper half, that reason. It is negative after the last."""
+
+
 class _ModuleWriter:
     """Writes the blocks and their edges."""
 
@@ -141,6 +225,10 @@ class _ModuleWriter:
             for k, side in enumerate(sides)
         }
         """By side: its branch, the side that runs after it if any, and the block where it ends."""
+        reductions = flow.reductions.values()
+        self.reduced = {r.start: "" for r in reductions}
+        """Values that each reduction over a warp starts from."""
+        self.inner = {number for r in reductions for number in r.inner}
         self.pending_vote: dict[int, Instruction] = {}
         for block in flow.blocks:
             term = block.terminator
@@ -185,11 +273,11 @@ ret i32 %code
         )
         unique = {line.split("(")[0]: line.replace(" immarg", "") for line in declarations}
         weights = '!0 = !{!"branch_weights", i32 1, i32 100000}'
-        return "\n".join([*unique.values(), head, middle, blocks, "}", weights])
+        return "\n".join([*unique.values(), head, middle, blocks, "}", _TURN, weights])
 
     def prologue(self) -> str:
-        lines = [f"define i32 @{_ENTRY}(ptr noalias align 64 %state, ptr noalias %ctx) {ATTRIBUTES} {{", "entry:"]
-        lines.append("%mask_now = alloca i32")
+        head = f"define internal i32 @warp(ptr noalias align 64 %state, ptr noalias %ctx)\nalwaysinline {ATTRIBUTES} {{"
+        lines = [head, "entry:", "%mask_now = alloca i32"]
         lines += [f"%area{k} = getelementptr i8, ptr %areas, i64 {k * lay.SCRATCH_AREA}" for k in range(_AREAS)]
         lines[2:2] = [f"%{name}{b} = alloca i32" for b in self.short_sides for name in ("joined", "rest")]
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
@@ -237,10 +325,20 @@ ret i32 %code
             if handler is None:
                 raise unsupported(i)
             check_product_registers(e, i)
+            if id(i) in self.reduced:
+                self.reduced[id(i)] = reduction_source(e, i)
+            if id(i) in self.inner:
+                if i.opcode == "shfl":
+                    e.check_members(i, i.operands[4])
+                continue
             e.synchronised &= i.opcode in IN_REGISTERS
             derived = derive(i, e)
+            reduction = self.flow.reductions.get(id(i))
             try:
-                handler(e, i)
+                if reduction is None:
+                    handler(e, i)
+                else:
+                    reduce_warp(e, i, reduction, self.reduced[reduction.start])
             except (IndexError, KeyError, AssertionError, ValueError, AttributeError) as error:
                 raise unsupported(i, f"unexpected operands ({error})") from error
             if derived is not None:

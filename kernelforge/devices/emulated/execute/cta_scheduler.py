@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.numba_intrinsics import (
-    call_warp,
+    call_turn,
     exported,
     fill_bytes,
     load_i32,
@@ -21,9 +21,6 @@ from kernelforge.devices.emulated.runtime.proxies import begin_records
 from kernelforge.devices.emulated.runtime.tensor_memory import check_leaks
 from kernelforge.devices.emulated.runtime.transfers import complete_grouped
 
-READY = 0
-AT_BARRIER = 1
-DONE = 2
 BACK_EDGES_PER_TURN = 4096
 """Back edges that a warp may take before the next one runs."""
 CACHED_BACK_EDGES_PER_TURN = 1
@@ -142,13 +139,14 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     for warp in range(warps):
         state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
         fill_bytes(state, 0, header)
-        fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
+        if clear > header:
+            fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
         lanes = min(threads - warp * lay.LANES, lay.LANES)
         mask = (1 << lanes) - 1
         store_u32(state + lay.W_MASK, mask)
         store_u32(state + lay.W_LIVE, mask)
         store_u32(state + lay.W_WAITING, lay.NO_BLOCK)
-        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), READY)
+        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), lay.WARP_READY)
         copies = _arg(args, ARG_COPIES)
         if copies:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
@@ -175,12 +173,14 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     """Point the context at a resident CTA."""
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     cta = load_i64(entry)
-    x = load_u32(ctx + lay.CTX_NCTAID)
-    y = load_u32(ctx + lay.CTX_NCTAID + 4)
     store_i64(ctx + lay.CTX_CTA, cta)
-    store_u32(ctx + lay.CTX_CTAID, cta % x)
-    store_u32(ctx + lay.CTX_CTAID + 4, cta // x % y)
-    store_u32(ctx + lay.CTX_CTAID + 8, cta // x // y)
+    # Divisions are the larger part of what a small CTA costs.
+    at = cta
+    for axis in range(3):
+        wide = load_u32(ctx + lay.CTX_NCTAID + 4 * axis)
+        over = 0 if at < wide else at // wide
+        store_u32(ctx + lay.CTX_CTAID + 4 * axis, at - over * wide)
+        at = over
     shared = _arg(args, ARG_SHARED) + slot * _arg(args, ARG_SHARED_STRIDE)
     store_i64(ctx + lay.CTX_SHARED, shared)
     store_i64(ctx + lay.CTX_EPOCH, load_i64(entry + lay.SLOT_EPOCH))
@@ -189,8 +189,9 @@ def enter_cta(ctx: int, args: int, slot: int) -> None:
     for axis in range(3):
         size = _arg(args, ARG_CLUSTER + axis)
         at = load_u32(ctx + lay.CTX_CTAID + 4 * axis)
-        store_u32(ctx + lay.CTX_CLUSTERID + 4 * axis, at // size)
-        store_u32(ctx + lay.CTX_CLUSTER_CTAID + 4 * axis, at % size)
+        cluster = at if size == 1 else at // size
+        store_u32(ctx + lay.CTX_CLUSTERID + 4 * axis, cluster)
+        store_u32(ctx + lay.CTX_CLUSTER_CTAID + 4 * axis, at - cluster * size)
     if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RESIDENT == 0:
         return
     rank = slot % cluster_size(args)
@@ -292,7 +293,7 @@ def unfinished_warp(ctx: int, args: int, slot: int) -> int:
     warps = _arg(args, ARG_WARPS)
     unfinished = 0
     for warp in range(warps):
-        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) != DONE:
+        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) != lay.WARP_DONE:
             unfinished = warp
             break
     store_u32(ctx + lay.CTX_WARP, unfinished)
@@ -312,7 +313,7 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
     live = load_i64(_arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES + lay.SLOT_LIVE)
     released = False
     for leader in range(warps):
-        if load_i32(status + 4 * leader) != AT_BARRIER:
+        if load_i32(status + 4 * leader) != lay.WARP_AT_BARRIER:
             continue
         state = first_state + leader * size
         name = load_i32(state + lay.W_BARRIER_ID)
@@ -326,7 +327,7 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
         for warp in range(warps):
             other = first_state + warp * size
             code = load_i32(status + 4 * warp)
-            if code == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
+            if code == lay.WARP_AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
                 arrived += 1
                 votes += load_i32(other + lay.W_BARRIER_VALUE)
                 members += load_i32(other + lay.W_BARRIER_RED_THREADS)
@@ -341,8 +342,8 @@ def release_barriers(ctx: int, args: int, slot: int) -> bool:
             raise_epoch(ctx)
         for warp in range(warps):
             other = first_state + warp * size
-            if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
-                store_u32(status + 4 * warp, READY)
+            if load_i32(status + 4 * warp) == lay.WARP_AT_BARRIER and load_i32(other + lay.W_BARRIER_ID) == name:
+                store_u32(status + 4 * warp, lay.WARP_READY)
                 store_u32(other + lay.W_BARRIER_RESULT, votes)
                 store_u32(other + lay.W_BARRIER_RED_THREADS, members)
                 store_u32(other + lay.W_BARRIER_VALUE, 0)
@@ -361,7 +362,7 @@ def order_warps(ctx: int, args: int, slot: int, name: int) -> None:
     for acquires in range(2):
         for warp in range(warps):
             state = first_state + warp * size
-            if load_i32(status + 4 * warp) == AT_BARRIER and load_i32(state + lay.W_BARRIER_ID) == name:
+            if load_i32(status + 4 * warp) == lay.WARP_AT_BARRIER and load_i32(state + lay.W_BARRIER_ID) == name:
                 store_u32(ctx + lay.CTX_WARP, warp)
                 if acquires:
                     acquire_warp(ctx, state, name)
@@ -385,6 +386,24 @@ def clear_arrivals(args: int, slot: int, name: int) -> None:
 
 
 @native
+def begin_turn(ctx: int, args: int, slot: int, budget: int) -> None:
+    """Tell the generated code where the warps of a CTA are, and how many back edges each may take."""
+    warps = _arg(args, ARG_WARPS)
+    size = _arg(args, ARG_STATE_BYTES)
+    stride = _arg(args, ARG_LOCAL_STRIDE)
+    store_i64(ctx + lay.CTX_TURN_STATE, _arg(args, ARG_STATE) + slot * warps * size)
+    store_i64(ctx + lay.CTX_TURN_STATE_BYTES, size)
+    store_i64(ctx + lay.CTX_TURN_STATUS, _arg(args, ARG_STATUS) + 4 * slot * warps)
+    store_i64(ctx + lay.CTX_TURN_LOCAL, _arg(args, ARG_LOCAL) + slot * warps * stride)
+    store_i64(ctx + lay.CTX_TURN_LOCAL_STRIDE, stride)
+    store_i64(ctx + lay.CTX_TURN_COPIES, _arg(args, ARG_COPIES) + slot * warps * _arg(args, ARG_COPIES_STRIDE))
+    store_i64(ctx + lay.CTX_TURN_WARPS, warps)
+    store_i64(ctx + lay.CTX_TURN_BUDGET, budget)
+    store_i64(ctx + lay.CTX_TURN_ENDED, 0)
+    store_i64(ctx + lay.CTX_TURN_RAN, 0)
+
+
+@native
 def run_turn(ctx: int, args: int, slot: int) -> int:
     """Give every ready warp of a CTA one turn. Returns END_COMPLETE, or why the launch must end."""
     warps = _arg(args, ARG_WARPS)
@@ -393,7 +412,6 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     spins = _arg(args, ARG_SPINS)
     function = _arg(args, ARG_FUNCTION)
-    stride = _arg(args, ARG_LOCAL_STRIDE)
     impatience = load_i64(ctx + lay.CTX_IMPATIENCE)
     budget = BACK_EDGES_PER_TURN
     if impatience == EXPIRING:
@@ -402,22 +420,17 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
         budget = SPIN_BACK_EDGES_PER_TURN
     elif load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
         budget = CACHED_BACK_EDGES_PER_TURN
-    progress = False
-    for warp in range(warps):
-        if load_i32(status + 4 * warp) != READY:
-            continue
-        progress = True
+    begin_turn(ctx, args, slot, budget)
+    warp = -1
+    while True:
+        result = call_turn(function, ctx, warp + 1)
+        if result < 0:
+            break
+        # A warp stopped for a reason that the generated code leaves to the code below.
+        warp = result & 0xFFFFFFFF
+        code = result >> 32
         state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
-        store_u32(ctx + lay.CTX_WARP, warp)
-        store_u32(ctx + lay.CTX_BUDGET, budget)
-        store_i64(ctx + lay.CTX_LOCAL, _arg(args, ARG_LOCAL) + (slot * warps + warp) * stride)
-        store_i64(ctx + lay.CTX_STATE, state)
-        store_i64(ctx + lay.CTX_COPIES, _arg(args, ARG_COPIES) + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE))
-        code = call_warp(function, state, ctx)
-        if code == lay.RETURN_DONE:
-            store_u32(status + 4 * warp, DONE)
-            store_i64(entry + lay.SLOT_LIVE, load_i64(entry + lay.SLOT_LIVE) - 1)
-        elif code == lay.RETURN_BARRIER:
+        if code == lay.RETURN_BARRIER:
             if load_i32(state + lay.W_BARRIER_ARRIVE):
                 name = load_i32(state + lay.W_BARRIER_ID)
                 cell = _arg(args, ARG_STATUS) - 4 * 16 * (slot + 1) + 4 * name
@@ -426,7 +439,7 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
                 if load_i64(ctx + lay.CTX_MODE) & lay.MODE_RACECHECK:
                     release_warp(ctx, name)
             else:
-                store_u32(status + 4 * warp, AT_BARRIER)
+                store_u32(status + 4 * warp, lay.WARP_AT_BARRIER)
                 if load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:
                     pass_cluster_barrier(ctx, args, slot, warp)
         if code == lay.RETURN_WAIT:
@@ -442,13 +455,14 @@ def run_turn(ctx: int, args: int, slot: int) -> int:
             code = must_end(ctx, True)
             if code != END_COMPLETE:
                 return end_launch(ctx, args, state, code)
+    store_i64(entry + lay.SLOT_LIVE, load_i64(entry + lay.SLOT_LIVE) - load_i64(ctx + lay.CTX_TURN_ENDED))
     if release_barriers(ctx, args, slot):
         store_i64(ctx + lay.CTX_PROGRESS, 1)
         return END_COMPLETE
-    if not progress and load_i64(entry + lay.SLOT_LIVE) > 0:
+    if load_i64(ctx + lay.CTX_TURN_RAN) == 0 and load_i64(entry + lay.SLOT_LIVE) > 0:
         for warp in range(warps):
             state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
-            if load_i32(status + 4 * warp) == AT_BARRIER and (
+            if load_i32(status + 4 * warp) == lay.WARP_AT_BARRIER and (
                 load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER
             ):
                 return END_COMPLETE  # other CTAs of the cluster may end the wait
@@ -461,7 +475,7 @@ def report_stuck(ctx: int, args: int, slot: int, kind: int) -> None:
     """Record a fault at the first warp of a CTA that waits at a barrier, and end the CTA."""
     warps = _arg(args, ARG_WARPS)
     for warp in range(warps):
-        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) == AT_BARRIER:
+        if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp)) == lay.WARP_AT_BARRIER:
             state = _arg(args, ARG_STATE) + (slot * warps + warp) * _arg(args, ARG_STATE_BYTES)
             store_u32(ctx + lay.CTX_WARP, warp)
             mask = load_u32(state + lay.W_LIVE)
@@ -485,7 +499,7 @@ def pass_cluster_barrier(ctx: int, args: int, slot: int, warp: int) -> None:
         record_fault(ctx, lay.FAULT_CLUSTER_BARRIER, -1 - site, trailing_zeros(absent), 0, 0, lay.GENERIC)
     if live & ~passed == 0 or absent != 0:
         store_u32(state + lay.W_CLUSTER_PASSED, 0)
-        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp), READY)
+        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp), lay.WARP_READY)
 
 
 @native
@@ -499,7 +513,7 @@ def release_cluster(ctx: int, args: int, slot: int) -> None:
         if load_i64(slots + other * lay.SLOT_BYTES) < 0:
             continue
         for warp in range(other * warps, (other + 1) * warps):
-            if load_i32(_arg(args, ARG_STATUS) + 4 * warp) == DONE:
+            if load_i32(_arg(args, ARG_STATUS) + 4 * warp) == lay.WARP_DONE:
                 continue
             state = _arg(args, ARG_STATE) + warp * _arg(args, ARG_STATE_BYTES)
             here = load_u32(state + lay.W_CLUSTER_ARRIVED)
@@ -517,13 +531,13 @@ def release_cluster(ctx: int, args: int, slot: int) -> None:
         raise_epoch_of(ctx, entry)
         store_i64(ctx + lay.CTX_BARRIERS, load_i64(ctx + lay.CTX_BARRIERS) + 1)
         for warp in range(warps):
-            if load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == DONE:
+            if load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == lay.WARP_DONE:
                 continue
             state = _arg(args, ARG_STATE) + (other * warps + warp) * _arg(args, ARG_STATE_BYTES)
             passed = load_u32(state + lay.W_CLUSTER_PASSED) | load_u32(state + lay.W_CLUSTER_ARRIVED)
             store_u32(state + lay.W_CLUSTER_PASSED, passed)
             store_u32(state + lay.W_CLUSTER_ARRIVED, 0)
-            waits = load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == AT_BARRIER
+            waits = load_i32(_arg(args, ARG_STATUS) + 4 * (other * warps + warp)) == lay.WARP_AT_BARRIER
             if waits and load_i32(state + lay.W_BARRIER_ID) == lay.CLUSTER_BARRIER:
                 pass_cluster_barrier(ctx, args, other, warp)
 
@@ -546,8 +560,9 @@ def end_cta(ctx: int, args: int, slot: int) -> None:
         size = load_i32(load_i64(ctx + lay.CTX_OPS) + site * lay.OP_RECORD + lay.OP_BYTES)
         record_fault(ctx, lay.FAULT_PEER_ENDED, site, lane_id, address, size, lay.SHARED_CLUSTER)
     store_i64(entry + lay.SLOT_CTA, -1)
-    # Threads that have ended hold no other thread back.
-    store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 1)
+    if cluster_size(args) > 1:
+        # Threads that have ended hold no thread of another CTA back.
+        store_i64(ctx + lay.CTX_CLUSTER_ARRIVED, 1)
 
 
 @native
@@ -556,7 +571,7 @@ def blocked(args: int, slot: int) -> bool:
     warps = _arg(args, ARG_WARPS)
     ready = 0
     for warp in range(slot * warps, (slot + 1) * warps):
-        ready += load_i32(_arg(args, ARG_STATUS) + 4 * warp) == READY
+        ready += load_i32(_arg(args, ARG_STATUS) + 4 * warp) == lay.WARP_READY
     return ready == 0
 
 
@@ -569,7 +584,7 @@ def report_polling(ctx: int, args: int) -> None:
         enter_cta(ctx, args, slot)
         status = _arg(args, ARG_STATUS) + 4 * slot * _arg(args, ARG_WARPS)
         for warp in range(_arg(args, ARG_WARPS)):
-            if load_i32(status + 4 * warp) == READY:
+            if load_i32(status + 4 * warp) == lay.WARP_READY:
                 state = _arg(args, ARG_STATE) + (slot * _arg(args, ARG_WARPS) + warp) * _arg(args, ARG_STATE_BYTES)
                 store_u32(ctx + lay.CTX_WARP, warp)
                 record_position(ctx, args, state, lay.FAULT_GRID_DEADLOCK)
@@ -584,7 +599,7 @@ def report_waiting(ctx: int, args: int) -> None:
             continue
         enter_cta(ctx, args, slot)
         for warp in range(_arg(args, ARG_WARPS)):
-            if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp)) != READY:
+            if load_i32(_arg(args, ARG_STATUS) + 4 * (slot * _arg(args, ARG_WARPS) + warp)) != lay.WARP_READY:
                 continue
             state = _arg(args, ARG_STATE) + (slot * _arg(args, ARG_WARPS) + warp) * _arg(args, ARG_STATE_BYTES)
             site = load_i32(state + lay.W_WAIT_SITE) - 1
@@ -633,8 +648,7 @@ def run_ctas(ctx: int, args: int) -> int:
                 continue
             for slot in range(first, first + size):
                 start_cta(ctx, args, slot, cta_at(ctx, args, following))
-                for name in range(16):
-                    clear_arrivals(args, slot, name)
+                fill_bytes(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1), 0, 4 * 16)
                 following += 1
                 running += 1
         if running == 0:

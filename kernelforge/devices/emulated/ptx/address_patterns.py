@@ -14,10 +14,17 @@ class Pattern(NamedTuple):
     """A value that differs between lanes, times a constant."""
 
     value: Hashable
-    """Name of a value of 64 bits, or of 32 that are extended."""
+    """Name of a value of 64 bits, or of 32 that are extended; for ``Masked`` some of its bits."""
     extended: str
     """``s`` or ``u``: the value has 32 bits and is extended with its sign or with zeros."""
     factor: int
+
+
+class Masked(NamedTuple):
+    """A value of 32 bits of which only those of a mask are kept."""
+
+    value: Hashable
+    mask: int
 
 
 class Address(NamedTuple):
@@ -72,6 +79,10 @@ def derive(i: Instruction, values: Operands) -> Address | None:
         return values.address(first)
     if form == ("shl", "b64") and constant is not None and 0 <= constant < 64 and values.varies(first):
         return values.address(first).times(1 << constant)
+    if form == ("and", "b64") and constant is not None and 0 <= constant < 1 << 31 and values.varies(first):
+        source = values.address(first)
+        kept = Pattern(Masked(source.pattern.value, constant), "u", 1)
+        return Address(kept) if source == Address(Pattern(source.pattern.value, "u", 1)) else None
     if form in _PRODUCTS and constant is not None and values.varies(first):
         return values.address(first).times(constant)
     if form in _EXTENSIONS and narrow and values.varies(first):

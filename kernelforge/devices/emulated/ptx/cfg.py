@@ -14,8 +14,9 @@ from kernelforge.devices.emulated.ptx.blocks import (
 )
 from kernelforge.devices.emulated.ptx.inline import FlatKernel
 from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, is_memory_wait, registers_of, specials
-from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Reg
+from kernelforge.devices.emulated.ptx.parser import Instruction
 from kernelforge.devices.emulated.ptx.uniformity import Uniformity
+from kernelforge.devices.emulated.ptx.warp_reductions import WarpReduction
 
 _SPIN_SOURCES = {"volatile", "relaxed", "acquire", "mmio"}
 
@@ -35,6 +36,8 @@ class ControlFlowGraph:
     """Blocks that may run while other lanes of the warp wait elsewhere."""
     divergent_branches: set[int]
     definitions: dict[str, list[Instruction]]
+    reductions: dict[int, WarpReduction]
+    """Reductions over a warp, by the ``id`` of the instruction that gives their result."""
     spins: bool
     """A loop's exit depends on memory that another thread may write: lanes and CTAs must take turns."""
     rotates: bool
@@ -62,15 +65,15 @@ def analyse(kernel: FlatKernel, block_shape: tuple[int, int, int]) -> ControlFlo
     spinning = [{position[b] for b in loop} for loop in spinning]
     ids = {name: k for k, name in enumerate(kernel.registers)}
     live_in, live_out = liveness(blocks, ids)
-    uniformity = Uniformity(kernel, blocks, block_shape, live_in, ids, spins)
+    uniformity = Uniformity(kernel, blocks, block_shape, live_in, live_out, ids, spins)
     uniformity.run()
     rotates = spins or uniformity.lanes_wait_for_lanes()
     if rotates and not spins:
-        uniformity = Uniformity(kernel, blocks, block_shape, live_in, ids, True)
+        uniformity = Uniformity(kernel, blocks, block_shape, live_in, live_out, ids, True)
         uniformity.run()
     return ControlFlowGraph(
         kernel, blocks, ids, live_in, live_out, uniformity.varying, uniformity.split, uniformity.divergent,
-        uniformity.definitions, spins, rotates, _phases_only(blocks, spins),
+        uniformity.definitions, uniformity.reductions, spins, rotates, _phases_only(blocks, spins),
         _polling_blocks(blocks, spinning, live_in, ids),
     )  # fmt: skip
 
@@ -164,20 +167,6 @@ def _polling_blocks(blocks: list[Block], loops: list[set[int]], live_in: list[in
         ):
             polling |= loop
     return polling
-
-
-def constant_value(flow: ControlFlowGraph, operand: Operand) -> int | None:
-    """Return the integer an operand always has, following single-definition ``mov`` chains; None if unknown."""
-    for _ in range(8):
-        if isinstance(operand, Imm):
-            return operand.value
-        if not isinstance(operand, Reg):
-            return None
-        definitions = flow.definitions.get(operand.name, [])
-        if len(definitions) != 1 or definitions[0].opcode != "mov" or definitions[0].predicate is not None:
-            return None
-        operand = definitions[0].operands[1]
-    return None
 
 
 _NEEDS_ITS_SOURCES = {

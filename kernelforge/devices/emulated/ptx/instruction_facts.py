@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from kernelforge.devices.emulated.ptx.parser import Addr, Instruction, NotReg, Operand, Pair, Reg, Special, Vec
+from kernelforge.devices.emulated.ptx.parser import Addr, Imm, Instruction, NotReg, Operand, Pair, Reg, Special, Vec
 
 _NO_DESTINATION = {
     "st", "red", "bra", "brx", "ret", "exit", "membar", "fence", "trap", "brkpt", "nanosleep", "prefetch",
@@ -94,3 +94,17 @@ def sources(instruction: Instruction) -> tuple[Operand, ...]:
     """The operands that are read: an accumulator of ``wgmma`` is read and written."""
     accumulates = instruction.opcode == "wgmma"
     return instruction.operands[1:] if has_destination(instruction) and not accumulates else instruction.operands
+
+
+def constant_of(definitions: Mapping[str, list[Instruction]], operand: Operand) -> int | None:
+    """Return the integer an operand always has, following single-definition ``mov`` chains; None if unknown."""
+    for _ in range(8):
+        if isinstance(operand, Imm):
+            return operand.value
+        if not isinstance(operand, Reg):
+            return None
+        defined = definitions.get(operand.name, [])
+        if len(defined) != 1 or defined[0].opcode != "mov" or defined[0].predicate is not None:
+            return None
+        operand = defined[0].operands[1]
+    return None

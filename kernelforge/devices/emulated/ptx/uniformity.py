@@ -8,6 +8,7 @@ from kernelforge.devices.emulated.ptx.blocks import Block, begins_with_wait, pos
 from kernelforge.devices.emulated.ptx.inline import FlatKernel
 from kernelforge.devices.emulated.ptx.instruction_facts import has_destination, registers_of, specials
 from kernelforge.devices.emulated.ptx.parser import Addr, Imm, Instruction, Operand, Reg, Special, Sym
+from kernelforge.devices.emulated.ptx.warp_reductions import warp_reductions
 
 _OF_THE_MOMENT = frozenset({
     "vote", "redux", "activemask", "match", "addc", "subc", "madc", "bar", "barrier", "mbarrier", "wgmma", "tcgen05",
@@ -21,7 +22,7 @@ class Uniformity:
 
     def __init__(
         self, kernel: FlatKernel, blocks: list[Block], block_shape: tuple[int, int, int], live_in: list[int],
-        ids: dict[str, int], rotates: bool,
+        live_out: list[int], ids: dict[str, int], rotates: bool,
     ) -> None:  # fmt: skip
         self.kernel, self.blocks, self.live_in, self.ids = kernel, blocks, live_in, ids
         x, y, _ = block_shape
@@ -44,6 +45,7 @@ class Uniformity:
                         self.definitions.setdefault(r, []).append(i)
                         mask |= 1 << ids[r]
             self.masks.append(mask)
+        self.reductions = warp_reductions(blocks, self.definitions, live_out, ids)
         self.names = {v: k for k, v in ids.items()}
         self.rotates = rotates
         self.split: set[int] = set()
@@ -152,7 +154,7 @@ class Uniformity:
         users: dict[str, set[str]] = {}
         for r, definitions in self.definitions.items():
             for i in definitions:
-                if (i.opcode == "shfl" and self.broadcasts(i)) or self.aligned(i):
+                if (i.opcode == "shfl" and self.broadcasts(i)) or self.aligned(i) or id(i) in self.reductions:
                     continue
                 for op in i.operands[1:]:
                     for s in registers_of(op):

@@ -16,9 +16,10 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, float_type, int_type, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import has_avx512
 from kernelforge.devices.emulated.codegen.matrix_ir import Product
-from kernelforge.devices.emulated.ptx.address_patterns import Address, Pattern, plain, repeated_patterns
-from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, constant_value, speculative_loads
+from kernelforge.devices.emulated.ptx.address_patterns import Address, Masked, Pattern, plain, repeated_patterns
+from kernelforge.devices.emulated.ptx.cfg import ControlFlowGraph, speculative_loads
 from kernelforge.devices.emulated.ptx.inline import unsupported
+from kernelforge.devices.emulated.ptx.instruction_facts import constant_of
 from kernelforge.devices.emulated.ptx.parser import (
     TYPE_BITS,
     Imm,
@@ -254,7 +255,7 @@ class Emitter(IRBuilder):
 
     def pattern(self, pattern: Pattern) -> str:
         """The pattern in all lanes, as <32 x i64>."""
-        text = str(pattern.value)
+        text = self.pattern_value(pattern)
         if pattern.extended:
             text = self.resize(Value(text, True), 32, 64, signed=pattern.extended == "s").text
         if pattern.factor == 1:
@@ -262,6 +263,15 @@ class Emitter(IRBuilder):
         if pattern not in self.memo:
             self.memo[pattern] = Value(self.op(f"mul <32 x i64> {text}, splat (i64 {pattern.factor})"), True)
         return self.memo[pattern].text
+
+    def pattern_value(self, pattern: Pattern) -> str:
+        """The value of a pattern in all lanes, before it is extended and multiplied."""
+        value = pattern.value
+        if not isinstance(value, Masked):
+            return str(value)
+        if value not in self.memo:
+            self.memo[value] = Value(self.op(f"and <32 x i32> {value.value}, splat (i32 {value.mask})"), True)
+        return self.memo[value].text
 
     def scalar_part(self, address: Address) -> str:
         """The scalar that an address adds to its pattern, as i64."""
@@ -578,7 +588,7 @@ class Emitter(IRBuilder):
 
     def constant(self, operand: Operand) -> int | None:
         """The operand's value when it is known at compile time."""
-        return constant_value(self.flow, operand)
+        return constant_of(self.flow.definitions, operand)
 
     # Memory records and scratch
 

@@ -18,7 +18,7 @@ from kernelforge.devices.emulated.codegen.ir_builder import (
     int_type,
     nan_constant,
 )
-from kernelforge.devices.emulated.codegen.math_ir import directed
+from kernelforge.devices.emulated.codegen.math_ir import approximation_of_one, directed
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Instruction, Operand, Pair, Sink
 
@@ -93,11 +93,15 @@ def rounded(
 
 
 def approximate(e: Emitter, name: str, values: list[str], vec: bool) -> str:
-    """Call an approximate f32 function, which the run's variation moves; scalars go in and out through a splat."""
-    vector = float_type(32, True)
-    wide = values if vec else [e.splat(v, "float") for v in values]
-    result = e.call(f"kf_{name}_f32", vector, *((vector, v) for v in wide), ("i32", e.variation()))
-    return result if vec else e.op(f"extractelement {vector} {result}, i64 0")
+    """Call an approximate f32 function, which the run's variation moves."""
+    variation = ("i32", e.variation())
+    if vec:
+        vector = float_type(32, True)
+        return e.call(f"kf_{name}_f32", vector, *((vector, v) for v in values), variation)
+    few = "<4 x float>"
+    first = [e.op(f"insertelement {few} zeroinitializer, float {v}, i64 0") for v in values]
+    result = e.call(f"kf_{approximation_of_one(f'{name}_f32')}", few, *((few, v) for v in first), variation)
+    return e.op(f"extractelement {few} {result}, i64 0")
 
 
 def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]:

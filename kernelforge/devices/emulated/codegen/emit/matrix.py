@@ -10,7 +10,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySit
 from kernelforge.devices.emulated.codegen.emit.memory import memory_operand
 from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
 from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS, Product
-from kernelforge.devices.emulated.codegen.memory_ir import matrices_name
+from kernelforge.devices.emulated.codegen.memory_ir import CONVENTION, matrices_name
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand
 
@@ -142,7 +142,7 @@ def _ldmatrix(e: Emitter, i: Instruction) -> None:
     op = e.new_site(MemorySite(i, target.space, 16, lay.LOAD, target.offset, target.narrow))
     e.call(
         matrices_name(count, "trans" in i.modifiers), "void", ("ptr", "%ctx"), ("ptr", op), ("<32 x i64>", addresses),
-        ("i32", e.active(i)), ("ptr", "%area1"),
+        ("i32", e.active(i)), ("ptr", "%area1"), convention=CONVENTION,
     )  # fmt: skip
     # Every lane has its elements before any of them continues.
     e.synchronise()

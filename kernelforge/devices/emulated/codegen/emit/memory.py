@@ -14,7 +14,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import (
     vector_items,
 )
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
-from kernelforge.devices.emulated.codegen.memory_ir import SIZES, result_type
+from kernelforge.devices.emulated.codegen.memory_ir import CONVENTION, SIZES, result_type
 from kernelforge.devices.emulated.ptx.address_patterns import Pattern
 from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
@@ -76,6 +76,11 @@ class _Target:
         return e.spread(self.base, 32 if self.narrow else 64)
 
 
+def _call(e: Emitter, name: str, result: str, *arguments: tuple[str, str]) -> str:
+    """Call a function of ``memory_ir``."""
+    return e.call(name, result, *arguments, convention=CONVENTION)
+
+
 def _shape(i: Instruction) -> tuple[int, int]:
     """(element bytes, element count); of 128 bits the halves."""
     bits = TYPE_BITS.get(i.type, 0)
@@ -98,8 +103,20 @@ def _site(i: Instruction, target: _Target, width: int, access: int, vectored: bo
 
 
 def _in_group(e: Emitter, i: Instruction, target: _Target) -> bool:
-    """Whether an access with lane-dependent addresses is one of several with the same pattern."""
-    return id(i) in e.repeated and (_address(e, target)[0] in e.groups or len(e.groups) < MOST_GROUPS)
+    """Whether an access with lane-dependent addresses is one of several with the same pattern, or has a cheap one."""
+    if i.predicate is not None or target.base.vec is False:
+        return False
+    pattern = _address(e, target)[0]
+    if id(i) not in e.repeated and (isinstance(pattern, str) or _shift(pattern) is None):
+        return False
+    return pattern in e.groups or len(e.groups) < MOST_GROUPS
+
+
+def _shift(pattern: Pattern) -> int | None:
+    """By how much the pattern's 32-bit values are shifted, where comparing these is enough; else None."""
+    shift = pattern.factor.bit_length() - 1
+    enough = pattern.factor == 1 << shift and (shift > 0 or pattern.extended == "u")
+    return shift if pattern.extended and enough else None
 
 
 def _address(e: Emitter, target: _Target) -> tuple[Pattern | str, str]:
@@ -131,12 +148,12 @@ def _match(e: Emitter, pattern: Pattern | str, target: _Target, op: str, area: s
     """Compare the lanes' values with a record's pattern; returns that of the reference lane."""
     rest = [("i32", e.mask), ("ptr", area)]
     if isinstance(pattern, str):
-        return e.call("kf_match_32", "i64", ("ptr", op), ("<32 x i32>", target.lanes(e)), *rest)
-    shift = pattern.factor.bit_length() - 1
-    if pattern.extended and shift > 0 and pattern.factor == 1 << shift:
+        return _call(e, "kf_match_32", "i64", ("ptr", op), ("<32 x i32>", target.lanes(e)), *rest)
+    shift = _shift(pattern)
+    if shift is not None:
         rest += [("i32", str(shift)), ("i32", "-1" if pattern.extended == "u" else "0")]
-        return e.call("kf_match_indices", "i64", ("ptr", op), ("<32 x i32>", str(pattern.value)), *rest)
-    return e.call("kf_match_64", "i64", ("ptr", op), ("<32 x i64>", e.pattern(pattern)), *rest)
+        return _call(e, "kf_match_indices", "i64", ("ptr", op), ("<32 x i32>", e.pattern_value(pattern)), *rest)
+    return _call(e, "kf_match_64", "i64", ("ptr", op), ("<32 x i64>", e.pattern(pattern)), *rest)
 
 
 def _group_access(verb: str, target: _Target) -> str:
@@ -165,6 +182,11 @@ def _halves(e: Emitter, value: str) -> list[str]:
     return [e.op(f"trunc <32 x i128> {half} to <32 x i64>") for half in (value, upper)]
 
 
+def _private(e: Emitter, target: _Target) -> bool:
+    """Whether every lane may have memory of its own at an address."""
+    return target.space == lay.LOCAL or (target.space == lay.GENERIC and e.flow.kernel.frame_bytes > 0)
+
+
 def _load(e: Emitter, i: Instruction) -> None:
     if any(m.startswith("multimem") or m == "async" for m in i.modifiers):
         raise unsupported(i)
@@ -179,27 +201,28 @@ def _load(e: Emitter, i: Instruction) -> None:
         name, kind = f"kf_ldl_{width}_{count}", result_type(width, count)
         op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=False))
         address = target.uniform_address(e)
-        result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask))
+        result = _call(e, name, kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask))
         _write_loaded(e, i, _unpack(e, result, kind, count, True), width)
         return
-    private = target.space == lay.LOCAL or (target.space == lay.GENERIC and e.flow.kernel.frame_bytes > 0)
-    if not target.base.vec and not private:
+    if not target.base.vec and not _private(e, target):
         element = int_type(bits, False)
         kind = element if count == 1 else "{" + ", ".join([element] * count) + "}"
         op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=False))
         address = target.uniform_address(e)
-        result = e.call(f"kf_ldu_{width}_{count}", kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask))
+        result = _call(
+            e, f"kf_ldu_{width}_{count}", kind, ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask)
+        )
         _write_loaded(e, i, _unpack(e, result, kind, count, False), width)
         return
     kind = result_type(width, count)
     grouped = _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True, block=e.block if grouped else -1))
     if grouped:
-        result = e.call(f"{_group_access('ld', target)}_{width}_{count}", kind, *_of_group(e, target, op))
+        result = _call(e, f"{_group_access('ld', target)}_{width}_{count}", kind, *_of_group(e, target, op))
     else:
         name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
         address_type = int_type(32 if target.narrow else 64, True)
-        result = e.call(name, kind, ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask))
+        result = _call(e, name, kind, ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask))
     _write_loaded(e, i, _unpack(e, result, kind, count, True), width)
 
 
@@ -236,7 +259,19 @@ def _store(e: Emitter, i: Instruction) -> None:
     if i.type == "b128":
         values = _halves(e, e.spread(e.source(i, i.operands[1], 128), 128))
     else:
-        values = [e.spread(e.source(i, op, bits), bits) for op in vector_items(i.operands[1])]
+        sources = [e.source(i, op, bits) for op in vector_items(i.operands[1])]
+        if (
+            len(sources) == count
+            and not any(v.vec for v in sources)
+            and not target.base.vec
+            and not _private(e, target)
+        ):
+            op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=False))
+            scalars = [(int_type(bits, False), v.text) for v in sources]
+            arguments = [("ptr", "%ctx"), ("ptr", op), ("i64", target.uniform_address(e)), ("i32", e.active(i))]
+            _call(e, f"kf_stu_{width}_{count}", "void", *arguments, *scalars)
+            return
+        values = [e.spread(v, bits) for v in sources]
     if len(values) != count:
         raise unsupported(i, "vector length")
     arguments = [(int_type(bits, True), v) for v in values]
@@ -244,18 +279,25 @@ def _store(e: Emitter, i: Instruction) -> None:
     if target.space == lay.LOCAL and not target.base.vec and width >= 4:
         op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=False))
         address = target.uniform_address(e)
-        e.call(
-            f"kf_stl_{width}_{count}", "void", ("ptr", "%ctx"), ("ptr", op), ("i64", address), ("i32", mask), *arguments
+        _call(
+            e,
+            f"kf_stl_{width}_{count}",
+            "void",
+            ("ptr", "%ctx"),
+            ("ptr", op),
+            ("i64", address),
+            ("i32", mask),
+            *arguments,
         )
         return
     grouped = target.base.vec and _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True, block=e.block if grouped else -1))
     if grouped:
-        e.call(f"{_group_access('st', target)}_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
+        _call(e, f"{_group_access('st', target)}_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
         return
     name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"
     address_type = int_type(32 if target.narrow else 64, True)
-    e.call(name, "void", ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask), *arguments)
+    _call(e, name, "void", ("ptr", "%ctx"), ("ptr", op), (address_type, target.lanes(e)), ("i32", mask), *arguments)
 
 
 def _wide_lanes(e: Emitter, target: _Target) -> str:

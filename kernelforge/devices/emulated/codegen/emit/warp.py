@@ -11,6 +11,7 @@ from kernelforge.devices.emulated.codegen.emit.floating import extremum
 from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
 from kernelforge.devices.emulated.ptx.inline import unsupported
 from kernelforge.devices.emulated.ptx.parser import Imm, Instruction, Operand, Pair
+from kernelforge.devices.emulated.ptx.warp_reductions import WarpReduction
 from kernelforge.devices.emulated.runtime import GROUP_OPERATIONS
 
 _MODES = ("up", "down", "bfly", "idx")
@@ -26,10 +27,7 @@ def _shuffle(e: Emitter, i: Instruction) -> None:
         raise unsupported(i)
     e.check_members(i, i.operands[4])
     target, flag = _pair(i.operands[0])
-    value = e.spread(e.source(i, i.operands[1], 32), 32)
-    # The value of an inactive lane is undefined.
-    undefined = e.spread(Value(e.load("i32", "%ctx", lay.CTX_UNDEFINED), False), 32)
-    value = e.select(e.lanes(e.mask), "<32 x i32>", value, undefined)
+    value = _shuffled(e, i)
     b, c = e.constant(i.operands[2]), e.constant(i.operands[3])
     if b is not None and c is not None:
         indices, valid = shuffle_indices(mode, b, c)
@@ -47,6 +45,13 @@ def _shuffle(e: Emitter, i: Instruction) -> None:
     e.write(i, target, Value(text, True), 32)
     if flag is not None:
         e.write(i, flag, Value(flags, True), 1)
+
+
+def _shuffled(e: Emitter, i: Instruction) -> str:
+    """Values that lanes may read of each other; that of an inactive lane is undefined."""
+    value = e.spread(e.source(i, i.operands[1], 32), 32)
+    undefined = e.spread(Value(e.load("i32", "%ctx", lay.CTX_UNDEFINED), False), 32)
+    return e.select(e.lanes(e.mask), "<32 x i32>", value, undefined)
 
 
 def shuffle_indices(mode: str, b: int, c: int) -> tuple[list[int], int]:
@@ -161,6 +166,61 @@ def _redux(e: Emitter, i: Instruction) -> None:
     values = e.select(among, "<32 x i32>", value, f"splat (i32 {neutral})")
     result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", values))
     e.write(i, i.operands[0], Value(result, False), 32)
+
+
+def reduction_source(e: Emitter, i: Instruction) -> str:
+    """Values that a reduction starts from: those that its first shuffle moves."""
+    e.check_members(i, i.operands[4])
+    return _shuffled(e, i)
+
+
+def reduce_warp(e: Emitter, i: Instruction, reduction: WarpReduction, values: str) -> None:
+    """Write the result of a reduction, a scalar, by a tree: one lane of each pair that a step makes equal is enough."""
+    if reduction.operation == ("add", "f32"):
+        result = _sum(e, values, reduction.distances)
+    elif i.type == "f32":
+        result = _extremum(e, i.opcode, values)
+    else:
+        name, _ = _REDUCTIONS[reduction.operation]
+        result = e.call(f"llvm.vector.reduce.{name}.v32i32", "i32", ("<32 x i32>", values))
+    e.write(i, i.operands[0], Value(result, False), 32)
+
+
+def _sum(e: Emitter, values: str, distances: tuple[int, ...]) -> str:
+    """The sum that every lane gets by adding those at such distances in order, as i32."""
+    text, lanes = e.as_float(values, 32, True), list(range(32))
+    for distance in distances:
+        lower = [k for k, number in enumerate(lanes) if not number & distance]
+        upper = [lanes.index(lanes[k] | distance) for k in lower]
+        kind = f"<{len(lanes)} x float>"
+        parts = [e.op(f"shufflevector {kind} {text}, {kind} poison, <{len(side)} x i32> {lane_vector(side)}")
+                 for side in (lower, upper)]  # fmt: skip
+        text = e.op(f"fadd <{len(lower)} x float> {parts[0]}, {parts[1]}")
+        lanes = [lanes[k] for k in lower]
+    return e.op(f"bitcast float {e.op(f'extractelement <1 x float> {text}, i64 0')} to i32")
+
+
+def _extremum(e: Emitter, verb: str, values: str) -> str:
+    """The minimum or maximum of f32, as i32; a NaN loses, and -0 is below +0.
+
+    Numbers are compared as integers in the same order. A NaN becomes one that lies beyond all numbers.
+    """
+    kind = "<32 x i32>"
+    floats = e.as_float(values, 32, True)
+    last = -(1 << 31) if verb == "max" else (1 << 31) - 1
+    ordered = _in_order(e, values, kind)
+    is_nan = e.op(f"fcmp uno <32 x float> {floats}, {floats}")
+    ordered = e.select(is_nan, kind, f"splat (i32 {last})", ordered)
+    best = e.call(f"llvm.vector.reduce.s{verb}.v32i32", "i32", (kind, ordered))
+    nothing = e.op(f"icmp eq i32 {best}, {last}")
+    return e.select(nothing, "i32", str((1 << 31) - 1), _in_order(e, best, "i32"))
+
+
+def _in_order(e: Emitter, text: str, kind: str) -> str:
+    """Bits of f32 as integers that are ordered as the numbers are, and back."""
+    places, bits = ("splat (i32 31)", f"splat (i32 {(1 << 31) - 1})") if kind[0] == "<" else ("31", str((1 << 31) - 1))
+    flip = e.op(f"and {kind} {e.op(f'ashr {kind} {text}, {places}')}, {bits}")
+    return e.op(f"xor {kind} {text}, {flip}")
 
 
 def _match(e: Emitter, i: Instruction) -> None:
