@@ -39,8 +39,8 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "5"
-"""Changes whenever a verdict could."""
+EVALUATOR_VERSION = "6"
+"""Changes whenever a verdict or a modelled time could."""
 
 
 class EvaluationResult(NamedTuple):

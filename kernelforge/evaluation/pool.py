@@ -24,7 +24,7 @@ from kernelforge.errors import DeviceError, EvaluationCancelled
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.stages.screening import Screen
-from kernelforge.hardware.specs import EMULATED
+from kernelforge.hardware.specs import EMULATED, figures_digest
 from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
@@ -224,13 +224,14 @@ class EvaluatorPool(Closing):
         return self._fingerprint(self.device)
 
     def _fingerprint(self, device: Device) -> Fingerprint:
+        figures = figures_digest(device.spec) if device.kind == "emulated" else ""
         return Fingerprint(
             device=device.name,
             device_kind=device.kind,
             arch=device.arch,
             toolchain=self.compiler.toolchain.name,
             kernelforge=__version__,
-            evaluator=self._evaluator_version,
+            evaluator=self._evaluator_version + (f"+figures.{figures[:8]}" if figures else ""),
             torch=_version_of("torch"),
             python=platform.python_version(),
             host=f"{platform.system().lower()}-{platform.machine()}",

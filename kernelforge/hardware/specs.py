@@ -21,7 +21,7 @@ from annotated_types import Len
 from pydantic import AfterValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from kernelforge.errors import DeviceError
-from kernelforge.records.base import Record, first_fault
+from kernelforge.records.base import Record, content_hash, first_fault
 
 
 def _with_titles(source: str, info: ValidationInfo) -> str:
@@ -366,6 +366,13 @@ def spec_by_key(key: str) -> DeviceSpec:
     if not key.endswith(PARAMETER_FILE):
         raise DeviceError(f"there are no figures of a GPU {key!r}")
     return _measured_card(Path(key))
+
+
+def figures_digest(spec: DeviceSpec) -> str:
+    """Digest of the figures of a parameter file, which may change; empty for a GPU of :data:`SPECS`."""
+    if spec.key in SPECS:
+        return ""
+    return content_hash("figures", *(repr(getattr(spec, field.name)) for field in fields(spec) if field.name != "key"))
 
 
 _MAY_BE_ZERO = frozenset(

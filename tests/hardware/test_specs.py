@@ -15,6 +15,7 @@ from kernelforge.hardware.specs import (
     SPECS,
     DeviceSpec,
     NearestSpec,
+    figures_digest,
     find_spec,
     nearest_spec,
     spec_by_key,
@@ -301,6 +302,13 @@ def test_a_parameter_file_replaces_figures_of_its_generation(tmp_path: Path) -> 
     assert spec.sources["l1_latency_cycles"] == "measured {twice}"
     assert spec.dram_latency_cycles == H100.dram_latency_cycles
     assert spec.sources["dram_latency_cycles"] == H100.sources["dram_latency_cycles"]
+
+
+def test_figures_of_a_file_have_a_digest_and_those_of_the_package_none(tmp_path: Path) -> None:
+    assert figures_digest(H100) == ""
+    first = figures_digest(spec_by_key(str(written(tmp_path))))
+    assert first == figures_digest(spec_by_key(str(written(tmp_path)))) != ""
+    assert first != figures_digest(spec_by_key(str(written(tmp_path, "value = 1800", "value = 1801"))))
 
 
 @pytest.mark.parametrize(
