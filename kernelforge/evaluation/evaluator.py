@@ -22,7 +22,7 @@ from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
 from kernelforge.evaluation.stages.screening import Screen
-from kernelforge.prediction import baseline_time, predict_speedup
+from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
     Candidate,
     Correctness,
@@ -155,7 +155,7 @@ class Evaluator:
                 result = self._on_device(begun.candidate, work, profile) or result
             except StageFailed as caught:
                 failure = caught
-        outcome = failure or self._with_prediction(result.performance, work)
+        outcome = failure or self._with_prediction(result, work)
         seconds = begun.seconds + time.perf_counter() - start
         evaluation = concluded(begun.candidate, self.task, self.fingerprint, work, outcome, seconds)
         return EvaluationResult(evaluation, result.profile)
@@ -218,8 +218,9 @@ class Evaluator:
                 return MeasuredFullSize(runs, self.settings).check(profile)
             return ModelledFullSize(runs).check(profile)
 
-    def _with_prediction(self, performance: Performance | None, work: EvaluationState) -> Performance | None:
+    def _with_prediction(self, result: FullSizeResult, work: EvaluationState) -> Performance | None:
         """A modelled time with the speedup that it predicts, where the operators of the reference can be traced."""
+        performance, spec = result.performance, self.device.spec
         if performance is None or performance.origin is not Origin.MODELLED or self._unpredictable:
             return performance
         if not Correctness(sizes=tuple(work.checks)).full_size_compared:
@@ -228,11 +229,12 @@ class Evaluator:
         try:
             with work.clock("oracle"):
                 trace = self.oracle.operators(run=is_cheap(full))
-            eager = baseline_time(self.task, full, trace, self.device.spec)
+            eager = baseline_time(self.task, full, trace, spec)
         except (TaskError, SandboxError, ValueError):
             self._unpredictable = True
             return performance
-        predicted = predict_speedup(self.device.spec, performance.time_us, eager)
+        idle = idle_share(spec, result.profile.kernels if result.profile else ())
+        predicted = predict_speedup(spec, performance.time_us, eager, idle)
         return performance.model_copy(update={"predicted": predicted})
 
     def runs(self, work: EvaluationState) -> CandidateRuns:

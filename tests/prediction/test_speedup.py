@@ -11,10 +11,10 @@ from kernelforge import evaluate
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.hardware.specs import SPECS
-from kernelforge.prediction import BaselineTime, Operator, OperatorTrace, predict_baseline, predict_speedup
+from kernelforge.prediction import BaselineTime, Operator, OperatorTrace, idle_share, predict_baseline, predict_speedup
 from kernelforge.prediction.operators import Operand
-from kernelforge.prediction.speedup import KERNEL_SPREAD
-from kernelforge.records import Candidate, PredictedSpeedup
+from kernelforge.prediction.speedup import IDLE_SPREAD, KERNEL_SPREAD
+from kernelforge.records import Candidate, KernelProfile, Metric, Origin, PredictedSpeedup
 from kernelforge.rewards import reward
 from tests.support.factories import measured, modelled
 
@@ -37,6 +37,13 @@ def eager(time_us: float = 40.0, factor: float = 1.5) -> BaselineTime:
     )  # fmt: skip
 
 
+def kernel_profile(time_us: float, grid: int, block: int) -> KernelProfile:
+    metric = Metric(name="kernelforge__time_us", value=time_us, unit="us", origin=Origin.MODELLED)
+    return KernelProfile(
+        kernel="k", launches=1, grid=(grid, 1, 1), block=(block, 1, 1), sampled=1.0, metrics=(metric,), hot_spots=()
+    )
+
+
 def test_a_speedup_is_the_ratio_and_its_interval_has_both_spreads() -> None:
     predicted = predict_speedup(SPECS["h100"], 10.0, eager())
     assert predicted.speedup == pytest.approx(4.0)
@@ -50,6 +57,19 @@ def test_a_published_time_narrows_the_interval_to_that_of_the_kernel() -> None:
     predicted = predict_speedup(SPECS["h100"], 10.0, published)
     assert predicted.high / predicted.speedup == pytest.approx(math.exp(1.6449 * KERNEL_SPREAD))
     assert predicted.eager_origin == "published"
+
+
+def test_kernels_that_leave_schedulers_idle_widen_the_interval_by_their_share_of_the_time() -> None:
+    h100 = SPECS["h100"]
+    busy = kernel_profile(30.0, grid=h100.sm_count, block=128)
+    idle = kernel_profile(10.0, grid=h100.sm_count, block=96)
+    assert idle_share(h100, [busy]) == 0
+    assert idle_share(h100, [busy, idle]) == pytest.approx(0.25)
+    assert idle_share(h100, []) == 0
+    published = eager(factor=1.0)
+    width = math.exp(1.6449 * math.hypot(KERNEL_SPREAD, 0.25 * IDLE_SPREAD))
+    predicted = predict_speedup(h100, 10.0, published, idle_share(h100, [busy, idle]))
+    assert predicted.high / predicted.speedup == pytest.approx(width)
 
 
 def test_only_a_modelled_time_has_a_prediction() -> None:
