@@ -164,7 +164,7 @@ def forward():
         except RunFailed as error:
             raise DeviceError(f"{expression} does not run on {device.name}: {error}") from error
         registers = session.registers
-    time = plan_time(device.spec, counts, registers)
+        time = plan_time(device.spec, counts, registers, session.machine_work(counts))
     parts = energy_mj(device.spec, counts)
     return TilePrediction(
         tile=str(tile), threads=tile.threads, blocks=grid[0] * grid[1], registers=registers[expression],
