@@ -80,6 +80,8 @@ class KernelCounts:
     l2_write_sectors: float = 0.0
     dram_read_bytes: float = 0.0
     dram_write_bytes: float = 0.0
+    l2_dirty_bytes: float = 0.0
+    """Of ``dram_write_bytes``: what the L2 still has when the plan ends. Nsight Compute does not count it."""
     mix: dict[str, tuple[float, float]] = field(default_factory=dict)
     """Per operation (``fma.f32``, ``ld.global``): warp instructions, thread instructions."""
     memory: list[MemoryCounts] = field(default_factory=list)

@@ -199,19 +199,16 @@ def _partial_bytes(spec: DeviceSpec, counts: KernelCounts) -> float:
     Stores that follow each other in the PTX and complete the same sectors are one to the L2: the L1 merges them. The
     launch then leaves no more sectors than one of them writes.
     """
-    partial = merged = 0.0
+    partial = 0.0
     stores = [op for op in counts.select("global", "store") if op.threads * op.bytes_per_thread < _complete_bytes(op)]
     stores.sort(key=lambda op: op.ptx_line)
     for _, run in itertools.groupby(stores, lambda op: (op.requests, op.transactions)):
         group = list(run)
-        together = sum(op.transactions for op in group)
         written = sum(op.threads * op.bytes_per_thread for op in group)
         few = counts.dram_write_bytes < 1.5 * group[0].transactions * SECTOR_BYTES
-        if len(group) > 1 and written >= _complete_bytes(group[0]) and few:
-            merged += together - group[0].transactions
-        else:
-            partial += together
-    return (partial * (spec.partial_sector_cost - 1) - merged) * SECTOR_BYTES
+        if not (len(group) > 1 and written >= _complete_bytes(group[0]) and few):
+            partial += sum(op.transactions for op in group)
+    return partial * (spec.partial_sector_cost - 1) * SECTOR_BYTES
 
 
 def _atomics_us(spec: DeviceSpec, counts: KernelCounts) -> float:

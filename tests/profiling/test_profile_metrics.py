@@ -414,7 +414,7 @@ def test_an_l1_of_half_the_width_takes_twice_as_long_for_the_bytes_of_a_warp() -
     assert narrow / wide == pytest.approx((2 * loads + stores) / (loads + stores), rel=0.01)
 
 
-def test_stores_that_complete_each_others_sectors_are_one_to_the_l2() -> None:
+def test_stores_that_complete_each_others_sectors_are_none_that_write_in_part() -> None:
     """Four words of each thread, one after the other: every store writes a quarter of 16 sectors."""
     kernel = streaming(1 << 22)
     elements = 1 << 22
@@ -423,10 +423,9 @@ def test_stores_that_complete_each_others_sectors_are_one_to_the_l2() -> None:
         for k in range(4)
     ]
     kernel.memory[-1:] = words
-    kernel.l2_write_sectors = sum(op.transactions for op in words)
     merged = limits_of(kernel)["l2"]
     kernel.dram_write_bytes *= 4  # the stores are of four arrays
-    assert merged < 0.2 * limits_of(kernel)["l2"]
+    assert merged < 0.3 * limits_of(kernel)["l2"]
     assert merged == pytest.approx(limits_of(streaming(1 << 22))["l2"])
 
 

@@ -1,5 +1,7 @@
 """Profiles of kernels whose DRAM traffic is known: whole grids and sampled ones."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -175,6 +177,47 @@ def test_a_sampled_matmul_is_not_charged_for_shared_operands_once_per_block() ->
     )
     assert profiled.kernels[0].sampled < 0.05
     assert excess(profiled) == pytest.approx(1, rel=0.05)
+
+
+def test_edges_of_an_image_count_as_often_as_there_are_such_blocks() -> None:
+    """A sample of some blocks has too many or too few of those at the border, which load less."""
+    source = """
+extern "C" __global__ void sums(const float* x, float* out, int n) {
+  int c = blockIdx.x * 16 + threadIdx.x % 16, r = blockIdx.y * 16 + threadIdx.x / 16;
+  float sum = 0;
+  for (int i = -5; i <= 5; ++i)
+    if (r + i >= 0 && r + i < n) sum += x[(r + i) * n + c];
+  out[r * n + c] = sum;
+}
+"""
+    plan = """
+def forward(x):
+    n = x.shape[0]
+    out = empty_like(x)
+    sums[(n // 16, n // 16), 256](x, out, i32(n))
+    return out
+"""
+    n = 512
+    names = [f"l1tex__t_{what}_pipe_lsu_mem_global_op_ld.sum" for what in ("requests", "sectors")]
+    both = [profile(source, plan, randoms(n, n), compulsory=8 * n * n, sampled=sampled)[0] for sampled in (False, True)]
+    assert both[1].kernels[0].sampled < 0.1
+    for name in names:
+        assert both[1].value(name) == pytest.approx(both[0].value(name), rel=1e-3)
+    assert both[1].value("dram__bytes_read.sum") == pytest.approx(4 * n * n, rel=0.02)
+
+
+def test_a_block_row_that_the_l2_loses_is_read_again() -> None:
+    """Blocks start one after another: between two rows of blocks all of B goes through the L2."""
+    n = 1024
+    arrays = randoms(n, n), randoms(n, n)
+    resolved = resolve(MATMUL_PLAN, arrays)
+    read = []
+    for l2_bytes in (96 << 20, 1 << 20):
+        runs = runner(MATMUL, spec=replace(H100, l2_bytes=l2_bytes, sm_count=8))
+        counts = runs.profile(work(resolved, arrays, poison=0), budget=Budget(1, total=400_000, floor=100_000))
+        read.append(counts.kernels[0].dram_read_bytes)
+    assert read[0] == pytest.approx(8 * n * n, rel=0.05)
+    assert read[1] > 30 * n * n
 
 
 UNFUSED = """

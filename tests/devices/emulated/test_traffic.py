@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks, choose_launches
+from kernelforge.devices.emulated.profile.sampling import (
+    Budget,
+    Chunk,
+    choose_chunks,
+    choose_edges,
+    choose_inside,
+    choose_launches,
+    is_inside,
+)
 from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
@@ -118,6 +126,18 @@ def test_an_intermediate_larger_than_the_l2_is_written_and_read_back() -> None:
     assert written + more + residency.flush() == pytest.approx(2 * big)
 
 
+def test_what_a_launch_reads_and_writes_side_by_side_shares_the_l2() -> None:
+    """At the end half of the L2 has output that is not written yet: 25 MB less than 200 MB go to DRAM before."""
+    residency = Residency(50 * MIB)
+    read, written = residency.launch(LaunchTraffic({0: 200 * MIB}, {1: 200 * MIB}, 0))
+    assert (read, written) == (200 * MIB, pytest.approx(175 * MIB))
+    assert residency.flush() == pytest.approx(25 * MIB)
+    # What is read again and again leaves it little room.
+    residency = Residency(50 * MIB)
+    residency.launch(LaunchTraffic({0: 200 * MIB}, {1: 200 * MIB}, 20_000 * MIB))
+    assert residency.flush() < MIB
+
+
 def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:
     residency = Residency(50 * MIB)
     residency.launch(LaunchTraffic({}, {1: MIB}, 0))
@@ -137,6 +157,31 @@ def test_chunks_lie_anywhere_in_equal_parts_of_the_grid_but_its_last_block(
     for index, chunk in enumerate(chunks):
         assert (blocks - 1) * index // len(chunks) <= chunk.start
         assert chunk.end <= (blocks - 1) * (index + 1) // len(chunks)
+
+
+@given(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5)), st.integers(0, 30), st.integers(0, 1000))
+def test_edges_stand_for_all_blocks_that_are_not_inside(grid: tuple[int, int, int], affordable: int, seed: int) -> None:
+    edges = choose_edges(grid, affordable, random.Random(seed))
+    outside = sum(not is_inside(block, grid) for block in range(grid[0] * grid[1] * grid[2]))
+    assert len(edges) <= affordable
+    stood_for = sum(edge.blocks for edge in edges)
+    assert stood_for == outside if affordable >= 26 else stood_for <= outside
+    assert not any(is_inside(edge.block, grid) for edge in edges)
+    assert is_inside(choose_inside(grid, random.Random(seed)), grid)
+
+
+def test_each_edge_and_corner_has_a_block_where_they_may_run() -> None:
+    edges = choose_edges((10, 20, 1), 8, random.Random(0))
+    assert sorted(edge.blocks for edge in edges) == [1, 1, 1, 1, 8, 8, 18, 18]
+    assert [edge.blocks for edge in choose_edges((10, 20, 1), 2, random.Random(0))] == [20, 20]
+
+
+def test_blocks_that_share_as_neighbours_do_read_least() -> None:
+    extents = [Extent(7, BASE, STREAMED * 2)]
+    halo = sampled(lambda b: sectors(b * 1024, 2048))
+    traffic = extrapolate(halo, extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=50 * MIB)
+    assert traffic.least_read[7] == pytest.approx(STREAMED, rel=0.01)
+    assert traffic.read[7] > 1.03 * STREAMED
 
 
 def test_no_block_of_a_grid_is_always_sampled_or_never() -> None:

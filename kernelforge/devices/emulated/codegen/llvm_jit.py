@@ -220,8 +220,10 @@ def runtime_address(function: RuntimeFunction) -> int:
     """Entry point of an exported function of the runtime, those of tensor memory apart."""
     from kernelforge.devices.emulated.execute.cta_scheduler import run_ctas
     from kernelforge.devices.emulated.runtime import EXPORTS
+    from kernelforge.devices.emulated.runtime.cache import finish_stores
+    from kernelforge.devices.emulated.runtime.replay import replay
 
-    return _part("runtime", (run_ctas, *EXPORTS.values())).address(function.entry)
+    return _part("runtime", (run_ctas, finish_stores, replay, *EXPORTS.values())).address(function.entry)
 
 
 @functools.cache

@@ -16,7 +16,27 @@ import numpy as np
 
 from kernelforge.candidate.resolved import Fill, Launch, ScalarArg
 from kernelforge.devices.emulated.execute.plan_execution import Execution
-from kernelforge.devices.emulated.profile.sampling import Budget, Chunk, choose_chunks, choose_launches
+from kernelforge.devices.emulated.profile.sampling import (
+    Budget,
+    Chunk,
+    Edge,
+    choose_chunks,
+    choose_edges,
+    choose_inside,
+    choose_launches,
+    coordinates,
+    is_inside,
+    linear_id,
+)
+from kernelforge.devices.emulated.profile.side_by_side import (
+    TRACE_WORDS,
+    RecordedBlock,
+    Surroundings,
+    blocks_per_burst,
+    recorded_block,
+    side_by_side,
+    warm_up_replay,
+)
 from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
@@ -24,13 +44,17 @@ from kernelforge.devices.emulated.profile.traffic import (
     Residency,
     bytes_by_buffer,
     distinct_in_grid,
+    ecc_bytes,
+    effective_l2_bytes,
     extrapolate,
+    has_inline_ecc,
+    keeps_dirty_lines,
     most_updates,
     most_updates_of_a_word,
 )
 from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
-from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint
+from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Trace
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
 
@@ -43,6 +67,7 @@ def warm_up_collector() -> None:
     chunk = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
     extrapolate([chunk, chunk], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
     bytes_by_buffer(empty.read, [])
+    warm_up_replay()
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,13 @@ class _Sample:
 
     step: Launch
     reports: tuple[LaunchReport, ...]
+    edges: tuple[tuple[LaunchReport, float], ...]
+    """Blocks at edges of the grid, and how many each stands for."""
     moved: CacheCounts
+    """Of the whole grid."""
     traffic: LaunchTraffic
     scale: float
-    """Blocks of the grid over blocks that ran."""
+    """Blocks that ``reports`` stand for over those of them that ran."""
 
     def traffic_of(self, step: Launch) -> LaunchTraffic:
         """The traffic on the buffers of another launch of the same shape."""
@@ -92,7 +120,8 @@ class Collector:
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
-        self._cache = CacheModel(spec.unified_l1_bytes_per_sm, spec.l2_bytes, spec.l2_fetch_bytes)
+        self._l2_bytes = effective_l2_bytes(spec)
+        self._cache = CacheModel(spec.unified_l1_bytes_per_sm, self._l2_bytes, spec.l2_fetch_bytes)
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
@@ -131,19 +160,22 @@ class Collector:
         rest: Sequence[int] | None = None
         if units > 1 and not self._execution.waits(step):
             # The cost of one block, or cluster, predicts that of the grid.
-            probe = self._random.randrange(units)
-            reports.append(self._run(step, (probe,)))
-            per_unit = max(reports[0].thread_instructions, 1)
-            chunks = choose_chunks(units, self._budget.affordable_blocks(per_unit), self._random)
+            probe = choose_inside(step.grid, self._random) if units == blocks else self._random.randrange(units)
+            report, trace = self._record(step, probe, alone=units == blocks)
+            reports.append(report)
+            per_unit = max(report.thread_instructions, 1)
+            affordable = self._budget.affordable_blocks(per_unit)
+            chunks = choose_chunks(units, affordable, self._random)
             if self._budget.exceeded_by(per_unit * units) and len(chunks) > 1:
                 probed = self._cache.counts.plus(before, -1).dram_read_sectors * SECTOR_BYTES
                 if self._residency is None:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
-                wave = max(max(occupied.blocks_per_sm, 1) * self._spec.sm_count * units // blocks, 1)
-                samples.append(self._sample(step, chunks, wave))
-                ran = sum(chunk.blocks for chunk in chunks) * (blocks // units)
+                edges = choose_edges(step.grid, affordable, self._random) if units == blocks else ()
+                recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
+                samples.append(self._sample(step, occupied, chunks, edges, recorded))
+                ran = (sum(chunk.blocks for chunk in chunks) + len(edges)) * (blocks // units)
                 self._add_sample(step, group, samples[-1], ran, probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
@@ -151,6 +183,29 @@ class Collector:
         reports.append(self._run(step, rest))
         self._cache.complete()
         self._add_complete(group, reports, self._cache.counts.plus(before, -1))
+
+    def _record(self, step: Launch, unit: int, *, alone: bool = True) -> tuple[LaunchReport, Trace | None]:
+        """Run one block and record its requests; those of a cluster's blocks are mixed."""
+        self._cache.record(TRACE_WORDS if alone else 0)
+        report = self._run(step, (unit,))
+        trace = self._cache.recorded() if alone else None
+        self._cache.record(0)
+        return report, trace
+
+    def _recorded(self, step: Launch, probe: int, trace: Trace | None) -> tuple[RecordedBlock, int] | None:
+        """The probe with the distances of its requests to those of other blocks, and where it is in the grid."""
+        at, apart = coordinates(probe, step.grid), {}
+        for axis, size in enumerate(step.grid):
+            if size < 2:
+                continue
+            first, places = (1, size - 2) if size > 3 else (0, size)
+            other = first + (at[axis] - first + max(places // 2, 1)) % places
+            unit = linear_id([*at[:axis], other, *at[axis + 1 :]], step.grid)
+            apart[axis] = (other - at[axis], self._record(step, unit)[1])
+        third = choose_inside(step.grid, self._random)
+        away = [there - here for there, here in zip(coordinates(third, step.grid), at, strict=True)]
+        block = recorded_block(trace, apart, away, self._record(step, third)[1])
+        return None if block is None else (block, probe)
 
     def finish(self) -> PlanCounts:
         """All counters. Bytes still dirty in the L2 are written back, attributed to kernels by what they wrote."""
@@ -163,7 +218,9 @@ class Collector:
         kernels = list(self._groups.values())
         written = sum(kernel.l2_write_sectors for kernel in kernels)
         for kernel in kernels:
-            kernel.dram_write_bytes += dirty * kernel.l2_write_sectors / written if written else 0.0
+            own = dirty * kernel.l2_write_sectors / written if written else 0.0
+            kernel.dram_write_bytes += own
+            kernel.l2_dirty_bytes += own if keeps_dirty_lines(self._spec) else 0.0
         return PlanCounts(kernels, self._memsets, self._memset_bytes)
 
     def _run(self, step: Launch, units: Sequence[int] | None) -> LaunchReport:
@@ -205,38 +262,87 @@ class Collector:
             )
             read, written = self._residency.launch(traffic)
             moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
+        read += ecc_bytes(self._spec, read, written)
         ran = sum(report.ctas_run for report in reports)
         add_launch(group, reports, moved, read, written, ran=ran, lines=self._lines)
 
-    def _sample(self, step: Launch, chunks: Sequence[Chunk], wave_blocks: int) -> _Sample:
-        """Run chunks of a grid's blocks or clusters, ``wave_blocks`` of them at once, each from an empty L2."""
+    def _sample(
+        self,
+        step: Launch,
+        occupied: Occupancy,
+        chunks: Sequence[Chunk],
+        edges: Sequence[Edge],
+        recorded: tuple[RecordedBlock, int] | None,
+    ) -> _Sample:
+        """Run chunks of a grid's blocks or clusters, each from an empty L2, and blocks at its edges."""
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
+        units, blocks = self._execution.units(step), math.prod(step.grid)
+        if edges and not any(is_inside(unit, step.grid) for part in chunks for unit in range(part.start, part.end)):
+            inside = choose_inside(step.grid, self._random)
+            chunks = (Chunk(inside, inside + 1),)
+        wave = max(max(occupied.blocks_per_sm, 1) * self._spec.sm_count * units // blocks, 1)
         for chunk in chunks:
             self._cache.reset()
-            reports.append(self._run(step, range(chunk.start, chunk.middle)))
+            first, second = (
+                [unit for unit in part if not edges or is_inside(unit, step.grid)]
+                for part in (range(chunk.start, chunk.middle), range(chunk.middle, chunk.end))
+            )
+            if not first:
+                continue
+            reports.append(self._run(step, first))
             self._cache.complete()
-            first = complete = self._cache.footprint()
-            if chunk.middle < chunk.end:
-                reports.append(self._run(step, range(chunk.middle, chunk.end)))
+            begun = complete = self._cache.footprint()
+            if second:
+                reports.append(self._run(step, second))
                 self._cache.complete()
                 complete = self._cache.footprint()
             moved = moved.plus(self._cache.counts)
-            footprints.append(ChunkFootprint(chunk.blocks, chunk.middle - chunk.start, first, complete))
-        blocks = self._execution.units(step)
-        traffic = extrapolate(
-            footprints, self._extents, grid_blocks=blocks, wave_blocks=wave_blocks, l2_bytes=self._spec.l2_bytes
-        )
-        scale = blocks / sum(chunk.blocks for chunk in chunks)
-        # No more can be fetched again than the L1 asked for again.
+            footprints.append(ChunkFootprint(len(first) + len(second), len(first), begun, complete))
+        traffic = extrapolate(footprints, self._extents, grid_blocks=units, wave_blocks=wave, l2_bytes=self._l2_bytes)
+        scale = (units - sum(edge.blocks for edge in edges)) / sum(part.blocks for part in footprints)
+        moved = CacheCounts().plus(moved, scale)
+        at_edges: list[tuple[LaunchReport, float]] = []
+        for edge in edges:
+            self._cache.reset()
+            at_edges.append((self._run(step, (edge.block,)), edge.blocks))
+            moved = moved.plus(self._cache.counts, edge.blocks)
+        warp_instructions = scale * sum(report.warp_instructions for report in reports)
+        sharing = None
+        if recorded is not None:
+            surroundings = Surroundings(
+                spec=self._spec,
+                grid=step.grid,
+                blocks_per_sm=max(occupied.blocks_per_sm, 1),
+                l1_bytes=l1_bytes(self._spec, occupied),
+                extents=self._extents,
+                burst=blocks_per_burst(self._spec, traffic, warp_instructions, units, wave),
+            )
+            sharing = side_by_side(*recorded, surroundings, self._random)
         read = sum(traffic.read.values())
-        repeated = max(moved.l2_read_sectors * scale * SECTOR_BYTES - read, 0.0)
+        fetched = None
+        filled = 0.0
+        if sharing is not None:
+            misses = moved.l2_read_sectors * sharing.misses
+            hits = max(moved.l1_read_hits - misses + moved.l2_read_sectors, 0.0)
+            moved = replace(moved, l1_read_hits=hits, l2_read_sectors=misses)
+            fetched = sharing.fetched
+            if has_inline_ecc(self._spec):
+                filled = min(sharing.partly_written, sum(traffic.written.values()))
+        # No more can be fetched again than the L1 asked for again.
+        repeated = max(moved.l2_read_sectors * SECTOR_BYTES - read, 0.0)
         refetched = traffic.refetched
-        if repeated > 0.01 * read:
-            refetched += self._fetched_again(step, chunks[0].start, min(wave_blocks, blocks), read / blocks) * blocks
-        traffic = replace(traffic, refetched=min(refetched, repeated))
-        return _Sample(step, tuple(reports), moved, traffic, scale)
+        if fetched is not None:
+            reads = {b: max(fetched.get(b, 0.0), least) for b, least in traffic.least_read.items()}
+            once = {b: min(nbytes, reads[b]) for b, nbytes in traffic.read.items()}
+            refetched = sum(reads.values()) - sum(once.values())
+            filled += sum(nbytes for b, nbytes in fetched.items() if b not in reads)
+            traffic = replace(traffic, read=once)
+        elif repeated > 0.01 * read:
+            refetched += self._fetched_again(step, chunks[0].start, min(wave, units), read / units) * units
+        traffic = replace(traffic, refetched=min(refetched, repeated) + filled)
+        return _Sample(step, tuple(reports), tuple(at_edges), moved, traffic, scale)
 
     def _fetched_again(self, step: Launch, unit: int, together: int, own_bytes: float) -> float:
         """Bytes that one block, or cluster, reads again from DRAM because the others evict them in between: what it
@@ -254,10 +360,10 @@ class Collector:
             self._execution.run_blocks(step, self._execution.blocks(step, (unit,)), cache=cache, strict=False)
             return cache.counts.dram_read_sectors * SECTOR_BYTES
 
-        read = missed(self._spec.l2_bytes)
+        read = missed(self._l2_bytes)
         # Bytes that several read are in the L2 once.
         apart = max(together * min(own_bytes / max(read, 1.0), 1.0), 1.0)
-        return missed(self._spec.l2_bytes / apart) - read if read * apart > self._spec.l2_bytes else 0.0
+        return missed(self._l2_bytes / apart) - read if read * apart > self._l2_bytes else 0.0
 
     def _add_sample(
         self, step: Launch, group: KernelCounts, sample: _Sample, ran: int, already_read: float = 0.0
@@ -265,14 +371,23 @@ class Collector:
         """Add a launch by a sample of it. ``already_read``: bytes that the probe of its cost put into the L2."""
         assert self._residency is not None
         read, written = self._residency.launch(sample.traffic_of(step))
-        read += already_read
-        hits = max(sample.moved.l2_read_sectors - read / SECTOR_BYTES / sample.scale, 0.0)
-        moved = replace(sample.moved, l2_read_hits=hits)
-        add_launch(group, sample.reports, moved, read, written, scale=sample.scale, ran=ran, lines=self._lines)
+        read += already_read + ecc_bytes(self._spec, read, written)
+        moved = replace(sample.moved, l2_read_hits=max(sample.moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
+        add_launch(
+            group,
+            sample.reports,
+            moved,
+            read,
+            written,
+            scale=sample.scale,
+            edges=sample.edges,
+            ran=ran,
+            lines=self._lines,
+        )
 
     def _resident(self) -> Residency:
         """The content of the L2 model, by buffer, which footprints continue."""
-        residency = Residency(self._spec.l2_bytes)
+        residency = Residency(self._l2_bytes)
         cached, dirty = self._cache.sectors()
         unwritten = bytes_by_buffer(dirty, self._extents)
         for buffer, nbytes in bytes_by_buffer(cached, self._extents).items():
@@ -294,27 +409,41 @@ def add_launch(
     *,
     ran: int,
     scale: float = 1.0,
+    edges: Sequence[tuple[LaunchReport, float]] = (),
     lines: CountedText | None = None,
 ) -> None:
-    """Add one launch to its group, its sums scaled up to the whole grid; ``ran`` of its blocks were run."""
+    """Add one launch to its group; ``ran`` of its blocks were run.
+
+    Args:
+        group: The launches of its kernel and shape.
+        reports: Of parts of it, whose sums are scaled up.
+        moved: Traffic of the whole grid.
+        read_bytes: From DRAM.
+        written_bytes: To DRAM.
+        ran: Blocks that were run.
+        scale: Blocks that the reports stand for over those that ran.
+        edges: Reports of blocks that each stand for a number of others.
+        lines: Count the instructions of each line of this text too.
+    """
     group.launches += 1
     group.blocks += math.prod(group.grid)
     group.blocks_run += ran
     for name in ("l1_read_sectors", "l1_read_hits", "l2_read_sectors", "l2_read_hits", "l2_write_sectors"):
-        setattr(group, name, getattr(group, name) + scale * getattr(moved, name))
+        setattr(group, name, getattr(group, name) + getattr(moved, name))
     group.dram_read_bytes += read_bytes
     group.dram_write_bytes += written_bytes
     ops = {(op.ptx_line, op.space, op.access): op for op in group.memory}
     atomics: dict[tuple[int, str, str], list[MemoryOp]] = {}
-    for report in reports:
+    weighted = [*((report, scale) for report in reports), *edges]
+    for report, weight in weighted:
         for name in ("thread_instructions", "warp_instructions", "branches", "divergent_branches", "barriers"):
-            setattr(group, name, getattr(group, name) + scale * getattr(report, name))
+            setattr(group, name, getattr(group, name) + weight * getattr(report, name))
         for operation, (warps, threads) in report.mix.items():
             had = group.mix.get(operation, (0.0, 0.0))
-            group.mix[operation] = (had[0] + scale * warps, had[1] + scale * threads)
+            group.mix[operation] = (had[0] + weight * warps, had[1] + weight * threads)
         for kind, (operations, read) in report.matrix.items():
             had = group.matrix.get(kind, (0.0, 0.0))
-            group.matrix[kind] = (had[0] + scale * operations, had[1] + scale * read)
+            group.matrix[kind] = (had[0] + weight * operations, had[1] + weight * read)
         for op in report.memory:
             key = (op.ptx_line, op.space, op.access)
             if key not in ops:
@@ -324,8 +453,8 @@ def add_launch(
                 )
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "lines", "ideal_transactions"):
-                setattr(ops[key], name, getattr(ops[key], name) + scale * getattr(op, name))
-            if op.access == "atomic":
+                setattr(ops[key], name, getattr(ops[key], name) + weight * getattr(op, name))
+            if op.access == "atomic" and report in reports:
                 atomics.setdefault(key, []).append(op)
     for position, parts in atomics.items():
         counts = ops[position]
@@ -334,17 +463,17 @@ def add_launch(
         counts.addresses = max(counts.addresses, distinct_in_grid(sketches, scale))
         counts.word_updates += most_updates_of_a_word([part.word_updates for part in parts], sketches, updates, scale)
         counts.line_updates += most_updates([part.line_updates for part in parts], scale)
-    _add_ptx_lines(group, reports, scale)
-    if lines is not None:
-        _add_lines(group, reports, scale, lines)
+    for report, weight in weighted:
+        _add_ptx_lines(group, report, weight)
+        if lines is not None:
+            _add_lines(group, report, weight, lines)
 
 
-def _add_ptx_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float) -> None:
+def _add_ptx_lines(group: KernelCounts, report: LaunchReport, scale: float) -> None:
     """Add the executions of each line of the PTX by warps, from those of basic blocks."""
-    for report in reports:
-        for instructions, warps, _ in report.executed:
-            for line in {i.ptx_line for i in instructions if not _is_branch_around(i)}:
-                group.ptx_lines[line] = group.ptx_lines.get(line, 0.0) + scale * warps
+    for instructions, warps, _ in report.executed:
+        for line in {i.ptx_line for i in instructions if not _is_branch_around(i)}:
+            group.ptx_lines[line] = group.ptx_lines.get(line, 0.0) + scale * warps
 
 
 def _is_branch_around(instruction: Instruction) -> bool:
@@ -354,11 +483,10 @@ def _is_branch_around(instruction: Instruction) -> bool:
     return isinstance(target, Sym) and target.name.startswith("@")
 
 
-def _add_lines(group: KernelCounts, reports: Sequence[LaunchReport], scale: float, text: CountedText) -> None:
-    """Add the instructions of one launch to the lines that they belong to."""
-    for report in reports:
-        for instructions, warps, threads in report.executed:
-            for i in instructions:
-                line = i.ptx_line if text == "ptx" else own_line(i.location.line, i.location.file)
-                had = group.lines.get(line, (0.0, 0.0))
-                group.lines[line] = (had[0] + scale * warps, had[1] + scale * threads)
+def _add_lines(group: KernelCounts, report: LaunchReport, scale: float, text: CountedText) -> None:
+    """Add the instructions of a part of a launch to the lines that they belong to."""
+    for instructions, warps, threads in report.executed:
+        for i in instructions:
+            line = i.ptx_line if text == "ptx" else own_line(i.location.line, i.location.file)
+            had = group.lines.get(line, (0.0, 0.0))
+            group.lines[line] = (had[0] + scale * warps, had[1] + scale * threads)

@@ -6,7 +6,11 @@ profiled.
 
 from __future__ import annotations
 
+import itertools
+import math
 import random
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -37,6 +41,62 @@ class Chunk:
     @property
     def middle(self) -> int:
         return self.start + (self.blocks + 1) // 2
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Blocks of a grid that lie at the same ends of some axes, by one of them."""
+
+    block: int
+    """Linear id of the one that runs."""
+    blocks: int
+    """Blocks that it stands for."""
+
+
+def coordinates(block: int, grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Index of a block on each axis."""
+    return block % grid[0], block // grid[0] % grid[1], block // (grid[0] * grid[1])
+
+
+def linear_id(at: Sequence[int], grid: tuple[int, int, int]) -> int:
+    """The block at an index on each axis."""
+    return (at[2] * grid[1] + at[1]) * grid[0] + at[0]
+
+
+def is_inside(block: int, grid: tuple[int, int, int]) -> bool:
+    """Whether a block is neither first nor last on an axis of three blocks or more."""
+    return all(size < 3 or 0 < at < size - 1 for at, size in zip(coordinates(block, grid), grid, strict=True))
+
+
+def choose_inside(grid: tuple[int, int, int], draws: random.Random) -> int:
+    """Any block inside."""
+    return linear_id([draws.randrange(1, size - 1) if size >= 3 else draws.randrange(size) for size in grid], grid)
+
+
+def choose_edges(grid: tuple[int, int, int], affordable: int, draws: random.Random) -> tuple[Edge, ...]:
+    """A block for each edge and corner of a grid, as many as may run: the largest first.
+
+    The others are taken for such of those as they have an end in common with, or for blocks inside. Blocks at the ends
+    of an axis often do less, because data ends there, so that a sample of a few must not hold too many of them.
+    """
+    parts = {
+        ends: math.prod(size - 2 if size >= 3 and not end else 1 if size >= 3 else size
+                        for end, size in zip(ends, grid, strict=True))
+        for ends in itertools.product(*((0, -1, 1) if size >= 3 else (0,) for size in grid))
+        if any(ends)
+    }  # fmt: skip
+    largest = sorted(parts, key=lambda ends: -parts[ends])[:affordable]
+    stands_for = Counter({ends: parts[ends] for ends in largest})
+    for ends in parts.keys() - stands_for.keys():
+        common = {other: sum(a == b != 0 for a, b in zip(other, ends, strict=True)) for other in largest}
+        if any(common.values()):
+            stands_for[max(largest, key=lambda other: common[other])] += parts[ends]
+    edges = []
+    for ends in largest:
+        inside = coordinates(choose_inside(grid, draws), grid)
+        at = [i if not end else (0 if end < 0 else size - 1) for end, i, size in zip(ends, inside, grid, strict=True)]
+        edges.append(Edge(linear_id(at, grid), stands_for[ends]))
+    return tuple(edges)
 
 
 def choose_launches(launches: int, draws: random.Random) -> frozenset[int]:

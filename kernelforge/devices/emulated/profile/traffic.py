@@ -4,14 +4,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from kernelforge.devices.emulated.runtime.cache import Footprint, Sectors
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES
 
 BITS = 1024
+PARTITIONED = ((8, 0), (9, 0), (10, 0), (10, 3))
+"""Compute capabilities whose L2 has two halves."""
+KEEPS_DIRTY = (8, 0)
+"""The first compute capability whose L2 has its share of written bytes when a launch ends. Before, it writes them
+early: a T4 and a GTX 1660 Super kept a tenth of their capacity, four GPUs since then 0.3 to 0.5 of theirs."""
+INLINE_ECC = frozenset({"t4", "a10", "a10g", "l4", "l40s"})
+"""Cards with ECC on by default and no chips for it: their drivers report a sixteenth less memory than they have (a T4's
+15 of 16 GiB, an A10G's 22.5 of 24). Its bits are moved with the data, and a sector that is written in part is read."""
+ECC_SHARE = 1 / 16
+
+
+def effective_l2_bytes(spec: DeviceSpec) -> int:
+    """Bytes of data that the L2 holds at most.
+
+    Where it has two halves, data of the far half is in the near one too: every second line takes the place of two. An
+    A100's, an H100's and an H200's bandwidths fall from 27 of 40, 36 of 50 and 42 of 60 MiB on, an L40's from 96 of 96
+    (RRZE, gpu-benches, gpu-l2-cache).
+    """
+    return spec.l2_bytes * 2 // 3 if spec.compute_capability in PARTITIONED else spec.l2_bytes
+
+
+def keeps_dirty_lines(spec: DeviceSpec) -> bool:
+    """Whether written bytes are still in the L2 when a launch ends."""
+    return spec.compute_capability >= KEEPS_DIRTY
+
+
+def has_inline_ecc(spec: DeviceSpec) -> bool:
+    """Whether the DRAM has its ECC among the data."""
+    return spec.key in INLINE_ECC
+
+
+def ecc_bytes(spec: DeviceSpec, read: float, written: float) -> float:
+    """Bytes of ECC that are read with bytes of data, or before they are written."""
+    return ECC_SHARE * (read + written) if has_inline_ecc(spec) else 0.0
 
 
 def distinct(sketch: int) -> float:
@@ -87,6 +122,8 @@ class LaunchTraffic:
     read: Mapping[int, float]
     written: Mapping[int, float]
     refetched: float
+    least_read: Mapping[int, float] = field(default_factory=dict)
+    """As ``read``, but without what neighbouring blocks both touch."""
 
 
 def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, int]:
@@ -123,13 +160,13 @@ def extrapolate(
         l2_bytes: Capacity of the L2.
     """
     sizes = {extent.buffer: extent.nbytes for extent in extents}
-    read, wave = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "read")
-    written, _ = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "written")
+    read, wave, least = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "read")
+    written, _, _ = _side(chunks, extents, sizes, grid_blocks, wave_blocks, "written")
     waves = max(grid_blocks / wave_blocks, 1.0)
     repeated = sum(max(wave[buffer] * waves - read[buffer], 0.0) for buffer in read)
     touched = sum(max(read.get(b, 0.0), written.get(b, 0.0)) for b in read.keys() | written.keys())
     kept = min(l2_bytes / touched, 1.0) if touched else 1.0
-    return LaunchTraffic(read, written, repeated * (1.0 - kept))
+    return LaunchTraffic(read, written, repeated * (1.0 - kept), least)
 
 
 def _side(
@@ -139,8 +176,8 @@ def _side(
     grid_blocks: int,
     wave_blocks: int,
     side: str,
-) -> tuple[dict[int, float], dict[int, float]]:
-    """Bytes by buffer of the complete grid, and of one wave of blocks."""
+) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
+    """Bytes by buffer of the complete grid, of one wave of blocks, and of the grid if blocks share as neighbours do."""
     blocks = sum(chunk.blocks for chunk in chunks)
     together = bytes_by_buffer(_union([getattr(chunk.complete, side) for chunk in chunks]), extents)
     completes = [bytes_by_buffer(getattr(chunk.complete, side), extents) for chunk in chunks]
@@ -149,6 +186,7 @@ def _side(
     rest = sum(chunk.blocks - chunk.first_blocks for chunk in chunks) / len(chunks)
     grid: dict[int, float] = {}
     wave: dict[int, float] = {}
+    least: dict[int, float] = {}
     for buffer, union in together.items():
         complete = sum(part.get(buffer, 0) for part in completes) / len(chunks)
         first = sum(part.get(buffer, 0) for part in firsts) / len(chunks)
@@ -157,8 +195,9 @@ def _side(
         estimate = union + (grid_blocks - blocks) * min(apart, 1.0) * complete / length
         grid[buffer] = min(estimate, float(sizes[buffer]))
         growth = (complete - first) / rest if rest else complete / length
+        least[buffer] = min(union + (grid_blocks - blocks) * min(apart, 1.0) * growth, grid[buffer])
         wave[buffer] = min(max(complete + (wave_blocks - length) * growth, 0.0), grid[buffer])
-    return grid, wave
+    return grid, wave, least
 
 
 class Residency:
@@ -187,10 +226,20 @@ class Residency:
         for buffer, nbytes in traffic.read.items():
             cached, _ = self._cached.get(buffer, (0.0, 0.0))
             fetched += nbytes - min(cached, nbytes) * kept
+        evicted = 0.0
+        if over:
+            # Blocks read and write side by side: at the end the L2 has the same part of each buffer.
+            evicted = self.flush()
+            self._cached.clear()
+        part = min(self.l2_bytes / max(sum(touched.values()), 1.0), 1.0)
+        # What is read again and again takes the place of what was written.
+        unwritten = min(self.l2_bytes / max(fetched + sum(traffic.written.values()), 1.0), part)
         for buffer, nbytes in touched.items():
             cached, dirty = self._cached.get(buffer, (0.0, 0.0))
-            self.hold(buffer, max(cached, nbytes), max(dirty, traffic.written.get(buffer, 0.0)))
-        return fetched, self._evict()
+            written = traffic.written.get(buffer, 0.0)
+            evicted += written * (1 - unwritten)
+            self.hold(buffer, max(cached, nbytes * part), max(dirty, written * unwritten))
+        return fetched, evicted + self._evict()
 
     def flush(self) -> float:
         """Bytes that are written back at the end; clean data stays."""

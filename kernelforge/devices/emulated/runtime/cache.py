@@ -8,11 +8,22 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.numba_intrinsics import load_i64, native, popcount, store_i64
+from kernelforge.devices.emulated.codegen import llvm_jit
+from kernelforge.devices.emulated.codegen.numba_intrinsics import (
+    exported,
+    load_i32,
+    load_i64,
+    native,
+    popcount,
+    store_i64,
+)
 from kernelforge.devices.emulated.layout import UNITS
 
 Sectors = npt.NDArray[np.int64]
 """Sorted, distinct sector numbers: device address divided by 32."""
+
+Trace = npt.NDArray[np.int64]
+"""Requests of a block, or of a few: see :func:`record_request`."""
 
 # Cache state: a header of counters, then the tag arrays. Offsets in bytes.
 CACHE_L1_SETS = 0
@@ -22,12 +33,22 @@ CACHE_COUNTERS = 24  # seven i64
 CACHE_L1_TAGS = 80  # addresses of i64 arrays
 CACHE_L2_TAGS = 88
 CACHE_FETCH = 96  # sectors that a miss of the L2 fetches: 1, or 2 neighbours
-CACHE_HEADER = 104
-L1_WAYS = 4
+CACHE_STORES = 104  # address of the sectors that stores have begun
+CACHE_EPOCHS = 112  # address of an i64 per warp: loads so far
+CACHE_TRACE = 120  # address of the trace of requests, or 0
+CACHE_TRACE_WORDS = 128  # words in it
+CACHE_TRACE_CAPACITY = 136  # 0: requests are not recorded
+CACHE_REQUESTS = 144  # requests recorded, those beyond the capacity included
+CACHE_HEADER = 152
+L1_WAYS = 16
 L2_WAYS = 16
 LINE_BYTES = 128
 L1_ENTRY = 24  # tag, valid sectors, last use
 L2_ENTRY = 40  # tag, valid sectors, dirty sectors, last use, bytes written of each sector (u16)
+STORE_ENTRIES = 4096
+STORE_ENTRY = 48  # sector + 1, warp, its loads so far, bytes written, job, request
+MOST_WARPS = 4096
+WARPS_OF_A_SLOT = 64
 _LINE_SECTORS = LINE_BYTES // 32
 _ALL_WRITTEN = 0x0020_0020_0020_0020
 """Bytes written of the sectors of a line: 32 of each."""
@@ -47,7 +68,7 @@ class CacheCounts:
     dram_read_sectors: float = 0.0
     dram_write_sectors: float = 0.0
 
-    def plus(self, other: CacheCounts, sign: int = 1) -> CacheCounts:
+    def plus(self, other: CacheCounts, sign: float = 1) -> CacheCounts:
         return CacheCounts(*(a + sign * b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
@@ -62,9 +83,11 @@ class Footprint:
 class CacheModel:
     """Sectored caches: an L1 that starts cold in every CTA, and one L2 that persists across launches.
 
-    Lines are 128 bytes of four 32-byte sectors, replaced least recently used within a set (L1 4-way, write-through
-    and no-allocate; L2 16-way, write-back; a sector is fetched if it is written in part and not completed). CTAs run
-    one after another, so hit rates approximate those of a GPU that runs them side by side.
+    Lines are 128 bytes of four 32-byte sectors, replaced least recently used within a set of 16. The L1 is
+    write-through; stores take lines in it (as in Accel-Sim's model of Volta, Khairy et al., 2020), and those that a
+    warp issues without a load in between are merged before the L2. The L2 is write-back; a sector is fetched if it is
+    written in part and not completed. CTAs run one after another, so hit rates approximate those of a GPU that runs
+    them side by side: :mod:`kernelforge.devices.emulated.profile.side_by_side` does better.
 
     Args:
         l1_bytes: L1 capacity of one CTA.
@@ -80,6 +103,11 @@ class CacheModel:
         self._header[CACHE_L2_SETS // 8] = l2_sets
         self._header[CACHE_L2_TAGS // 8] = self._l2.ctypes.data
         self._header[CACHE_FETCH // 8] = fetch_bytes // 32
+        self._stores = np.zeros(STORE_ENTRIES * STORE_ENTRY // 8, dtype=np.int64)
+        self._header[CACHE_STORES // 8] = self._stores.ctypes.data
+        self._epochs = np.zeros(MOST_WARPS, dtype=np.int64)
+        self._header[CACHE_EPOCHS // 8] = self._epochs.ctypes.data
+        self._trace = np.empty(0, dtype=np.int64)
 
     @property
     def address(self) -> int:
@@ -94,7 +122,26 @@ class CacheModel:
     @property
     def counts(self) -> CacheCounts:
         """The counters since the last reset."""
+        self._finish_stores()
         return CacheCounts(*self._header[CACHE_COUNTERS // 8 : CACHE_COUNTERS // 8 + 7].tolist())
+
+    def record(self, words: int) -> None:
+        """Record requests from now on, in at most that many words; 0 ends it."""
+        if words > self._trace.size:
+            self._trace = np.empty(words, dtype=np.int64)
+        self._header[CACHE_TRACE // 8] = self._trace.ctypes.data
+        self._header[CACHE_TRACE_WORDS // 8] = self._header[CACHE_REQUESTS // 8] = 0
+        self._header[CACHE_TRACE_CAPACITY // 8] = words
+
+    def recorded(self) -> Trace | None:
+        """The requests recorded so far; None where they were too many."""
+        words, requests = (int(self._header[at // 8]) for at in (CACHE_TRACE_WORDS, CACHE_REQUESTS))
+        trace = self._trace[:words].copy()
+        return trace if np.count_nonzero(trace < 0) == requests else None
+
+    def _finish_stores(self) -> None:
+        if self._stores[:: STORE_ENTRY // 8].any():
+            llvm_jit.KernelFunction(llvm_jit.runtime_address(finish_stores))(self.address, 0)
 
     def resize_l1(self, nbytes: int) -> None:
         """Give the L1 another capacity; the content of the L2 stays."""
@@ -108,10 +155,12 @@ class CacheModel:
         """Empty both caches and clear the counters."""
         self.l1_tags[:] = 0
         self._l2[:] = 0
+        self._stores[:] = 0
         self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + 7] = 0
 
     def flush(self) -> None:
         """Write dirty L2 sectors back, counting the DRAM writes; clean data stays."""
+        self._finish_stores()
         entries = self._l2.reshape(-1, L2_ENTRY // 8)
         dirty = entries[:, 2]
         self._header[CACHE_COUNTERS // 8 + 6] += sum(int(v).bit_count() for v in dirty[dirty != 0])
@@ -119,6 +168,7 @@ class CacheModel:
 
     def complete(self) -> None:
         """Fetch the rest of sectors that were written in part, counting the DRAM reads: a launch has ended."""
+        self._finish_stores()
         entries = self._l2.reshape(-1, L2_ENTRY // 8)
         dirty = entries[entries[:, 2] != 0]
         shifts = 16 * np.arange(_LINE_SECTORS)
@@ -129,6 +179,7 @@ class CacheModel:
 
     def sectors(self) -> tuple[Sectors, Sectors]:
         """Sectors in the L2, and the dirty ones among them; sorted."""
+        self._finish_stores()
         entries = self._l2.reshape(-1, L2_ENTRY // 8)
         entries = entries[entries[:, 0] != 0]
         first = (entries[:, 0] - 1) * _LINE_SECTORS
@@ -227,56 +278,202 @@ def l2_entry(cache: int, sector: int) -> int:
 
 
 @native
+def l1_entry(cache: int, tags: int, sets: int, sector: int) -> int:
+    """The entry of a sector's line in an L1, which takes the place of another one's where there is none."""
+    line = (sector >> 2) + 1
+    base = tags + ((line ^ (line >> 8)) % sets) * L1_WAYS * L1_ENTRY
+    tick = load_i64(cache + CACHE_TICK) + 1
+    store_i64(cache + CACHE_TICK, tick)
+    victim = base
+    oldest = load_i64(base + 16)
+    for way in range(L1_WAYS):
+        entry = base + way * L1_ENTRY
+        if load_i64(entry) == line:
+            store_i64(entry + 16, tick)
+            return entry
+        used = load_i64(entry + 16)
+        if used < oldest:
+            oldest = used
+            victim = entry
+    store_i64(victim, line)
+    store_i64(victim + 8, 0)
+    store_i64(victim + 16, tick)
+    return victim
+
+
+@native
+def l1_read(cache: int, tags: int, sets: int, sector: int) -> bool:
+    """Look one sector up in an L1 and fill it; whether it was there."""
+    entry = l1_entry(cache, tags, sets, sector)
+    valid = load_i64(entry + 8)
+    bit = 1 << (sector & 3)
+    store_i64(entry + 8, valid | bit)
+    return valid & bit != 0
+
+
+@native
+def l1_write(cache: int, tags: int, sets: int, sector: int, nbytes: int) -> None:
+    """Write bytes of one sector to an L1: they take a line, and can be read there if the sector is complete."""
+    entry = l1_entry(cache, tags, sets, sector)
+    if nbytes >= 32:
+        store_i64(entry + 8, load_i64(entry + 8) | 1 << (sector & 3))
+
+
+@native
+def stands_alone(sectors: int, k: int, count: int) -> bool:
+    """Whether the ``k``-th of a request's sorted sectors is there without its neighbour."""
+    neighbour = load_i64(sectors + 8 * k) ^ 1
+    before = k > 0 and load_i64(sectors + 8 * k - 8) == neighbour
+    return not before and (k == count - 1 or load_i64(sectors + 8 * k + 8) != neighbour)
+
+
+@native
+def bytes_of_sector(k: int, count: int, nbytes: int) -> int:
+    """Bytes that a store of ``nbytes`` writes of the ``k``-th of its sectors."""
+    # Where requests write more than half of their sectors, all but the last are taken to be complete.
+    if nbytes > 16 * count:
+        return max(min(nbytes - 32 * k, 32), 1)
+    return max(nbytes // count, 1)
+
+
+@native
 def cache_access(ctx: int, count: int, access: int, nbytes: int) -> None:
     """Send the distinct sectors of one request (in the units area), of ``nbytes`` together, through the cache model."""
     cache = load_i64(ctx + lay.CTX_CACHE)
     units = load_i64(ctx + lay.CTX_SCRATCH) + UNITS
+    warp = load_i32(ctx + lay.CTX_WARP)
+    if load_i64(cache + CACHE_TRACE_CAPACITY):
+        record_request(cache, units, count, access, nbytes, warp)
     counters = cache + CACHE_COUNTERS
     sets = load_i64(cache + CACHE_L1_SETS)
     tags = load_i64(cache + CACHE_L1_TAGS)
-    # Where requests write more than half of their sectors, all but the last are taken to be complete.
-    dense = nbytes > 16 * count
+    if access != lay.STORE:
+        epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
+        store_i64(epoch, load_i64(epoch) + 1)
     for k in range(count):
         sector = load_i64(units + 8 * k)
         if access == lay.STORE:
-            part = max(min(nbytes - 32 * k, 32), 1) if dense else max(nbytes // count, 1)
-            l2_write(cache, sector, part)
+            part = bytes_of_sector(k, count, nbytes)
+            l1_write(cache, tags, sets, sector, part)
+            write_through(cache, 0, warp, sector, part, 0, 0)
             continue
-        neighbour = sector ^ 1
-        alone = (k == 0 or load_i64(units + 8 * k - 8) != neighbour) and (
-            k == count - 1 or load_i64(units + 8 * k + 8) != neighbour
-        )
+        alone = stands_alone(units, k, count)
         if access == lay.ATOMIC:
             l2_read(cache, sector, alone)
             l2_write(cache, sector, 32)
             continue
         store_i64(counters, load_i64(counters) + 1)
-        line = (sector >> 2) + 1
-        bit = 1 << (sector & 3)
-        base = tags + ((line ^ (line >> 8)) % sets) * L1_WAYS * L1_ENTRY
-        tick = load_i64(cache + CACHE_TICK) + 1
-        store_i64(cache + CACHE_TICK, tick)
-        victim = base
-        oldest = load_i64(base + 16)
-        hit = False
-        for way in range(L1_WAYS):
-            entry = base + way * L1_ENTRY
-            if load_i64(entry) == line:
-                hit = True
-                store_i64(entry + 16, tick)
-                valid = load_i64(entry + 8)
-                if valid & bit:
-                    store_i64(counters + 8, load_i64(counters + 8) + 1)
-                else:
-                    store_i64(entry + 8, valid | bit)
-                    l2_read(cache, sector, alone)
-                break
-            used = load_i64(entry + 16)
-            if used < oldest:
-                oldest = used
-                victim = entry
-        if not hit:
-            store_i64(victim, line)
-            store_i64(victim + 8, bit)
-            store_i64(victim + 16, tick)
+        if l1_read(cache, tags, sets, sector):
+            store_i64(counters + 8, load_i64(counters + 8) + 1)
+        else:
             l2_read(cache, sector, alone)
+
+
+# A trace is an array of words: for each request a header and its sectors.
+HEADER_BIT = -(1 << 63)
+HEADER_ALONE = 8
+HEADER_COUNT = 4  # position of the number of sectors, 8 bits; below it are the access and whether it stands alone
+HEADER_BYTES = 12  # 12 bits
+HEADER_WARP = 24  # 6 bits
+HEADER_REQUEST = 30  # 32 bits: its number in the block
+
+
+@native
+def record_request(cache: int, units: int, count: int, access: int, nbytes: int, warp: int) -> None:
+    """Add one request to the trace, if it has room."""
+    used = load_i64(cache + CACHE_TRACE_WORDS)
+    number = load_i64(cache + CACHE_REQUESTS)
+    store_i64(cache + CACHE_REQUESTS, number + 1)
+    if used + count + 1 > load_i64(cache + CACHE_TRACE_CAPACITY):
+        return
+    at = load_i64(cache + CACHE_TRACE) + 8 * used
+    header = access | count << HEADER_COUNT | nbytes << HEADER_BYTES | warp << HEADER_WARP
+    store_i64(at, header | number << HEADER_REQUEST | HEADER_BIT)
+    for k in range(count):
+        store_i64(at + 8 * k + 8, load_i64(units + 8 * k))
+    store_i64(cache + CACHE_TRACE_WORDS, used + count + 1)
+
+
+@native
+def write_through(cache: int, replay: int, warp: int, sector: int, nbytes: int, job: int, request: int) -> None:
+    """Write bytes of one sector through the L1, which merges stores that a warp issues without a load in between.
+
+    ``replay``: arguments of :func:`kernelforge.devices.emulated.runtime.replay.replay` or 0; ``job`` and ``request``
+    are its.
+    """
+    if nbytes >= 32:
+        send_write(cache, replay, sector, nbytes, job, request)
+        return
+    entry = load_i64(cache + CACHE_STORES) + ((sector ^ (sector >> 12)) & (STORE_ENTRIES - 1)) * STORE_ENTRY
+    loads = load_i64(load_i64(cache + CACHE_EPOCHS) + 8 * warp)
+    same = load_i64(entry) == sector + 1 and load_i64(entry + 8) == warp and load_i64(entry + 16) == loads
+    if same:
+        nbytes += load_i64(entry + 24)
+        if nbytes >= 32:
+            store_i64(entry, 0)
+            send_write(cache, replay, sector, 32, job, request)
+        else:
+            store_i64(entry + 24, nbytes)
+        return
+    send_begun(cache, replay, entry)
+    store_i64(entry, sector + 1)
+    store_i64(entry + 8, warp)
+    store_i64(entry + 16, loads)
+    store_i64(entry + 24, nbytes)
+    store_i64(entry + 32, job)
+    store_i64(entry + 40, request)
+
+
+@native
+def send_begun(cache: int, replay: int, entry: int) -> None:
+    """Send a sector on that stores have begun, if there is one."""
+    sector = load_i64(entry) - 1
+    if sector >= 0:
+        store_i64(entry, 0)
+        send_write(cache, replay, sector, load_i64(entry + 24), load_i64(entry + 32), load_i64(entry + 40))
+
+
+@native
+def send_all_begun(cache: int, replay: int) -> None:
+    """Send all sectors on that stores have begun."""
+    entry = load_i64(cache + CACHE_STORES)
+    for _ in range(STORE_ENTRIES):
+        send_begun(cache, replay, entry)
+        entry += STORE_ENTRY
+
+
+REPLAY_RESULTS = 0  # address of four i64 per job: sectors loaded, hits in the L1, sectors read from and sent to the L2
+REPLAY_SENT_JOB = 8  # the job whose traffic to the L2 is recorded
+REPLAY_SENT = 16  # address of that trace
+REPLAY_SENT_WORDS = 24
+REPLAY_SENT_CAPACITY = 32
+
+
+@native
+def send_write(cache: int, replay: int, sector: int, nbytes: int, job: int, request: int) -> None:
+    """Write bytes of one sector to the L2, or record that."""
+    if replay == 0:
+        l2_write(cache, sector, nbytes)
+    else:
+        record_sent(replay, sector, lay.STORE | nbytes << HEADER_BYTES, 24, job, request)
+
+
+@native
+def record_sent(replay: int, sector: int, header: int, counter: int, job: int, request: int) -> None:
+    """Count one sector that goes to the L2, and record it if it is of the job that is recorded."""
+    result = load_i64(replay + REPLAY_RESULTS) + 32 * job + counter
+    store_i64(result, load_i64(result) + 1)
+    used = load_i64(replay + REPLAY_SENT_WORDS)
+    if job != load_i64(replay + REPLAY_SENT_JOB) or used + 2 > load_i64(replay + REPLAY_SENT_CAPACITY):
+        return
+    at = load_i64(replay + REPLAY_SENT) + 8 * used
+    store_i64(at, header | 1 << HEADER_COUNT | request << HEADER_REQUEST | HEADER_BIT)
+    store_i64(at + 8, sector)
+    store_i64(replay + REPLAY_SENT_WORDS, used + 2)
+
+
+@exported
+def finish_stores(cache: int, replay: int) -> int:
+    """Send all sectors on that stores have begun: a launch has ended."""
+    send_all_begun(cache, replay)
+    return 0
