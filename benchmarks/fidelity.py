@@ -49,6 +49,7 @@ COUNTED = {
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "",
+    "memory_l2_theoretical_sectors_global": "",
     "memory_l1_wavefronts_shared": "",
     "lts__t_sectors_srcunit_tex_op_read.sum": "",
     "lts__t_sectors_srcunit_tex_op_write.sum": "",

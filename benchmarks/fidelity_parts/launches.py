@@ -147,9 +147,15 @@ def _read(build: Path) -> tuple[MachineCode, str]:
 
 
 def metrics_of(spec: DeviceSpec, counts: PlanCounts, registers: Mapping[str, int]) -> dict[str, float]:
-    """Metrics of one launch by name, with those of the L2 that no profile shows."""
+    """Metrics of one launch by name, with those of the L2 that no profile shows.
+
+    Nsight Compute counts atomics apart from reads and writes, and no bytes that stay in the L2.
+    """
     (group,) = counts.kernels
     metrics = {metric.name: metric.value for metric in plan_metrics(spec, counts, registers)}
-    metrics["lts__t_sectors_srcunit_tex_op_read.sum"] = group.l2_read_sectors
-    metrics["lts__t_sectors_srcunit_tex_op_write.sum"] = group.l2_write_sectors
+    atomics = group.total("transactions", "global", "atomic")
+    metrics["lts__t_sectors_srcunit_tex_op_read.sum"] = group.l2_read_sectors - atomics
+    metrics["lts__t_sectors_srcunit_tex_op_write.sum"] = group.l2_write_sectors - atomics
+    metrics["memory_l2_theoretical_sectors_global"] = group.total("transactions", "global")
+    metrics["dram__bytes_write.sum"] -= group.l2_dirty_bytes
     return metrics
