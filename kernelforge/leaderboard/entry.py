@@ -156,6 +156,8 @@ class RunFacts(Record):
     budget: Budget
     stop_after: int | None
     measure: MeasureSettings
+    measure_top: int | None = None
+    """Candidates of a round that were measured; None for all."""
     seed: int
     """Seed of the secret inputs. A verification draws its own."""
 

@@ -54,6 +54,7 @@ def export_object(attempt: Attempt) -> dict[str, Any]:
         "build": evaluation["build"],
         "checks": [] if evaluation["correctness"] is None else evaluation["correctness"]["sizes"],
         "performance": evaluation["performance"],
+        "screening": evaluation["screening"],
         "profile": data["profile"],
         "trials": data["trials"],
         "reward": data["reward"],

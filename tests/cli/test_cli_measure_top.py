@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,6 +74,13 @@ def test_what_was_predicted_stands_by_what_was_measured_and_corrects_the_next_ru
     passed_over = " ".join(cli("show", after[SLOWER].id, "--results", "out").out.split())
     assert "not measured, number 2 of 3 by predicted time" in passed_over
     assert "OK, full size not compared" in passed_over
+
+    assert cli("report", "--all", "--results", "out", "--output", "pages.html").code == 0
+    written = (tmp_path / "pages.html").read_text()
+    assert "Time model: on Software GPU measured is" in written
+    assert "predicted before" in written
+    (line,) = [line for line in cli("export", "latest", "--results", "out").out.splitlines() if after[FAST].id in line]
+    assert json.loads(line)["screening"]["forecast"]["measured"] == 2
 
 
 def test_an_emulated_device_alone_has_nothing_to_select(cli: Callable[..., Any], options: list[str]) -> None:

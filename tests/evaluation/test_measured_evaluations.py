@@ -21,6 +21,7 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import TaskError, UnsupportedError
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import (
@@ -318,6 +319,20 @@ def test_trouble_of_the_emulated_device_holds_no_candidate_back(
     assert (evaluation.verdict, leases.taken) == (Verdict.OK, 1)
     message = "the reference runs on a GPU alone"
     assert evaluation.screening == Screening(device="emulated:h100", outcome="unsupported", message=message)
+
+
+def test_what_fails_there_at_a_hidden_size_is_not_told(
+    evaluator: Evaluator, screen: Screen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def failing(self: CorrectnessStage, *arguments: object) -> None:
+        if self._runs.device.kind == "emulated":
+            raise TaskError("buffer 0 has 924 bytes in one draw and 928 in another")
+
+    monkeypatch.setattr(CorrectnessStage, "check_generators", failing)
+    evaluation, _ = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.screening is not None
+    assert evaluation.screening.message == "its oracle on the CPU could not check it (TaskError)"
 
 
 def test_without_an_emulated_device_in_front_the_record_says_that_no_access_was_checked(evaluator: Evaluator) -> None:

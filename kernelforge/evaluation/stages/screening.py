@@ -106,9 +106,10 @@ class Screen(Closing):
         own = replace(
             work, checks=list(work.checks), plans=dict(work.plans), artifacts=dict(work.artifacts), started=_now()
         )
-        forecast, message = None, ""
+        forecast, message, opened = None, "", False
         try:
             oracle = self._oracle_with(generators, facts)
+            opened = True
             runs = CandidateRuns(
                 oracle.task,
                 oracle,
@@ -128,7 +129,9 @@ class Screen(Closing):
             raise
         except (Unscreened, TaskError, SandboxError, DeviceError) as error:
             work.go_on()
-            message = _line(error)
+            # What fails at a hidden size may name its extents.
+            public = not opened or isinstance(error, Unscreened)
+            message = _line(error) if public else f"its oracle on the CPU could not check it ({type(error).__name__})"
             work.screening = Screening(device=self.device.name, outcome="unsupported", message=message)
         else:
             work.counted = own.counted
