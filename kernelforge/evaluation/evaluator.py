@@ -174,7 +174,9 @@ class Evaluator:
         message = f"values not compared: not measured, number {rank.position} of {rank.of} by predicted time"
         full = SizeCheck(size="full", status="skipped", message=message)
         work.checks = [*counted.checks, full]
-        fingerprint = counted.fingerprint.model_copy(update={"evaluator": self.fingerprint.evaluator})
+        tests = "".join(self.fingerprint.evaluator.partition("+tests.")[1:])
+        evaluator = counted.fingerprint.evaluator + tests
+        fingerprint = counted.fingerprint.model_copy(update={"evaluator": evaluator})
         evaluation = concluded(begun.candidate, self.task, fingerprint, work, counted.performance, begun.seconds)
         return EvaluationResult(evaluation, counted.profile)
 
