@@ -156,13 +156,14 @@ def modelled(
         RunFailed: it faults.
     """
     build, sizes = BuildState(), [task.size("full")]
-    names = [weight.name for weight in facts.at("full").weights]
-    named = candidate.model_copy(update={"plan": own_weights(candidate.plan, names)})
+    at_full = facts.at("full")
+    names = {"w": [weight.name for weight in at_full.weights], "attrs": list(at_full.attrs)}
+    named = candidate.model_copy(update={"plan": own_names(candidate.plan, names)})
     resolve_plans(named, task, facts, build, sizes)
     compile_plans(named, task, compiler, device.arch, build, sizes)
     plan = build.plans["full"]
     with device.open(build.artifacts["full"]) as session:
-        profile, performance = session.profile(run_request(task, plan, draw, 0, limit_s=_RUN_S), facts.at("full"))
+        profile, performance = session.profile(run_request(task, plan, draw, 0, limit_s=_RUN_S), at_full)
     if performance is None:
         raise StageFailed(Verdict.INFRA, "full", "it calls torch operators, of which no time is modelled")
     return {
@@ -174,16 +175,21 @@ def modelled(
     }
 
 
-def own_weights(plan: str, names: Sequence[str]) -> str:
-    """The plan with the reference's names of weights, where a ``ModelNew`` has other ones that end alike."""
+def own_names(plan: str, names: Mapping[str, Sequence[str]]) -> str:
+    """The plan with the reference's names of weights and attributes, where a ``ModelNew`` has others that end alike.
+
+    Args:
+        plan: Of a converted candidate.
+        names: The reference's, of ``w`` and of ``attrs``.
+    """
 
     def name_of(match: re.Match[str]) -> str:
-        last = match.group(1).rpartition(".")[2]
-        alike = [name for name in names if name.rpartition(".")[2] == last]
-        unchanged = match.group(1) in names or len(alike) != 1
-        return match.group(0) if unchanged else f'w["{alike[0]}"]'
+        mapping, name = match.groups()
+        alike = [own for own in names[mapping] if own.rpartition(".")[2] == name.rpartition(".")[2]]
+        unchanged = name in names[mapping] or len(alike) != 1
+        return match.group(0) if unchanged else f'{mapping}["{alike[0]}"]'
 
-    return re.sub(r'w\["([\w.]+)"\]', name_of, plan)
+    return re.sub(r'\b(w|attrs)\["([\w.]+)"\]', name_of, plan)
 
 
 def eager_columns(eager: BaselineTime) -> dict[str, str]:

@@ -93,10 +93,11 @@ def test_order_is_that_of_pairs_that_are_apart() -> None:
     assert SCRIPT.order(rows) == "80% of 5"
 
 
-def test_weights_take_the_names_of_the_reference_where_only_one_ends_alike() -> None:
-    names = ["ln.weight", "ln.bias", "fc.bias"]
-    assert SCRIPT.own_weights('k(w["weight"], w["bias"], w["fc.bias"])', names) == (
-        'k(w["ln.weight"], w["bias"], w["fc.bias"])'
+def test_weights_and_attributes_take_the_names_of_the_reference_where_only_one_ends_alike() -> None:
+    names = {"w": ["ln.weight", "ln.bias", "fc.bias"], "attrs": ["act.slope"]}
+    plan = 'k(w["weight"], w["bias"], w["fc.bias"], attrs["slope"], attrs["other"])'
+    assert SCRIPT.own_names(plan, names) == (
+        'k(w["ln.weight"], w["bias"], w["fc.bias"], attrs["act.slope"], attrs["other"])'
     )
 
 
