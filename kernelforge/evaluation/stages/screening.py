@@ -31,13 +31,14 @@ from kernelforge.evaluation.stages.full_size import SPARE_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.prediction.baseline import NORMAL_90
 from kernelforge.prediction.correction import CardKey, ModelErrors
-from kernelforge.prediction.speedup import KERNEL_SPREAD
+from kernelforge.prediction.speedup import IDLE_SPREAD, KERNEL_SPREAD, idle_share
 from kernelforge.records import (
     Candidate,
     Fingerprint,
     Forecast,
     InputGenerator,
     Performance,
+    Profile,
     Screening,
     TaskFacts,
     content_hash,
@@ -195,14 +196,15 @@ class Screen(Closing):
         work.counted = CountedProfile(profile, note, performance, tuple(work.checks), self.fingerprint)
         if performance is None:
             return None, "no time is modelled of torch operators"
-        return self._forecast(performance), ""
+        return self._forecast(performance, profile), ""
 
-    def _forecast(self, performance: Performance) -> Forecast:
+    def _forecast(self, performance: Performance, profile: Profile) -> Forecast:
         spec = self.device.spec
         figures = content_hash("figures", {**spec.to_wire(), "key": "", "sources": {}})
         error = self._errors.of(CardKey(self.gpu, figures, performance.protocol))
         expected_us = performance.time_us * (1.0 if error is None else error.factor)
-        width = math.exp(NORMAL_90 * (KERNEL_SPREAD if error is None else error.spread))
+        spread = KERNEL_SPREAD if error is None else error.spread
+        width = math.exp(NORMAL_90 * math.hypot(spread, IDLE_SPREAD * idle_share(spec, profile.kernels)))
         return Forecast(
             time_us=performance.time_us,
             factor=1.0 if error is None else error.factor,
