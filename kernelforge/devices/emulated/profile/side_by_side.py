@@ -46,7 +46,7 @@ L1_WORDS = 12_000_000
 """Words of traces that are replayed through one L1."""
 L1_REPLAYS = 16
 """Replays where chance decides which blocks meet on an SM."""
-L2_SECTORS = 60_000_000
+L2_SECTORS = 30_000_000
 """Sectors that are replayed through the L2, and the part of them that it looks up."""
 L2_LOOKUPS = 1_500_000
 MOST = 0.95
