@@ -150,9 +150,9 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
     Only a child with verdict OK can be better. Where both times were measured, the lower bound of its speedup must be
     higher; where there is no baseline, the interval of its time must lie below its parent's; a quarantined time never
     is. A measured time replaces a modelled one, and is never replaced by one. Of two modelled times, the child's must
-    be lower by at least 5 %, or by 2 % for a tuned child, and may not be higher. Between the two the model does not
-    tell them apart; the first metric of ``finding`` that both profiles have then decides: it must fall (with a leading
-    ``+``: rise) by at least 10 %.
+    be lower by at least 5 %, or by 2 % for a tuned child of ``parent``, and may not be higher. Between the two the
+    model does not tell them apart; the first metric of ``finding`` that both profiles have then decides: it must fall
+    (with a leading ``+``: rise) by at least 10 %.
     """
     if child.evaluation.verdict is not Verdict.OK:
         return _failed(child.evaluation.verdict)
@@ -170,7 +170,8 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
     if Origin.MEASURED in (before.origin, after.origin):
         return _by_measured_time(before, after)
     counter = _counter(parent, child, finding)
-    return _by_modelled_time(before, after, TUNED_APART if child.operator is Operator.TUNE else APART, counter)
+    own_constants = child.operator is Operator.TUNE and child.parent == parent.id
+    return _by_modelled_time(before, after, TUNED_APART if own_constants else APART, counter)
 
 
 def _failed(verdict: Verdict) -> Decision:

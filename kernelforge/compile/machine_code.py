@@ -10,6 +10,7 @@ import io
 import struct
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
+from typing import Any
 
 from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, MachineCode, Text
 
@@ -21,6 +22,8 @@ _RELOCATIONS = {".rel": struct.Struct("<QQ"), ".rela": struct.Struct("<QQq")}
 """Kinds of tables of relocations: before compute capability 9, and from there on."""
 _SYMBOL = struct.Struct("<IBBHQQ")
 _EIFMT_SVAL, _EIATTR_INDIRECT_BRANCH_TARGETS = 4, 0x34
+_COMPRESSED = 0x800
+"""SHF_COMPRESSED."""
 MAX_BYTES = 32 << 20
 MAX_ROWS = 1_000_000
 """Rows of all line tables of a cubin that are read."""
@@ -47,7 +50,10 @@ def _read(cubin: bytes) -> MachineCode:
     try:
         elf = ELFFile(io.BytesIO(cubin))
         capability = elf.header["e_flags"] >> 8 & 0xFF
-        sections = {section.name: section for section in elf.iter_sections()}
+        sections = {section.name: section for section in elf.iter_sections() if _is_of_the_file(section.header)}
+        needed = (_TEXT, _INFO, _LINES, ".symtab", *(kind + _LINES for kind in _RELOCATIONS))
+        if sum(s["sh_size"] for name, s in sections.items() if name.startswith(needed)) > len(cubin):
+            raise ValueError("its sections have more bytes than it has")
         codes = {name.removeprefix(_TEXT): s.data() for name, s in sections.items() if name.startswith(_TEXT)}
         tables = {name: _indirect(sections[_INFO + name].data()) for name in codes if _INFO + name in sections}
         lines: dict[str, list[tuple[int, int]]] = {}
@@ -64,6 +70,11 @@ def _read(cubin: bytes) -> MachineCode:
         name: Text(code, tuple(_rising(lines.get(name, []))), tables.get(name, {})) for name, code in codes.items()
     }
     return MachineCode(capability, texts)
+
+
+def _is_of_the_file(header: Mapping[str, Any]) -> bool:
+    """Whether a section's bytes are those in the file."""
+    return header["sh_type"] != "SHT_NOBITS" and not header["sh_flags"] & _COMPRESSED
 
 
 def _symbols(table: bytes, names: object) -> tuple[list[int], bytes]:
@@ -155,7 +166,7 @@ def _rows(
                 function, address, line = "", 0, 1
             elif kind == 2:
                 function = functions.get(at + 1, "")
-                address = int.from_bytes(section[at + 1 : at + size], "little")
+                address = int.from_bytes(section[at + 1 : at + min(size, 9)], "little")
             at += size
         elif opcode == 1:
             yield function, address, line

@@ -19,6 +19,8 @@ from kernelforge.records import (
     Fingerprint,
     Forecast,
     Limits,
+    Origin,
+    Performance,
     PredictedSpeedup,
     Screening,
 )
@@ -111,8 +113,17 @@ def format_screening(screening: Screening) -> str:
         return f"failed on {screening.device}; no GPU was used"
     if screening.outcome == "unsupported":
         return f"{screening.device} could not run it, so the GPU alone decided: {screening.message}"
+    rank = screening.rank
+    if rank is not None and rank.passed_over:
+        return f"passed on {screening.device}; not measured: number {rank.position} of {rank.of} by predicted time"
     missing = f"; no time was predicted: {screening.message}" if screening.message else ""
     return f"passed on {screening.device}, before the GPU was used{missing}"
+
+
+def believed_us(speed: Performance | None) -> float | None:
+    """A measured time that is not quarantined, in microseconds."""
+    measured = speed is not None and speed.origin is Origin.MEASURED and speed.quarantined is None
+    return speed.time_us if speed is not None and measured else None
 
 
 def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str:

@@ -41,21 +41,28 @@ class RoundRanking:
         self._begun[step] = begun
 
     def rank(self, earlier: Mapping[int, Evaluation]) -> None:
-        """Give a rank to every begun evaluation with a predicted time.
+        """Give a rank to every begun evaluation with a predicted time; equal candidates share one.
 
         Args:
             earlier: evaluations of the round that are concluded, by step: those of an earlier sitting.
         """
-        times = {step: time for step, evaluation in earlier.items() if (time := predicted_us(evaluation)) is not None}
+        timed = [
+            (time, step, evaluation.candidate)
+            for step, evaluation in earlier.items()
+            if (time := predicted_us(evaluation)) is not None
+        ]
         for step, begun in self._begun.items():
             screening = None if begun is None else begun.work.screening
-            if step not in times and screening is not None and screening.forecast is not None:
-                times[step] = screening.forecast.time_us
-        for position, step in enumerate(sorted(times, key=lambda step: (times[step], step)), 1):
-            begun = self._begun.get(step)
-            if begun is not None and begun.work.screening is not None:
-                rank = Rank(position=position, of=len(times), measured=self._measured)
-                begun.work.screening = begun.work.screening.model_copy(update={"rank": rank})
+            if step not in earlier and begun is not None and screening is not None and screening.forecast is not None:
+                timed.append((screening.forecast.time_us, step, begun.candidate.hash))
+        places: dict[str, int] = {}
+        for _, _, candidate in sorted(timed):
+            places.setdefault(candidate, len(places) + 1)
+        for begun in self._begun.values():
+            if begun is None or begun.candidate.hash not in places or begun.work.screening is None:
+                continue
+            rank = Rank(position=places[begun.candidate.hash], of=len(places), measured=self._measured)
+            begun.work.screening = begun.work.screening.model_copy(update={"rank": rank})
 
     def take(self, step: int) -> BegunEvaluation | None:
         """The begun evaluation of a step, which is not kept any longer."""

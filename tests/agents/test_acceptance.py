@@ -98,11 +98,13 @@ def test_where_the_model_does_not_tell_the_first_named_counter_decides(
 
 
 def test_a_tuned_child_is_told_apart_by_less() -> None:
-    tuned = {"operator": Operator.TUNE, "parent": "run/softmax/00"}
+    tuned = {"operator": Operator.TUNE, "parent": attempt(100).id}
     by_two, by_one = (attempt(100, time_us=time_us).model_copy(update=tuned) for time_us in (9.8, 9.9))
     assert TUNED_APART == LEAST_GAIN, "the winner of a search for values must be able to become the best"
     assert improves(attempt(100, time_us=10), by_two, None).accepted
     assert improves(attempt(100, time_us=10), by_one, None).outcome is Outcome.UNDECIDED
+    of_another = by_two.model_copy(update={"parent": "r/softmax/07"})
+    assert improves(attempt(100, time_us=10), of_another, None).outcome is Outcome.UNDECIDED
 
 
 def test_the_best_never_gets_slower_by_the_model() -> None:

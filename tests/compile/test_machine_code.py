@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import struct
 from collections.abc import Callable
 from pathlib import Path
 
@@ -180,3 +181,31 @@ def saxpy(compiler: Compiler) -> bytes:
     built = compiler.build(SAXPY, ["saxpy"])
     assert isinstance(built, Artifact)
     return built.cubin
+
+
+def _sections(cubin: bytes) -> list[tuple[int, str]]:
+    """Offset in the file of the header of each section, and its name."""
+    headers, size, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HHH", cubin, 58)
+    text = struct.unpack_from("<Q", cubin, headers + size * names + 24)[0]
+    found = []
+    for at in range(headers, headers + size * count, size):
+        start = text + struct.unpack_from("<I", cubin, at)[0]
+        found.append((at, cubin[start : cubin.index(b"\0", start)].decode()))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("offset", "value", "why"),
+    [
+        (4, struct.pack("<I", 8), "no machine code"),  # it takes no bytes of the file
+        (8, struct.pack("<Q", 0x800), "no machine code"),  # it is compressed
+        (32, struct.pack("<Q", 1 << 62), "more bytes than it has"),
+    ],
+)
+def test_a_section_takes_no_more_memory_than_the_file(compiler: Compiler, offset: int, value: bytes, why: str) -> None:
+    built = compiler.build(SAXPY, ["saxpy"], arch="sm_90a")
+    assert isinstance(built, Artifact)
+    (at,) = (header for header, name in _sections(built.cubin) if name.startswith(".text."))
+    machine = read_machine_code(built.cubin[: at + offset] + value + built.cubin[at + offset + len(value) :])
+    assert machine.function(built.build.kernels[0].symbol) is None
+    assert why in (machine.problem or "no machine code")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from kernelforge.evaluation.evaluator import BegunEvaluation
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.records import Evaluation, Screening
@@ -9,15 +11,19 @@ from kernelforge.run.ranking import RoundRanking, passed_over
 from tests.support.factories import make_candidate, make_forecast, measured_evaluation
 
 
-def begun(time_us: float | None, outcome: str = "passed") -> BegunEvaluation:
-    """An evaluation with a predicted time, or one that the emulated device could not run."""
+def begun(time_us: float | None, outcome: str = "passed", text: str = "") -> BegunEvaluation:
+    """An evaluation of a candidate of its own, unless it has a text, with a predicted time, or one that the emulated
+    device could not run."""
     forecast = None if time_us is None else make_forecast(time_us)
     message = "" if forecast else "no such instruction"
     work = EvaluationState(seed=1)
     work.screening = Screening.model_validate(
         {"device": "emulated:h100", "outcome": outcome, "message": message, "forecast": forecast}
     )
-    return BegunEvaluation(make_candidate(), work, None, 1.0)
+    return BegunEvaluation(make_candidate(text or f"v{next(_numbers)}"), work, None, 1.0)
+
+
+_numbers = itertools.count()
 
 
 def concluded(time_us: float) -> Evaluation:
@@ -73,3 +79,15 @@ def test_a_step_is_begun_once_and_a_step_beyond_the_round_begins_the_next() -> N
     ranking.reach(2, 3)
     assert list(ranking.steps) == [2, 3, 4]
     assert ranking.take(1) is None
+
+
+def test_equal_candidates_share_a_rank() -> None:
+    ranking = RoundRanking(2)
+    ranking.reach(0, 4)
+    for step, text in enumerate(("a", "a", "a", "b")):
+        ranking.begin(step, begun(3.0 if text == "a" else 5.0, text=text))
+    ranking.rank({})
+    taken = [item for step in range(4) if (item := ranking.take(step)) is not None]
+    ranks = [item.work.screening.rank for item in taken if item.work.screening]
+    assert [(rank.position, rank.of) for rank in ranks if rank] == [(1, 2), (1, 2), (1, 2), (2, 2)]
+    assert not any(map(passed_over, taken))

@@ -12,6 +12,7 @@ from kernelforge.records import UNCOMPARED, Attempt, Origin
 from kernelforge.report.figures import draw_attempt, draw_board, draw_compare, draw_run, draw_task
 from kernelforge.report.formatting import (
     EXCESSIVE,
+    believed_us,
     duration,
     format_dollars,
     format_fingerprint,
@@ -416,7 +417,7 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(item, pages.attempt_link(item, links)) for item in view.inspirations],
         "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),
-        "forecast": format_forecast(view.screening.forecast, _believed_us(view))
+        "forecast": format_forecast(view.screening.forecast, believed_us(view.performance))
         if view.screening and view.screening.forecast
         else None,
         "screening": format_screening(view.screening) if view.screening else None,
@@ -424,12 +425,6 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         "named": html_table(replace(metric_table(named), title="What the Judge named")) if named else None,
         "diffs": [(diff, diff_parts(diff)) for diff in view.diffs],
     }
-
-
-def _believed_us(view: AttemptView) -> float | None:
-    """The measured time, unless it is quarantined."""
-    speed = view.performance
-    return speed.time_us if speed is not None and speed.quarantined is None else None
 
 
 def _tables(view: AttemptView) -> dict[str, HtmlTable | None]:

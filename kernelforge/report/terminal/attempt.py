@@ -12,6 +12,7 @@ from rich.text import Text
 from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.formatting import (
     ABSENT,
+    believed_us,
     byte_count,
     change,
     duration,
@@ -179,8 +180,9 @@ def _screening(screening: Screening | None, speed: Performance | None) -> Iterat
     if screening is None:
         return
     if screening.forecast is not None:
-        believed_us = speed.time_us if speed is not None and speed.quarantined is None else None
-        yield field("before", f"{format_forecast(screening.forecast, believed_us)}; predicted before it was measured")
+        measured_us = believed_us(speed)
+        note = "" if measured_us is None else "; predicted before it was measured"
+        yield field("before", f"{format_forecast(screening.forecast, measured_us)}{note}")
     yield field("screened", format_screening(screening))
 
 

@@ -224,6 +224,8 @@ ODD = [
     "cvt.u64.u32 %d5, %d2; shl.b64 %d5, %d5, 2; add.s64 %d5, %d5, %d1;",
     "shl.b64 %d5, %d3, -1; add.s64 %d5, %d5, %d1;",
     "mul.lo.s64 %d5, %d3, 4; sub.s64 %d5, %d5, -8; add.s64 %d5, %d5, %d1;",
+    "and.b64 %d5, %d3, 124; and.b64 %d5, %d5, 60; add.s64 %d5, %d5, %d1;",
+    "and.b64 %d5, %d3, 31; shl.b64 %d5, %d5, 2; and.b64 %d5, %d5, 60; add.s64 %d5, %d5, %d1;",
 ]  # fmt: skip
 
 

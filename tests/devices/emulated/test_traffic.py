@@ -16,6 +16,7 @@ from kernelforge.devices.emulated.profile.sampling import (
     choose_edges,
     choose_inside,
     choose_launches,
+    halves,
     is_inside,
 )
 from kernelforge.devices.emulated.profile.traffic import (
@@ -182,6 +183,24 @@ def test_blocks_that_share_as_neighbours_do_read_least() -> None:
     traffic = extrapolate(halo, extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=50 * MIB)
     assert traffic.least_read[7] == pytest.approx(STREAMED, rel=0.01)
     assert traffic.read[7] > 1.03 * STREAMED
+
+
+@given(
+    grid=st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 4)),
+    affordable=st.integers(0, 12),
+    seed=st.integers(0, 1000),
+)
+def test_a_sample_has_blocks_inside_wherever_its_chunks_lie(
+    grid: tuple[int, int, int], affordable: int, seed: int
+) -> None:
+    draws = random.Random(seed)
+    chunks = choose_chunks(grid[0] * grid[1] * grid[2], affordable, draws)
+    parts = halves(chunks, grid, inside=True, draws=draws)
+    assert parts
+    assert all(first for first, _ in parts)
+    assert all(is_inside(block, grid) for first, second in parts for block in (*first, *second))
+    complete = halves(chunks, grid, inside=False, draws=draws)
+    assert [len(first) + len(second) for first, second in complete] == [chunk.blocks for chunk in chunks]
 
 
 def test_no_block_of_a_grid_is_always_sampled_or_never() -> None:

@@ -25,7 +25,7 @@ from kernelforge.devices.emulated.profile.sampling import (
     choose_inside,
     choose_launches,
     coordinates,
-    is_inside,
+    halves,
     linear_id,
 )
 from kernelforge.devices.emulated.profile.side_by_side import (
@@ -83,6 +83,11 @@ class _Sample:
     traffic: LaunchTraffic
     scale: float
     """Blocks that ``reports`` stand for over those of them that ran."""
+
+    @property
+    def ran(self) -> int:
+        """Blocks that ran."""
+        return sum(report.ctas_run for report in (*self.reports, *(report for report, _ in self.edges)))
 
     def traffic_of(self, step: Launch) -> LaunchTraffic:
         """The traffic on the buffers of another launch of the same shape."""
@@ -175,8 +180,7 @@ class Collector:
                 edges = choose_edges(step.grid, affordable, self._random) if units == blocks else ()
                 recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
                 samples.append(self._sample(step, occupied, chunks, edges, recorded))
-                ran = (sum(chunk.blocks for chunk in chunks) + len(edges)) * (blocks // units)
-                self._add_sample(step, group, samples[-1], ran, probed)
+                self._add_sample(step, group, samples[-1], samples[-1].ran, probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
             rest = [unit for unit in range(units) if unit != probe]
@@ -279,18 +283,9 @@ class Collector:
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
         units, blocks = self._execution.units(step), math.prod(step.grid)
-        if edges and not any(is_inside(unit, step.grid) for part in chunks for unit in range(part.start, part.end)):
-            inside = choose_inside(step.grid, self._random)
-            chunks = (Chunk(inside, inside + 1),)
         wave = max(max(occupied.blocks_per_sm, 1) * self._spec.sm_count * units // blocks, 1)
-        for chunk in chunks:
+        for first, second in halves(chunks, step.grid, inside=bool(edges), draws=self._random):
             self._cache.reset()
-            first, second = (
-                [unit for unit in part if not edges or is_inside(unit, step.grid)]
-                for part in (range(chunk.start, chunk.middle), range(chunk.middle, chunk.end))
-            )
-            if not first:
-                continue
             reports.append(self._run(step, first))
             self._cache.complete()
             begun = complete = self._cache.footprint()

@@ -10,7 +10,7 @@ import itertools
 import math
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -71,6 +71,24 @@ def is_inside(block: int, grid: tuple[int, int, int]) -> bool:
 def choose_inside(grid: tuple[int, int, int], draws: random.Random) -> int:
     """Any block inside."""
     return linear_id([draws.randrange(1, size - 1) if size >= 3 else draws.randrange(size) for size in grid], grid)
+
+
+def halves(
+    chunks: Iterable[Chunk], grid: tuple[int, int, int], *, inside: bool, draws: random.Random
+) -> list[tuple[list[int], list[int]]]:
+    """Blocks of both halves of each chunk, of which the second may have none; ``inside``: without those at edges.
+
+    Where no chunk has a block inside, one is drawn.
+    """
+    parts = []
+    for chunk in chunks:
+        first, second = (
+            [unit for unit in half if not inside or is_inside(unit, grid)]
+            for half in (range(chunk.start, chunk.middle), range(chunk.middle, chunk.end))
+        )
+        if first or second:
+            parts.append((first, second) if first else (second, []))
+    return parts or [([choose_inside(grid, draws)], [])]
 
 
 def choose_edges(grid: tuple[int, int, int], affordable: int, draws: random.Random) -> tuple[Edge, ...]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernelforge.devices.emulated.runtime.cache import Footprint, Sectors
-from kernelforge.hardware.specs import DeviceSpec
+from kernelforge.hardware.specs import SPECS, DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES
 
 BITS = 1024
@@ -41,7 +41,7 @@ def keeps_dirty_lines(spec: DeviceSpec) -> bool:
 
 def has_inline_ecc(spec: DeviceSpec) -> bool:
     """Whether the DRAM has its ECC among the data."""
-    return spec.key in INLINE_ECC
+    return any(set(spec.names) & set(SPECS[key].names) for key in INLINE_ECC)
 
 
 def ecc_bytes(spec: DeviceSpec, read: float, written: float) -> float:

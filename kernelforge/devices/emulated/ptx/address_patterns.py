@@ -81,8 +81,11 @@ def derive(i: Instruction, values: Operands) -> Address | None:
         return values.address(first).times(1 << constant)
     if form == ("and", "b64") and constant is not None and 0 <= constant < 1 << 31 and values.varies(first):
         source = values.address(first)
-        kept = Pattern(Masked(source.pattern.value, constant), "u", 1)
-        return Address(kept) if source == Address(Pattern(source.pattern.value, "u", 1)) else None
+        value = source.pattern.value
+        if source != Address(Pattern(value, "u", 1)):
+            return None
+        kept = Masked(value.value, value.mask & constant) if isinstance(value, Masked) else Masked(value, constant)
+        return Address(Pattern(kept, "u", 1))
     if form in _PRODUCTS and constant is not None and values.varies(first):
         return values.address(first).times(constant)
     if form in _EXTENSIONS and narrow and values.varies(first):
