@@ -151,8 +151,8 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
     higher; where there is no baseline, the interval of its time must lie below its parent's; a quarantined time never
     is. A measured time replaces a modelled one, and is never replaced by one. Of two modelled times, the child's must
     be lower by at least 5 %, or by 2 % for a tuned child of ``parent``, and may not be higher. Between the two the
-    model does not tell them apart; the first metric of ``finding`` that both profiles have then decides: it must fall
-    (with a leading ``+``: rise) by at least 10 %.
+    model does not tell them apart, nor two times of which one is of machine code and the other of PTX; the first metric
+    of ``finding`` that both profiles have then decides: it must fall (with a leading ``+``: rise) by at least 10 %.
     """
     if child.evaluation.verdict is not Verdict.OK:
         return _failed(child.evaluation.verdict)
@@ -170,6 +170,10 @@ def improves(parent: Attempt, child: Attempt, finding: Finding | None) -> Decisi
     if Origin.MEASURED in (before.origin, after.origin):
         return _by_measured_time(before, after)
     counter = _counter(parent, child, finding)
+    if _lacks_machine_code(parent) is not _lacks_machine_code(child):
+        # The model guesses where there is none, and is off by more than two versions of a kernel are apart.
+        reason = "; ".join(filter(None, ("one modelled time is of machine code, the other of PTX", counter.text)))
+        return Decision(Outcome.ACCEPTED if counter.enough else Outcome.NOT_COMPARED, reason)
     own_constants = child.operator is Operator.TUNE and child.parent == parent.id
     return _by_modelled_time(before, after, TUNED_APART if own_constants else APART, counter)
 
@@ -230,6 +234,11 @@ def _counter(parent: Attempt, child: Attempt, finding: Finding | None) -> _Moved
         enough = change >= COUNTER_CHANGE if rises else change <= -COUNTER_CHANGE
         return _Moved(enough, f"{key} {before.value:,.6g} -> {after.value:,.6g} {after.unit} ({change:+.1%})")
     return _Moved(False, "")
+
+
+def _lacks_machine_code(attempt: Attempt) -> bool:
+    """Whether a kernel's time was modelled from its PTX, for its machine code is too large to be estimated."""
+    return attempt.profile is not None and any(kernel.sass is None for kernel in attempt.profile.kernels)
 
 
 def _change(before: float, after: float) -> float:

@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.agents.acceptance import APART, TUNED_APART, Decision, Outcome, accept, improves
 from kernelforge.evaluation.stages.tuning import LEAST_GAIN
-from kernelforge.records import Attempt, Candidate, Finding, Operator, Verdict
+from kernelforge.records import Attempt, Candidate, Finding, Operator, SassProfile, Verdict
 from tests.agents import agent_setup as workbench
 from tests.support.factories import (
     make_attempt,
@@ -95,6 +95,24 @@ def test_where_the_model_does_not_tell_the_first_named_counter_decides(
     assert decision.outcome is (Outcome.ACCEPTED if better else Outcome.UNDECIDED)
     assert DRAM in decision.reason
     assert f"{APART:.0%}" in decision.reason
+
+
+def _of_machine_code(made: Attempt) -> Attempt:
+    assert made.profile is not None
+    sass = SassProfile(warp_instructions=1, opcodes=())
+    kernels = tuple(kernel.model_copy(update={"sass": sass}) for kernel in made.profile.kernels)
+    return made.model_copy(update={"profile": made.profile.model_copy(update={"kernels": kernels})})
+
+
+def test_times_of_machine_code_and_of_ptx_are_not_compared() -> None:
+    before, after = attempt(100, 10), attempt(100, 5)
+    assert before.profile is not None
+    assert before.profile.kernels
+    assert improves(_of_machine_code(before), _of_machine_code(after), None).accepted
+    for parent, child in ((before, _of_machine_code(after)), (_of_machine_code(before), after)):
+        assert improves(parent, child, None).outcome is Outcome.NOT_COMPARED
+    fewer = attempt(80, 20)
+    assert improves(_of_machine_code(before), fewer, finding(DRAM)).accepted
 
 
 def test_a_tuned_child_is_told_apart_by_less() -> None:

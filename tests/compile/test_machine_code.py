@@ -187,11 +187,11 @@ def _sections(cubin: bytes) -> list[tuple[int, str]]:
     """Offset in the file of the header of each section, and its name."""
     headers, size, count, names = *struct.unpack_from("<Q", cubin, 40), *struct.unpack_from("<HHH", cubin, 58)
     text = struct.unpack_from("<Q", cubin, headers + size * names + 24)[0]
-    found = []
+    sections = []
     for at in range(headers, headers + size * count, size):
         start = text + struct.unpack_from("<I", cubin, at)[0]
-        found.append((at, cubin[start : cubin.index(b"\0", start)].decode()))
-    return found
+        sections.append((at, cubin[start : cubin.index(b"\0", start)].decode()))
+    return sections
 
 
 @pytest.mark.parametrize(
