@@ -156,7 +156,7 @@ class Performance(Record):
     """Confidence interval of a measured time: lower and upper end."""
     samples: int | None = Field(default=None, ge=1)
     protocol: str
-    """``emulated/5`` for modelled times; the timing protocol's version for measured ones."""
+    """``emulated/6`` for modelled times; the timing protocol's version for measured ones."""
     bound: str
     speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against the fastest baseline; only where both were measured."""
@@ -225,7 +225,7 @@ class Forecast(Record):
     high_us: float = Field(gt=0, allow_inf_nan=False)
     """Ends of the 90 % interval of :attr:`expected_us`, by the model's errors where hardware answered."""
     protocol: str
-    """Version of the model: ``emulated/5``."""
+    """Version of the model: ``emulated/6``."""
     gpu: str
     """The GPU whose figures the model used."""
     exact: bool

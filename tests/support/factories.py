@@ -116,7 +116,7 @@ def make_forecast(time_us: float = 10.0, **changes: Any) -> Forecast:
     """A forecast of the emulated H100, with an interval from 1/1.6 to 1.6 times what is expected."""
     expected_us = time_us * changes.get("factor", 1.0)
     fields: dict[str, Any] = {
-        "time_us": time_us, "low_us": expected_us / 1.6, "high_us": expected_us * 1.6, "protocol": "emulated/5",
+        "time_us": time_us, "low_us": expected_us / 1.6, "high_us": expected_us * 1.6, "protocol": "emulated/6",
         "gpu": "NVIDIA H100 SXM5 80 GB", "exact": True, "figures": "0123456789abcdef",
         "median": changes.get("factor") if changes.get("measured") else None,
     }  # fmt: skip
@@ -127,7 +127,7 @@ def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
     fields: dict[str, Any] = {
         "time_us": time_us,
         "origin": Origin.MODELLED,
-        "protocol": "emulated/5",
+        "protocol": "emulated/6",
         "bound": "dram",
     }
     return Performance(**(fields | changes))
