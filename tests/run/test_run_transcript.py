@@ -147,7 +147,14 @@ def test_a_repair_is_judged_by_what_its_parent_set_out_to_do(replay_of_all: list
 @pytest.mark.parametrize("task", RECORDED)
 def test_later_replies_cut_what_they_set_out_to_cut(replay_of_all: list[Attempt], task: str) -> None:
     assert left_of(replay_of_all, task) <= CUT_TO[task][1]
-    assert of(replay_of_all, task)[-1].accepted
+    last = of(replay_of_all, task)[-1]
+    assert last.accepted is (task != "rmsnorm"), last.note
+
+
+def test_fewer_sectors_without_less_time_are_no_gain(replay_of_all: list[Attempt]) -> None:
+    *_, last = of(replay_of_all, "rmsnorm")
+    assert last.note.startswith("not accepted: modelled time")
+    assert LOAD_SECTORS in last.note
 
 
 def test_a_tuned_child_is_an_attempt_that_the_next_round_goes_on_from(replay_of_all: list[Attempt]) -> None:
