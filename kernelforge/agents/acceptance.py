@@ -23,7 +23,7 @@ from kernelforge.rewards import reward as score
 from kernelforge.search.base import best_attempt
 
 APART = 0.05
-"""Least relative fall of the modelled time that tells two versions of a kernel apart. Where hardware answered, 91 % of
+"""Least relative fall of the modelled time that tells two versions of a kernel apart. Where hardware answered, 94 % of
 the falls by 5 % or more were real, and half of the smaller ones (``benchmarks/fidelity.py compare``)."""
 TUNED_APART = 0.02
 """The same for a tuned child, whose text is its parent's: 94 % of the falls by 2 % or more were real."""
