@@ -90,9 +90,10 @@ def evaluate(
             raise UsageError("--choose sets '# tune:' names of a launch plan; a ModelNew class has none")
         if approx is not Approximations.VARIED:
             raise UsageError("--approx is of the emulated device, which runs no ModelNew class; leave it out")
-        if not screen:
+        if not screen or measuring.figures is not None:
+            option = "--measure figures" if screen else "--no-screen"
             raise UsageError(
-                "--no-screen is for launch plans: no ModelNew class runs on an emulated device; leave it out"
+                f"{option} is for launch plans: no ModelNew class runs on an emulated device; leave it out"
             )
         result = _evaluate_class(text, task, device, measuring, seed, allow_unconfined)
         _show(result, as_json=as_json, telemetry=None if as_json else text)

@@ -22,6 +22,7 @@ _RELOCATIONS = {".rel": struct.Struct("<QQ"), ".rela": struct.Struct("<QQq")}
 """Kinds of tables of relocations: before compute capability 9, and from there on."""
 _SYMBOL = struct.Struct("<IBBHQQ")
 _EIFMT_SVAL, _EIATTR_INDIRECT_BRANCH_TARGETS = 4, 0x34
+_ABI_OF_CUDA_13 = 8
 _COMPRESSED = 0x800
 """SHF_COMPRESSED."""
 MAX_BYTES = 32 << 20
@@ -49,7 +50,9 @@ def _read(cubin: bytes) -> MachineCode:
         raise ValueError(f"it has more than {MAX_BYTES >> 20} MiB")
     try:
         elf = ELFFile(io.BytesIO(cubin))
-        capability = elf.header["e_flags"] >> 8 & 0xFF
+        # The second byte since CUDA 13, the first before: Triton's own assembler is of CUDA 12.
+        capability = elf.header["e_flags"] >> (8 if elf.header["e_ident"]["EI_ABIVERSION"] >= _ABI_OF_CUDA_13 else 0)
+        capability &= 0xFF
         sections = {section.name: section for section in elf.iter_sections() if _is_of_the_file(section.header)}
         needed = (_TEXT, _INFO, _LINES, ".symtab", *(kind + _LINES for kind in _RELOCATIONS))
         if sum(s["sh_size"] for name, s in sections.items() if name.startswith(needed)) > len(cubin):
@@ -69,7 +72,7 @@ def _read(cubin: bytes) -> MachineCode:
     texts = {
         name: Text(code, tuple(_rising(lines.get(name, []))), tables.get(name, {})) for name, code in codes.items()
     }
-    return MachineCode(capability, texts)
+    return MachineCode(capability, texts, "" if texts else f"{NO_MACHINE_CODE} is shown: the cubin has none")
 
 
 def _is_of_the_file(header: Mapping[str, Any]) -> bool:

@@ -289,6 +289,6 @@ def concluded(
 
 
 def evaluator_version(generators: Sequence[InputGenerator], base: str = EVALUATOR_VERSION) -> str:
-    """The version that a fingerprint gives: ``4``, or ``4+tests.<digest>`` where generators are in force."""
+    """The version that a fingerprint gives: ``6``, or ``6+tests.<digest>`` where generators are in force."""
     digest = generators_digest(generators)
     return f"{base}+tests.{digest}" if digest else base

@@ -338,7 +338,7 @@ def _time(performance: Performance | None) -> str:
 
 
 def _counted(profile: Profile | None) -> Profile | None:
-    """A profile without its notes and estimates of machine code, which only some machines have the program for."""
+    """A profile without its notes and its estimates of machine code; the modelled time, made of these, is compared."""
     if profile is None:
         return None
 

@@ -17,9 +17,9 @@ from kernelforge.records import ForecastOutcome
 from kernelforge.records.base import Record
 
 PRIOR = 4
-"""Weight of the uncorrected model, in measured candidates: candidates scatter by 42 % (:data:`KERNEL_SPREAD`), factors
-of GPUs are taken to scatter by 20 % around 1 (three with published times have 0.91, 0.97 and 1.24), and the ratio of
-the variances is 4.4."""
+"""Weight of the uncorrected model, in measured candidates: candidates scatter by 41 % (:data:`KERNEL_SPREAD`), factors
+of GPUs are taken to scatter by 20 % around 1 (modelled over published times are 0.85, 0.96 and 1.24 on three), and the
+ratio of the variances is 4.2."""
 
 
 class CardKey(NamedTuple):

@@ -161,7 +161,7 @@ def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: P
         counts: Counts of a run of the plan.
     """
     if not code.texts:
-        return PlanWork(notes=(code.problem,) if code.problem else ())
+        return PlanWork(notes=(code.problem,))
     kernels: dict[int, MachineWork] = {}
     without: dict[str, None] = {}
     for kernel in counts.kernels:

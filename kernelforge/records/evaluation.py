@@ -200,6 +200,11 @@ class Performance(Record):
             raise ValueError("the lower bound of a speedup needs a speedup that is not below it")
         return self
 
+    @property
+    def plausible_us(self) -> float | None:
+        """The time in microseconds if it was measured and is not quarantined."""
+        return self.time_us if self.origin is Origin.MEASURED and self.quarantined is None else None
+
 
 def without_prediction(performance: Performance | None) -> Performance | None:
     """The time alone: a prediction follows from it, and from data that change with the version of the package."""

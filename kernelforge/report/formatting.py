@@ -19,8 +19,6 @@ from kernelforge.records import (
     Fingerprint,
     Forecast,
     Limits,
-    Origin,
-    Performance,
     PredictedSpeedup,
     Screening,
 )
@@ -118,12 +116,6 @@ def format_screening(screening: Screening) -> str:
         return f"passed on {screening.device}; not measured: number {rank.position} of {rank.of} by predicted time"
     missing = f"; no time was predicted: {screening.message}" if screening.message else ""
     return f"passed on {screening.device}, before the GPU was used{missing}"
-
-
-def believed_us(speed: Performance | None) -> float | None:
-    """A measured time that is not quarantined, in microseconds."""
-    measured = speed is not None and speed.origin is Origin.MEASURED and speed.quarantined is None
-    return speed.time_us if speed is not None and measured else None
 
 
 def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str:

@@ -119,7 +119,7 @@ def configure(
     _check_language(language, ",".join(coders).split(","))
     _check_agents(agents, settings, limits, commas="," in ",".join(coders), keys=keys)
     measuring = check_measure(measure or MeasureSettings(), chosen_devices[0])
-    _check_measure_top(measure_top, measuring, chosen_devices[0])
+    _check_measure_top(measure_top, measuring, chosen_devices[0], strategy)
     return RunConfig(
         suite=suite,
         suite_digest=loaded.digest,
@@ -145,7 +145,7 @@ def configure(
     )
 
 
-def _check_measure_top(top: int | None, settings: MeasureSettings, device: str) -> None:
+def _check_measure_top(top: int | None, settings: MeasureSettings, device: str, strategy: str) -> None:
     """
     Raises:
         UsageError: nothing measures, nothing predicts, or nothing would be measured.
@@ -156,6 +156,11 @@ def _check_measure_top(top: int | None, settings: MeasureSettings, device: str) 
         raise UsageError(
             f"--measure-top {top} selects what a GPU measures, and {device} measures nothing: name a GPU (cuda:0), or "
             "leave it out, for an emulated device models the time of every candidate"
+        )
+    if strategy == "refine":
+        raise UsageError(
+            f"--measure-top {top} selects among the candidates of a round, and refine names one at a time: take "
+            "another strategy, such as --strategy best-of-n"
         )
     if not settings.screen:
         raise UsageError(f"--measure-top {top} needs the emulated device in front of the GPU: leave out --no-screen")

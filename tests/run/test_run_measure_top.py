@@ -13,7 +13,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.leaderboard.make_entry import make_entry
-from kernelforge.records import Attempt, Budget, LLMSettings, MeasureSettings, Origin, Run, RunConfig, RunState, Verdict
+from kernelforge.records import Attempt, LLMSettings, MeasureSettings, Origin, Run, RunConfig, RunState, Verdict
 from kernelforge.report import RunRecords, leaderboard
 from kernelforge.report.views.integrity import integrity_view
 from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
@@ -162,19 +162,13 @@ def test_a_run_that_is_stopped_in_a_round_measures_the_same_when_it_is_resumed(
     assert [attempt.evaluation.fingerprint.device for attempt in resumed].count("emulated:h100") == 1
 
 
-def test_where_each_step_needs_the_last_ones_result_all_are_measured(suite: Path, llm: str, tmp_path: Path) -> None:
-    start(tmp_path, config_of(suite, llm, strategy="refine", options={}, budget=Budget(rounds=2)))
-    attempts = attempts_of(tmp_path)
-    assert positions(attempts) == {0: 1}
-    assert not any(attempt.evaluation.passed_over for attempt in attempts)
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"device": "emulated:h100", "measure": None}, "emulated:h100 measures nothing: name a GPU"),
         ({"measure": MeasureSettings(screen=False)}, "leave out --no-screen"),
         ({"measure_top": 0}, "at least one candidate"),
+        ({"strategy": "refine", "options": {}}, "refine names one at a time"),
     ],
 )
 def test_a_selection_of_what_is_measured_needs_a_gpu_and_a_prediction(

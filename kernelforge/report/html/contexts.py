@@ -12,7 +12,6 @@ from kernelforge.records import UNCOMPARED, Attempt, Origin
 from kernelforge.report.figures import draw_attempt, draw_board, draw_compare, draw_run, draw_task
 from kernelforge.report.formatting import (
     EXCESSIVE,
-    believed_us,
     duration,
     format_dollars,
     format_fingerprint,
@@ -417,7 +416,9 @@ def attempt_context(pages: RunPages, attempt: Attempt, links: Links) -> Context:
         "inspirations": [(item, pages.attempt_link(item, links)) for item in view.inspirations],
         "charts": charts_of(draw_attempt(view), links),
         "tables": _tables(view),
-        "forecast": format_forecast(view.screening.forecast, believed_us(view.performance))
+        "forecast": format_forecast(
+            view.screening.forecast, view.performance.plausible_us if view.performance else None
+        )
         if view.screening and view.screening.forecast
         else None,
         "screening": format_screening(view.screening) if view.screening else None,

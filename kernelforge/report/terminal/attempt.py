@@ -12,7 +12,6 @@ from rich.text import Text
 from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.formatting import (
     ABSENT,
-    believed_us,
     byte_count,
     change,
     duration,
@@ -180,7 +179,7 @@ def _screening(screening: Screening | None, speed: Performance | None) -> Iterat
     if screening is None:
         return
     if screening.forecast is not None:
-        measured_us = believed_us(speed)
+        measured_us = None if speed is None else speed.plausible_us
         note = "" if measured_us is None else "; predicted before it was measured"
         yield field("before", f"{format_forecast(screening.forecast, measured_us)}{note}")
     yield field("screened", format_screening(screening))

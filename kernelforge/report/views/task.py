@@ -274,11 +274,14 @@ def _tree(attempts: tuple[Attempt, ...]) -> Iterable[tuple[Attempt, int]]:
 
 
 def _node(attempt: Attempt, depth: int, parent: Attempt | None, best: str | None) -> LineageNode:
-    finding, speed = attempt.finding, attempt.evaluation.performance
+    finding = attempt.finding
+    # A candidate that was not measured has a modelled time, which is no time of this GPU.
+    counted = not attempt.evaluation.passed_over
+    speed = attempt.evaluation.performance if counted else None
     against = speed.timing.ratio(speed.timing.fastest) if speed and speed.timing and speed.timing.fastest else None
     interval = against.interval if against and speed and speed.speedup is not None else None
-    roof = attempt.profile.roofline if attempt.profile else None
-    delta, delta_of = _delta(attempt, parent)
+    roof = attempt.profile.roofline if attempt.profile and counted else None
+    delta, delta_of = _delta(attempt, parent) if counted else (None, None)
     return LineageNode.of(
         attempt,
         attempt.evaluation,
@@ -316,9 +319,7 @@ def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Lite
 def plausible_time_us(attempt: Attempt) -> float | None:
     """Measured time that is not quarantined, in µs."""
     speed = attempt.evaluation.performance
-    if speed is None or speed.origin is not Origin.MEASURED or speed.quarantined is not None:
-        return None
-    return speed.time_us
+    return None if speed is None else speed.plausible_us
 
 
 def metric_changes(attempt: Attempt, parent: Attempt | None) -> tuple[MetricChange, ...]:

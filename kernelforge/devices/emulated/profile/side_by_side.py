@@ -47,8 +47,9 @@ L1_WORDS = 12_000_000
 L1_REPLAYS = 16
 """Replays where chance decides which blocks meet on an SM."""
 L2_SECTORS = 30_000_000
-"""Sectors that are replayed through the L2, and the part of them that it looks up."""
+"""Sectors of three waves that are replayed through the L2 at most; of two, twice as many."""
 L2_LOOKUPS = 1_500_000
+"""The part of them that it looks up: about as many lookups."""
 MOST = 0.95
 """Requests of another block that have to be where the recorded one tells."""
 TOGETHER_NS = 140.0

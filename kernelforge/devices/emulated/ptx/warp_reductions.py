@@ -16,7 +16,7 @@ OPERATIONS = frozenset({
 """Opcodes and types of 32 bits that give the same for both orders of their operands."""
 _EVERY_LANE = (-1, 0xFFFFFFFF)
 _STEPS = {16, 8, 4, 2, 1}
-_FREE_MODIFIERS = {"rn", "lo"}
+_FREE_MODIFIERS = {"rn"}
 
 
 @dataclass(frozen=True)
