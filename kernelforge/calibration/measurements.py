@@ -64,7 +64,7 @@ def per_round_us(timer: PlanTimer, file: str, forward: str, rounds: int, setup: 
 
 
 def latencies(timer: PlanTimer) -> Values:
-    """Cycles from a load to the next that needs its result, less those of a warp to issue an instruction."""
+    """Cycles from a load to the next that needs its result, and those of a lone warp per independent instruction."""
 
     def step_cycles(forward: str, rounds: int, setup: str = "") -> float:
         return timer.facts.cycles(per_round_us(timer, "latency", forward, rounds, setup)) / STEPS
@@ -79,7 +79,7 @@ def latencies(timer: PlanTimer) -> Values:
         "dram_latency_cycles": step_cycles(chase, 64, _ring(65536, 256)),
         "shared_latency_cycles": step_cycles("follow_shared_ring[1, 32](out, i32(ROUNDS))", timer.rounds(16)),
     }
-    return {name: value - issue * overhead for name, value in totals.items()} | {"lone_warp_cycles": issue}
+    return totals | {"lone_warp_cycles": issue}
 
 
 def _ring(slots: int, step: int) -> str:

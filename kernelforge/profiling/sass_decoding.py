@@ -12,8 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from kernelforge.profiling.sass_code import INSTRUCTION_BYTES, Control, SassFunction, SassInstruction, cut_into_blocks
 
 MAX_INSTRUCTIONS = 200_000
@@ -110,6 +108,8 @@ class MachineCode:
 def decode(name: str, text: Text, capability: int) -> SassFunction:
     """A function from its machine code."""
     length = len(text.code) // INSTRUCTION_BYTES * INSTRUCTION_BYTES
+    import numpy as np
+
     words = np.frombuffer(text.code[:length], "<u8").reshape(-1, 2)
     addresses = np.arange(len(words)) * INSTRUCTION_BYTES
     starts = np.array([address for address, _ in text.lines], dtype=np.int64)

@@ -250,7 +250,7 @@ def test_a_run_counts_failures_at_hidden_sizes_task_by_task(
     candidate = Candidate(source=source, plan=PLAN)
     crash = evaluator.evaluate(candidate, seed=1, profile=False)
     loop = TaskLoop.__new__(TaskLoop)
-    monkeypatch.setattr(loop, "_evaluate_with_retry", lambda candidate: crash)
+    monkeypatch.setattr(loop, "_evaluate_with_retry", lambda *_: crash)
     before = SimpleNamespace(evaluation=crash.evaluation)
     for count, verdict in ((0, Verdict.CRASH), (HIDDEN_FAILURES - 1, Verdict.CRASH), (HIDDEN_FAILURES, Verdict.WRONG)):
         loop.attempts = [before] * count

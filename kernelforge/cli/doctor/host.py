@@ -51,6 +51,7 @@ _IMPORTED_FIRST = (
     "kernelforge.devices.emulated.device",
     "kernelforge.evaluation.stages.full_size",
     "kernelforge.evaluation.timing.candidate_timer",
+    "kernelforge.profiling.sass_executions",
     "kernelforge.evaluation.pool",
     "kernelforge.llm.spec",
     "kernelforge.profiling.model",

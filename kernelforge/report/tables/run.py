@@ -354,7 +354,7 @@ def board_tables(board: Board) -> tuple[Table, Table]:
     many = len(board.entries) > 1
     return (
         entry_table("Runs", board.entries, origin=board.key.origin),
-        task_table("Best per task", board.records, origin=board.key.origin, with_run=many),
+        task_table("Best per task", board.records, origin=board.key.origin, with_run=many, of_board=True),
     )
 
 

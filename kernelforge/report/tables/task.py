@@ -87,13 +87,19 @@ def _attempt_number(attempt: str | None) -> str:
     return ABSENT if attempt is None else attempt.rpartition("/")[2]
 
 
-def task_table(title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with_run: bool = False) -> Table:
-    """Tasks of one origin: counters, predicted speedups and the modelled bound, or measured times and speedups."""
+def task_table(
+    title: str, tasks: Iterable[TaskSummary], *, origin: Origin, with_run: bool = False, of_board: bool = False
+) -> Table:
+    """Tasks of one origin: counters, predicted speedups and the modelled bound, or measured times and speedups.
+
+    Times that were predicted before the measurement stand in a run's table, and not in a board's (``of_board``).
+    """
     tasks = list(tasks)
     predicted = (_PREDICTED,) if any(task.predicted for task in tasks) else ()
-    middle: tuple[Column, ...] = (*_COUNTERS, *predicted, Column("bound", "modelled bound"))
+    # Next to a predicted speedup the bound is modelled too, and the table just as wide as a screen.
+    middle: tuple[Column, ...] = (*_COUNTERS, *predicted, Column("bound", "bound" if predicted else "modelled bound"))
     if origin is Origin.MEASURED:
-        expected = (_EXPECTED,) if any(task.expected_us for task in tasks) else ()
+        expected = (_EXPECTED,) if not of_board and any(task.expected_us for task in tasks) else ()
         middle = (_SPEEDS[0], *expected, *_SPEEDS[1:], Column("bound", "bound"), *_COUNTERS[1:2])
     columns = (
         TASK,

@@ -226,6 +226,9 @@ def runtime_address(function: RuntimeFunction) -> int:
     return _part("runtime", (run_ctas, finish_stores, replay, *EXPORTS.values())).address(function.entry)
 
 
+RuntimeFunction.address_of = staticmethod(runtime_address)
+
+
 @functools.cache
 def _part(name: str, exports: tuple[RuntimeFunction, ...]) -> Native:
     """Machine code of a part of the runtime, always for this processor."""

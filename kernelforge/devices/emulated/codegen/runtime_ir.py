@@ -6,13 +6,14 @@ at IR that is not optimised, and calls between functions name symbols, which LLV
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import typing
 from collections.abc import Callable, Iterable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import llvmlite.binding as llvm
 
@@ -72,10 +73,18 @@ class RuntimeFunction(_Callee):
     Python does not call it. numba takes a call of it for one of the symbol ``name``, which :func:`library` defines.
     """
 
+    address_of: ClassVar[Callable[[RuntimeFunction], int]]
+    """Entry point of an exported one; ``llvm_jit``, which makes it, sets this."""
+
     def __init__(self, python: Callable[..., Any]) -> None:
         self.python = python
         self.name = f"{python.__module__.rpartition('.')[2]}.{python.__name__}"
         self.__doc__ = python.__doc__
+
+    def run(self, first: int, second: int) -> int:
+        """Call an exported function of two integers."""
+        kind = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+        return int(kind(RuntimeFunction.address_of(self))(first, second))
 
     @property
     def entry(self) -> str:

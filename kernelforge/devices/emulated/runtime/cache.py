@@ -8,7 +8,6 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     load_i32,
@@ -141,7 +140,7 @@ class CacheModel:
 
     def _finish_stores(self) -> None:
         if self._stores[:: STORE_ENTRY // 8].any():
-            llvm_jit.KernelFunction(llvm_jit.runtime_address(finish_stores))(self.address, 0)
+            finish_stores.run(self.address, 0)
 
     def resize_l1(self, nbytes: int) -> None:
         """Give the L1 another capacity; the content of the L2 stays."""
