@@ -121,9 +121,14 @@ def bandwidths(timer: PlanTimer) -> Values:
     port_us = again_us(f"read_l2[1, 1024](prepared, out, i32(ROUNDS), i32({BATCHES}))", timer.rounds(2))
     l1_us = again_us(f"read_l1[{sms}, 1024](prepared, out, i32(ROUNDS))", timer.rounds(16))
     shared_us = again_us(f"read_shared[{sms}, 1024](out, i32(ROUNDS))", timer.rounds(16))
-    words = f"words = empty(({sms * 1024 * 8},), dtype=int32)\n"
-    part_us = again_us(f"{words}store_words[{sms}, 1024](words, i32(ROUNDS))\ntouch[1, 32](out)", timer.rounds(16))
-    full_us = again_us(f"{words}store_sectors[{sms}, 1024](words, i32(ROUNDS))\ntouch[1, 32](out)", timer.rounds(16))
+
+    def stores_us(kernel: str) -> float:
+        forward = f"""words = empty(({sms * 1024 * 8},), dtype=int32)
+            touch[1, 32](out)
+            {kernel}[{sms}, 1024](words, out, i32(ROUNDS))"""
+        return again_us(forward, timer.rounds(16))
+
+    part_us, full_us = stores_us("store_words"), stores_us("store_sectors")
     return {
         "dram_sustained_gbps": read_gbps,
         "dram_copy_gbps": 2 * block / per_block_ns(copied, block),

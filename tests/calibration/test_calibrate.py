@@ -22,9 +22,7 @@ TOLERANCES = {
     "l2_bandwidth_gbps": 0.03,
     "atomic_line_ns": 0.03,
     "l2_to_sm_bytes_per_cycle": 0.3,
-    "partial_sector_cost": 0.35,
 }
-"""The last one is too low since times are modelled of machine code; docs/gpus.md says why."""
 TOLERANCE = 0.02
 """Of every other figure; docs/gpus.md states both."""
 

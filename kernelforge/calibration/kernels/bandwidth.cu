@@ -97,15 +97,26 @@ extern "C" __global__ void read_shared(int* out, int rounds) {
     use(sum, out);
 }
 
+// A load that the L1 answers, after which it sends on what stores began.
+__device__ void load_between(const int* small) {
+    int value;
+    asm volatile("ld.global.u32 %0, [%1];" : "=r"(value) : "l"(small + threadIdx.x % 32) : "memory");
+}
+
 // A thread stores a word of a sector of its own, again and again.
-extern "C" __global__ void store_words(int* out, int rounds) {
+extern "C" __global__ void store_words(int* out, const int* small, int rounds) {
     int* own = out + ((long long)blockIdx.x * blockDim.x + threadIdx.x) * 8;
-    for (int r = 0; r < rounds; r++) asm volatile("st.global.u32 [%0], %1;" ::"l"(own), "r"(r) : "memory");
+    for (int r = 0; r < rounds; r++) {
+        asm volatile("st.global.u32 [%0], %1;" ::"l"(own), "r"(r) : "memory");
+        load_between(small);
+    }
 }
 
 // The same with complete sectors, half a sector by each thread.
-extern "C" __global__ void store_sectors(int* out, int rounds) {
+extern "C" __global__ void store_sectors(int* out, const int* small, int rounds) {
     int4* own = (int4*)out + (long long)blockIdx.x * blockDim.x + threadIdx.x;
-    for (int r = 0; r < rounds; r++)
+    for (int r = 0; r < rounds; r++) {
         asm volatile("st.global.v4.u32 [%0], {%1, %1, %1, %1};" ::"l"(own), "r"(r) : "memory");
+        load_between(small);
+    }
 }
