@@ -130,7 +130,7 @@ def bandwidths(timer: PlanTimer) -> Values:
 
     part_us, full_us = stores_us("store_words"), stores_us("store_sectors")
     return {
-        "dram_sustained_gbps": read_gbps,
+        "dram_sustained_gbps": read_gbps * (1 + facts.dram_ecc_share),
         "dram_copy_gbps": 2 * block / per_block_ns(copied, block),
         "l2_fetch_bytes": sector_ns * read_gbps,
         "l2_bandwidth_gbps": passed * sms / l2_us * 1e-3,

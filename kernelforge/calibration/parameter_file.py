@@ -54,6 +54,7 @@ def _lines(calibration: Calibration, facts: CardFacts, spec: DeviceSpec) -> Iter
     yield from (f"{name} = {_text(source)}" for name, (_, source) in peaks.items())
     yield "[card.figures]"
     yield _line("sustained_clock_share", facts.clock_share, spec.sources["sustained_clock_share"])
+    yield _line("dram_ecc_share", facts.dram_ecc_share, spec.sources["dram_ecc_share"])
     others = (figure for name, figure in figures.items() if name not in (*PEAKS, *CARD_FIGURES))
     yield from (_entry(figure, calibration) for figure in others)
 

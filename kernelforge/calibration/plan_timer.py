@@ -49,6 +49,8 @@ class CardFacts:
     """Assumed clock under load over the highest one."""
     dram_bytes: int
     dram_bandwidth_gbps: float
+    dram_ecc_share: float
+    """Assumed bytes of ECC that are moved with a byte of data."""
     l2_bytes: int
     driver: str
     """Empty for an emulated device."""
@@ -184,6 +186,7 @@ def card_facts(device: Device) -> CardFacts:
         clock_share=device.spec.sustained_clock_share,
         dram_bytes=getattr(facts, "memory_bytes", 0) or device.spec.dram_bytes,
         dram_bandwidth_gbps=device.memory_bandwidth_gbps or device.spec.dram_bandwidth_gbps,
+        dram_ecc_share=device.spec.dram_ecc_share,
         l2_bytes=device.l2_bytes,
         driver=identity.get("driver", ""),
         sm=sm,

@@ -183,7 +183,9 @@ class DeviceSpec:
     dram_bandwidth_gbps: float
     """Peak, as on the datasheet or, if that rounds it, by bus width and memory clock."""
     dram_sustained_gbps: float
-    """Bandwidth that a reading kernel attains."""
+    """Bandwidth that a reading kernel attains, ECC among the data included."""
+    dram_ecc_share: float
+    """Bytes of ECC that are moved with a byte of data, where the DRAM has no chips of its own for it."""
     l2_bytes: int
     l2_bandwidth_gbps: float
     """Bandwidth that a kernel attains with its data in the L2."""
@@ -376,7 +378,7 @@ def figures_digest(spec: DeviceSpec) -> str:
 
 
 _MAY_BE_ZERO = frozenset(
-    ("tf32_tensor_tflops", "fp16_tensor_tflops", "shared_reserved_bytes_per_block", "block_cycles",
+    ("tf32_tensor_tflops", "fp16_tensor_tflops", "dram_ecc_share", "shared_reserved_bytes_per_block", "block_cycles",
      "block_cycles_per_warp", "atomic_line_ns", "launch_overhead_us")
 )  # fmt: skip
 

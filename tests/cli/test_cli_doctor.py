@@ -28,8 +28,7 @@ def test_doctor_reports_every_part(cli, monkeypatch):
     ]  # fmt: skip
     path = data["checks"][names.index("path emulated:h100")]
     assert [stage["name"] for stage in path["stages"]] == ["runner", "oracle", "build", "check", "profile"]
-    # A build that the cache has takes less than the half millisecond that is shown.
-    assert all(stage["seconds"] > 0 for stage in path["stages"] if stage["status"] == "ok" and stage["name"] != "build")
+    assert all(stage["seconds"] > 0 for stage in path["stages"] if stage["status"] == "ok")
     assert done.code == (0 if data["ok"] else 1)
     for check in data["checks"]:
         assert check["status"] == "ok" or check["advice"], check

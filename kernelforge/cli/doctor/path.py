@@ -117,7 +117,7 @@ def try_stages(open_pool: Callable[[], EvaluatorPool], *, measures: bool) -> lis
                 continue
             began = time.perf_counter()
             why = _failure(action)
-            seconds = round(time.perf_counter() - began, 3)
+            seconds = round(time.perf_counter() - began, 6)
             if why is None:
                 stages.append(Stage(name, "ok", seconds=seconds))
             else:

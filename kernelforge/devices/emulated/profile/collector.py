@@ -47,7 +47,6 @@ from kernelforge.devices.emulated.profile.traffic import (
     ecc_bytes,
     effective_l2_bytes,
     extrapolate,
-    has_inline_ecc,
     keeps_dirty_lines,
     most_updates,
     most_updates_of_a_word,
@@ -323,7 +322,7 @@ class Collector:
             hits = max(moved.l1_read_hits - misses + moved.l2_read_sectors, 0.0)
             moved = replace(moved, l1_read_hits=hits, l2_read_sectors=misses)
             fetched = sharing.fetched
-            if has_inline_ecc(self._spec):
+            if self._spec.dram_ecc_share:
                 filled = min(sharing.partly_written, sum(traffic.written.values()))
         # No more can be fetched again than the L1 asked for again.
         repeated = max(moved.l2_read_sectors * SECTOR_BYTES - read, 0.0)

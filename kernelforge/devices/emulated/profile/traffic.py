@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kernelforge.devices.emulated.runtime.cache import Footprint, Sectors
-from kernelforge.hardware.specs import SPECS, DeviceSpec
+from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES
 
 BITS = 1024
@@ -18,10 +18,6 @@ PARTITIONED = ((8, 0), (9, 0), (10, 0), (10, 3))
 KEEPS_DIRTY = (8, 0)
 """The first compute capability whose L2 has its share of written bytes when a launch ends. Before, it writes them
 early: a T4 and a GTX 1660 Super kept a tenth of their capacity, four GPUs since then 0.3 to 0.5 of theirs."""
-INLINE_ECC = frozenset({"t4", "a10", "a10g", "l4", "l40s"})
-"""Cards with ECC on by default and no chips for it: their drivers report a sixteenth less memory than they have (a T4's
-15 of 16 GiB, an A10G's 22.5 of 24). Its bits are moved with the data, and a sector that is written in part is read."""
-ECC_SHARE = 1 / 16
 
 
 def effective_l2_bytes(spec: DeviceSpec) -> int:
@@ -39,14 +35,9 @@ def keeps_dirty_lines(spec: DeviceSpec) -> bool:
     return spec.compute_capability >= KEEPS_DIRTY
 
 
-def has_inline_ecc(spec: DeviceSpec) -> bool:
-    """Whether the DRAM has its ECC among the data."""
-    return any(set(spec.names) & set(SPECS[key].names) for key in INLINE_ECC)
-
-
 def ecc_bytes(spec: DeviceSpec, read: float, written: float) -> float:
     """Bytes of ECC that are read with bytes of data, or before they are written."""
-    return ECC_SHARE * (read + written) if has_inline_ecc(spec) else 0.0
+    return spec.dram_ecc_share * (read + written)
 
 
 def distinct(sketch: int) -> float:
