@@ -64,7 +64,6 @@ _BY_NAME: Mapping[str, Pipe] = {name: pipe for pipe, names in _PIPES.items() for
 
 _WIDTHS = {"U8": 1, "S8": 1, "U16": 2, "S16": 2, "64": 8, "128": 16, "256": 32}
 _SHARED = frozenset({"LDS", "STS", "LDSM", "STSM"})
-_ATOMICS = frozenset({"ATOM", "ATOMG", "ATOMS", "RED", "REDG"})
 
 
 @dataclass(frozen=True)
@@ -92,23 +91,9 @@ class SharedAccess:
 
 
 @dataclass(frozen=True)
-class AtomicAccess:
-    """One atomic machine instruction."""
-
-    ptx_line: int
-    opcode: str
-    executions: float
-    by_warp: bool
-    """ptxas combines the lanes of a warp first, and one of them does it."""
-    counts_lanes: bool
-    """The unit adds up the lanes with one address (``ATOMS.POPC.INC``)."""
-
-
-@dataclass(frozen=True)
 class MachineWork:
     """Estimated work of one kernel's machine code, over all launches."""
 
-    warps: float
     instructions: float
     opcodes: Mapping[str, float]
     """Executions by opcode without modifiers, the most frequent first."""
@@ -121,11 +106,6 @@ class MachineWork:
     """Instructions that use the data path of shared memory without accessing it: shuffles, reads of thread indices."""
     schedule: Schedule
     shared: tuple[SharedAccess, ...]
-    atomics: tuple[AtomicAccess, ...]
-
-    @property
-    def instructions_per_warp(self) -> float:
-        return self.instructions / self.warps
 
 
 @dataclass(frozen=True)
@@ -248,8 +228,6 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
     by_line: dict[int, dict[str, float]] = {}
     sources = source_lines(lines)
     shared: list[SharedAccess] = []
-    atomics: list[AtomicAccess] = []
-    elected = {i.ptx_line for i in function.instructions if i.name in ("FLO", "UFLO")}
     integers = exchanges = 0.0
     for block, count in zip(function.blocks, executions, strict=True):
         if count <= 1e-9 * warps:
@@ -265,12 +243,7 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
             exchanges += count if name in ("SHFL", "S2R") and pipe == "lsu" else 0.0
             if name in _SHARED:
                 shared.append(SharedAccess(instruction.ptx_line, instruction.opcode, width_of(instruction), count))
-            elif name in _ATOMICS:
-                by_warp = instruction.predicated and instruction.ptx_line in elected
-                counts_lanes = instruction.modifier == "POPC"
-                atomics.append(AtomicAccess(instruction.ptx_line, instruction.opcode, count, by_warp, counts_lanes))
     return MachineWork(
-        warps=warps,
         instructions=sum(opcodes.values()),
         opcodes=dict(sorted(opcodes.items(), key=lambda item: (-item[1], item[0]))),
         pipes=pipes,
@@ -279,7 +252,6 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
         exchanges=exchanges,
         schedule=Schedule.of(function, executions, warps),
         shared=tuple(shared),
-        atomics=tuple(atomics),
     )
 
 
@@ -300,19 +272,6 @@ def width_of(instruction: SassInstruction) -> int:
     if instruction.name in ("LDSM", "STSM"):
         return 4 * int(instruction.modifier)
     return _WIDTHS.get(instruction.modifier, 4)
-
-
-def widened_accesses(function: SassFunction) -> dict[int, int]:
-    """Lines of the PTX whose accesses to shared memory are wider in the machine code, with the bytes per thread.
-
-    An access of 16 bytes that comes from a line of the PTX with 4 does the work of its neighbours too, which have no
-    machine instruction of their own.
-    """
-    widths: dict[int, int] = {}
-    for instruction in function.instructions:
-        if instruction.name in ("LDS", "STS") and instruction.ptx_line:
-            widths[instruction.ptx_line] = max(widths.get(instruction.ptx_line, 0), width_of(instruction))
-    return widths
 
 
 _LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")

@@ -46,8 +46,8 @@ def control(stall: int, sets: int | None = None, waits: tuple[int, ...] = ()) ->
 def work(*accesses: SharedAccess, **changes: Any) -> MachineWork:
     """Work of machine code with some accesses to shared memory."""
     base = MachineWork(
-        warps=WARPS, instructions=10.0 * WARPS, opcodes={}, pipes={}, lines={}, integers_of_fma=0.0, exchanges=0.0,
-        schedule=schedule(("EXIT", control(1))), shared=accesses, atomics=(),
+        instructions=10.0 * WARPS, opcodes={}, pipes={}, lines={}, integers_of_fma=0.0, exchanges=0.0,
+        schedule=schedule(("EXIT", control(1))), shared=accesses,
     )  # fmt: skip
     return replace(base, **changes)
 

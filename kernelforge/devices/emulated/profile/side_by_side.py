@@ -197,11 +197,10 @@ def _away(grid: tuple[int, int, int], recorded_id: int, ids: npt.NDArray[np.int6
 
 @dataclass(frozen=True)
 class L1Result:
-    """Requests of blocks of one SM to its L1 and of that to the L2, per block; and a trace of one block's."""
+    """Requests of the L1 of one SM to the L2, per block; and a trace of one block's."""
 
-    l1_read_sectors: float
-    l1_read_hits: float
     l2_read_sectors: float
+    """Of loads and atomics."""
     l2_write_sectors: float
     sent: Trace
     sent_by: Blocks
@@ -279,7 +278,7 @@ def _requests(trace: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
 
 def through_l1(block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, measured: slice) -> L1Result:
     """Replay blocks of one SM, ``slots`` of them side by side, through its L1; figures are means of some of them."""
-    results = np.zeros((len(blocks), 4), dtype=np.int64)
+    results = np.zeros((len(blocks), 2), dtype=np.int64)
     positions = range(len(blocks))[measured]
     sender = positions[len(positions) // 2]
     # No request sends more sectors than it has, of two words each.
@@ -292,9 +291,8 @@ def through_l1(block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, 
         REPLAY_SENT_CAPACITY: sent.size,
     }
     arguments = _replay(CacheModel(l1_bytes, SECTOR_BYTES), block.trace, block.shifts, blocks, slots, options)
-    l1_reads, hits, reads, writes = results[measured].mean(axis=0).tolist()
     words = int(arguments[REPLAY_SENT_WORDS // 8])
-    return L1Result(l1_reads, hits, reads, writes, sent=sent[:words].copy(), sent_by=blocks[sender])
+    return L1Result(*results[measured].mean(axis=0).tolist(), sent=sent[:words].copy(), sent_by=blocks[sender])
 
 
 def through_l2(

@@ -441,7 +441,7 @@ def send_all_begun(cache: int, replay: int) -> None:
         entry += STORE_ENTRY
 
 
-REPLAY_RESULTS = 0  # address of four i64 per job: sectors loaded, hits in the L1, sectors read from and sent to the L2
+REPLAY_RESULTS = 0  # address of two i64 per job: sectors that the L1 asks the L2 for, and that it sends there
 REPLAY_SENT_JOB = 8  # the job whose traffic to the L2 is recorded
 REPLAY_SENT = 16  # address of that trace
 REPLAY_SENT_WORDS = 24
@@ -454,13 +454,13 @@ def send_write(cache: int, replay: int, sector: int, nbytes: int, job: int, requ
     if replay == 0:
         l2_write(cache, sector, nbytes)
     else:
-        record_sent(replay, sector, lay.STORE | nbytes << HEADER_BYTES, 24, job, request)
+        record_sent(replay, sector, lay.STORE | nbytes << HEADER_BYTES, job, request)
 
 
 @native
-def record_sent(replay: int, sector: int, header: int, counter: int, job: int, request: int) -> None:
+def record_sent(replay: int, sector: int, header: int, job: int, request: int) -> None:
     """Count one sector that goes to the L2, and record it if it is of the job that is recorded."""
-    result = load_i64(replay + REPLAY_RESULTS) + 32 * job + counter
+    result = load_i64(replay + REPLAY_RESULTS) + 16 * job + (8 if header & 7 == lay.STORE else 0)
     store_i64(result, load_i64(result) + 1)
     used = load_i64(replay + REPLAY_SENT_WORDS)
     if job != load_i64(replay + REPLAY_SENT_JOB) or used + 2 > load_i64(replay + REPLAY_SENT_CAPACITY):

@@ -14,7 +14,6 @@ from kernelforge.devices.emulated.runtime.cache import (
     HEADER_COUNT,
     HEADER_REQUEST,
     HEADER_WARP,
-    REPLAY_RESULTS,
     WARPS_OF_A_SLOT,
     bytes_of_sector,
     l1_read,
@@ -92,7 +91,6 @@ def through_l1(cache: int, replay: int, job: int, slot: int, at: int) -> None:
     if access != lay.STORE:
         epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
         store_i64(epoch, load_i64(epoch) + 1)
-    result = load_i64(replay + REPLAY_RESULTS) + 32 * job
     tags = load_i64(cache + CACHE_L1_TAGS)
     sets = load_i64(cache + CACHE_L1_SETS)
     for k in range(count):
@@ -104,13 +102,10 @@ def through_l1(cache: int, replay: int, job: int, slot: int, at: int) -> None:
             continue
         alone = HEADER_ALONE if stands_alone(sectors, k, count) else 0
         if access == lay.ATOMIC:
-            record_sent(replay, sector, lay.ATOMIC | alone, 16, job, request)
+            record_sent(replay, sector, lay.ATOMIC | alone, job, request)
             continue
-        store_i64(result, load_i64(result) + 1)
-        if l1_read(cache, tags, sets, sector):
-            store_i64(result + 8, load_i64(result + 8) + 1)
-        else:
-            record_sent(replay, sector, lay.LOAD | alone, 16, job, request)
+        if not l1_read(cache, tags, sets, sector):
+            record_sent(replay, sector, lay.LOAD | alone, job, request)
 
 
 @native
@@ -163,7 +158,7 @@ def advance(cache: int, replay: int, slot: int, state: int) -> bool:
 
 @exported
 def replay(cache: int, arguments: int) -> int:
-    """Replay jobs in order, each where a slot is free; returns the number of turns."""
+    """Replay jobs in order, each where a slot is free; returns 0."""
     slots = load_i64(arguments + REPLAY_SLOTS)
     count = load_i64(arguments + REPLAY_JOB_COUNT)
     spread = load_i64(arguments + REPLAY_SPREAD)
@@ -174,9 +169,7 @@ def replay(cache: int, arguments: int) -> int:
         store_i64(state + 16, slot * spread // slots)
     started = 0
     ended = 0
-    turns = 0
     while ended < count:
-        turns += 1
         for slot in range(slots):
             state = states + SLOT * slot
             wait = load_i64(state + 16)
@@ -193,4 +186,4 @@ def replay(cache: int, arguments: int) -> int:
             if advance(cache, arguments, slot, state):
                 ended += 1
     send_all_begun(cache, arguments)
-    return turns
+    return 0
