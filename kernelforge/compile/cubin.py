@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import io
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-_SYMBOL = struct.Struct("<IBBHQQ")
+SYMBOL = struct.Struct("<IBBHQQ")
 _STO_CUDA_ENTRY = 0x10
 _STT_OBJECT, _STT_FUNC = 1, 2
 _VARIABLES = (".nv.global", ".nv.constant3")
@@ -57,9 +58,9 @@ def read_cubin(cubin: bytes) -> CubinFacts:
     variables: set[str] = set()
     by_index: list[str] = []
     # Read here rather than by pyelftools, which drops the bit of st_other that marks an entry point.
-    table_bytes = len(symbols) - len(symbols) % _SYMBOL.size
-    for offset, kind, other, section, _, _ in _SYMBOL.iter_unpack(symbols[:table_bytes]):
-        name = names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
+    table_bytes = len(symbols) - len(symbols) % SYMBOL.size
+    for offset, kind, other, section, _, _ in SYMBOL.iter_unpack(symbols[:table_bytes]):
+        name = name_at(names, offset)
         by_index.append(name)
         if not name:
             continue
@@ -73,18 +74,30 @@ def read_cubin(cubin: bytes) -> CubinFacts:
     return CubinFacts(frozenset(entries), frozenset(undefined), _registers(attributes, by_index), frozenset(variables))
 
 
+def name_at(names: bytes, offset: int) -> str:
+    """The name at an offset of a table of names."""
+    return names[offset : names.find(b"\0", offset)].decode("ascii", "replace")
+
+
 def _registers(attributes: bytes, names: list[str]) -> dict[str, int]:
-    """Walk ``.nv.info``: format, attribute, size or value; REGCOUNT holds a symbol index and a count."""
+    """Registers per thread by function: REGCOUNT holds a symbol index and a count."""
     registers: dict[str, int] = {}
+    for value in attribute_values(attributes, _EIATTR_REGCOUNT):
+        if len(value) >= 8:
+            index, count = struct.unpack_from("<II", value)
+            if index < len(names):
+                registers[names[index]] = count
+    return registers
+
+
+def attribute_values(info: bytes, number: int) -> Iterator[bytes]:
+    """Values of an attribute in a section ``.nv.info``: format, attribute, size or value."""
     at = 0
-    while at + 4 <= len(attributes):
-        form, attribute, size = struct.unpack_from("<BBH", attributes, at)
+    while at + 4 <= len(info):
+        form, attribute, size = struct.unpack_from("<BBH", info, at)
         at += 4
         if form != _EIFMT_SVAL:
             continue
-        if attribute == _EIATTR_REGCOUNT and size >= 8 and at + 8 <= len(attributes):
-            index, count = struct.unpack_from("<II", attributes, at)
-            if index < len(names):
-                registers[names[index]] = count
+        if attribute == number:
+            yield info[at : at + size]
         at += size
-    return registers

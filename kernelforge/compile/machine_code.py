@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kernelforge.compile.cubin import SYMBOL, attribute_values, name_at
 from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, MachineCode, Text
 
 _TEXT = ".text."
@@ -20,8 +21,7 @@ _LINES = ".nv_debug_line_sass"
 _INFO = ".nv.info."
 _RELOCATIONS = {".rel": struct.Struct("<QQ"), ".rela": struct.Struct("<QQq")}
 """Kinds of tables of relocations: before compute capability 9, and from there on."""
-_SYMBOL = struct.Struct("<IBBHQQ")
-_EIFMT_SVAL, _EIATTR_INDIRECT_BRANCH_TARGETS = 4, 0x34
+_EIATTR_INDIRECT_BRANCH_TARGETS = 0x34
 _ABI_OF_CUDA_13 = 8
 _COMPRESSED = 0x800
 """SHF_COMPRESSED."""
@@ -61,7 +61,9 @@ def _read(cubin: bytes) -> MachineCode:
         tables = {name: _indirect(sections[_INFO + name].data()) for name in codes if _INFO + name in sections}
         lines: dict[str, list[tuple[int, int]]] = {}
         if _LINES in sections:
-            symbols, names = _symbols(sections[".symtab"].data(), elf.get_section(sections[".symtab"]["sh_link"]))
+            table = sections[".symtab"].data()
+            symbols = [symbol[0] for symbol in SYMBOL.iter_unpack(table[: len(table) - len(table) % SYMBOL.size])]
+            names = elf.get_section(sections[".symtab"]["sh_link"]).data()
             at: dict[int, str] = {}
             for kind, entry in _RELOCATIONS.items():
                 if kind + _LINES in sections:
@@ -80,40 +82,26 @@ def _is_of_the_file(header: Mapping[str, Any]) -> bool:
     return header["sh_type"] != "SHT_NOBITS" and not header["sh_flags"] & _COMPRESSED
 
 
-def _symbols(table: bytes, names: object) -> tuple[list[int], bytes]:
-    """Offsets of the names of all symbols, and the names."""
-    complete = table[: len(table) - len(table) % _SYMBOL.size]
-    return [symbol[0] for symbol in _SYMBOL.iter_unpack(complete)], names.data()  # type: ignore[attr-defined]
-
-
 def _relocated(relocations: bytes, entry: struct.Struct, symbols: list[int], names: bytes) -> dict[int, str]:
     """By offset in the line tables: the function whose address stands there."""
     functions: dict[int, str] = {}
     complete = relocations[: len(relocations) - len(relocations) % entry.size]
     for offset, info, *_ in entry.iter_unpack(complete):
-        start = symbols[info >> 32]
-        functions[offset] = names[start : names.find(b"\0", start)].decode("ascii", "replace").removeprefix(_TEXT)
+        functions[offset] = name_at(names, symbols[info >> 32]).removeprefix(_TEXT)
     return functions
 
 
 def _indirect(info: bytes) -> dict[int, tuple[int, ...]]:
     """Targets of indirect branches by their addresses, from a kernel's ``.nv.info``."""
     targets: dict[int, tuple[int, ...]] = {}
-    at = 0
-    while at + 4 <= len(info):
-        form, attribute, size = struct.unpack_from("<BBH", info, at)
-        at += 4
-        if form != _EIFMT_SVAL:
-            continue
-        if attribute == _EIATTR_INDIRECT_BRANCH_TARGETS:
-            begin, end = at, min(at + size, len(info))
-            while begin + 12 <= end:
-                address, _, count = struct.unpack_from("<III", info, begin)
-                begin += 12
-                count = min(count, (end - begin) // 4)
-                targets[address] = struct.unpack_from(f"<{count}I", info, begin)
-                begin += 4 * count
-        at += size
+    for value in attribute_values(info, _EIATTR_INDIRECT_BRANCH_TARGETS):
+        begin = 0
+        while begin + 12 <= len(value):
+            address, _, count = struct.unpack_from("<III", value, begin)
+            begin += 12
+            count = min(count, (len(value) - begin) // 4)
+            targets[address] = struct.unpack_from(f"<{count}I", value, begin)
+            begin += 4 * count
     return targets
 
 

@@ -26,7 +26,7 @@ _TABLE = re.compile(r"BRANCH_TARGETS ([^\"]*)\"")
 
 @dataclass(frozen=True)
 class Printed:
-    """An instruction as it is printed."""
+    """An instruction and its text, by the disassembler."""
 
     function: str
     address: int

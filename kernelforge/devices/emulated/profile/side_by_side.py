@@ -292,7 +292,8 @@ def through_l1(block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, 
     }
     arguments = _replay(CacheModel(l1_bytes, SECTOR_BYTES), block.trace, block.shifts, blocks, slots, options)
     words = int(arguments[REPLAY_SENT_WORDS // 8])
-    return L1Result(*results[measured].mean(axis=0).tolist(), sent=sent[:words].copy(), sent_by=blocks[sender])
+    reads, writes = results[measured].mean(axis=0).tolist()
+    return L1Result(reads, writes, sent=sent[:words].copy(), sent_by=blocks[sender])
 
 
 def through_l2(

@@ -343,6 +343,18 @@ def cache_access(ctx: int, count: int, access: int, nbytes: int) -> None:
     warp = load_i32(ctx + lay.CTX_WARP)
     if load_i64(cache + CACHE_TRACE_CAPACITY):
         record_request(cache, units, count, access, nbytes, warp)
+    l1_access(cache, 0, units, count, access, nbytes, warp, 0, 0)
+
+
+@native
+def l1_access(
+    cache: int, replay: int, units: int, count: int, access: int, nbytes: int, warp: int, job: int, request: int
+) -> None:
+    """Send the distinct sectors of one request through an L1, and what it lacks or writes on to the L2.
+
+    ``replay``: arguments of :func:`kernelforge.devices.emulated.runtime.replay.replay` or 0; ``job`` and ``request``
+    are its.
+    """
     counters = cache + CACHE_COUNTERS
     sets = load_i64(cache + CACHE_L1_SETS)
     tags = load_i64(cache + CACHE_L1_TAGS)
@@ -354,18 +366,25 @@ def cache_access(ctx: int, count: int, access: int, nbytes: int) -> None:
         if access == lay.STORE:
             part = bytes_of_sector(k, count, nbytes)
             l1_write(cache, tags, sets, sector, part)
-            write_through(cache, 0, warp, sector, part, 0, 0)
+            write_through(cache, replay, warp, sector, part, job, request)
             continue
-        alone = stands_alone(units, k, count)
-        if access == lay.ATOMIC:
-            l2_read(cache, sector, alone)
-            l2_write(cache, sector, 32)
-            continue
-        store_i64(counters, load_i64(counters) + 1)
-        if l1_read(cache, tags, sets, sector):
-            store_i64(counters + 8, load_i64(counters + 8) + 1)
-        else:
-            l2_read(cache, sector, alone)
+        if access == lay.LOAD:
+            store_i64(counters, load_i64(counters) + 1)
+            if l1_read(cache, tags, sets, sector):
+                store_i64(counters + 8, load_i64(counters + 8) + 1)
+                continue
+        send_read(cache, replay, sector, access, stands_alone(units, k, count), job, request)
+
+
+@native
+def send_read(cache: int, replay: int, sector: int, access: int, alone: bool, job: int, request: int) -> None:
+    """Ask the L2 for one sector, which an atomic writes too, or record that."""
+    if replay:
+        record_sent(replay, sector, access | (HEADER_ALONE if alone else 0), job, request)
+        return
+    l2_read(cache, sector, alone)
+    if access == lay.ATOMIC:
+        l2_write(cache, sector, 32)
 
 
 # A trace is an array of words: for each request a header and its sectors.
@@ -395,11 +414,7 @@ def record_request(cache: int, units: int, count: int, access: int, nbytes: int,
 
 @native
 def write_through(cache: int, replay: int, warp: int, sector: int, nbytes: int, job: int, request: int) -> None:
-    """Write bytes of one sector through the L1, which merges stores that a warp issues without a load in between.
-
-    ``replay``: arguments of :func:`kernelforge.devices.emulated.runtime.replay.replay` or 0; ``job`` and ``request``
-    are its.
-    """
+    """Write bytes of one sector through the L1, which merges stores that a warp issues without a load in between."""
     if nbytes >= 32:
         send_write(cache, replay, sector, nbytes, job, request)
         return

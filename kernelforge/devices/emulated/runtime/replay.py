@@ -6,24 +6,16 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.numba_intrinsics import exported, load_i64, native, store_i64
 from kernelforge.devices.emulated.runtime.cache import (
     CACHE_COUNTERS,
-    CACHE_EPOCHS,
-    CACHE_L1_SETS,
-    CACHE_L1_TAGS,
     HEADER_ALONE,
     HEADER_BYTES,
     HEADER_COUNT,
     HEADER_REQUEST,
     HEADER_WARP,
     WARPS_OF_A_SLOT,
-    bytes_of_sector,
-    l1_read,
-    l1_write,
+    l1_access,
     l2_read,
     l2_write,
-    record_sent,
     send_all_begun,
-    stands_alone,
-    write_through,
 )
 
 # Arguments of replay after those that the cache's functions read: i64 words. Offsets in bytes.
@@ -88,24 +80,7 @@ def through_l1(cache: int, replay: int, job: int, slot: int, at: int) -> None:
     moved = moved_by(replay, job, request)
     for k in range(count):
         store_i64(sectors + 8 * k, load_i64(at + 8 * k + 8) + moved)
-    if access != lay.STORE:
-        epoch = load_i64(cache + CACHE_EPOCHS) + 8 * warp
-        store_i64(epoch, load_i64(epoch) + 1)
-    tags = load_i64(cache + CACHE_L1_TAGS)
-    sets = load_i64(cache + CACHE_L1_SETS)
-    for k in range(count):
-        sector = load_i64(sectors + 8 * k)
-        if access == lay.STORE:
-            part = bytes_of_sector(k, count, nbytes)
-            l1_write(cache, tags, sets, sector, part)
-            write_through(cache, replay, warp, sector, part, job, request)
-            continue
-        alone = HEADER_ALONE if stands_alone(sectors, k, count) else 0
-        if access == lay.ATOMIC:
-            record_sent(replay, sector, lay.ATOMIC | alone, job, request)
-            continue
-        if not l1_read(cache, tags, sets, sector):
-            record_sent(replay, sector, lay.LOAD | alone, job, request)
+    l1_access(cache, replay, sectors, count, access, nbytes, warp, job, request)
 
 
 @native
