@@ -24,7 +24,7 @@ from kernelforge.errors import DeviceError, EvaluationCancelled
 from kernelforge.evaluation.evaluator import EVALUATOR_VERSION, Evaluator
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.stages.screening import Screen
-from kernelforge.hardware.specs import EMULATED, figures_digest
+from kernelforge.hardware.specs import EMULATED, SPECS, figures_digest
 from kernelforge.prediction.correction import ModelErrors
 from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
@@ -224,7 +224,9 @@ class EvaluatorPool(Closing):
         return self._fingerprint(self.device)
 
     def _fingerprint(self, device: Device) -> Fingerprint:
-        figures = figures_digest(device.spec) if device.kind == "emulated" else ""
+        # Those of the package change with its version; those of a parameter file may at any time.
+        of_file = device.kind == "emulated" and device.spec.key not in SPECS
+        figures = figures_digest(device.spec) if of_file else ""
         return Fingerprint(
             device=device.name,
             device_kind=device.kind,

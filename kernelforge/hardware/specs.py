@@ -371,10 +371,9 @@ def spec_by_key(key: str) -> DeviceSpec:
 
 
 def figures_digest(spec: DeviceSpec) -> str:
-    """Digest of the figures of a parameter file, which may change; empty for a GPU of :data:`SPECS`."""
-    if spec.key in SPECS:
-        return ""
-    return content_hash("figures", *(repr(getattr(spec, field.name)) for field in fields(spec) if field.name != "key"))
+    """Digest of the figures of a GPU, without its key and their sources."""
+    names = (field.name for field in fields(spec) if field.name not in ("key", "sources"))
+    return content_hash("figures", *(repr(getattr(spec, name)) for name in names))
 
 
 _MAY_BE_ZERO = frozenset(

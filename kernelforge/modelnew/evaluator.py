@@ -371,7 +371,7 @@ class ModelNewEvaluators(Closing):
         )
 
     def evaluator(self, task: Task) -> ModelNewEvaluator:
-        """An evaluator with an oracle of its own; the caller closes ``evaluator.oracle``.
+        """An evaluator with an oracle of its own; the caller closes it.
 
         Raises:
             TaskError: the reference does not run, or cannot be judged.

@@ -29,6 +29,7 @@ from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import SPARE_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.hardware.specs import figures_digest
 from kernelforge.prediction.baseline import NORMAL_90
 from kernelforge.prediction.correction import CardKey, ModelErrors
 from kernelforge.prediction.speedup import IDLE_SPREAD, KERNEL_SPREAD, idle_share
@@ -105,7 +106,11 @@ class Screen(Closing):
         """
         # What it finds at a size is not what the GPU finds there: only a failure is kept.
         own = replace(
-            work, checks=list(work.checks), plans=dict(work.plans), artifacts=dict(work.artifacts), started=_now()
+            work,
+            checks=list(work.checks),
+            plans=dict(work.plans),
+            artifacts=dict(work.artifacts),
+            started=time.perf_counter(),
         )
         forecast, message, opened = None, "", False
         try:
@@ -200,7 +205,7 @@ class Screen(Closing):
 
     def _forecast(self, performance: Performance, profile: Profile) -> Forecast:
         spec = self.device.spec
-        figures = content_hash("figures", {**spec.to_wire(), "key": "", "sources": {}})
+        figures = figures_digest(spec)
         error = self._errors.of(CardKey(self.gpu, figures, performance.protocol))
         expected_us = performance.time_us * (1.0 if error is None else error.factor)
         spread = KERNEL_SPREAD if error is None else error.spread
@@ -218,10 +223,6 @@ class Screen(Closing):
             exact=self.exact,
             figures=figures,
         )
-
-
-def _now() -> float:
-    return time.perf_counter()
 
 
 def _line(error: Exception) -> str:

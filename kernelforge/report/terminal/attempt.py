@@ -105,7 +105,9 @@ def _node(node: LineageNode) -> Iterator[RenderableType]:
     line.append(node.outcome, style=STYLES[node.outcome])
     for text in _numbers(node):
         line.append(f"  {text}")
-    line.append("  accepted" if node.accepted else "  rejected", style="green" if node.accepted else "dim")
+    undecided = (word for word in ("undecided", "not compared") if node.note.startswith(word))
+    decision = "accepted" if node.accepted else next(undecided, "not accepted")
+    line.append(f"  {decision}", style="green" if node.accepted else "dim")
     if node.best:
         line.append("  ← best", style="bold green")
     indent = 2 * min(node.depth, _DEEPEST)
