@@ -54,8 +54,9 @@ from kernelforge.devices.emulated.profile.traffic import (
 from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
 from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Trace
-from kernelforge.hardware.occupancy import Occupancy, l1_bytes, occupancy
+from kernelforge.hardware.occupancy import Occupancy, l1_bytes
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
+from kernelforge.profiling.model import kernel_occupancy
 
 
 def warm_up_collector() -> None:
@@ -153,7 +154,8 @@ class Collector:
             self._add_sample(step, group, samples[self._random.randrange(len(samples))], ran=0)
             self._budget.spend(0)
             return
-        occupied = self._occupancy(group)
+        registers = self._execution.build.kernels[group.expression].registers_per_thread
+        occupied = kernel_occupancy(self._spec, group, registers)
         blocks, units = math.prod(step.grid), self._execution.units(step)
         per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
         self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
@@ -178,7 +180,8 @@ class Collector:
                     probed = 0.0
                 edges = choose_edges(step.grid, affordable, self._random) if units == blocks else ()
                 recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
-                samples.append(self._sample(step, occupied, chunks, edges, recorded))
+                sample = self._sample(step, occupied, chunks, edges)
+                samples.append(self._side_by_side(sample, occupied, chunks[0].start, recorded))
                 self._add_sample(step, group, samples[-1], samples[-1].ran, probed)
                 self._budget.spend(sum(report.thread_instructions for report in samples[-1].reports))
                 return
@@ -245,14 +248,6 @@ class Collector:
             )
         return self._groups[key]
 
-    def _occupancy(self, group: KernelCounts) -> Occupancy:
-        return occupancy(
-            self._spec,
-            threads_per_block=group.threads_per_block,
-            registers_per_thread=self._execution.build.kernels[group.expression].registers_per_thread,
-            shared_bytes=group.static_shared_bytes + group.dynamic_shared_bytes,
-        )
-
     def _add_complete(self, group: KernelCounts, reports: Sequence[LaunchReport], moved: CacheCounts) -> None:
         self._budget.spend(sum(report.thread_instructions for report in reports))
         read, written = moved.dram_read_sectors * SECTOR_BYTES, moved.dram_write_sectors * SECTOR_BYTES
@@ -275,14 +270,12 @@ class Collector:
         occupied: Occupancy,
         chunks: Sequence[Chunk],
         edges: Sequence[Edge],
-        recorded: tuple[RecordedBlock, int] | None,
     ) -> _Sample:
         """Run chunks of a grid's blocks or clusters, each from an empty L2, and blocks at its edges."""
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
-        units, blocks = self._execution.units(step), math.prod(step.grid)
-        wave = max(max(occupied.blocks_per_sm, 1) * self._spec.sm_count * units // blocks, 1)
+        units, wave = self._execution.units(step), self._wave(step, occupied)
         for first, second in halves(chunks, step.grid, inside=bool(edges), draws=self._random):
             self._cache.reset()
             reports.append(self._run(step, first))
@@ -302,12 +295,32 @@ class Collector:
             self._cache.reset()
             at_edges.append((self._run(step, (edge.block,)), edge.blocks))
             moved = moved.plus(self._cache.counts, edge.blocks)
-        warp_instructions = scale * sum(report.warp_instructions for report in reports)
+        return _Sample(step, tuple(reports), tuple(at_edges), moved, traffic, scale)
+
+    def _wave(self, step: Launch, occupied: Occupancy) -> int:
+        """Blocks, or clusters, of a launch that run at one time where it has enough of them."""
+        blocks = max(occupied.blocks_per_sm, 1) * self._spec.sm_count
+        return max(blocks * self._execution.units(step) // math.prod(step.grid), 1)
+
+    def _side_by_side(
+        self, sample: _Sample, occupied: Occupancy, unit: int, recorded: tuple[RecordedBlock, int] | None
+    ) -> _Sample:
+        """A sample with the traffic of its blocks when they run side by side.
+
+        Args:
+            sample: Of blocks one after another.
+            occupied: Occupancy of the kernel.
+            unit: One of the blocks, or clusters.
+            recorded: A block's requests, and where it is in the grid; None where they were not recorded.
+        """
+        moved, traffic = sample.moved, sample.traffic
+        units, wave = self._execution.units(sample.step), self._wave(sample.step, occupied)
         sharing = None
         if recorded is not None:
+            warp_instructions = sample.scale * sum(report.warp_instructions for report in sample.reports)
             surroundings = Surroundings(
                 spec=self._spec,
-                grid=step.grid,
+                grid=sample.step.grid,
                 blocks_per_sm=max(occupied.blocks_per_sm, 1),
                 l1_bytes=l1_bytes(self._spec, occupied),
                 extents=self._extents,
@@ -334,9 +347,9 @@ class Collector:
             filled += sum(nbytes for b, nbytes in fetched.items() if b not in reads)
             traffic = replace(traffic, read=once)
         elif repeated > 0.01 * read:
-            refetched += self._fetched_again(step, chunks[0].start, min(wave, units), read / units) * units
+            refetched += self._fetched_again(sample.step, unit, min(wave, units), read / units) * units
         traffic = replace(traffic, refetched=min(refetched, repeated) + filled)
-        return _Sample(step, tuple(reports), tuple(at_edges), moved, traffic, scale)
+        return replace(sample, moved=moved, traffic=traffic)
 
     def _fetched_again(self, step: Launch, unit: int, together: int, own_bytes: float) -> float:
         """Bytes that one block, or cluster, reads again from DRAM because the others evict them in between: what it
