@@ -191,6 +191,10 @@ class DeviceSpec:
     """Bandwidth that a kernel attains with its data in the L2."""
     l2_fetch_bytes: int
     """What the L2 fetches for one sector that it lacks."""
+    l2_partitions: int
+    """Parts of the L2; data that an SM reads of another part are in its own too."""
+    l2_keeps_written: int
+    """1 where the L2 has its share of written bytes when a launch ends, 0 where it writes them early."""
     l2_to_sm_bytes_per_cycle: int
     l1_bytes_per_cycle: int
     """Width of what one SM's L1 returns to registers."""
@@ -251,6 +255,14 @@ class DeviceSpec:
     @property
     def threads_per_sm(self) -> int:
         return self.warps_per_sm * self.warp_size
+
+    @property
+    def l2_distinct_bytes(self) -> int:
+        """Bytes of different data that the L2 holds at most.
+
+        Of two partitions, every second line on average is of the far one and is in both: it takes the place of two.
+        """
+        return self.l2_bytes * 2 // (self.l2_partitions + 1)
 
     @property
     def clock_hz(self) -> float:
@@ -377,8 +389,9 @@ def figures_digest(spec: DeviceSpec) -> str:
 
 
 _MAY_BE_ZERO = frozenset(
-    ("tf32_tensor_tflops", "fp16_tensor_tflops", "dram_ecc_share", "shared_reserved_bytes_per_block", "block_cycles",
-     "block_cycles_per_warp", "atomic_line_ns", "launch_overhead_us")
+    ("tf32_tensor_tflops", "fp16_tensor_tflops", "dram_ecc_share", "l2_keeps_written",
+     "shared_reserved_bytes_per_block", "block_cycles", "block_cycles_per_warp", "atomic_line_ns",
+     "launch_overhead_us")
 )  # fmt: skip
 
 

@@ -206,6 +206,18 @@ def test_no_generation_is_without_a_gpu_and_no_name_or_title_is_borne_by_two() -
     assert len({spec.title for spec in SPECS.values()}) == len(SPECS)
 
 
+def test_an_l2_of_two_partitions_holds_two_thirds_of_its_size_of_different_data() -> None:
+    assert A100.l2_distinct_bytes == pytest.approx(27 * 2**20, rel=0.02)  # its bandwidth falls from there on
+    assert H100.l2_distinct_bytes == H100.l2_bytes * 2 // 3
+    for key in ("l40s", "rtx-4090", "t4"):
+        assert SPECS[key].l2_distinct_bytes == SPECS[key].l2_bytes
+
+
+def test_gpus_before_ampere_write_early_what_is_in_their_l2() -> None:
+    early = {spec.key for spec in SPECS.values() if not spec.l2_keeps_written}
+    assert early == {spec.key for spec in SPECS.values() if spec.compute_capability < (8, 0)} != set()
+
+
 def test_the_default_comes_first() -> None:
     assert next(iter(SPECS)) == "h100"
 

@@ -45,9 +45,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     bytes_by_buffer,
     distinct_in_grid,
     ecc_bytes,
-    effective_l2_bytes,
     extrapolate,
-    keeps_dirty_lines,
     most_updates,
     most_updates_of_a_word,
 )
@@ -125,7 +123,7 @@ class Collector:
         self._groups: dict[tuple[object, ...], KernelCounts] = {}
         self._samples: dict[int, list[_Sample]] = {}
         spec = self._spec
-        self._l2_bytes = effective_l2_bytes(spec)
+        self._l2_bytes = spec.l2_distinct_bytes
         self._cache = CacheModel(spec.unified_l1_bytes_per_sm, self._l2_bytes, spec.l2_fetch_bytes)
         self._residency: Residency | None = None
         self._memsets = 0
@@ -226,7 +224,7 @@ class Collector:
         for kernel in kernels:
             own = dirty * kernel.l2_write_sectors / written if written else 0.0
             kernel.dram_write_bytes += own
-            kernel.l2_dirty_bytes += own if keeps_dirty_lines(self._spec) else 0.0
+            kernel.l2_dirty_bytes += own if self._spec.l2_keeps_written else 0.0
         return PlanCounts(kernels, self._memsets, self._memset_bytes)
 
     def _run(self, step: Launch, units: Sequence[int] | None) -> LaunchReport:

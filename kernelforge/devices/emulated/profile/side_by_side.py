@@ -18,7 +18,7 @@ import numpy.typing as npt
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.profile.sampling import coordinates
-from kernelforge.devices.emulated.profile.traffic import Extent, LaunchTraffic, effective_l2_bytes
+from kernelforge.devices.emulated.profile.traffic import Extent, LaunchTraffic
 from kernelforge.devices.emulated.runtime import replay as rp
 from kernelforge.devices.emulated.runtime.cache import (
     HEADER_BIT,
@@ -180,7 +180,7 @@ def _fetched(
     first, blocks = (count - measured, max(measured - 1, 1)) if count < total else (-1, total)
     start = draws.randrange(total - count + 1)
     in_order = _away(grid, recorded_id, np.arange(start, start + count))
-    l2_bytes = effective_l2_bytes(spec)
+    l2_bytes = spec.l2_distinct_bytes
     # Blocks that wait for the DRAM are apart at once.
     spread = 1.0 if surroundings.burst else min(DRIFT * total / wave / 2, 1.0)
     fetched = through_l2(

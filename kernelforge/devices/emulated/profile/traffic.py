@@ -13,26 +13,6 @@ from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES
 
 BITS = 1024
-PARTITIONED = ((8, 0), (9, 0), (10, 0), (10, 3))
-"""Compute capabilities whose L2 has two halves."""
-KEEPS_DIRTY = (8, 0)
-"""The first compute capability whose L2 has its share of written bytes when a launch ends. Before, it writes them
-early: a T4 and a GTX 1660 Super kept a tenth of their capacity, four GPUs since then 0.3 to 0.5 of theirs."""
-
-
-def effective_l2_bytes(spec: DeviceSpec) -> int:
-    """Bytes of data that the L2 holds at most.
-
-    Where it has two halves, data of the far half is in the near one too: every second line takes the place of two. An
-    A100's, an H100's and an H200's bandwidths fall from 27 of 40, 36 of 50 and 42 of 60 MiB on, an L40's from 96 of 96
-    (RRZE, gpu-benches, gpu-l2-cache).
-    """
-    return spec.l2_bytes * 2 // 3 if spec.compute_capability in PARTITIONED else spec.l2_bytes
-
-
-def keeps_dirty_lines(spec: DeviceSpec) -> bool:
-    """Whether written bytes are still in the L2 when a launch ends."""
-    return spec.compute_capability >= KEEPS_DIRTY
 
 
 def ecc_bytes(spec: DeviceSpec, read: float, written: float) -> float:

@@ -40,14 +40,20 @@ CACHE_TRACE_CAPACITY = 136  # 0: requests are not recorded
 CACHE_REQUESTS = 144  # requests recorded, those beyond the capacity included
 CACHE_HEADER = 152
 L1_WAYS = 16
+"""Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
+ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
 L2_WAYS = 16
+"""As in Accel-Sim's models of Ampere (``S:128:128:16``)."""
 LINE_BYTES = 128
 L1_ENTRY = 24  # tag, valid sectors, last use
 L2_ENTRY = 40  # tag, valid sectors, dirty sectors, last use, bytes written of each sector (u16)
 STORE_ENTRIES = 4096
+"""As many as the warps of an SM can have begun with two stores each: 64 warps of 32 lanes. No buffer of hardware is
+known; what ends the merging of a sector is the next load of its warp."""
 STORE_ENTRY = 48  # sector + 1, warp, its loads so far, bytes written, job, request
-MOST_WARPS = 4096
 WARPS_OF_A_SLOT = 64
+MOST_WARPS = 64 * WARPS_OF_A_SLOT
+"""Twice as many as the warps of the 32 blocks that an SM holds at most, if each had a slot's."""
 _LINE_SECTORS = LINE_BYTES // 32
 _ALL_WRITTEN = 0x0020_0020_0020_0020
 """Bytes written of the sectors of a line: 32 of each."""
