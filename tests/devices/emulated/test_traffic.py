@@ -1,5 +1,6 @@
 """Extrapolating footprints, on access patterns whose traffic is known."""
 
+import math
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from kernelforge.devices.emulated.profile.sampling import (
     choose_edges,
     choose_inside,
     choose_launches,
+    coordinates,
+    ends_of,
     halves,
     is_inside,
 )
@@ -160,21 +163,68 @@ def test_chunks_lie_anywhere_in_equal_parts_of_the_grid_but_its_last_block(
         assert chunk.end <= (blocks - 1) * (index + 1) // len(chunks)
 
 
-@given(st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5)), st.integers(0, 30), st.integers(0, 1000))
-def test_edges_stand_for_all_blocks_that_are_not_inside(grid: tuple[int, int, int], affordable: int, seed: int) -> None:
-    edges = choose_edges(grid, affordable, random.Random(seed))
-    outside = sum(not is_inside(block, grid) for block in range(grid[0] * grid[1] * grid[2]))
-    assert len(edges) <= affordable
+GRIDS = st.tuples(st.integers(1, 40), st.integers(1, 40), st.integers(1, 5))
+
+
+@given(GRIDS, st.integers(0, 30), st.integers(0, 1000), st.data())
+def test_edges_stand_for_the_blocks_at_ends_that_do_something_else(
+    grid: tuple[int, int, int], affordable: int, seed: int, data: st.DataObject
+) -> None:
+    inside = choose_inside(grid, random.Random(seed))
+    assert is_inside(inside, grid)
+    at = coordinates(inside, grid)
+    all_ends = ends_of(grid, at)
+    assert not any(is_inside(block, grid) for block in all_ends.values())
+    ends = data.draw(st.sets(st.sampled_from(sorted(all_ends)))) if all_ends else set()
+    edges = choose_edges(grid, at, ends, affordable)
+    assert len(edges) <= max(affordable, len(ends))
+    assert len({edge.block for edge in edges}) == len(edges)
+    other = sum(
+        any((axis, -1 if i == 0 else 1) in ends for axis, i in enumerate(coordinates(block, grid))
+            if i in (0, grid[axis] - 1))
+        for block in range(math.prod(grid))
+    )  # fmt: skip
     stood_for = sum(edge.blocks for edge in edges)
-    assert stood_for == outside if affordable >= 26 else stood_for <= outside
-    assert not any(is_inside(edge.block, grid) for edge in edges)
-    assert is_inside(choose_inside(grid, random.Random(seed)), grid)
+    if affordable >= 26:
+        assert stood_for == other
+    assert other <= stood_for + 1e-6
+    assert stood_for <= math.prod(grid) + 1e-6
+
+
+@given(st.tuples(st.integers(9, 40), st.integers(9, 40), st.integers(1, 2)), st.tuples(*[st.integers(0, 9)] * 4))
+def test_what_edges_do_less_adds_up_in_corners_that_do_not_run(
+    grid: tuple[int, int, int], less: tuple[int, ...]
+) -> None:
+    by_end = dict(zip([(0, -1), (0, 1), (1, -1), (1, 1)], less, strict=True))
+
+    def work(block: int) -> int:
+        x, y, _ = coordinates(block, grid)
+        return 100 - sum(by_end[axis, -1 if i == 0 else 1] for axis, i in ((0, x), (1, y)) if i in (0, grid[axis] - 1))
+
+    at = (4, 4, 0)
+    ends = [end for end, block in ends_of(grid, at).items() if work(block) != 100]
+    edges = choose_edges(grid, at, ends, affordable=0)
+    total = math.prod(grid)
+    estimate = sum(edge.blocks * work(edge.block) for edge in edges)
+    estimate += (total - sum(edge.blocks for edge in edges)) * 100
+    assert estimate == pytest.approx(sum(work(block) for block in range(total)))
 
 
 def test_each_edge_and_corner_has_a_block_where_they_may_run() -> None:
-    edges = choose_edges((10, 20, 1), 8, random.Random(0))
-    assert sorted(edge.blocks for edge in edges) == [1, 1, 1, 1, 8, 8, 18, 18]
-    assert [edge.blocks for edge in choose_edges((10, 20, 1), 2, random.Random(0))] == [20, 20]
+    grid, at = (10, 20, 1), (3, 5, 0)
+    ends = ends_of(grid, at)
+    assert ends == {(0, -1): 50, (0, 1): 59, (1, -1): 3, (1, 1): 193}
+    assert sorted(edge.blocks for edge in choose_edges(grid, at, ends, 8)) == [1, 1, 1, 1, 8, 8, 18, 18]
+    # Two corners run; the other two, on one side of the first axis, count with both of their edges.
+    assert sorted(edge.blocks for edge in choose_edges(grid, at, ends, 6)) == [1, 1, 8 + 1, 8 + 1, 18, 18 + 2]
+    assert [edge.blocks for edge in choose_edges(grid, at, {(1, 1)}, 8)] == [10]
+    assert choose_edges(grid, at, (), 8) == ()
+
+
+def test_edges_share_a_corner_where_few_blocks_are_inside() -> None:
+    grid, at = (3, 3, 100), (1, 1, 50)
+    ends = [(0, -1), (0, 1), (1, -1), (1, 1)]
+    assert [edge.blocks for edge in choose_edges(grid, at, ends, 0)] == [200] * 4
 
 
 def test_blocks_that_share_as_neighbours_do_read_least() -> None:

@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,12 +20,12 @@ from kernelforge.devices.emulated.execute.plan_execution import Execution
 from kernelforge.devices.emulated.profile.sampling import (
     Budget,
     Chunk,
-    Edge,
     choose_chunks,
     choose_edges,
     choose_inside,
     choose_launches,
     coordinates,
+    ends_of,
     halves,
     linear_id,
 )
@@ -97,6 +98,15 @@ class _Sample:
         read = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
         written = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
         return LaunchTraffic(read, written, self.traffic.refetched)
+
+
+class _EdgeRun(NamedTuple):
+    """A block at an edge of a grid that ran from an empty L2."""
+
+    report: LaunchReport
+    moved: CacheCounts
+    blocks: float
+    """Blocks that it stands for."""
 
 
 class Collector:
@@ -176,7 +186,7 @@ class Collector:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
-                edges = choose_edges(step.grid, affordable, self._random) if units == blocks else ()
+                edges = self._edges(step, probe, report, affordable) if units == blocks else []
                 recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
                 sample = self._sample(step, occupied, chunks, edges)
                 samples.append(self._side_by_side(sample, occupied, chunks[0].start, recorded))
@@ -210,6 +220,21 @@ class Collector:
         away = [there - here for there, here in zip(coordinates(third, step.grid), at, strict=True)]
         block = recorded_block(trace, apart, away, self._record(step, third)[1])
         return None if block is None else (block, probe)
+
+    def _edges(self, step: Launch, probe: int, inside: LaunchReport, affordable: int) -> list[_EdgeRun]:
+        """Run blocks at the edges and corners of a grid that do something else than one inside, the probe."""
+        at = coordinates(probe, step.grid)
+
+        def run(block: int) -> tuple[LaunchReport, CacheCounts]:
+            self._cache.reset()
+            report = self._run(step, (block,))
+            return report, self._cache.counts
+
+        ends = dict(list(ends_of(step.grid, at).items())[:affordable])
+        ran = {block: run(block) for block in ends.values()}
+        different = {end for end, block in ends.items() if not does_the_same(ran[block][0], inside)}
+        edges = choose_edges(step.grid, at, different, affordable)
+        return [_EdgeRun(*(ran.get(edge.block) or run(edge.block)), edge.blocks) for edge in edges]
 
     def finish(self) -> PlanCounts:
         """All counters. Bytes still dirty in the L2 are written back, attributed to kernels by what they wrote."""
@@ -267,9 +292,9 @@ class Collector:
         step: Launch,
         occupied: Occupancy,
         chunks: Sequence[Chunk],
-        edges: Sequence[Edge],
+        edges: Sequence[_EdgeRun],
     ) -> _Sample:
-        """Run chunks of a grid's blocks or clusters, each from an empty L2, and blocks at its edges."""
+        """Run chunks of a grid's blocks or clusters, each from an empty L2, and add its edges."""
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
@@ -288,12 +313,10 @@ class Collector:
         traffic = extrapolate(footprints, self._extents, grid_blocks=units, wave_blocks=wave, l2_bytes=self._l2_bytes)
         scale = (units - sum(edge.blocks for edge in edges)) / sum(part.blocks for part in footprints)
         moved = CacheCounts().plus(moved, scale)
-        at_edges: list[tuple[LaunchReport, float]] = []
         for edge in edges:
-            self._cache.reset()
-            at_edges.append((self._run(step, (edge.block,)), edge.blocks))
-            moved = moved.plus(self._cache.counts, edge.blocks)
-        return _Sample(step, tuple(reports), tuple(at_edges), moved, traffic, scale)
+            moved = moved.plus(edge.moved, edge.blocks)
+        at_edges = tuple((edge.report, edge.blocks) for edge in edges)
+        return _Sample(step, tuple(reports), at_edges, moved, traffic, scale)
 
     def _wave(self, step: Launch, occupied: Occupancy) -> int:
         """Blocks, or clusters, of a launch that run at one time where it has enough of them."""
@@ -398,6 +421,16 @@ class Collector:
         for buffer, nbytes in bytes_by_buffer(cached, self._extents).items():
             residency.hold(buffer, nbytes, unwritten.get(buffer, 0))
         return residency
+
+
+def does_the_same(first: LaunchReport, second: LaunchReport) -> bool:
+    """Whether parts of a launch executed as many instructions and made as many requests, of as many sectors."""
+
+    def work(report: LaunchReport) -> list[object]:
+        ops = [(op.ptx_line, op.access, op.requests, op.threads, op.transactions, op.lines) for op in report.memory]
+        return [report.thread_instructions, report.warp_instructions, report.barriers, report.branches, *sorted(ops)]
+
+    return work(first) == work(second)
 
 
 def _shape(step: Launch) -> tuple[object, ...]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -49,7 +48,7 @@ class Edge:
 
     block: int
     """Linear id of the one that runs."""
-    blocks: int
+    blocks: float
     """Blocks that it stands for."""
 
 
@@ -91,30 +90,57 @@ def halves(
     return parts or [([choose_inside(grid, draws)], [])]
 
 
-def choose_edges(grid: tuple[int, int, int], affordable: int, draws: random.Random) -> tuple[Edge, ...]:
-    """A block for each edge and corner of a grid, as many as may run: the largest first.
+End = tuple[int, int]
+"""Axis of a grid, and -1 for its first block or 1 for its last."""
 
-    The others are taken for such of those as they have an end in common with, or for blocks inside. Blocks at the ends
-    of an axis often do less, because data ends there, so that a sample of a few must not hold too many of them.
+
+def ends_of(grid: tuple[int, int, int], at: Sequence[int]) -> dict[End, int]:
+    """The blocks that lie at one end of the grid, and otherwise at the same index as a block inside; the end that most
+    blocks share first. Axes of two blocks or one have no ends."""
+    ends = [(axis, side) for axis in range(3) for side in (-1, 1) if grid[axis] >= 3]
+    return {end: _block_at(grid, at, (end,)) for end in sorted(ends, key=lambda end: grid[end[0]])}
+
+
+def choose_edges(
+    grid: tuple[int, int, int], at: Sequence[int], ends: Collection[End], affordable: int
+) -> tuple[Edge, ...]:
+    """Blocks for the edges of a grid and for its corners, as many as may run: edges, then the largest corners.
+
+    Blocks at the ends of an axis often do less, because data ends there, so that a sample of a few must not hold too
+    many of them. A corner that may not run is taken to do less than a block inside by what each of its edges does less:
+    each stands for the corner too, and the blocks inside for fewer. Where those are few, its edges share it.
+
+    Args:
+        grid: Blocks per axis.
+        at: Index on each axis of a block inside.
+        ends: Those where blocks do something else than inside, with a block of each affordable.
+        affordable: Blocks that may run.
     """
+    sides = [[(axis, side) for side in (-1, 1) if (axis, side) in ends] for axis in range(3)]
     parts = {
-        ends: math.prod(size - 2 if size >= 3 and not end else 1 if size >= 3 else size
-                        for end, size in zip(ends, grid, strict=True))
-        for ends in itertools.product(*((0, -1, 1) if size >= 3 else (0,) for size in grid))
-        if any(ends)
-    }  # fmt: skip
-    largest = sorted(parts, key=lambda ends: -parts[ends])[:affordable]
-    stands_for = Counter({ends: parts[ends] for ends in largest})
-    for ends in parts.keys() - stands_for.keys():
-        common = {other: sum(a == b != 0 for a, b in zip(other, ends, strict=True)) for other in largest}
-        if any(common.values()):
-            stands_for[max(largest, key=lambda other: common[other])] += parts[ends]
-    edges = []
-    for ends in largest:
-        inside = coordinates(choose_inside(grid, draws), grid)
-        at = [i if not end else (0 if end < 0 else size - 1) for end, i, size in zip(ends, inside, grid, strict=True)]
-        edges.append(Edge(linear_id(at, grid), stands_for[ends]))
-    return tuple(edges)
+        tuple(end for end in corner if end is not None): math.prod(
+            1 if end is not None else size - len(own) for end, own, size in zip(corner, sides, grid, strict=True)
+        )
+        for corner in itertools.product(*([None, *own] for own in sides))
+    }
+    edges: dict[tuple[End, ...], float] = {part: blocks for part, blocks in parts.items() if len(part) == 1}
+    corners = sorted((part for part in parts if len(part) > 1), key=lambda part: -parts[part])
+    may_run = max(affordable - len(edges), 0)
+    edges.update((corner, parts[corner]) for corner in corners[:may_run])
+    others = corners[may_run:]
+    few_inside = sum(parts[corner] * (len(corner) - 1) for corner in others) > parts[()] / 2
+    for corner in others:
+        for end in corner:
+            edges[end,] += parts[corner] / len(corner) if few_inside else parts[corner]
+    return tuple(Edge(_block_at(grid, at, part), blocks) for part, blocks in edges.items())
+
+
+def _block_at(grid: tuple[int, int, int], at: Sequence[int], ends: Iterable[End]) -> int:
+    """The block at some ends of a grid, and otherwise at an index on each axis."""
+    index = list(at)
+    for axis, side in ends:
+        index[axis] = 0 if side < 0 else grid[axis] - 1
+    return linear_id(index, grid)
 
 
 def choose_launches(launches: int, draws: random.Random) -> frozenset[int]:
