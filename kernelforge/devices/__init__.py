@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Device", "best_device", "check_device", "default_device", "device_list", "device_names", "make_device",
-    "screen_for", "screen_note", "unused_gpu", "usable_device",
+    "screen_for", "unused_gpu", "usable_device",
 ]  # fmt: skip
 
 _LOG = logging.getLogger(__name__)
@@ -224,18 +224,8 @@ def make_device(
     )
 
 
-def screen_for(arch: str, gpu_name: str = "") -> str:
-    """Name of the emulated device that checks the accesses of kernels built for a GPU: the nearest to it."""
-    return EMULATED + _nearest(arch, gpu_name).spec.key
-
-
-def screen_note(arch: str, gpu_name: str = "") -> str:
-    """Note to append to the name of :func:`screen_for` if it models another GPU; else empty."""
-    nearest = _nearest(arch, gpu_name)
-    return "" if nearest.exact else f" ({nearest.label})"
-
-
-def _nearest(arch: str, gpu_name: str) -> NearestSpec:
+def screen_for(arch: str, gpu_name: str = "") -> NearestSpec:
+    """Figures of the emulated device that runs a GPU's candidates before it does: the nearest to it."""
     return nearest_spec(gpu_name, arch, among=_emulated_specs())
 
 

@@ -60,6 +60,11 @@ class BegunEvaluation(NamedTuple):
     seconds: float
     """Wall time so far."""
 
+    @property
+    def passed_over(self) -> bool:
+        """Whether it ends without a measurement, since others of its round are measured."""
+        return self.work.screening is not None and self.work.screening.passed_over
+
 
 class Evaluator:
     """Evaluates candidates for one task on one device. Holds that task's oracle; not for use by two threads."""

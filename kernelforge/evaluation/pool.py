@@ -17,7 +17,7 @@ from platformdirs import user_cache_path
 
 from kernelforge.compile import Compiler
 from kernelforge.compile.compiler import COMPILE_LIMITS
-from kernelforge.devices import make_device, screen_for, screen_note
+from kernelforge.devices import make_device, screen_for
 from kernelforge.devices.base import RUN_LIMIT_S, Device
 from kernelforge.devices.gpu_locks import GpuLocks, parse_devices
 from kernelforge.errors import DeviceError, EvaluationCancelled
@@ -423,8 +423,8 @@ class EvaluatorPool(Closing):
         """The emulated device in front of a GPU, unless it is switched off."""
         if device.capabilities.checks_accesses or not self.settings.screen:
             return None
-        figures = self.settings.figures
-        name = screen_for(device.arch, device.identity().get("gpu", "")) if figures is None else EMULATED + figures
+        figures = self.settings.figures or screen_for(device.arch, device.identity().get("gpu", "")).spec.key
+        name = EMULATED + figures
         with self._lock:
             if name not in self._screens:
                 unconfined = self.allow_unconfined
@@ -435,7 +435,7 @@ class EvaluatorPool(Closing):
         """Whether an emulated device has the figures of a GPU, and not of one that is near to it."""
         gpu = device.identity().get("gpu", "")
         if self.settings.figures is None:
-            return not screen_note(device.arch, gpu)
+            return screen_for(device.arch, gpu).exact
         return gpu in emulated.spec.names
 
 

@@ -18,15 +18,12 @@ IDLE_SPREAD = 0.80
 """What is added to it, as independent, for kernels that leave schedulers idle: nothing hides a wait there, and the time
 is the longest chain of one warp, of which the emulated device knows the mean over warps (22 kernels, 0.90 in all)."""
 
-TIME = "kernelforge__time_us"
-"""Metric of a kernel: its modelled time."""
-
 
 def idle_share(spec: DeviceSpec, kernels: Iterable[KernelProfile]) -> float:
     """Share of the modelled time in kernels that have less than one warp for each scheduler of the GPU."""
     idle = total = 0.0
     for kernel in kernels:
-        time_us = next((metric.value for metric in kernel.metrics if metric.name == TIME), 0.0)
+        time_us = kernel.modelled_us or 0.0
         warps = math.prod(kernel.grid) * math.ceil(math.prod(kernel.block) / spec.warp_size)
         total += time_us
         idle += time_us * (warps < spec.sm_count * spec.schedulers_per_sm)

@@ -22,6 +22,7 @@ from kernelforge.profiling.counts import (
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.profiling.sass import NO_WORK, PlanWork, sass_metrics, sass_profile
 from kernelforge.records import (
+    MODELLED_TIME,
     KernelProfile,
     Metric,
     Origin,
@@ -29,6 +30,7 @@ from kernelforge.records import (
     Profile,
     Roofline,
     SizeFacts,
+    limit_metric,
 )
 
 MATRIX_INSTRUCTIONS = "ptx__inst_matrix.sum"
@@ -279,8 +281,8 @@ def _limits(
         time_us += time.time_us * kernel.launches
         for name, limit in {**time.limits_us, "launch": time.overhead_us}.items():
             totals[name] = totals.get(name, 0.0) + limit * kernel.launches
-    limits = [_modelled(f"kernelforge__limit_{name}_us", limit, "us") for name, limit in totals.items()]
-    return [_modelled("kernelforge__time_us", time_us, "us"), *limits]
+    limits = [_modelled(limit_metric(name), limit, "us") for name, limit in totals.items()]
+    return [_modelled(MODELLED_TIME, time_us, "us"), *limits]
 
 
 def _launch(spec: DeviceSpec, kernel: KernelCounts, registers: Mapping[str, int]) -> list[Metric]:

@@ -2,6 +2,7 @@
 
 from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.evaluation import (
+    MODELLED_TIME,
     UNCOMPARED,
     Comparison,
     Correctness,
@@ -27,6 +28,7 @@ from kernelforge.records.evaluation import (
     Verdict,
     evaluation_key,
     forecast_outcome,
+    limit_metric,
     outcome_words,
 )
 from kernelforge.records.run import (
@@ -74,6 +76,7 @@ from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timi
 
 __all__ = [
     "DRAWN_SIZE",
+    "MODELLED_TIME",
     "UNCOMPARED",
     "AgentName",
     "Attempt",
@@ -143,5 +146,6 @@ __all__ = [
     "first_fault",
     "forecast_outcome",
     "language_of",
+    "limit_metric",
     "outcome_words",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from enum import StrEnum
 from typing import Final, Literal
 
@@ -272,11 +273,6 @@ class Rank(Record):
             raise ValueError(f"there is no position {self.position} among {self.of}")
         return self
 
-    @property
-    def passed_over(self) -> bool:
-        """Whether the candidate is not measured."""
-        return self.position > self.measured
-
 
 class Screening(Record):
     """Outcome of a candidate on the emulated device in front of a GPU, before the GPU was taken."""
@@ -303,6 +299,11 @@ class Screening(Record):
         if self.rank is not None and self.forecast is None:
             raise ValueError("a rank follows from a forecast")
         return self
+
+    @property
+    def passed_over(self) -> bool:
+        """Whether others of its round are measured, and the candidate is not."""
+        return self.rank is not None and self.rank.position > self.rank.measured
 
 
 class Fingerprint(Record):
@@ -404,8 +405,7 @@ class Evaluation(Record):
     def passed_over(self) -> bool:
         """Whether others of its round were predicted to be faster, and it was not measured: it has no score, never
         becomes the best, and counts on no board."""
-        rank = None if self.screening is None else self.screening.rank
-        return rank is not None and rank.passed_over
+        return self.screening is not None and self.screening.passed_over
 
     @property
     def uncompared(self) -> bool:
@@ -432,7 +432,6 @@ class Evaluation(Record):
 class ForecastOutcome(Record):
     """A measured time, and the forecast that was made before it."""
 
-    run: str
     task: str
     candidate: str
     """Its hash."""
@@ -442,7 +441,7 @@ class ForecastOutcome(Record):
     forecast: Forecast
 
 
-def forecast_outcome(evaluation: Evaluation, run: str, task: str) -> ForecastOutcome | None:
+def forecast_outcome(evaluation: Evaluation, task: str) -> ForecastOutcome | None:
     """The outcome of an evaluation's forecast; None where there is none, or the time says nothing about the model.
 
     That is a time that is not believed, or holds what the model does not have: launches by the host, a warm L2, gaps
@@ -454,7 +453,6 @@ def forecast_outcome(evaluation: Evaluation, run: str, task: str) -> ForecastOut
     if speed.origin is not Origin.MEASURED or speed.quarantined is not None or speed.protocol != "graph/1":
         return None
     return ForecastOutcome(
-        run=run,
         task=task,
         candidate=evaluation.candidate,
         gpu=gpu,
@@ -489,6 +487,16 @@ class Metric(Record):
     unit: str
     """``byte``, ``sector``, ``inst``, ``%``, ``us``, ``warp``, ``block``, ``register/thread``, ``request``, ``1``..."""
     origin: Origin
+
+
+MODELLED_TIME = "kernelforge__time_us"
+"""Metric of a kernel: its modelled time."""
+_LIMIT_METRIC = re.compile(r"kernelforge__limit_(\w+)_us")
+
+
+def limit_metric(limit: str) -> str:
+    """Name of the metric of a kernel's modelled time under one limit alone, such as ``dram``."""
+    return f"kernelforge__limit_{limit}_us"
 
 
 class MemoryHotSpot(Record):
@@ -544,6 +552,18 @@ class KernelProfile(Record):
     hot_spots: tuple[MemoryHotSpot, ...] = ()
     sass: SassProfile | None = None
     """Of machine code; None where there is no estimate."""
+
+    @property
+    def modelled_us(self) -> float | None:
+        """Modelled time of all launches in microseconds; None where none is modelled."""
+        return next((metric.value for metric in self.metrics if metric.name == MODELLED_TIME), None)
+
+    @property
+    def limits_us(self) -> dict[str, float]:
+        """Modelled time under each limit of the GPU alone, in microseconds, by the limit: ``dram l2 l1 shared fp32
+        tensor issue latency blocks atomics launch``. Empty where none is modelled."""
+        names = ((_LIMIT_METRIC.fullmatch(metric.name), metric.value) for metric in self.metrics)
+        return {match[1]: value for match, value in names if match}
 
 
 class Roofline(Record):

@@ -112,7 +112,7 @@ def format_screening(screening: Screening) -> str:
     if screening.outcome == "unsupported":
         return f"{screening.device} could not run it, so the GPU alone decided: {screening.message}"
     rank = screening.rank
-    if rank is not None and rank.passed_over:
+    if rank is not None and screening.passed_over:
         return f"passed on {screening.device}; not measured: number {rank.position} of {rank.of} by predicted time"
     missing = f"; no time was predicted: {screening.message}" if screening.message else ""
     return f"passed on {screening.device}, before the GPU was used{missing}"

@@ -76,9 +76,3 @@ def predicted_us(evaluation: Evaluation) -> float | None:
     """Modelled time of a candidate before it was measured, in microseconds; None where there is none."""
     screening = evaluation.screening
     return None if screening is None or screening.forecast is None else screening.forecast.time_us
-
-
-def passed_over(begun: BegunEvaluation) -> bool:
-    """Whether a begun evaluation ends without a measurement."""
-    screening = begun.work.screening
-    return screening is not None and screening.rank is not None and screening.rank.passed_over

@@ -50,7 +50,7 @@ from kernelforge.records import (
 from kernelforge.run.budget import TaskBudget
 from kernelforge.run.events import Event
 from kernelforge.run.proposals import AgentReply, ProposalExecutor, TaskAgents, messages_of
-from kernelforge.run.ranking import RoundRanking, passed_over
+from kernelforge.run.ranking import RoundRanking
 from kernelforge.search import STRATEGIES, Proposal
 from kernelforge.store import Store
 
@@ -346,7 +346,7 @@ class TaskLoop:
         self.budget.check_abort()
         self.store.add_attempt(attempt, step=step, search=self.strategy.state())
         self._remember(attempt)
-        outcome = forecast_outcome(attempt.evaluation, self.run.id, self.task.name)
+        outcome = forecast_outcome(attempt.evaluation, self.task.name)
         if outcome is not None:
             self.errors.add(outcome)
         self.report(Event("attempt", task=self.task.name, round=attempt.number, attempt=attempt))
@@ -399,7 +399,7 @@ class TaskLoop:
         Raises:
             DeviceError: no device is left.
         """
-        if begun is not None and passed_over(begun):
+        if begun is not None and begun.passed_over:
             result = self._evaluator.pass_over(begun)
         else:
             result = self._evaluate_with_retry(candidate, begun)

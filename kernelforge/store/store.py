@@ -338,17 +338,17 @@ class Store(TaskState, Closing):
     def forecast_outcomes(self) -> list[ForecastOutcome]:
         """Measured times of all runs next to the times that were predicted before them, in the order of the runs."""
         rows = self._database.tuples(
-            "SELECT attempts.run, attempts.task, attempts.id, attempts.record FROM attempts "
+            "SELECT attempts.task, attempts.id, attempts.record FROM attempts "
             "JOIN runs ON runs.id = attempts.run "
             "WHERE json_extract(attempts.record, '$.evaluation.screening.forecast') IS NOT NULL "
             "AND json_extract(attempts.record, '$.evaluation.performance.origin') = 'measured' "
             "ORDER BY runs.rowid, attempts.rowid"
         )
         outcomes = []
-        for run, task, id, text in rows:
+        for task, id, text in rows:
             with readable(self.path, f"attempt {id}"):
                 evaluation = Evaluation.model_validate(parse_attempt(text, texts=False)["evaluation"])
-                outcomes.append(forecast_outcome(evaluation, run, task))
+                outcomes.append(forecast_outcome(evaluation, task))
         return [outcome for outcome in outcomes if outcome is not None]
 
     def attempt(self, which: str) -> Attempt:

@@ -81,9 +81,8 @@ def as_measured(emulated: Profile) -> Profile:
         return Metric(name=name, value=value, unit=unit, origin=Origin.MEASURED)
 
     def counters(kernel: KernelProfile) -> tuple[Metric, ...]:
-        limits = [item.value for item in kernel.metrics if item.name.startswith("kernelforge__limit_")]
         hardware = [item for item in kernel.metrics if item.name.startswith(("dram__", "lts__", "l1tex__"))]
-        time = measured("gpu__time_duration.sum", 1e3 * max(limits), "ns")
+        time = measured("gpu__time_duration.sum", 1e3 * max(kernel.limits_us.values()), "ns")
         return (time, *(measured(item.name, item.value, item.unit) for item in hardware))
 
     kernels = tuple(item.model_copy(update={"metrics": counters(item), "hot_spots": ()}) for item in emulated.kernels)

@@ -288,7 +288,7 @@ def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
     evaluator: Evaluator, emulated: Device, screen: Screen
 ) -> None:
     first, _ = run(evaluator)
-    outcome = forecast_outcome(first, "run", TASK.name)
+    outcome = forecast_outcome(first, TASK.name)
     assert outcome is not None
     errors = ModelErrors([outcome])
     evaluator.screen = screen_on(emulated, screen._open_oracle, errors)

@@ -18,7 +18,7 @@ GPU = "NVIDIA H200"
 def outcome(ratio: float, number: int = 0, task: str = "softmax", **changes: Any) -> ForecastOutcome:
     """A candidate that took ``ratio`` times as long as modelled."""
     fields: dict[str, Any] = {
-        "run": "r", "task": task, "candidate": f"{number}", "gpu": GPU, "measured_us": 10.0 * ratio,
+        "task": task, "candidate": f"{number}", "gpu": GPU, "measured_us": 10.0 * ratio,
         "forecast": make_forecast(10.0),
     }  # fmt: skip
     return ForecastOutcome(**(fields | changes))
@@ -82,13 +82,13 @@ def test_another_gpu_other_figures_and_another_model_have_factors_of_their_own()
 
 def test_only_a_believed_time_of_replayed_graphs_says_how_far_the_model_was_right() -> None:
     screening = Screening(device="emulated:h100", outcome="passed", forecast=make_forecast(10.0))
-    seen = forecast_outcome(measured_evaluation(screening=screening), "r", "softmax")
+    seen = forecast_outcome(measured_evaluation(screening=screening), "softmax")
     assert seen is not None
     assert (seen.gpu, seen.forecast, seen.task) == (GPU, screening.forecast, "softmax")
     for protocol in ("launch/1", "graph/1+server", "kernelbench/1"):
         evaluation = measured_evaluation(performance=measured(protocol=protocol), screening=screening)
-        assert forecast_outcome(evaluation, "r", "softmax") is None
+        assert forecast_outcome(evaluation, "softmax") is None
     doubted = measured_evaluation(performance=measured(quarantined="below the floor"), screening=screening)
-    assert forecast_outcome(doubted, "r", "softmax") is None
+    assert forecast_outcome(doubted, "softmax") is None
     for evaluation in (measured_evaluation(), make_evaluation(), make_passed_over()):
-        assert forecast_outcome(evaluation, "r", "softmax") is None
+        assert forecast_outcome(evaluation, "softmax") is None

@@ -7,7 +7,7 @@ import itertools
 from kernelforge.evaluation.evaluator import BegunEvaluation
 from kernelforge.evaluation.stages.candidate_runs import EvaluationState
 from kernelforge.records import Evaluation, Screening
-from kernelforge.run.ranking import RoundRanking, passed_over
+from kernelforge.run.ranking import RoundRanking
 from tests.support.factories import make_candidate, make_forecast, measured_evaluation
 
 
@@ -55,7 +55,7 @@ def test_the_fastest_by_predicted_time_come_first_and_the_earlier_of_equals() ->
 def test_what_has_no_predicted_time_takes_no_rank_and_is_measured() -> None:
     ranking = ranked([7.0, None, 3.0, 5.0])
     taken = [ranking.take(step) for step in range(4)]
-    assert [passed_over(item) for item in taken if item is not None] == [True, False, False, False]
+    assert [item.passed_over for item in taken if item is not None] == [True, False, False, False]
 
 
 def test_a_round_that_was_interrupted_is_ranked_with_what_was_concluded_in_it() -> None:
@@ -90,4 +90,4 @@ def test_equal_candidates_share_a_rank() -> None:
     taken = [item for step in range(4) if (item := ranking.take(step)) is not None]
     ranks = [item.work.screening.rank for item in taken if item.work.screening]
     assert [(rank.position, rank.of) for rank in ranks if rank] == [(1, 2), (1, 2), (1, 2), (2, 2)]
-    assert not any(map(passed_over, taken))
+    assert not any(item.passed_over for item in taken)

@@ -50,7 +50,7 @@ def test_measured_times_come_back_with_what_was_predicted_for_them(store: Store)
     changes = {"id": f"r2/{TASKS[0]}/{last.number + 1:02d}", "number": last.number + 1, "evaluation": evaluation}
     store.add_attempt(last.model_copy(update={**changes, "profile": None, "trials": ()}))
     (outcome,) = store.forecast_outcomes()
-    assert outcome == forecast_outcome(evaluation, "r2", TASKS[0])
+    assert outcome == forecast_outcome(evaluation, TASKS[0])
 
 
 def test_a_run_can_end(store: Store):

@@ -158,18 +158,16 @@ class KernelMetrics:
         """
         names = {"dram": ("dram",), "l2": ("l2",), "data path": ("l1", "shared"), "arithmetic": ("fp32",),
                  "tensor": ("tensor",), "issue": ("issue",), "latency": ("latency",)}  # fmt: skip
-        if self.has("kernelforge__limit_dram_us") and not self.has(TIME):
-            return {
-                name: sum(self.value(f"kernelforge__limit_{name}_us") for name in source)
-                for name, source in names.items()
-            }
+        modelled = self.kernel.limits_us
+        if "dram" in modelled and not self.has(TIME):
+            return {name: sum(modelled.get(limit, 0.0) for limit in source) for name, source in names.items()}
         spec, per_sm = self.spec, 1e6 / self.spec.clock_hz / self.spec.sm_count
         limits = {
             "dram": self.value(DRAM) / spec.dram_sustained_gbps * 1e-3,
             "l2": 32 * self.value(L2_SECTORS) / spec.l2_bandwidth_gbps * 1e-3,
             "data path": sum(self._lsu) * per_sm,
-            "arithmetic": self.value("kernelforge__limit_fp32_us"),
-            "tensor": self.value("kernelforge__limit_tensor_us"),
+            "arithmetic": modelled.get("fp32", 0.0),
+            "tensor": modelled.get("tensor", 0.0),
             "issue": self.value(EXECUTED, self.instructions) / spec.schedulers_per_sm * per_sm,
         }
         explained = max(*limits.values(), self.atomics_us)
@@ -178,7 +176,7 @@ class KernelMetrics:
     @property
     def atomics_us(self) -> float:
         """Modelled time of the atomics on global memory, which wait for one another, in microseconds."""
-        return self.value("kernelforge__limit_atomics_us")
+        return self.kernel.limits_us.get("atomics", 0.0)
 
     @property
     def busy_us(self) -> float:

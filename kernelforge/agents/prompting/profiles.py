@@ -23,7 +23,6 @@ MAX_OPCODES = 10
 MAX_LINES = 4
 
 _NCU_FIRST = ("dram__", "lts__", "l1tex__", "ptx__", "smsp__", "sm__", "launch__", "kernelforge__")
-_LIMIT = "kernelforge__limit_"
 _TIME_UNITS = frozenset({"ns", "us", "ms", "s", "nsecond", "usecond", "msecond", "second"})
 
 
@@ -105,10 +104,8 @@ def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool, machine_code: bool)
 
 def _limits(kernel: KernelProfile) -> list[str]:
     """The largest limits on a kernel's modelled time, which hide in part behind each other."""
-    limits = [metric for metric in kernel.metrics if metric.name.startswith(_LIMIT)]
-    largest = sorted(limits, key=lambda metric: -metric.value)[:MAX_LIMITS]
-    names = [inline(metric.name.removeprefix(_LIMIT).removesuffix("_us"), 20) for metric in largest]
-    text = ", ".join(f"{name} {metric.value:,.3g}" for name, metric in zip(names, largest, strict=True))
+    largest = sorted(kernel.limits_us.items(), key=lambda limit: -limit[1])[:MAX_LIMITS]
+    text = ", ".join(f"{inline(name, 20)} {value:,.3g}" for name, value in largest)
     return [f"  - modelled us under each limit alone: {text}"] if text else []
 
 

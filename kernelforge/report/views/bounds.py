@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from kernelforge.records import KernelProfile, Performance, Profile
 from kernelforge.report.views import View
 
-LIMIT, TIME = "kernelforge__limit_", "kernelforge__time_us"
-"""Metrics of a kernel: its modelled time under one limit, with the limit's name and ``_us`` behind; and in all."""
-
 TITLES: Mapping[str, str] = {
     "dram": "DRAM", "l2": "L2", "l1": "L1", "shared": "shared memory", "fp32": "arithmetic", "tensor": "tensor cores",
     "issue": "issue", "latency": "latency", "blocks": "block turnover", "atomics": "atomics", "launch": "launch",
@@ -68,16 +65,11 @@ def kernel_bounds(profile: Profile | None) -> tuple[KernelBounds, ...]:
 
 
 def _of_kernel(kernel: KernelProfile) -> KernelBounds:
-    values = {metric.name: metric.value for metric in kernel.metrics}
-    limits = {
-        name.removeprefix(LIMIT).removesuffix("_us"): value
-        for name, value in values.items()
-        if name.startswith(LIMIT) and value > 0
-    }
-    total_us = values.get(TIME)
+    total_us = kernel.modelled_us
     bounds = [
         Bound(name=name, title=TITLES.get(name, name), time_us=value, share=value / total_us if total_us else None)
-        for name, value in limits.items()
+        for name, value in kernel.limits_us.items()
+        if value > 0
     ]
     bounds.sort(key=lambda bound: -bound.time_us)
     return KernelBounds(kernel=kernel.kernel, launches=kernel.launches, time_us=total_us, bounds=tuple(bounds))

@@ -159,7 +159,7 @@ def run_view(records: RunRecords) -> RunView:
 def _outcomes(records: RunRecords) -> Iterator[ForecastOutcome]:
     """Measured times of the run next to those that were predicted."""
     for attempt in records.attempts:
-        outcome = forecast_outcome(attempt.evaluation, records.run.id, attempt.task)
+        outcome = forecast_outcome(attempt.evaluation, attempt.task)
         if outcome is not None:
             yield outcome
 

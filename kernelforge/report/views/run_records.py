@@ -191,7 +191,7 @@ def summarise(
     correctness = best.evaluation.correctness if best else None
     roofline = profile.roofline if profile else None
     floor = measured_floor_us(best, compulsory_bytes) if best else None
-    outcome = forecast_outcome(best.evaluation, run, task) if best else None
+    outcome = forecast_outcome(best.evaluation, task) if best else None
     return TaskSummary.of(
         speed,
         roofline,

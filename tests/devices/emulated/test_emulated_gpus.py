@@ -90,7 +90,7 @@ def test_the_time_of_a_kernel_is_modelled_between_the_peak_and_a_few_times_it(sp
     )
     least_us = 12 * LARGE / spec.dram_bandwidth_gbps * 1e-3
     assert least_us < performance.time_us < 4 * least_us + 2 * spec.launch_overhead_us
-    limits = {m.name: m.value for m in profile.kernels[0].metrics if m.name.startswith("kernelforge__limit_")}
+    limits = profile.kernels[0].limits_us
     assert len(limits) >= 6
     assert all(math.isfinite(limit) and limit > 0 for limit in limits.values())
     assert profile.value("sm__maximum_warps_per_active_cycle_pct") == 100.0
