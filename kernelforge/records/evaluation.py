@@ -279,11 +279,11 @@ class Screening(Record):
 
     device: str
     """``emulated:h100``."""
-    outcome: Literal["passed", "failed", "unsupported"]
-    """``failed``: it ended the evaluation, and no GPU was used. ``unsupported``: it could not run the candidate, and
-    left it to the GPU."""
+    outcome: Literal["passed", "failed", "unsupported", "infra"]
+    """``failed``: it ended the evaluation, and no GPU was used. The others left the candidate to the GPU:
+    ``unsupported`` lacks what the candidate needs; ``infra`` is trouble of the machine, twice where a child died."""
     message: str = ""
-    """Why it could not; of a candidate that passed, why there is no forecast."""
+    """Why it did not run; of a candidate that passed, why there is no forecast."""
     forecast: Forecast | None = None
     rank: Rank | None = None
     """In its round, where not all candidates are measured."""
@@ -292,13 +292,18 @@ class Screening(Record):
     def _explained(self) -> Screening:
         if self.device.partition(":")[0] != "emulated":
             raise ValueError(f"{self.device} is no emulated device")
-        if self.outcome == "unsupported" and not self.message:
-            raise ValueError("a message must say what the emulated device lacks")
+        if not self.ran and not self.message:
+            raise ValueError("a message must say why the emulated device did not run the candidate")
         if self.outcome != "passed" and self.forecast is not None:
             raise ValueError("only a candidate that passed has a forecast")
         if self.rank is not None and self.forecast is None:
             raise ValueError("a rank follows from a forecast")
         return self
+
+    @property
+    def ran(self) -> bool:
+        """Whether the candidate ran there, so that its accesses were checked."""
+        return self.outcome in ("passed", "failed")
 
     @property
     def passed_over(self) -> bool:

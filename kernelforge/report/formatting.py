@@ -111,6 +111,8 @@ def format_screening(screening: Screening) -> str:
         return f"failed on {screening.device}; no GPU was used"
     if screening.outcome == "unsupported":
         return f"{screening.device} could not run it, so the GPU alone decided: {screening.message}"
+    if screening.outcome == "infra":
+        return f"{screening.device} was in trouble, so the GPU alone decided: {screening.message}"
     rank = screening.rank
     if rank is not None and screening.passed_over:
         return f"passed on {screening.device}; not measured: number {rank.position} of {rank.of} by predicted time"

@@ -18,7 +18,7 @@ from kernelforge.devices import make_device
 from kernelforge.devices.base import Device, RunFailure, RunRequest, RunResult
 from kernelforge.devices.cuda.device import CudaDevice
 from kernelforge.devices.cuda.session import CudaSession
-from kernelforge.errors import TaskError, UnsupportedError
+from kernelforge.errors import ChildDied, DeviceError, SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
@@ -308,7 +308,7 @@ def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
     assert after.high_us / after.expected_us > before.high_us / before.expected_us, "one so far off is no certainty"
 
 
-def test_trouble_of_the_emulated_device_holds_no_candidate_back(
+def test_a_reference_that_does_not_run_on_the_cpu_is_left_to_the_gpu(
     evaluator: Evaluator, emulated: Device, leases: Leases
 ) -> None:
     def refused() -> Oracle:
@@ -319,6 +319,61 @@ def test_trouble_of_the_emulated_device_holds_no_candidate_back(
     assert (evaluation.verdict, leases.taken) == (Verdict.OK, 1)
     message = "the reference runs on a GPU alone"
     assert evaluation.screening == Screening(device="emulated:h100", outcome="unsupported", message=message)
+
+
+class Troubled:
+    """An emulated device whose first sessions cannot be opened."""
+
+    def __init__(self, device: Device, *errors: Exception) -> None:
+        self._device = device
+        self.errors = list(errors)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._device, name)
+
+    def open(self, artifact: Artifact) -> Any:
+        if self.errors:
+            raise self.errors.pop(0)
+        return self._device.open(artifact)
+
+
+DIED = ChildDied("the oracle child died at extent 924", signal=9)
+
+
+def test_a_child_that_died_once_in_front_of_the_gpu_changes_nothing(
+    evaluator: Evaluator, emulated: Device, screen: Screen
+) -> None:
+    device: Any = Troubled(emulated, DIED)
+    evaluator.screen = screen_on(device, screen._open_oracle)
+    with evaluator.screen:
+        evaluation, _ = run(evaluator)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.screening is not None
+    assert (evaluation.screening.outcome, evaluation.screening.message) == ("passed", "")
+    assert evaluation.screening.forecast is not None
+
+
+@pytest.mark.parametrize(
+    ("errors", "message"),
+    [
+        ((DIED, DIED), "a child of it failed (ChildDied)"),
+        ((SandboxError("no jail for extent 924"),), "a child of it failed (SandboxError)"),
+        ((DeviceError("llvmlite is missing: pip install llvmlite"),), "llvmlite is missing: pip install llvmlite"),
+    ],
+)
+def test_trouble_of_the_machine_is_not_the_candidates_and_holds_none_back(
+    evaluator: Evaluator, emulated: Device, screen: Screen, leases: Leases, errors: tuple[Exception, ...], message: str
+) -> None:
+    device: Any = Troubled(emulated, *errors)
+    evaluator.screen = screen_on(device, screen._open_oracle)
+    with evaluator.screen:
+        evaluation, _ = run(evaluator, WRONG_VALUES)
+        assert (evaluation.verdict, leases.taken) == (Verdict.WRONG, 1), "the GPU alone decides"
+        assert evaluation.screening == Screening(device="emulated:h100", outcome="infra", message=message)
+        assert not device.errors, "no more tries than elsewhere"
+        evaluation, _ = run(evaluator)
+    assert evaluation.screening is not None
+    assert evaluation.screening.outcome == "passed", "the next candidate is screened"
 
 
 def test_what_fails_there_at_a_hidden_size_is_not_told(

@@ -369,6 +369,7 @@ def test_a_forecast_says_what_it_rests_on(changes: dict[str, Any]) -> None:
     [
         {"device": "cuda:0"},
         {"outcome": "unsupported"},
+        {"outcome": "infra"},
         {"outcome": "failed", "forecast": make_forecast()},
         {"rank": {"position": 1, "of": 1, "measured": 1}},
         {"outcome": "unsupported", "message": "no such instruction", "forecast": make_forecast()},

@@ -226,6 +226,10 @@ def test_an_attempt_says_what_was_predicted_before_it_was_measured_and_how_far_o
             "emulated:h100 could not run it, so the GPU alone decided: no instruction x",
         ),
         (
+            Screening(device="emulated:h100", outcome="infra", message="a child of it failed (ChildDied)"),
+            "emulated:h100 was in trouble, so the GPU alone decided: a child of it failed (ChildDied)",
+        ),
+        (
             Screening(device="emulated:h100", outcome="passed", message="torch operators"),
             "passed on emulated:h100, before the GPU was used; no time was predicted: torch operators",
         ),

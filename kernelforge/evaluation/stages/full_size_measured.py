@@ -102,14 +102,13 @@ class MeasuredFullSize(FullSizeStage):
         screening = self.work.screening
         if screening is None:
             return "no emulated device ran in front of the GPU"
-        return screening.message and f"{screening.device} cannot run this plan ({screening.message})"
+        return screening.message and f"{screening.device} did not profile this plan ({screening.message})"
 
     def _note(self) -> str:
         screening = self.work.screening
         if screening is None:
             return "accesses were not checked: no emulated device ran in front of the GPU"
-        unsupported = screening.outcome == "unsupported"
-        return f"accesses were not checked on {screening.device}: {screening.message}" if unsupported else ""
+        return "" if screening.ran else f"accesses were not checked on {screening.device}: {screening.message}"
 
     def _timed(self) -> tuple[Timing, str | None]:
         """A timing, and why it is not believed, if it is not."""

@@ -1,8 +1,8 @@
 """The emulated device in front of a GPU: it runs a candidate before the GPU is taken, and foretells its time.
 
-A candidate that fails there ends without the GPU. What the emulated device lacks, or cannot do on this machine, holds
-no candidate back: the GPU alone decides then, and the record says so. Inputs and expected outputs are those of an
-oracle on the CPU, since that of the GPU would need the GPU.
+A candidate that fails there ends without the GPU. What the emulated device lacks, and trouble of this machine, hold no
+candidate back: the GPU alone decides then, and the record says so. Inputs and expected outputs are those of an oracle
+on the CPU, since that of the GPU would need the GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from kernelforge.compile import Compiler
 from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailed
-from kernelforge.errors import DeviceError, SandboxError, TaskError
+from kernelforge.errors import ChildDied, DeviceError, SandboxError, TaskError
 from kernelforge.evaluation.generators.parser import parse_generator
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.candidate_runs import (
@@ -98,11 +98,32 @@ class Screen(Closing):
         work: EvaluationState,
     ) -> None:
         """Run a candidate that is built at every size but the full one, and profile it there; ``work`` receives the
-        outcome.
+        outcome. Where a child dies it runs once more: once may be the system's doing.
 
         Raises:
             StageFailed: the candidate is wrong, or makes a bad access.
             EvaluationCancelled: the evaluation was cancelled.
+        """
+        for _ in range(2):
+            try:
+                self._check(candidate, facts, generators, compiler, gpu, work)
+                break
+            except ChildDied as error:
+                self._trouble(work, error)
+
+    def _check(
+        self,
+        candidate: Candidate,
+        facts: TaskFacts,
+        generators: Sequence[InputGenerator],
+        compiler: Compiler,
+        gpu: Device,
+        work: EvaluationState,
+    ) -> None:
+        """See :meth:`check`.
+
+        Raises:
+            ChildDied: the oracle's child, or another of this machine's.
         """
         # What it finds at a size is not what the GPU finds there: only a failure is kept.
         own = replace(
@@ -133,15 +154,29 @@ class Screen(Closing):
             work.checks, work.build = own.checks, own.build
             work.screening = Screening(device=self.device.name, outcome="failed")
             raise
-        except (Unscreened, TaskError, SandboxError, DeviceError) as error:
+        except (Unscreened, TaskError) as error:
             work.go_on()
             # What fails at a hidden size may name its extents.
             public = not opened or isinstance(error, Unscreened)
             message = _line(error) if public else f"its oracle on the CPU could not check it ({type(error).__name__})"
             work.screening = Screening(device=self.device.name, outcome="unsupported", message=message)
+        except ChildDied:
+            raise
+        except (SandboxError, DeviceError) as error:
+            self._trouble(work, error)
         else:
             work.counted = own.counted
             work.screening = Screening(device=self.device.name, outcome="passed", message=message, forecast=forecast)
+
+    def _trouble(self, work: EvaluationState, error: Exception) -> None:
+        """Record trouble of the machine. What a child says may name extents of a hidden size, and is not repeated.
+
+        Raises:
+            EvaluationCancelled: the evaluation was cancelled, and that is what ended the child.
+        """
+        work.go_on()
+        message = _line(error) if isinstance(error, DeviceError) else f"a child of it failed ({type(error).__name__})"
+        work.screening = Screening(device=self.device.name, outcome="infra", message=message)
 
     def close(self) -> None:
         """End the oracle."""
@@ -192,6 +227,8 @@ class Screen(Closing):
                 if faulted.fault.kind == "sanitizer":
                     runs.fault(faulted.fault, size, family)
                 return None, _line(faulted)
+            except ChildDied:
+                raise
             except (TaskError, SandboxError) as error:
                 return None, _line(error)
         sampled = min((kernel.sampled for kernel in profile.kernels), default=1.0)
