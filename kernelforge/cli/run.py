@@ -186,7 +186,9 @@ def run(
         int | None, typer.Option("--jobs", min=1, help="Tasks worked on at a time; as many as cores if left out.")
     ] = None,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the run; a fresh one if left out.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Estimate calls, tokens and dollars, and leave.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Estimate calls, tokens, dollars, measurements; leave.")
+    ] = False,
     allow_unconfined: UnconfinedOption = False,
     display: DisplayOption = Display.AUTO,
     quiet: QuietOption = False,
@@ -452,6 +454,11 @@ def print_estimate(config: RunConfig, results: Path) -> None:
         f"At most {estimated.evaluations:,} evaluations (tuned children not counted), about "
         f"{estimated.evaluation_seconds:,.0f} s of one core ({estimated.evaluation_basis})"
     )
+    if config.measure_top is not None:
+        out.print(
+            f"About {estimated.measured:,} of them measured: of each round the {config.measure_top} predicted to be "
+            f"the fastest, and what has no predicted time; a task's first round has {estimated.round:,}"
+        )
     for line in estimated.binding:
         out.print(f"A budget would end the run early. {line}")
 

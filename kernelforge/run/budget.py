@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from itertools import takewhile
+from random import Random
 from statistics import mean
 from typing import NamedTuple
 
@@ -248,6 +250,10 @@ class Estimate(NamedTuple):
 
     agents: tuple[AgentEstimate, ...]
     evaluations: int
+    round: int
+    """Evaluations of a task's first round."""
+    measured: int
+    """Evaluations that measure, if all rounds are as large as the first; all of them without ``measure_top``."""
     evaluation_seconds: float
     """Over all tasks, one after another; tasks side by side, or on several GPUs, take less."""
     evaluation_basis: str
@@ -300,15 +306,33 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
     times = [
         sum(attempt.evaluation.seconds.values()) for attempt in seen if attempt.evaluation.fingerprint.device in devices
     ]
-    evaluations = rounds * len(first)
+    size = _first_round(config, rounds)
+    evaluations, measured = rounds * len(first), len(first) * _measured(config, rounds, size)
     total = Estimate(
         tuple(agents),
         evaluations,
-        evaluations * (mean(times) if times else assumed),
+        size,
+        measured,
+        measured * (mean(times) if times else assumed) + (evaluations - measured) * ASSUMED_EVALUATION_SECONDS,
         f"earlier runs ({len(times)} evaluations)" if times else "assumed",
         (),
     )
     return total._replace(binding=tuple(_binding(config, total)))
+
+
+def _first_round(config: RunConfig, rounds: int) -> int:
+    """Steps that the strategy can name before it has seen a result."""
+    search = STRATEGIES[config.strategy].make(config.options, rounds=rounds, coders=len(config.coders))
+    named = (search.ask(Random(0), ahead) for ahead in range(rounds))
+    return sum(1 for _ in takewhile(lambda proposal: proposal is not None, named))
+
+
+def _measured(config: RunConfig, rounds: int, size: int) -> int:
+    """Evaluations of a task that measure, in rounds of a size."""
+    if config.measure_top is None:
+        return rounds
+    complete, rest = divmod(rounds, size)
+    return complete * min(config.measure_top, size) + min(config.measure_top, rest)
 
 
 def _agent(

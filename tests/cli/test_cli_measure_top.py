@@ -43,6 +43,18 @@ def options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 MEASURE = ("--device", "cuda:0", "--measure", "precision=0.9", "--measure", "seconds=0.1")
 
 
+def test_an_estimate_says_how_many_would_be_measured(
+    cli: Callable[..., Any], pools: list[SoftwareWorkshop], options: list[str]
+) -> None:
+    done = cli(*options, *MEASURE, "--measure-top", "2", "--dry-run")
+    assert done.code == 0, done.err
+    out = " ".join(done.out.split())
+    assert "At most 6 evaluations" in out
+    assert "About 2 of them measured: of each round the 2 predicted to be the fastest" in out
+    assert "a task's first round has 6" in out
+    assert "measured" not in cli(*options, *MEASURE, "--dry-run").out
+
+
 def test_what_was_predicted_stands_by_what_was_measured_and_corrects_the_next_run(
     cli: Callable[..., Any], pools: list[SoftwareWorkshop], options: list[str], tmp_path: Path
 ) -> None:

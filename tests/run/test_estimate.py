@@ -11,7 +11,7 @@ import pytest
 from kernelforge.agents.base import TaskContext
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Budget, Limits, LLMSettings, MeasureSettings, Message, Price, RunConfig, Usage
-from kernelforge.run.budget import ASSUMED_CODER_REPLY, Estimate, estimate
+from kernelforge.run.budget import ASSUMED_CODER_REPLY, ASSUMED_EVALUATION_SECONDS, Estimate, estimate
 from kernelforge.run.runner import task_contexts
 from tests.run.run_helpers import quick_config
 from tests.support.factories import make_attempt, measured_evaluation
@@ -125,3 +125,25 @@ def test_a_gpu_takes_its_time_for_timing_and_earlier_runs_on_any_of_its_gpus_tel
     evaluation = measured_evaluation(2.0, seconds={"timing": 7.0})
     seen = estimate(on_gpus, [brief()], [make_attempt(0, evaluation=evaluation)])
     assert seen.evaluation_seconds == pytest.approx(5 * 7.0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options", "rounds", "measured", "first"),
+    [
+        ("best-of-n", {"samples": 8}, 8, 2, 8),
+        ("contrast", {"samples": 3}, 8, 3 * 2, 3),
+        ("best-of-n", {"samples": 1}, 1, 1, 1),
+    ],
+)
+def test_of_each_round_no_more_are_measured_than_asked_for(
+    strategy: str, options: dict[str, Any], rounds: int, measured: int, first: int
+) -> None:
+    budget = Budget(rounds=rounds)
+    on_gpu = config(strategy=strategy, options=options, budget=budget).model_copy(update={"device": "cuda:0"})
+    everything = estimate(on_gpu, [brief()], [])
+    some = estimate(on_gpu.model_copy(update={"measure_top": 2}), [brief()], [])
+    assert (everything.round, everything.measured) == (first, rounds)
+    assert (some.evaluations, some.round, some.measured) == (rounds, first, measured)
+    saved = everything.evaluation_seconds - some.evaluation_seconds
+    each = everything.evaluation_seconds / rounds
+    assert saved == pytest.approx((rounds - measured) * (each - ASSUMED_EVALUATION_SECONDS))
