@@ -21,7 +21,6 @@ from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Answerer, Question
 from kernelforge.records import Attempt, Lesson, Message, Operator, Verdict
 from kernelforge.records.run import MAX_LESSON_CHARS
-from kernelforge.search.base import is_measured
 
 LESSONS = 3
 """Lessons that one task may leave."""
@@ -124,13 +123,9 @@ def _lesson(family: str, text: str, brief: TaskContext, history: Sequence[Attemp
 
 
 def _gain(history: Sequence[Attempt]) -> float | None:
-    """Speedup of the last accepted attempt over the first correct one whose time has the same origin."""
-    timed = [attempt for attempt in history if attempt.accepted and attempt.evaluation.performance]
-    times = [
-        attempt.evaluation.performance.time_us
-        for attempt in timed
-        if attempt.evaluation.performance and is_measured(attempt) == is_measured(timed[-1])
-    ]
+    """Speedup of the last accepted attempt over the first with a time."""
+    accepted = [attempt.evaluation.performance for attempt in history if attempt.accepted]
+    times = [performance.time_us for performance in accepted if performance is not None]
     return round(times[0] / times[-1], 4) if times else None
 
 

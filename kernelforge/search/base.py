@@ -292,7 +292,8 @@ def score(attempt: Attempt) -> float | None:
     an attempt whose full size was not compared. Modelled: minus the log of the modelled time in microseconds. That
     orders a task's attempts as their predicted speedups do, for all have the same time of eager PyTorch.
 
-    A measured score and a modelled one are not comparable: :func:`rank_key` and :func:`gain` keep them apart.
+    All scores of a task can be compared: the devices of a run are of one kind, and a candidate that was passed over,
+    whose time alone is then modelled, was not compared.
     """
     performance = attempt.evaluation.performance
     if attempt.evaluation.verdict is not Verdict.OK or attempt.evaluation.uncompared:
@@ -307,40 +308,16 @@ def score(attempt: Attempt) -> float | None:
     return -math.log(performance.interval_us[1])
 
 
-def is_measured(attempt: Attempt) -> bool:
-    """Whether the time of an attempt was measured."""
-    performance = attempt.evaluation.performance
-    return performance is not None and performance.origin is Origin.MEASURED
-
-
-def rank_key(attempt: Attempt) -> tuple[int, float]:
-    """Key that sorts the attempts of a task, the best first.
-
-    Attempts with a measured score come first, then those that only the model has timed, then those without a score.
-    """
+def rank_key(attempt: Attempt) -> tuple[bool, float]:
+    """Key that sorts the attempts of a task, the best first; those without a score come last."""
     number = score(attempt)
-    if number is None:
-        return 2, 0.0
-    return (0 if is_measured(attempt) else 1), -number
+    return number is None, 0.0 if number is None else -number
 
 
 def gain(before: Attempt, after: Attempt) -> float | None:
-    """Difference of two scores; None where one has none, or one was measured and the other was modelled."""
+    """Difference of two scores; None where one has none."""
     first, second = score(before), score(after)
-    if first is None or second is None or is_measured(before) != is_measured(after):
-        return None
-    return second - first
-
-
-def comparable_scores(attempts: Sequence[Attempt]) -> list[float | None]:
-    """Score of each attempt: of the measured ones alone where there are any, else of the modelled ones."""
-    scores = [score(attempt) for attempt in attempts]
-    measured = any(
-        number is not None and is_measured(attempt) for attempt, number in zip(attempts, scores, strict=True)
-    )
-    return [
-        number if is_measured(attempt) is measured else None for attempt, number in zip(attempts, scores, strict=True)
-    ]
+    return None if first is None or second is None else second - first
 
 
 def is_correct(attempt: Attempt) -> bool:

@@ -29,7 +29,7 @@ from kernelforge.search.base import (
     Proposal,
     best_per_step,
     best_scoring,
-    comparable_scores,
+    score,
 )
 
 ROUNDS = 20
@@ -114,15 +114,15 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
 
 
 def bucketed(attempts: Sequence[Attempt], width: float) -> list[SpeedBucket]:
-    """Correct kernels by score, the slowest bucket first; the measured ones alone where there are any.
+    """Correct kernels by score, the slowest bucket first.
 
     A tuned child stands for its parent where it is faster; of equal candidates the first one counts.
     """
-    first = next((value for value in comparable_scores(attempts) if value is not None), 0.0)
+    first = next((value for attempt in attempts if (value := score(attempt)) is not None), 0.0)
     members: dict[int, list[tuple[float, Attempt]]] = {}
     seen: set[str] = set()
-    kernels = best_per_step(attempts)
-    for attempt, value in zip(kernels, comparable_scores(kernels), strict=True):
+    for attempt in best_per_step(attempts):
+        value = score(attempt)
         if value is None or attempt.evaluation.candidate in seen:
             continue
         seen.add(attempt.evaluation.candidate)

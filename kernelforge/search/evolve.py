@@ -30,7 +30,6 @@ from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
     best_per_step,
-    comparable_scores,
     current_best,
     gain,
     is_correct,
@@ -261,9 +260,9 @@ def parent_weights(members: Sequence[Attempt], children: Counter[int], sharpness
     """Weight with which each member is drawn: sigmoid(sharpness * (score - median) / MAD) / (1 + children).
 
     MAD is the median of the absolute deviations from the median, at least 1e-6 (ShinkaEvolve, ``database/parents.py``).
-    A member without a score is drawn when no other can be; so is a modelled one where others were measured.
+    A member without a score is drawn when no other can be.
     """
-    scores = comparable_scores(members)
+    scores = [score(member) for member in members]
     finite = [number for number in scores if number is not None]
     if not finite:
         return [1.0] * len(members)

@@ -8,7 +8,7 @@ from kernelforge.agents.reflexion import BuiltinReflexion
 from kernelforge.records import Attempt, Finding, Lesson, Operator
 from kernelforge.run.task_loop import PER_FAMILY, SHOWN, select_lessons
 from tests.agents import agent_setup as workbench
-from tests.support.factories import make_attempt, make_candidate, make_evaluation, measured_evaluation, modelled
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, modelled
 
 
 def lesson(text: str, family: str = "softmax", gain: float | None = 1.0) -> Lesson:
@@ -79,12 +79,11 @@ def test_what_was_undecided_or_could_not_be_compared_is_no_lesson() -> None:
     assert BuiltinReflexion().reflect(workbench.brief("softmax"), history).lessons == ()
 
 
-def test_a_gain_is_between_times_of_one_origin() -> None:
-    measured_one = timed(2, 5.0, "vectorise")
-    evaluation = measured_evaluation(candidate=measured_one.evaluation.candidate)
-    history = [timed(0, 20.0), timed(1, 10.0, "fuse"), measured_one.model_copy(update={"evaluation": evaluation})]
+def test_a_gain_is_between_the_first_and_the_last_accepted_time() -> None:
+    refused = timed(3, 1.0, "stage the row", accepted=False)
+    history = [timed(0, 20.0), timed(1, 10.0, "fuse"), timed(2, 5.0, "vectorise"), refused]
     result = BuiltinReflexion().reflect(workbench.brief("softmax"), history)
-    assert {item.gain for item in result.lessons} == {1.0}
+    assert {item.gain for item in result.lessons} == {4.0}
 
 
 def test_a_task_that_taught_nothing_leaves_no_lesson() -> None:

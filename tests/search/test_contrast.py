@@ -12,7 +12,7 @@ import pytest
 from kernelforge.records import Attempt, Operator, Verdict
 from kernelforge.search import Contrast, ProfileVisibility, Proposal
 from kernelforge.search.contrast import SpeedBucket, bucketed, sample_bucket
-from tests.support.factories import make_attempt, make_evaluation, measured_evaluation, modelled
+from tests.support.factories import make_attempt, make_evaluation, make_passed_over, measured_evaluation, modelled
 
 SIGHT = ProfileVisibility(metrics="none", latency=True)
 
@@ -71,10 +71,18 @@ def test_measured_kernels_are_bucketed_by_the_lower_bound_of_their_speedup() -> 
     assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[0], [1, 2]]
 
 
-def test_beside_measured_kernels_modelled_ones_are_in_no_bucket() -> None:
-    timed = make_attempt(1)
-    evaluation = measured_evaluation(0.5, candidate=timed.evaluation.candidate)
-    buckets = bucketed([correct(0, 10.0), timed.model_copy(update={"evaluation": evaluation}), correct(2, 1.0)], 0.1)
+def test_what_was_passed_over_is_in_no_bucket() -> None:
+    """Its time alone is modelled, among kernels that were measured."""
+    attempts = [make_attempt(number) for number in range(3)]
+    hashes = [attempt.evaluation.candidate for attempt in attempts]
+    evaluations = (
+        make_passed_over(candidate=hashes[0]),
+        measured_evaluation(0.5, candidate=hashes[1]),
+        make_passed_over(candidate=hashes[2]),
+    )
+    buckets = bucketed(
+        [a.model_copy(update={"evaluation": item}) for a, item in zip(attempts, evaluations, strict=True)], 0.1
+    )
     assert [[attempt.number for attempt in item.attempts] for item in buckets] == [[1]]
     assert buckets[0].mean == 0.0
 

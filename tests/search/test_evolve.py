@@ -12,7 +12,7 @@ from kernelforge.records import Attempt, Message, Operator, Usage, Verdict
 from kernelforge.search import Proposal
 from kernelforge.search.evolve import Evolve, EvolveOptions, parent_weights
 from tests.search.attempt_records import NO_CODE, WRONG, Outcome, Search, ok
-from tests.support.factories import make_attempt, make_candidate, measured_evaluation
+from tests.support.factories import make_attempt, make_candidate, make_passed_over, measured_evaluation
 
 SHARED = "__global__ void k(float* x) { __shared__ float t[32]; t[0] = x[%d]; x[0] = t[0]; }"
 TENSOR = "__global__ void k(float* x) { wmma::mma_sync(c, a, b, c); x[0] = %d; }"
@@ -215,8 +215,8 @@ def test_equal_parents_are_drawn_alike_and_one_without_a_time_last() -> None:
     assert parent_weights([untimed], Counter(), 10.0) == [1.0]
 
 
-def test_a_parent_that_only_the_model_has_timed_is_drawn_after_measured_ones() -> None:
-    soft, *others = members(1.0, 10.0, 20.0)
+def test_a_parent_that_was_passed_over_is_drawn_after_measured_ones() -> None:
+    soft, others = make_attempt(0, evaluation=make_passed_over()), members(10.0, 20.0)
     real = [
         other.model_copy(update={"evaluation": measured_evaluation(speedup, candidate=other.evaluation.candidate)})
         for other, speedup in zip(others, (2.0, 1.0), strict=True)

@@ -6,9 +6,16 @@ import math
 
 import pytest
 
-from kernelforge.records import Attempt, Performance, Verdict
-from kernelforge.search.base import best_scoring, comparable_scores, gain, rank_key, score
-from tests.support.factories import make_attempt, make_evaluation, make_fingerprint, measured, modelled
+from kernelforge.records import Attempt, Origin, Performance, Verdict
+from kernelforge.search.base import best_scoring, gain, rank_key, score
+from tests.support.factories import (
+    make_attempt,
+    make_evaluation,
+    make_fingerprint,
+    make_passed_over,
+    measured,
+    modelled,
+)
 
 
 def timed(performance: Performance | None, device: str = "cuda:0") -> Attempt:
@@ -45,24 +52,18 @@ def test_what_failed_has_no_score() -> None:
     assert score(failed) is None
 
 
-def test_a_measured_time_is_ahead_of_any_modelled_one() -> None:
-    """A run may have both: the candidates that a GPU was lent for, and those that the model alone has timed."""
-    slow, fast, faster = (
-        timed(measured(1e6)),
-        timed(modelled(1.0), "emulated:h100"),
-        timed(modelled(0.5), "emulated:h100"),
-    )
-    assert rank_key(slow) < rank_key(faster) < rank_key(fast)
-    assert best_scoring([fast, slow, faster]) is slow
-    assert best_scoring([fast, faster]) is faster
+def test_a_candidate_that_was_passed_over_is_behind_all_that_were_measured() -> None:
+    """Its time alone is modelled, in a run that measures."""
+    slow, passed_over = timed(measured(1e6)), make_attempt(0, evaluation=make_passed_over())
+    assert passed_over.evaluation.performance is not None
+    assert passed_over.evaluation.performance.origin is Origin.MODELLED
+    assert score(passed_over) is None
+    assert rank_key(slow) < rank_key(passed_over)
+    assert gain(passed_over, slow) is None
+    assert best_scoring([passed_over, slow]) is slow
 
 
-def test_scores_of_two_kinds_have_no_difference() -> None:
-    real = timed(measured(speedup=3.0, speedup_lower=2.0))
-    soft = timed(modelled(4.0), "emulated:h100")
-    assert gain(soft, real) is None
-    assert gain(real, soft) is None
-    assert gain(soft, timed(modelled(2.0), "emulated:h100")) == pytest.approx(math.log(2))
-    assert gain(soft, make_attempt(0, Verdict.WRONG)) is None
-    assert comparable_scores([soft, real]) == [None, score(real)]
-    assert comparable_scores([soft, timed(None)]) == [score(soft), None]
+def test_a_gain_is_the_difference_of_two_scores() -> None:
+    before = timed(modelled(4.0), "emulated:h100")
+    assert gain(before, timed(modelled(2.0), "emulated:h100")) == pytest.approx(math.log(2))
+    assert gain(before, make_attempt(0, Verdict.WRONG)) is None
