@@ -34,11 +34,55 @@ ADDRESSES = {
         unsigned char* b = (unsigned char*)y; const unsigned char* a = (const unsigned char*)x;
         b[i] = a[i] ^ b[i]; b[i + 1000] = a[i];""",
     "in a loop": "for (int i = threadIdx.x; i < n; i += blockDim.x) y[i] = x[i] + 1; ",
+    "above the half": """unsigned i = (1u << 31) + threadIdx.x; const float* z = x - (1u << 31);
+        float* w = y - (1u << 31); w[i] = z[i] + w[i];""",
+    "around the half": """unsigned i = (1u << 31) - 40 + threadIdx.x; const float* z = x + 40 - (1u << 31);
+        float* w = y + 40 - (1u << 31); w[i] = z[i] + w[i];""",
+    "around 2**30": """unsigned i = (1u << 30) - 40 + threadIdx.x; const float* z = x + 40 - (1u << 30);
+        float* w = y + 40 - (1u << 30); w[i] = z[i] + w[i];""",
     "by lane": "int i = threadIdx.x, lane = i & 31; y[i] = x[lane] + x[lane + n]; y[lane + n] = x[i];",
     "by lane, once": "int i = threadIdx.x; y[i] = x[i & 31];",
     "shared": """__shared__ float s[200]; int i = threadIdx.x; s[i] = x[i]; s[i + 96] = x[i + 96]; __syncthreads();
         y[i] = s[95 - i] + s[191 - i];""",
 }
+
+DEFERRED = {
+    "used late": """int i = threadIdx.x; float a = x[i], b = y[i]; float c = x[i + n], d = y[i + n];
+        y[i] = a - d; y[i + n] = b * c;""",
+    "overwritten in memory": """int i = threadIdx.x; volatile float* w = y; float a = y[i], b = y[i + n];
+        y[i] = 5; y[i + n] = a; w[i + 100] = b;""",
+    "by another lane": "int i = threadIdx.x; float a = y[i]; y[i ^ 1] = 2 * x[i]; y[i + n] = a + y[i];",
+    "vectors": """int i = threadIdx.x; float4 a = ((const float4*)x)[i], b = ((float4*)y)[i];
+        float2 c = ((const float2*)x)[i];
+        ((float4*)y)[i] = make_float4(a.x * b.y, a.y + c.x, b.z, a.w - c.y);""",
+    "vectors by some lanes": """int i = threadIdx.x;
+        if (i % 3) {
+          float4 a = ((const float4*)x)[i], b = ((float4*)y)[i];
+          ((float4*)y)[i] = make_float4(b.w, a.x, a.z, b.y);
+        }""",
+    "vectors far apart": """int i = threadIdx.x; float4 a = ((const float4*)x)[2 * i], b = ((float4*)y)[2 * i];
+        ((float4*)y)[2 * i] = make_float4(b.w, a.x, a.z, b.y);""",
+    "bytes": """int i = threadIdx.x; const uchar4* a = (const uchar4*)x; uchar4* b = (uchar4*)y;
+        uchar4 v = a[i], w = b[i];
+        unsigned char u = ((const unsigned char*)x)[3 * i]; b[i] = make_uchar4(v.x ^ u, w.y, v.z, w.w);""",
+    "doubles": """int i = threadIdx.x; const double2* a = (const double2*)x; double2* b = (double2*)y;
+        double2 v = a[i], w = b[i]; b[i] = make_double2(v.x + w.y, w.x); b[i + 96] = v;""",
+    "an address that was loaded": """int i = threadIdx.x; int k = (int)x[i] & 63;
+        y[i] = x[k] + y[i + n]; y[i + n] = x[k + n];""",
+    "beside an atomic": "int i = threadIdx.x; float a = y[i]; atomicAdd(y + i / 2, 1.0f); y[i + n] = a + y[i];",
+    "across a shuffle": "int i = threadIdx.x; float a = x[i], b = y[i]; y[i] = __shfl_xor_sync(-1u, a, 3) + b;",
+    "outside": "int i = threadIdx.x; float a = x[i + 1000 * n], b = x[i]; y[i] = a + b + x[i + 1000 * n + 1];",
+    "not aligned": """int i = threadIdx.x; const float* z = (const float*)((const char*)x + 2);
+        y[i] = z[i] + z[i + n] + x[i];""",
+    "many": """int i = threadIdx.x; float v[40];
+        #pragma unroll
+        for (int k = 0; k < 40; ++k) v[k] = x[i + 7 * k];
+        float s = 0;
+        #pragma unroll
+        for (int k = 39; k >= 0; --k) s = 3 * s + v[k];
+        y[i] = s;""",
+}
+"""Loads whose values can wait in memory."""
 
 SAME_PLACE = {
     "by all": "y[blockIdx.x] = n;",
@@ -96,6 +140,43 @@ def test_shared_patterns_change_nothing(case: str, monkeypatch: pytest.MonkeyPat
     grouped = outcome(ADDRESSES[case], monkeypatch)
     monkeypatch.setattr(emitter, "repeated_patterns", lambda flow: set())
     assert grouped == outcome(ADDRESSES[case], monkeypatch)
+
+
+@pytest.mark.parametrize("case", DEFERRED)
+def test_loads_that_wait_change_nothing(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[int] = []
+    defer = emitter.Emitter.defer
+
+    def counted(e: emitter.Emitter, load: emitter.DeferredLoad) -> None:
+        defer(e, load)
+        waited.append(len(e.deferred))
+
+    monkeypatch.setattr(emitter.Emitter, "defer", counted)
+    late = outcome(DEFERRED[case], monkeypatch, clean=case not in ("outside", "not aligned"))
+    assert max(waited) > (31 if case == "many" else 0)
+    monkeypatch.setattr(emitter.Emitter, "defer", lambda e, load: load.arrive())
+    assert late == outcome(DEFERRED[case], monkeypatch, clean=case not in ("outside", "not aligned"))
+
+
+APPROXIMATE = ("rsqrtf(v)", "__expf(v)", "__logf(v)", "__sinf(v)", "__cosf(v)", "__frcp_rn(v)", "__fdividef(v, 3)")
+
+
+@pytest.mark.parametrize("variation", [0, 3])
+def test_results_that_are_kept_are_those_of_the_same_number(variation: int) -> None:
+    body = "".join(f"y[{len(APPROXIMATE)} * (32 * k + t) + {k}] = {call}; " for k, call in enumerate(APPROXIMATE))
+    numbers = np.float32([-np.nan, np.nan, 0, 0, -0.0, 2, 2, 3, 2, 1, np.inf, np.inf, 0.3, -np.inf, 5e-40, 0.3])
+    numbers.view(np.uint32)[0] = 0xFFFFFFFF
+    results = []
+    for place in ("k", "k + (t >> n)"):
+        device = cuda(f"""extern "C" __global__ void k(const float* __restrict__ x, float* y, int n) {{
+          int t = threadIdx.x;
+          for (int k = 0; k < {len(numbers)}; ++k) {{ float v = x[{place}]; {body} }} }}""")
+        y = np.zeros(len(APPROXIMATE) * 32 * len(numbers), np.float32)
+        device.run(1, 32, numbers, y, 31, variation=variation)
+        results.append(y.view(np.uint32).reshape(len(numbers), 32, -1))
+    scalar, lanes = results
+    assert np.array_equal(scalar, lanes)
+    assert (scalar == scalar[:, :1]).all()
 
 
 @pytest.mark.parametrize("case", SAME_PLACE)

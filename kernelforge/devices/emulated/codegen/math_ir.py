@@ -627,18 +627,62 @@ def approximation_of_one(name: str) -> str:
     return f"{name}_of_one"
 
 
+_LAST_OF_NAN = 0x7FFFFFFF_FFFFFFFF
+"""What is kept before the first call: the result for one of the NaNs, the same for every function."""
+
+
 def _of_one(name: str, salt: int) -> tuple[str, set[str]]:
-    """The function on 4 lanes, of which one counts: where the lanes of a warp agree, 32 would be a waste."""
+    """The function of a single number, computed on 4 lanes.
+
+    The warps of a block often compute the same number, so the last operand and its result are kept, in one word because
+    two threads may call it at once. That is shorter than most of the functions, and no later work waits for the result.
+    """
+    few = "<4 x float>"
     text, declarations = _approximation(name, salt, False)
+    operands = ["x", "y"][: APPROXIMATIONS[name].operands]
+    single = approximation_of_one(name)
 
     def fewer(line: str) -> str:
-        return (
-            line.replace("<32 x ", "<4 x ")
-            .replace(".v32", ".v4")
-            .replace(f"@kf_{name}(", f"@kf_{approximation_of_one(name)}(")
-        )
+        return line.replace("<32 x ", "<4 x ").replace(".v32", ".v4").replace(f"@kf_{name}(", f"@kf_{single}_lanes(")
 
-    return fewer(text), {fewer(line) for line in declarations}
+    lines = [f"%{v}s = insertelement {few} zeroinitializer, float %{v}, i64 0" for v in operands]
+    arguments = ", ".join(f"{few} %{v}s" for v in operands)
+    lines.append(f"%rs = call {few} @kf_{single}_lanes({arguments}, i32 %variation)")
+    lines.append(f"%r = extractelement {few} %rs, i64 0")
+    before, after = "", ""
+    if len(operands) == 1:
+        before = f"""%bits = bitcast float %x to i32
+%last = load atomic i64, ptr @kf_{single}_last monotonic, align 8
+%key = trunc i64 %last to i32
+%same = icmp eq i32 %key, %bits
+%fixed = icmp eq i32 %variation, 0
+%hit = and i1 %same, %fixed
+br i1 %hit, label %kept, label %compute
+kept:
+%high = lshr i64 %last, 32
+%high32 = trunc i64 %high to i32
+%before = bitcast i32 %high32 to float
+ret float %before
+compute:
+"""
+        after = f"""br i1 %fixed, label %keep, label %end
+keep:
+%rbits = bitcast float %r to i32
+%r64 = zext i32 %rbits to i64
+%upper = shl i64 %r64, 32
+%lower = zext i32 %bits to i64
+%pair = or i64 %upper, %lower
+store atomic i64 %pair, ptr @kf_{single}_last monotonic, align 8
+br label %end
+end:
+"""
+    parameters = ", ".join(f"float %{v}" for v in operands)
+    function = f"""define float @kf_{single}({parameters}, i32 %variation) noinline {ATTRIBUTES} {{
+{before}{chr(10).join(lines)}
+{after}ret float %r
+}}"""
+    kept = f"@kf_{single}_last = internal global i64 {_LAST_OF_NAN}, align 64" if before else ""
+    return f"{kept}\n{fewer(text)}\n{function}", {fewer(line) for line in declarations}
 
 
 def library(avx512: bool) -> tuple[str, list[str]]:

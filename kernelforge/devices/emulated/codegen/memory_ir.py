@@ -11,9 +11,10 @@ compares the vectors; the others only check that their records hold the same pat
 from __future__ import annotations
 
 import platform
+from collections.abc import Callable
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.ir_builder import lane_vector
+from kernelforge.devices.emulated.codegen.ir_builder import IRBuilder, lane_vector
 
 ATTRIBUTES = 'nounwind "prefer-vector-width"="512" "min-legal-vector-width"="512"'
 
@@ -134,6 +135,9 @@ Values are i64, or i32 to be extended, without sign where ``_GROUP_UNSIGNED`` is
 _WIDE_VALUES = 255
 """In place of a shift: the values are i64."""
 
+LOAD_BYTES = 32 * 16
+"""What a load of all lanes can give."""
+
 _GROUP_PARAMETERS = "ptr %ctx, ptr %op, ptr %area, i64 %scalar, i64 %e0, i32 %m"
 _RANGE_OF_GROUP = f"""
 {_field("group", lay.OP_GROUP, "i32")}
@@ -187,58 +191,47 @@ ret i64 %reference
 {_NO_PATTERN}"""
 
 
-_MATCH_INDICES = f"""define {CONVENTION}i64 @kf_match_indices(ptr %op, <32 x i32> %a, i32 %m, ptr %spill, i32 %shift,
-i32 %unsigned) noinline {ATTRIBUTES} {{
-store <32 x i32> %a, ptr %spill, align 64
-{_KEEP_HEAD}
-store i32 %shift, ptr %shift_p
-%unsigned_p = getelementptr i8, ptr %spill, i64 {_GROUP_UNSIGNED}
-store i32 %unsigned, ptr %unsigned_p
-{_field("pm", lay.OP_MASK, "i32")}
-%same = icmp eq i32 %pm, %m
-br i1 %same, label %check, label %slow
-check:
-{_field("first", lay.OP_FIRST, "i32")}
-%lane0 = icmp eq i32 %first, 0
-%a00 = extractelement <32 x i32> %a, i64 0
-br i1 %lane0, label %compare, label %other
-other:
-%an_p = getelementptr i32, ptr %spill, i32 %first
-%an = load i32, ptr %an_p
-br label %compare
-compare:
-%a0 = phi i32 [%a00, %check], [%an, %other]
-%deltas_p = getelementptr i8, ptr %op, i64 {lay.OP_DELTAS}
-%deltas = load <32 x i32>, ptr %deltas_p, align 64
-%h0 = insertelement <32 x i32> poison, i32 %shift, i64 0
-%hv = shufflevector <32 x i32> %h0, <32 x i32> poison, <32 x i32> zeroinitializer
-%steps = ashr <32 x i32> %deltas, %hv
-%s0 = insertelement <32 x i32> poison, i32 %a0, i64 0
-%sp = shufflevector <32 x i32> %s0, <32 x i32> poison, <32 x i32> zeroinitializer
-%ex = add <32 x i32> %sp, %steps
-%ne = icmp ne <32 x i32> %ex, %a
-%nem = bitcast <32 x i1> %ne to i32
-%lt = icmp slt <32 x i32> %a, zeroinitializer
-%ltm = bitcast <32 x i1> %lt to i32
-%high = and i32 %ltm, %unsigned
-%any = or i32 %nem, %high
-%bad = and i32 %any, %m
-%c00 = icmp eq i32 %bad, 0
-%moved = add i32 %a0, {1 << 30}
-%near = icmp sge i32 %moved, 0
-%c0 = and i1 %c00, %near
-{_KEEP_SERIAL}
-%a0w = sext i32 %a0 to i64
-%sw = zext i32 %shift to i64
-%reference = shl i64 %a0w, %sw
-ret i64 %reference
-{_NO_PATTERN}"""
-"""As ``match_function``, for addresses that are i32 indices, extended and shifted; with a sign by at least 1.
+def match_indices(c: IRBuilder, op: str, values: str, mask: str, area: str, shift: int, unsigned: bool) -> str:
+    """As ``match_function``, for addresses that are i32 indices, extended and shifted; with a sign by at least 1.
 
-Comparing 32 bits is enough where the reference lane's index is below 2**30 and no index without sign is negative as a
-signed number: after a shift the distances of the indices are below 2**30 too, so that no sum overflows; without a shift
-a sum is at least -2**31 and below 2**31 + 2**30, and modulo 2**32 it equals an index from 0 to 2**31 only if it is one.
-"""
+    Comparing 32 bits is enough where the reference lane's index is from -2**30 to 2**30. After a shift, distances of
+    indices are below 2**30 too, so that no sum overflows. Without a sign the least index must be at least 0: then no
+    sum reaches 2**32, and one that agrees modulo 2**32 is the index.
+    """
+    wide = "<32 x i32>"
+    c.store(wide, values, area, align=64)
+    c.store("ptr", op, area, _GROUP_HEAD)
+    c.store("i32", str(shift), area, _GROUP_SHIFT)
+    c.store("i32", "-1" if unsigned else "0", area, _GROUP_UNSIGNED)
+    first = c.load("i32", op, lay.OP_FIRST)
+    lowest, other, found = c.label("lowest"), c.label("other"), c.label("reference")
+    c.emit(f"br i1 {c.op(f'icmp eq i32 {first}, 0')}, label %{lowest}, label %{other}\n{other}:")
+    later = c.load("i32", c.op(f"getelementptr i32, ptr {area}, i32 {first}"))
+    c.emit(f"br label %{found}\n{lowest}:")
+    lane0 = c.op(f"extractelement {wide} {values}, i64 0")
+    c.emit(f"br label %{found}\n{found}:")
+    reference = c.op(f"phi i32 [{later}, %{other}], [{lane0}, %{lowest}]")
+    steps = c.load(wide, op, lay.OP_DELTAS, align=64)
+    if shift:
+        steps = c.op(f"ashr {wide} {steps}, splat (i32 {shift})")
+    expected = c.op(f"add {wide} {c.splat(reference, 'i32')}, {steps}")
+    differs = c.op(f"bitcast <32 x i1> {c.op(f'icmp ne {wide} {expected}, {values}')} to i32")
+    checks = [
+        c.op(f"icmp eq i32 {c.load('i32', op, lay.OP_MASK)}, {mask}"),
+        c.op(f"icmp eq i32 {c.op(f'and i32 {differs}, {mask}')}, 0"),
+        c.op(f"icmp sge i32 {c.op(f'add i32 {reference}, {1 << 30}')}, 0"),
+    ]
+    index = c.op(f"sext i32 {reference} to i64")
+    if unsigned:
+        least = c.op(f"ashr i32 {c.load('i32', op, lay.OP_WINDOW)}, {shift}")
+        checks.append(c.op(f"icmp sge i64 {c.op(f'add i64 {index}, ' + c.op(f'sext i32 {least} to i64'))}, 0"))
+    agree = checks[0]
+    for check in checks[1:]:
+        agree = c.op(f"and i1 {agree}, {check}")
+    serial = c.select(agree, "i32", c.load("i32", op, lay.OP_SERIAL), "-1")
+    c.store("i32", serial, area, _GROUP_SERIAL)
+    return c.op(f"shl i64 {index}, {shift}") if shift else index
+
 
 _BASES = f"""define internal void @kf_bases(ptr %area, i64 %scalar, ptr %to) noinline {ATTRIBUTES} {{
 %shift_p = getelementptr i8, ptr %area, i64 {_GROUP_SHIFT}
@@ -347,6 +340,28 @@ def _areas(count: int, lanes: str) -> str:
     return f"{_SPILL}\n{_area(count, lanes)}"
 
 
+Give = Callable[[int, list[str]], list[str]]
+"""Code that ends a load: from the bytes of an element, and the vectors of elements."""
+
+
+def _return_vectors(width: int, values: list[str]) -> list[str]:
+    """Return what was loaded in registers."""
+    lanes, kind = vector(f"i{8 * width}"), result_type(width, len(values))
+    if len(values) == 1:
+        return [f"ret {kind} {values[0]}"]
+    # Names that begin with a value's own do not meet another one's.
+    lines, previous = [], "poison"
+    for k, value in enumerate(values):
+        lines.append(f"{value}_all = insertvalue {kind} {previous}, {lanes} {value}, {k}")
+        previous = f"{value}_all"
+    return [*lines, f"ret {kind} {previous}"]
+
+
+def _return_address(width: int, values: list[str]) -> list[str]:
+    """Put what was loaded where the caller expects it, lane after lane, and return that address."""
+    return [*_store_lanes(width, values, "%out", 64), "ret ptr %out"]
+
+
 def _slow(result: str) -> str:
     """Start of the slow path; without active lanes it returns ``result``."""
     return f"slow:\n%none = icmp eq i32 %m, 0\nbr i1 %none, label %empty, label %call\nempty:\nret {result}"
@@ -358,19 +373,16 @@ def _spill_wide(bits: int) -> str:
     return "%az = zext <32 x i32> %a to <32 x i64>\nstore <32 x i64> %az, ptr %spill, align 64"
 
 
-def _slow_load(width: int, count: int, addresses: str = "%spill", after: str = "") -> list[str]:
+def _slow_load(
+    width: int, count: int, addresses: str = "%spill", after: str = "", give: Give = _return_vectors
+) -> list[str]:
     """Call the runtime and return the ``count`` vectors that it loaded: the end of a function."""
-    lanes, previous = vector(f"i{8 * width}"), "poison"
-    kind = result_type(width, count)
+    lanes = vector(f"i{8 * width}")
     lines = [f"call void @kf_slow_load(ptr %ctx, ptr %op, ptr {addresses}, i64 %m64, ptr %out, i64 {width})", after]
     for k in range(count):
         lines.append(f"%op{k} = getelementptr {lanes}, ptr %out, i64 {k}")
         lines.append(f"%ov{k} = load {lanes}, ptr %op{k}, align {min(64, 32 * width)}")
-        if count > 1:
-            lines.append(f"%os{k} = insertvalue {kind} {previous}, {lanes} %ov{k}, {k}")
-            previous = f"%os{k}"
-    lines.append(f"ret {kind} " + ("%ov0" if count == 1 else previous) + "\n}")
-    return lines
+    return [*lines, *give(width, [f"%ov{k}" for k in range(count)]), "}"]
 
 
 def _slow_store(width: int, count: int, addresses: str = "%spill", after: str = "") -> list[str]:
@@ -440,7 +452,7 @@ def _leave_group(name: str, kind: str, parameters: str, fits: str, work: list[st
     """End of an access in a group by another function, so that the fast one needs no stack: where the request
     ``fits``, it turns to another slot whose cost is known and comes back; else it calls the runtime."""
 
-    empty = "ret void" if kind == "void" else f"ret {kind} zeroinitializer"
+    empty = {"void": "ret void", "ptr": "ret ptr %out"}.get(kind, f"ret {kind} zeroinitializer")
     return "\n".join(
         [
             f"slow:\n{_turn_to(f'{name}_slow', kind, parameters)}\n}}",
@@ -480,56 +492,75 @@ def _ask_for_next(size: int, writes: bool) -> list[str]:
 _HALF = "<16 x i32>"
 
 
-def _shuffle(name: str, a: str, b: str, indices: list[int]) -> str:
-    return f"%{name} = shufflevector {_HALF} {a}, {_HALF} {b}, <{len(indices)} x i32> {lane_vector(indices)}"
+def load_lanes(c: IRBuilder, address: str, width: int, count: int) -> list[str]:
+    """Load ``count`` elements of ``width`` bytes per lane, which lie lane after lane, as one vector of each."""
+    if (width, count) == (4, 4):
+        return _load_fours(c, address)
+    total = vector(f"i{8 * width}", 32 * count)
+    every = c.op(f"load {total}, ptr {address}, align {width}")
+    if count == 1:
+        return [every]
+    indices = [lane_vector([lane_id * count + k for lane_id in range(32)]) for k in range(count)]
+    return [c.op(f"shufflevector {total} {every}, {total} poison, <32 x i32> {at}") for at in indices]
 
 
-def _load_fours(kind: str) -> list[str]:
+def _shuffle(c: IRBuilder, a: str, b: str, indices: list[int]) -> str:
+    return c.op(f"shufflevector {_HALF} {a}, {_HALF} {b}, <{len(indices)} x i32> {lane_vector(indices)}")
+
+
+def _load_fours(c: IRBuilder, address: str) -> list[str]:
     """Load four words per lane, in two steps that need 16 shuffles of registers of 64 bytes."""
-    lines = []
+    words: list[list[str]] = [[], [], [], []]
     for half in range(2):
-        for k in range(4):
-            lines.append(f"%quarter{half}{k}_p = getelementptr i8, ptr %p, i64 {64 * (4 * half + k)}")
-            lines.append(f"%quarter{half}{k} = load {_HALF}, ptr %quarter{half}{k}_p, align 4")
-        for pair in range(2):
-            for words in range(2):
-                # Words 2w of eight lanes, then words 2w + 1 of these.
-                indices = [4 * lane_id + 2 * words + w for w in range(2) for lane_id in range(8)]
-                name, a = f"pair{half}{pair}{words}", f"%quarter{half}{2 * pair}"
-                lines.append(_shuffle(name, a, f"%quarter{half}{2 * pair + 1}", indices))
+        quarters = [c.load(_HALF, address, 64 * (4 * half + k), align=4) for k in range(4)]
+        # Words 2w of eight lanes, then words 2w + 1 of these.
+        orders = [[4 * lane_id + 2 * pair + w for w in range(2) for lane_id in range(8)] for pair in range(2)]
+        low, high = ([_shuffle(c, quarters[k], quarters[k + 1], order) for order in orders] for k in (0, 2))
         for word in range(4):
             at = 8 * (word % 2)
             indices = [*range(at, at + 8), *range(16 + at, 24 + at)]
-            lines.append(_shuffle(f"word{half}{word}", f"%pair{half}0{word // 2}", f"%pair{half}1{word // 2}", indices))
-    previous = "poison"
-    for word in range(4):
-        lines.append(_shuffle(f"all{word}", f"%word0{word}", f"%word1{word}", list(range(32))))
-        lines.append(f"%ci{word} = insertvalue {kind} {previous}, <32 x i32> %all{word}, {word}")
-        previous = f"%ci{word}"
-    return [*lines, f"ret {kind} {previous}"]
+            words[word].append(_shuffle(c, low[word // 2], high[word // 2], indices))
+    return [_shuffle(c, low, high, list(range(32))) for low, high in words]
 
 
-def _store_fours() -> list[str]:
+def _store_lanes(width: int, values: list[str], address: str, align: int) -> list[str]:
+    """Store vectors of elements as :func:`load_lanes` loads them."""
+    element, count = f"i{8 * width}", len(values)
+    if (width, count) == (4, 4):
+        return _store_fours(values, address)
+    lines, pairs, lanes, serial = [], values, 32, 0
+    while len(pairs) > 1:
+        merged = []
+        for k in range(0, len(pairs), 2):
+            serial += 1
+            kind = vector(element, lanes)
+            indices = lane_vector(list(range(2 * lanes)))
+            both = f"{kind} {pairs[k]}, {kind} {pairs[k + 1]}"
+            lines.append(f"%j{serial} = shufflevector {both}, <{2 * lanes} x i32> {indices}")
+            merged.append(f"%j{serial}")
+        pairs, lanes = merged, 2 * lanes
+    total, joined = vector(element, lanes), pairs[0]
+    if count > 1:
+        order = lane_vector([lane_id + 32 * k for lane_id in range(32) for k in range(count)])
+        lines.append(f"%jv = shufflevector {total} {joined}, {total} poison, <{lanes} x i32> {order}")
+        joined = "%jv"
+    return [*lines, f"store {total} {joined}, ptr {address}, align {align}"]
+
+
+def _store_fours(values: list[str], address: str) -> list[str]:
     """Store four words per lane, as ``_load_fours`` loads them."""
-    lines = []
+    c = IRBuilder()
     for half in range(2):
-        for word in range(4):
-            order = lane_vector(list(range(16 * half, 16 * half + 16)))
-            own = f"<32 x i32> %v{word}, <32 x i32> poison, <16 x i32> {order}"
-            lines.append(f"%own{half}{word} = shufflevector {own}")
+        order = lane_vector(list(range(16 * half, 16 * half + 16)))
+        own = [c.op(f"shufflevector <32 x i32> {v}, <32 x i32> poison, <16 x i32> {order}") for v in values]
         for eight in range(2):
-            for words in range(2):
-                indices = [8 * eight + lane_id + 16 * w for lane_id in range(8) for w in range(2)]
-                name, a = f"pair{half}{eight}{words}", f"%own{half}{2 * words}"
-                lines.append(_shuffle(name, a, f"%own{half}{2 * words + 1}", indices))
+            indices = [8 * eight + lane_id + 16 * w for lane_id in range(8) for w in range(2)]
+            low, high = (_shuffle(c, own[k], own[k + 1], indices) for k in (0, 2))
             for four in range(2):
                 pairs = [8 * four + 2 * lane_id + 16 * words for lane_id in range(4) for words in range(2)]
-                indices = [at + w for at in pairs for w in range(2)]
-                name, at = f"quarter{half}{eight}{four}", 64 * (4 * half + 2 * eight + four)
-                lines.append(_shuffle(name, f"%pair{half}{eight}0", f"%pair{half}{eight}1", indices))
-                lines.append(f"%{name}_p = getelementptr i8, ptr %p, i64 {at}")
-                lines.append(f"store {_HALF} %{name}, ptr %{name}_p, align 4")
-    return [*lines, "ret void"]
+                quarter = _shuffle(c, low, high, [at + w for at in pairs for w in range(2)])
+                c.store(_HALF, quarter, address, 64 * (4 * half + 2 * eight + four), align=4)
+    return c.lines
 
 
 def load_function(width: int, count: int, bits: int | None, permute: bool, ahead: bool = False) -> str:
@@ -541,28 +572,25 @@ def load_function(width: int, count: int, bits: int | None, permute: bool, ahead
         bits: Bits of an address; None in a group.
         permute: AVX-512 table lookups are available.
         ahead: Prefetch what the next warp probably loads.
+
+    In a group and ahead it returns the address of the data, which lie lane after lane: in the emulated memory if all
+    lanes read what lies there so, else where ``%out`` says.
     """
+    by_address = bits is None and ahead
     name = {64: "kf_ld", 32: "kf_lds", None: "kf_lda" if ahead else "kf_ldg"}[bits]
     element, lanes, kind = f"i{8 * width}", vector(f"i{8 * width}"), result_type(width, count)
     name, parameters = f"{name}_{width}_{count}", _parameters(bits)
+    give: Give = _return_vectors
+    if by_address:
+        kind, give, parameters = "ptr", _return_address, f"{parameters}, ptr %out"
     out = _enter_fast_path(width, count, bits is not None)
-    if count == 1:
-        out += _ask_for_next(32 * width, writes=False) if ahead else []
-        out.append(f"%cv = load {lanes}, ptr %p, align {width}\nret {lanes} %cv")
+    out += _ask_for_next(32 * width * count, writes=False) if ahead else []
+    if by_address:
+        out.append("ret ptr %p")
     else:
-        total = vector(element, 32 * count)
-        out += _ask_for_next(32 * width * count, writes=False) if ahead else []
-        if width * count == 16 and count == 4:
-            out += _load_fours(kind)
-        else:
-            out.append(f"%cv = load {total}, ptr %p, align {width}")
-            previous = "poison"
-            for k in range(count):
-                indices = lane_vector([lane_id * count + k for lane_id in range(32)])
-                out.append(f"%cs{k} = shufflevector {total} %cv, {total} poison, <32 x i32> {indices}")
-                out.append(f"%ci{k} = insertvalue {kind} {previous}, {lanes} %cs{k}, {k}")
-                previous = f"%ci{k}"
-            out.append(f"ret {kind} {previous}")
+        c = IRBuilder()
+        loaded = load_lanes(c, "%p", width, count)
+        out += [*c.lines, *give(width, loaded)]
     out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
         out.append(_MASKED.format(width=width))
@@ -570,11 +598,10 @@ def load_function(width: int, count: int, bits: int | None, permute: bool, ahead
             f"%mld = call {lanes} @llvm.masked.load.v32{element}.p0(ptr %mp, i32 {width}, <32 x i1> %mv, "
             f"{lanes} zeroinitializer)"
         )
-        out.append(f"ret {lanes} %mld\nscattered:")
+        out += [*give(width, ["%mld"]), "scattered:"]
     if width >= 4:
         if permute and width == 4 and count == 1:
-            out.append(_window_load())
-        previous = "poison"
+            out += [_window_load(), *give(width, ["%rw"]), "gather:"]
         for k in range(count):
             out.append(f"%gb{k} = getelementptr i8, ptr %p, i64 {k * width}")
             out.append(f"%gp{k} = getelementptr i8, ptr %gb{k}, <32 x i32> %deltas")
@@ -582,14 +609,12 @@ def load_function(width: int, count: int, bits: int | None, permute: bool, ahead
                 f"%g{k} = call {lanes} @llvm.masked.gather.v32{element}.v32p0(<32 x ptr> %gp{k}, i32 {width}, "
                 f"<32 x i1> %mv, {lanes} zeroinitializer)"
             )
-            if count > 1:
-                out.append(f"%gi{k} = insertvalue {kind} {previous}, {lanes} %g{k}, {k}")
-                previous = f"%gi{k}"
-        out.append(f"ret {kind} " + ("%g0" if count == 1 else previous))
+        out += give(width, [f"%g{k}" for k in range(count)])
     else:
         out.append("unreachable")
     if bits is None:
-        work = [_areas(count, lanes), _BASES_OF_GROUP, *_slow_load(width, count, after=_AFTER_ACCESS)]
+        work = [_SPILL if by_address else _areas(count, lanes), _BASES_OF_GROUP]
+        work += _slow_load(width, count, after=_AFTER_ACCESS, give=give)
         end = _leave_group(name, kind, parameters, _fits(width, count), work)
         head = f"define {CONVENTION}{kind} @{name}({parameters}) noinline {ATTRIBUTES} {{{_CHECK_OF_GROUP}"
         return "\n".join([head, *out, end])
@@ -620,9 +645,7 @@ window:
 %wh = shufflevector <32 x i32> %wi, <32 x i32> poison, <16 x i32> {high}
 %rl = call {t} @llvm.x86.avx512.vpermi2var.d.512({t} %w0, {t} %wl, {t} %w1)
 %rh = call {t} @llvm.x86.avx512.vpermi2var.d.512({t} %w0, {t} %wh, {t} %w1)
-%rw = shufflevector {t} %rl, {t} %rh, <32 x i32> {both}
-ret <32 x i32> %rw
-gather:"""
+%rw = shufflevector {t} %rl, {t} %rh, <32 x i32> {both}"""
 
 
 def store_function(width: int, count: int, bits: int | None, ahead: bool = False) -> str:
@@ -632,33 +655,8 @@ def store_function(width: int, count: int, bits: int | None, ahead: bool = False
     values = ", ".join(f"{full} %v{k}" for k in range(count))
     name, parameters = f"{name}_{width}_{count}", f"{_parameters(bits)}, {values}"
     out = _enter_fast_path(width, count, bits is not None)
-    if count == 1:
-        out += _ask_for_next(32 * width, writes=True) if ahead else []
-        out.append(f"store {full} %v0, ptr %p, align {width}\nret void")
-    elif width == 4 and count == 4:
-        out += _ask_for_next(32 * width * count, writes=True) if ahead else []
-        out += _store_fours()
-    else:
-        pairs = [f"%v{k}" for k in range(count)]
-        lanes = 32
-        serial = 0
-        while len(pairs) > 1:
-            merged = []
-            for k in range(0, len(pairs), 2):
-                serial += 1
-                kind = vector(element, lanes)
-                indices = lane_vector(list(range(2 * lanes)))
-                out.append(
-                    f"%j{serial} = shufflevector {kind} {pairs[k]}, {kind} {pairs[k + 1]}, "
-                    f"<{2 * lanes} x i32> {indices}"
-                )
-                merged.append(f"%j{serial}")
-            pairs, lanes = merged, 2 * lanes
-        total = vector(element, lanes)
-        order = lane_vector([lane_id + 32 * k for lane_id in range(32) for k in range(count)])
-        out.append(f"%jv = shufflevector {total} {pairs[0]}, {total} poison, <{lanes} x i32> {order}")
-        out += _ask_for_next(32 * width * count, writes=True) if ahead else []
-        out.append(f"store {total} %jv, ptr %p, align {width}\nret void")
+    out += _ask_for_next(32 * width * count, writes=True) if ahead else []
+    out += [*_store_lanes(width, [f"%v{k}" for k in range(count)], "%p", width), "ret void"]
     out.append(f"notplain:\n%mv = bitcast i32 %m to <32 x i1>{'' if bits else _PATTERN_OF_GROUP}")
     if count == 1:
         out.append(_MASKED.format(width=width))
@@ -955,8 +953,8 @@ def library(permute: bool) -> tuple[str, list[str]]:
         parts.append(f"declare void @llvm.masked.scatter.v32{element}.v32p0({v}, <32 x ptr>, i32, <32 x i1>)")
     if permute:
         parts.append("declare <16 x i32> @llvm.x86.avx512.vpermi2var.d.512(<16 x i32>, <16 x i32>, <16 x i32>)")
-    parts += [_REGROUP, _BASES, _MATCH_INDICES, match_function(64), match_function(32)]
-    names += ["kf_match_indices", "kf_match_64", "kf_match_32"]
+    parts += [_REGROUP, _BASES, match_function(64), match_function(32)]
+    names += ["kf_match_64", "kf_match_32"]
     for width, count in SIZES:
         for bits, ahead in ((64, True), (32, False), (None, False), (None, True)):
             parts += [load_function(width, count, bits, permute, ahead), store_function(width, count, bits, ahead)]

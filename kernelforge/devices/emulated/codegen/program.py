@@ -14,7 +14,7 @@ import numpy.typing as npt
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit import HANDLERS
-from kernelforge.devices.emulated.codegen.emit.emitter import Emitter, MemorySite, Shape, Value
+from kernelforge.devices.emulated.codegen.emit.emitter import ORDERED, Emitter, MemorySite, Shape, Value
 from kernelforge.devices.emulated.codegen.emit.matrix import FRAGMENT_BYTES
 from kernelforge.devices.emulated.codegen.emit.tcgen05 import REGISTER_BYTES
 from kernelforge.devices.emulated.codegen.emit.warp import reduce_warp, reduction_source
@@ -27,7 +27,7 @@ from kernelforge.devices.emulated.codegen.emit.wgmma import (
 )
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
 from kernelforge.devices.emulated.codegen.matrix_ir import product_function
-from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYTES
+from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYTES, LOAD_BYTES
 from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
 from kernelforge.devices.emulated.errors import UnsupportedInstruction
@@ -282,6 +282,7 @@ ret i32 %code
         lines[2:2] = [f"%{name}{b} = alloca i32" for b in self.short_sides for name in ("joined", "rest")]
         lines.insert(2, f"%areas = alloca [{_AREAS * lay.SCRATCH_AREA} x i8], align 64")
         lines[2:2] = [f"%group{k} = alloca [{GROUP_BYTES} x i8], align 64" for k in range(self.e.group_areas)]
+        lines[2:2] = [f"%load{k} = alloca [{LOAD_BYTES} x i8], align 64" for k in range(self.e.load_areas)]
         if self.e.products:
             lines.insert(2, f"%matrix = alloca [{FRAGMENT_BYTES} x i8], align 64")
         if self.e.group_products:
@@ -332,6 +333,8 @@ ret i32 %code
                     e.check_members(i, i.operands[4])
                 continue
             e.synchronised &= i.opcode in IN_REGISTERS
+            if i.opcode not in IN_REGISTERS and (i.opcode != "ld" or ORDERED & set(i.modifiers)):
+                e.load_deferred()
             derived = derive(i, e)
             reduction = self.flow.reductions.get(id(i))
             try:
@@ -346,6 +349,7 @@ ret i32 %code
             watch_product_registers(e, i)
             if waits and i is block.instructions[0]:
                 self.count(block.index)
+        e.load_deferred()
         self.terminate(block)
 
     def count(self, index: int) -> None:

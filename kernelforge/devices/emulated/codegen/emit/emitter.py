@@ -6,7 +6,7 @@ may differ. A predicate is ``i1``, or an ``i32`` with one bit per lane.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -53,6 +53,25 @@ class Group(NamedTuple):
     area: str
     """Stack of the group."""
 
+
+@dataclass(frozen=True)
+class DeferredLoad:
+    """A load that has been checked and counted, and whose values are not in registers yet.
+
+    A call leaves no vector registers to others, so values wait in memory until an instruction needs them.
+    """
+
+    registers: list[str]
+    area: str
+    """Where values lie that could not be read where the lanes' addresses say."""
+    arrive: Callable[[], None]
+    """Load the values and assign them to the registers."""
+
+
+MOST_DEFERRED = 32
+"""Loads that can be deferred at a time."""
+ORDERED = frozenset({"volatile", "relaxed", "acquire", "mmio"})
+"""Modifiers of loads that may have to see what another thread wrote after a load before them."""
 
 MOST_GROUPS = 16
 """Groups of a basic block; further accesses compare their addresses by themselves."""
@@ -150,6 +169,8 @@ class Emitter(IRBuilder):
         self.repeated = repeated_patterns(flow)
         self.group_areas = 0
         """Groups of the basic block that has most."""
+        self.load_areas = 0
+        """Areas for deferred loads in the basic block that needs most."""
         self.hazards = product_hazards(flow)
         self.watched: dict[tuple[str, int], int] = {}
         """Words of the warp's state that tell what goes wrong with products."""
@@ -186,6 +207,7 @@ class Emitter(IRBuilder):
         """Drop the known values of registers and specials; ``mask`` is the block's active mask."""
         self.mask = mask
         self.values: dict[str, Value] = {}
+        self.deferred: list[DeferredLoad] = []
         self.dirty: set[str] = set()
         self.floats: dict[tuple[str, int, bool], str] = {}
         self.integers: dict[str, tuple[str, bool]] = {}
@@ -210,6 +232,7 @@ class Emitter(IRBuilder):
 
     def read(self, register: str) -> Value:
         """Current value of a register; one that was never written reads as zero."""
+        self.load_deferred(register)
         if register in self.values:
             return self.values[register]
         bits, vec = self.bits(register), self.varying(register)
@@ -225,6 +248,30 @@ class Emitter(IRBuilder):
                 value = Value(self.op(f"load {int_type(bits, vec)}, ptr {slot}, align {align}"), vec)
         self.values[register] = value
         return value
+
+    def area_to_load(self) -> str:
+        """An area for a load that will be deferred."""
+        if len(self.deferred) == MOST_DEFERRED:
+            self._arrive(self.deferred[0])
+        taken = {load.area for load in self.deferred}
+        free = next(k for k in range(MOST_DEFERRED) if f"%load{k}" not in taken)
+        self.load_areas = max(self.load_areas, free + 1)
+        return f"%load{free}"
+
+    def defer(self, load: DeferredLoad) -> None:
+        """Let the values of a load wait until they are needed; until then no instruction may change memory."""
+        for register in load.registers:
+            self.load_deferred(register)
+        self.deferred.append(load)
+
+    def load_deferred(self, register: str | None = None) -> None:
+        """Load what was deferred and is for a register, or all of it."""
+        for load in [load for load in self.deferred if register is None or register in load.registers]:
+            self._arrive(load)
+
+    def _arrive(self, load: DeferredLoad) -> None:
+        self.deferred.remove(load)
+        load.arrive()
 
     # What addresses are made of: see ``address_patterns``
 
@@ -364,6 +411,7 @@ class Emitter(IRBuilder):
         if not isinstance(target, Reg):
             raise unsupported(i, "destination is not a register")
         register = target.name
+        self.load_deferred(register)
         width = self.bits(register)
         if (width == 1) != (bits == 1):
             raise unsupported(i, "destination type mismatch")

@@ -98,10 +98,7 @@ def approximate(e: Emitter, name: str, values: list[str], vec: bool) -> str:
     if vec:
         vector = float_type(32, True)
         return e.call(f"kf_{name}_f32", vector, *((vector, v) for v in values), variation)
-    few = "<4 x float>"
-    first = [e.op(f"insertelement {few} zeroinitializer, float {v}, i64 0") for v in values]
-    result = e.call(f"kf_{approximation_of_one(f'{name}_f32')}", few, *((few, v) for v in first), variation)
-    return e.op(f"extractelement {few} {result}, i64 0")
+    return e.call(f"kf_{approximation_of_one(f'{name}_f32')}", "float", *(("float", v) for v in values), variation)
 
 
 def _arithmetic(name: str, count: int) -> Callable[[Emitter, Instruction], None]:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.emit.emitter import (
     MOST_GROUPS,
+    ORDERED,
+    DeferredLoad,
     Emitter,
     Group,
     MemorySite,
@@ -14,7 +16,7 @@ from kernelforge.devices.emulated.codegen.emit.emitter import (
     vector_items,
 )
 from kernelforge.devices.emulated.codegen.ir_builder import int_type
-from kernelforge.devices.emulated.codegen.memory_ir import CONVENTION, SIZES, result_type
+from kernelforge.devices.emulated.codegen.memory_ir import CONVENTION, SIZES, load_lanes, match_indices, result_type
 from kernelforge.devices.emulated.ptx.address_patterns import Pattern
 from kernelforge.devices.emulated.ptx.inline import completes_at_barrier, state_space, unsupported
 from kernelforge.devices.emulated.ptx.parser import TYPE_BITS, Addr, Imm, Instruction, Reg, Sym
@@ -151,8 +153,7 @@ def _match(e: Emitter, pattern: Pattern | str, target: _Target, op: str, area: s
         return _call(e, "kf_match_32", "i64", ("ptr", op), ("<32 x i32>", target.lanes(e)), *rest)
     shift = _shift(pattern)
     if shift is not None:
-        rest += [("i32", str(shift)), ("i32", "-1" if pattern.extended == "u" else "0")]
-        return _call(e, "kf_match_indices", "i64", ("ptr", op), ("<32 x i32>", e.pattern_value(pattern)), *rest)
+        return match_indices(e, op, e.pattern_value(pattern), e.mask, area, shift, pattern.extended == "u")
     return _call(e, "kf_match_64", "i64", ("ptr", op), ("<32 x i64>", e.pattern(pattern)), *rest)
 
 
@@ -217,8 +218,20 @@ def _load(e: Emitter, i: Instruction) -> None:
     kind = result_type(width, count)
     grouped = _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True, block=e.block if grouped else -1))
+    if grouped and _group_access("ld", target) == "kf_lda":
+        area = e.area_to_load()
+        address = _call(e, f"kf_lda_{width}_{count}", "ptr", *_of_group(e, target, op), ("ptr", area))
+
+        def arrive() -> None:
+            _write_loaded(e, i, [Value(v, True) for v in load_lanes(e, address, width, count)], width)
+
+        load = DeferredLoad([r.name for r in vector_items(i.operands[0]) if isinstance(r, Reg)], area, arrive)
+        e.defer(load)
+        if ORDERED & set(i.modifiers):
+            e.load_deferred()
+        return
     if grouped:
-        result = _call(e, f"{_group_access('ld', target)}_{width}_{count}", kind, *_of_group(e, target, op))
+        result = _call(e, f"kf_ldg_{width}_{count}", kind, *_of_group(e, target, op))
     else:
         name = f"kf_ld{'s' if target.narrow else ''}_{width}_{count}"
         address_type = int_type(32 if target.narrow else 64, True)
