@@ -63,7 +63,8 @@ class UsageAccount:
         self.limits = limits
         self.owner = owner
         """Whose limits they are, for messages: ``the run`` or ``the task``."""
-        self.started = time.monotonic()
+        self.started: float | None = None
+        """When the work began that the wall time is for; None before."""
         self.evaluations = 0
         self.tokens = 0
         self.dollars = 0.0
@@ -71,6 +72,16 @@ class UsageAccount:
         """Calls whose tokens are unknown."""
         self.unpriced = 0
         """Calls whose price is unknown."""
+
+    def begin(self) -> None:
+        """Start the clock; only the first call does."""
+        if self.started is None:
+            self.started = time.monotonic()
+
+    def out_of_time(self) -> bool:
+        """Whether the wall time is over."""
+        limit = self.limits.wall_seconds
+        return limit is not None and self.started is not None and time.monotonic() - self.started >= limit
 
     def add(self, usage: Usage) -> None:
         if usage.tokens is None:
@@ -85,7 +96,7 @@ class UsageAccount:
     def exhausted_reason(self) -> str | None:
         """Reason why no further call of a model may start, or None."""
         limits = self.limits
-        if limits.wall_seconds is not None and time.monotonic() - self.started >= limits.wall_seconds:
+        if self.out_of_time():
             return f"{self.owner}'s budget of {limits.wall_seconds:g} s wall time is spent"
         if limits.tokens is not None:
             if self.tokens >= limits.tokens:
@@ -113,6 +124,7 @@ class RunBudget:
         self._budget = budget
         self._stop = stop
         self._account = UsageAccount(budget, "the run")
+        self._account.begin()
         self._lock = threading.Lock()
 
     def task(self, evaluations: int = 0, messages: Iterable[Message] = ()) -> TaskBudget:
@@ -134,8 +146,7 @@ class RunBudget:
 
     def out_of_time(self) -> bool:
         """Whether waiting calls should give up: the run is to stop, or its wall time is over."""
-        limit = self._budget.wall_seconds
-        return self._stop.draining or (limit is not None and time.monotonic() - self._account.started >= limit)
+        return self._stop.draining or self._account.out_of_time()
 
 
 class TaskBudget:
@@ -148,6 +159,10 @@ class TaskBudget:
         for message in messages:
             if message.usage is not None:
                 self.spent(message.usage)
+
+    def begin(self) -> None:
+        """Start the task's clock: waiting for its turn, and for its reference, take none of its wall time."""
+        self._account.begin()
 
     def check(self) -> None:
         """

@@ -112,6 +112,7 @@ class TaskLoop:
             if not self.store.drafts(self.run.id, self.task.name):
                 self.budget.check()
         except TaskBudgetExhausted as spent:
+            self.store.put_task(self.run.id, self.task)
             return self._finish(str(spent))
         except BudgetExhausted:
             return False
@@ -178,6 +179,7 @@ class TaskLoop:
         self._device = self._evaluator.device.name
         try:
             context = self._make_context()
+            self.budget.begin()
             self._agree_on_tests(context)
             config = self.run.config
             executor = ProposalExecutor(

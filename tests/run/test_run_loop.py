@@ -9,7 +9,7 @@ import pytest
 
 from kernelforge.agents.acceptance import APART
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Attempt, Budget, Operator, RunState, Verdict
+from kernelforge.records import Attempt, Budget, Limits, Operator, RunState, Verdict
 from kernelforge.run import Event, StopSignal, configure, resume_run, start_run
 from kernelforge.store import Store
 from tests.run.run_helpers import TASKS, Watcher, decisions, open_store, quick_config, run_in, small_core
@@ -109,6 +109,15 @@ def test_the_budget_of_rounds_includes_the_seed(tmp_path: Path) -> None:
     run = run_in(tmp_path, quick_config(suite=small_core(), tasks=("gelu",), budget=Budget(rounds=1)))
     assert run.state is RunState.FINISHED
     assert list(decisions(tmp_path)) == [("gelu", 0)]
+
+
+def test_a_task_out_of_time_ends_alone(tmp_path: Path) -> None:
+    run = run_in(tmp_path, quick_config(jobs=1, budget=Budget(rounds=3, per_task=Limits(wall_seconds=1e-12))))
+    assert run.state is RunState.FINISHED
+    with open_store(tmp_path) as store:
+        reasons = store.finished_tasks(run.id)
+    assert set(reasons) == set(TASKS)
+    assert all("the task's budget of 1e-12 s wall time is spent" in reason for reason in reasons.values())
 
 
 def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path: Path) -> None:

@@ -80,6 +80,14 @@ def test_a_claim_that_came_to_nothing_is_given_back() -> None:
         purse.take_evaluation()
 
 
+def test_a_task_that_waits_for_its_turn_uses_no_time() -> None:
+    purse = spending(per_task=Limits(wall_seconds=1e-12)).task()
+    purse.check()
+    purse.begin()
+    with pytest.raises(TaskBudgetExhausted, match="wall time is spent"):
+        purse.check()
+
+
 def test_a_stop_ends_waiting_and_work() -> None:
     stop = StopSignal()
     run = spending(stop)
