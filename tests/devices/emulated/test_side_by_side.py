@@ -7,6 +7,7 @@ import pytest
 
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.profile.side_by_side import (
+    Pace,
     RecordedBlock,
     recorded_block,
     through_l1,
@@ -89,6 +90,26 @@ def test_blocks_of_an_sm_evict_what_each_reads_twice() -> None:
     assert through_l1(block, away(5), 1, 16 * KIB, EVERYTHING).l2_read_sectors == 256
     # Eight rows of 8 KiB do not fit: each block reads its own from the L2 again.
     assert through_l1(block, away(*range(40)), 8, 16 * KIB, slice(16, 24)).l2_read_sectors == 512
+
+
+def test_blocks_that_wait_for_dram_advance_with_what_they_read_there() -> None:
+    """A row that is read, then read again among many requests for weights, which the L1 has: as a norm does."""
+
+    def norm(b: int) -> list[Request]:
+        row = [(0, lay.LOAD, 4 * (1024 * b + k)) for k in range(64)]
+        weights = [(0, lay.LOAD, 4 * (10_000_000 + k)) for k in range(8)]
+        return [*row, *(request for k in range(64) for request in (row[k], *[weights[k % 8]] * 6))]
+
+    block = recorded(norm)
+    alone = through_l1(block, away(5), 1, 16 * KIB, EVERYTHING).l2_read_sectors
+    assert alone == 256 + 32
+
+    def of_a_block(pace: Pace) -> float:
+        return through_l1(block, away(*range(40)), 8, 48 * KIB, slice(16, 24), pace).l2_read_sectors
+
+    # By requests most blocks are in their second part, and little is read before a row is read again.
+    assert of_a_block(Pace()) < 430
+    assert of_a_block(Pace(beyond_l1=16, sent=alone)) > 500
 
 
 @pytest.mark.parametrize(("between", "sectors"), [([], 4), ([(0, lay.LOAD, 900)], 8), ([(1, lay.LOAD, 900)], 4)])

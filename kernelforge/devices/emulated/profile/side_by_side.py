@@ -44,8 +44,10 @@ TRACE_WORDS = 4 << 20
 """Of one recorded block: 32 MiB."""
 L1_WORDS = 12_000_000
 """Words of traces that are replayed through one L1."""
-L1_REPLAYS = 16
-"""Replays where chance decides which blocks meet on an SM."""
+L1_REPLAYS = (16, 500)
+"""Least and most replays where chance decides which blocks meet on an SM: means of 16 scatter by 5 %, of 500 by 1 %."""
+L1_REPLAYED_WORDS = 4_000_000
+"""Words of traces in all of them together, beyond the least."""
 L2_SECTORS = 30_000_000
 """Sectors of three waves that are replayed through the L2 at most; of two, twice as many."""
 L2_LOOKUPS = 1_500_000
@@ -84,6 +86,28 @@ class Surroundings:
     """The plan's buffers."""
     burst: float
     """Blocks of an SM that end at about the same time, on average; their places are taken by blocks in order."""
+
+    @property
+    def beyond_l1(self) -> float:
+        """Time of a sector of the DRAM over that of one in the L1, where the DRAM binds: blocks advance with it. Where
+        instructions do, they advance with their requests, and it is 0."""
+        if not self.burst:
+            return 0.0
+        spec = self.spec
+        dram_bytes_per_cycle = spec.dram_sustained_gbps * 1e9 / (spec.sm_count * spec.clock_hz)
+        return spec.l1_bytes_per_cycle / dram_bytes_per_cycle
+
+
+class Pace(NamedTuple):
+    """How blocks advance side by side: each request takes as long as it does on average in blocks before."""
+
+    beyond_l1: float = 0.0
+    """Time of a sector that the L1 asks the L2 for, or sends there, in that of one that it has."""
+    sent: float = 0.0
+    """Such sectors of a block alone."""
+
+
+ALONE = Pace()
 
 
 class Sharing(NamedTuple):
@@ -142,6 +166,12 @@ def side_by_side(
     # The first blocks start together and the last end alone: those between are measured.
     measured = slice(slots, max(count - slots, slots + 1)) if count > slots else slice(None)
     begin = recorded_id - spec.sm_count * (count // 2)
+    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, share, slice(None))
+    if not alone.l2_read_sectors:
+        return None
+    sent = alone.l2_read_sectors + alone.l2_write_sectors
+    least, most = L1_REPLAYS
+    replays = min(max(L1_REPLAYED_WORDS // (count * block.trace.size), least), most)
     results = [
         through_l1(
             block,
@@ -149,12 +179,10 @@ def side_by_side(
             slots,
             slots * share,
             measured,
+            Pace(surroundings.beyond_l1, sent),
         )
-        for _ in range(L1_REPLAYS if surroundings.burst else 1)
+        for _ in range(replays if surroundings.burst else 1)
     ]
-    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, share, slice(None))
-    if not alone.l2_read_sectors:
-        return None
     misses = sum(result.l2_read_sectors for result in results) / len(results) / alone.l2_read_sectors
     sender = results[0]
     stores = sender.sent[::2] & 7 == lay.STORE
@@ -276,19 +304,25 @@ def _requests(trace: Trace) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64
     return trace[headers + 1], trace[headers] & 7
 
 
-def through_l1(block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, measured: slice) -> L1Result:
+def through_l1(
+    block: RecordedBlock, blocks: Blocks, slots: int, l1_bytes: int, measured: slice, pace: Pace = ALONE
+) -> L1Result:
     """Replay blocks of one SM, ``slots`` of them side by side, through its L1; figures are means of some of them."""
     results = np.zeros((len(blocks), 2), dtype=np.int64)
     positions = range(len(blocks))[measured]
     sender = positions[len(positions) // 2]
     # No request sends more sectors than it has, of two words each.
     sent = np.empty(2 * block.trace.size, dtype=np.int64)
+    sent_by = np.zeros(2 * block.trace.size if pace.beyond_l1 else 0, dtype=np.int64)
     options = {
+        rp.REPLAY_SENT_BY: sent_by.ctypes.data,
         REPLAY_RESULTS: results.ctypes.data,
         rp.REPLAY_THROUGH_L1: 1,
         REPLAY_SENT_JOB: sender,
         REPLAY_SENT: sent.ctypes.data,
         REPLAY_SENT_CAPACITY: sent.size,
+        rp.REPLAY_BEYOND: round(pace.beyond_l1),
+        rp.REPLAY_TURN: math.ceil((block.trace.size + round(pace.beyond_l1) * pace.sent) / TURNS),
     }
     arguments = _replay(CacheModel(l1_bytes, SECTOR_BYTES), block.trace, block.shifts, blocks, slots, options)
     words = int(arguments[REPLAY_SENT_WORDS // 8])
@@ -356,7 +390,7 @@ def _replay(
         rp.REPLAY_JOB_COUNT: len(jobs),
         rp.REPLAY_SLOTS: slots,
         rp.REPLAY_STATE: state.ctypes.data,
-        rp.REPLAY_TURNS: TURNS,
+        rp.REPLAY_TURN: math.ceil(trace.size / TURNS),
         # The first blocks start together; later ones where others end, at any time.
         rp.REPLAY_SPREAD: TURNS if len(blocks) > slots else 0,
         rp.REPLAY_SCRATCH: scratch.ctypes.data,

@@ -11,6 +11,7 @@ from kernelforge.devices.emulated.runtime.cache import (
     HEADER_COUNT,
     HEADER_REQUEST,
     HEADER_WARP,
+    REPLAY_RESULTS,
     WARPS_OF_A_SLOT,
     l1_access,
     l2_read,
@@ -26,7 +27,7 @@ REPLAY_JOBS = 64  # three per job: blocks of each axis that it is away from the 
 REPLAY_JOB_COUNT = 72
 REPLAY_SLOTS = 80  # blocks side by side
 REPLAY_STATE = 88  # three per slot
-REPLAY_TURNS = 96  # of a block
+REPLAY_TURN = 96  # time of a block's turn, in that of one word of the trace
 REPLAY_SPREAD = 104  # turns over which the first blocks start
 REPLAY_THROUGH_L1 = 112
 REPLAY_MASK = 120  # lines whose hash has none of these bits are followed
@@ -35,7 +36,9 @@ REPLAY_EXTENTS = 136  # first sector and end of each buffer, then sectors of it 
 REPLAY_EXTENT_COUNT = 144
 REPLAY_SCRATCH = 152  # sectors of one request
 REPLAY_STARTED = 160  # jobs
-REPLAY_BYTES = 168
+REPLAY_BEYOND = 168  # time of a sector that the L1 asks the L2 for, or sends there, beyond that of its word
+REPLAY_SENT_BY = 176  # two per word of the trace: sectors that a request there sent beyond the L1, and how many did
+REPLAY_BYTES = 184
 SHIFT_ONE = 1024
 JOB = 24
 SLOT = 24  # job + 1, words that it has done, turns until the slot is free
@@ -109,21 +112,36 @@ def through_l2(cache: int, replay: int, job: int, at: int) -> None:
 
 
 @native
+def sectors_sent(replay: int, job: int) -> int:
+    """Sectors that a job has asked the L2 for so far, or sent there."""
+    result = load_i64(replay + REPLAY_RESULTS) + 16 * job
+    return load_i64(result) + load_i64(result + 8)
+
+
+@native
 def advance(cache: int, replay: int, slot: int, state: int) -> bool:
     """Let the block of a slot take its turn; whether it ended."""
     job = load_i64(state) - 1
     words = load_i64(replay + REPLAY_WORDS)
-    turns = load_i64(replay + REPLAY_TURNS)
     at = load_i64(state + 8)
-    end = min(words, at + (words + turns - 1) // turns)
     trace = load_i64(replay + REPLAY_TRACE)
     l1 = load_i64(replay + REPLAY_THROUGH_L1)
-    while at < end:
+    beyond = load_i64(replay + REPLAY_BEYOND)
+    left = load_i64(replay + REPLAY_TURN)
+    while at < words and left > 0:
+        length = 1 + (load_i64(trace + 8 * at) >> HEADER_COUNT & 0xFF)
+        left -= length
         if l1:
+            before = sectors_sent(replay, job)
             through_l1(cache, replay, job, slot, trace + 8 * at)
+            if beyond:
+                by_request = load_i64(replay + REPLAY_SENT_BY) + 16 * at
+                store_i64(by_request, load_i64(by_request) + sectors_sent(replay, job) - before)
+                store_i64(by_request + 8, load_i64(by_request + 8) + 1)
+                left -= beyond * load_i64(by_request) // load_i64(by_request + 8)
         else:
             through_l2(cache, replay, job, trace + 8 * at)
-        at += 1 + (load_i64(trace + 8 * at) >> HEADER_COUNT & 0xFF)
+        at += length
     store_i64(state + 8, at)
     if at < words:
         return False
