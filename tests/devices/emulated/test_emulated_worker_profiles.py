@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelforge.devices.emulated.profile.sampling import Budget
-from kernelforge.hardware.specs import H100
+from kernelforge.hardware.specs import H100, SPECS
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.records import Performance, Profile
 from tests.devices.emulated.emulated_plans import ADD, ADD_PLAN, REGISTERS, Array, facts, randoms, resolve, runner, work
@@ -220,6 +220,31 @@ def test_a_block_row_that_the_l2_loses_is_read_again() -> None:
         read.append(counts.kernels[0].dram_read_bytes)
     assert read[0] == pytest.approx(8 * n * n, rel=0.05)
     assert read[1] > 30 * n * n
+
+
+@pytest.mark.parametrize("columns", [1000, 1024])
+def test_no_fewer_sectors_are_read_from_the_l2_than_there_are(columns: int) -> None:
+    """Four neighbours a thread on a T4: blocks one after another would each lack what a quarter of the L1 loses."""
+    source = """
+extern "C" __global__ void rows(const float* a, const float* b, float* out, int columns) {
+  int x = (blockIdx.x * 16 + threadIdx.x) * 4, y = blockIdx.y * 16 + threadIdx.y;
+  for (int k = 0; k < 4; ++k)
+    if (x + k < columns) out[y * columns + x + k] = a[y * columns + x + k] + b[y * columns + x + k];
+}
+"""
+    plan = """
+def forward(a, b):
+    out = empty_like(a)
+    rows[(ceil_div(a.shape[1], 64), a.shape[0] // 16), (16, 16)](a, b, out, i32(a.shape[1]))
+    return out
+"""
+    arrays = randoms(1024, columns), randoms(1024, columns)
+    resolved = resolve(plan, arrays)
+    runs = runner(source, spec=replace(SPECS["t4"], sm_count=8))
+    counts = runs.profile(work(resolved, arrays, poison=0), budget=Budget(1, total=400_000, floor=100_000))
+    (kernel,) = counts.kernels
+    assert kernel.blocks_run < 0.1 * kernel.blocks
+    assert kernel.l2_read_sectors >= 2 * 1024 * columns / 8 * 0.999
 
 
 UNFUSED = """

@@ -165,8 +165,8 @@ class Collector:
         registers = self._execution.build.kernels[group.expression].registers_per_thread
         occupied = kernel_occupancy(self._spec, group, registers)
         blocks, units = math.prod(step.grid), self._execution.units(step)
-        per_sm = min(max(occupied.blocks_per_sm, 1), math.ceil(blocks / self._spec.sm_count))
-        self._cache.resize_l1(l1_bytes(self._spec, occupied) // per_sm)
+        l1_share = self._l1_share(step, occupied)
+        self._cache.resize_l1(l1_share)
         if self._residency is not None:
             self._cache.reset()
         before = self._cache.counts
@@ -186,8 +186,10 @@ class Collector:
                     self._residency = self._resident()
                 else:
                     probed = 0.0
-                edges = self._edges(step, probe, report, affordable) if units == blocks else []
                 recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
+                # Blocks that share an L1 are compared with one that has all of it.
+                self._cache.resize_l1(l1_share if recorded is None else l1_bytes(self._spec, occupied))
+                edges = self._edges(step, probe, report, affordable) if units == blocks else []
                 sample = self._sample(step, occupied, chunks, edges)
                 samples.append(self._side_by_side(sample, occupied, chunks[0].start, recorded))
                 self._add_sample(step, group, samples[-1], samples[-1].ran, probed)
@@ -318,6 +320,11 @@ class Collector:
         at_edges = tuple((edge.report, edge.blocks) for edge in edges)
         return _Sample(step, tuple(reports), at_edges, moved, traffic, scale)
 
+    def _l1_share(self, step: Launch, occupied: Occupancy) -> int:
+        """Bytes of an L1 for each of the blocks that share it."""
+        resident = min(max(occupied.blocks_per_sm, 1), math.ceil(math.prod(step.grid) / self._spec.sm_count))
+        return l1_bytes(self._spec, occupied) // resident
+
     def _wave(self, step: Launch, occupied: Occupancy) -> int:
         """Blocks, or clusters, of a launch that run at one time where it has enough of them."""
         blocks = max(occupied.blocks_per_sm, 1) * self._spec.sm_count
@@ -368,23 +375,25 @@ class Collector:
             filled += sum(nbytes for b, nbytes in fetched.items() if b not in reads)
             traffic = replace(traffic, read=once)
         elif repeated > 0.01 * read:
-            refetched += self._fetched_again(sample.step, unit, min(wave, units), read / units) * units
+            l1_share = self._l1_share(sample.step, occupied)
+            refetched += self._fetched_again(sample.step, unit, l1_share, min(wave, units), read / units) * units
         traffic = replace(traffic, refetched=min(refetched, repeated) + filled)
         return replace(sample, moved=moved, traffic=traffic)
 
-    def _fetched_again(self, step: Launch, unit: int, together: int, own_bytes: float) -> float:
+    def _fetched_again(self, step: Launch, unit: int, l1_share: int, together: int, own_bytes: float) -> float:
         """Bytes that one block, or cluster, reads again from DRAM because the others evict them in between: what it
         misses with its share of the L2, less what it misses with all of it.
 
         Args:
             step: The launch.
             unit: The block or cluster.
+            l1_share: Bytes of the L1 that are its own.
             together: Number that run side by side.
             own_bytes: What each of them reads that no other does, on average.
         """
 
         def missed(l2_bytes: float) -> float:
-            cache = CacheModel(self._cache.l1_bytes, int(l2_bytes), self._spec.l2_fetch_bytes)
+            cache = CacheModel(l1_share, int(l2_bytes), self._spec.l2_fetch_bytes)
             self._execution.run_blocks(step, self._execution.blocks(step, (unit,)), cache=cache, strict=False)
             return cache.counts.dram_read_sectors * SECTOR_BYTES
 

@@ -99,7 +99,7 @@ class Surroundings:
 
 
 class Pace(NamedTuple):
-    """How blocks advance side by side: each request takes as long as it does on average in blocks before."""
+    """Progress of blocks side by side: each request takes as long as it does on average in blocks before."""
 
     beyond_l1: float = 0.0
     """Time of a sector that the L1 asks the L2 for, or sends there, in that of one that it has."""
@@ -114,7 +114,7 @@ class Sharing(NamedTuple):
     """The difference that blocks side by side make to blocks one after another."""
 
     misses: float
-    """Sectors that a block reads from the L2 among others of its SM, over those that it reads alone."""
+    """Sectors that a block reads from the L2 among others of its SM, over those that it reads with the L1 to itself."""
     fetched: Mapping[int, float] | None
     """Bytes of each buffer that the grid reads from DRAM; None where they would take too long to find out."""
     partly_written: float
@@ -166,7 +166,7 @@ def side_by_side(
     # The first blocks start together and the last end alone: those between are measured.
     measured = slice(slots, max(count - slots, slots + 1)) if count > slots else slice(None)
     begin = recorded_id - spec.sm_count * (count // 2)
-    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, share, slice(None))
+    alone = through_l1(block, np.zeros((1, 3), dtype=np.int64), 1, surroundings.l1_bytes, slice(None))
     if not alone.l2_read_sectors:
         return None
     sent = alone.l2_read_sectors + alone.l2_write_sectors

@@ -127,10 +127,10 @@ def advance(cache: int, replay: int, slot: int, state: int) -> bool:
     trace = load_i64(replay + REPLAY_TRACE)
     l1 = load_i64(replay + REPLAY_THROUGH_L1)
     beyond = load_i64(replay + REPLAY_BEYOND)
-    left = load_i64(replay + REPLAY_TURN)
-    while at < words and left > 0:
+    turn = load_i64(replay + REPLAY_TURN)
+    while at < words and turn > 0:
         length = 1 + (load_i64(trace + 8 * at) >> HEADER_COUNT & 0xFF)
-        left -= length
+        turn -= length
         if l1:
             before = sectors_sent(replay, job)
             through_l1(cache, replay, job, slot, trace + 8 * at)
@@ -138,7 +138,7 @@ def advance(cache: int, replay: int, slot: int, state: int) -> bool:
                 by_request = load_i64(replay + REPLAY_SENT_BY) + 16 * at
                 store_i64(by_request, load_i64(by_request) + sectors_sent(replay, job) - before)
                 store_i64(by_request + 8, load_i64(by_request + 8) + 1)
-                left -= beyond * load_i64(by_request) // load_i64(by_request + 8)
+                turn -= beyond * load_i64(by_request) // load_i64(by_request + 8)
         else:
             through_l2(cache, replay, job, trace + 8 * at)
         at += length
