@@ -12,12 +12,12 @@ from collections.abc import Iterable
 from statistics import median
 from typing import NamedTuple
 
-from kernelforge.prediction.speedup import KERNEL_SPREAD
+from kernelforge.prediction.speedup import kernel_spread
 from kernelforge.records import ForecastOutcome
 from kernelforge.records.base import Record
 
 PRIOR = 4
-"""Weight of the uncorrected model, in measured candidates: candidates scatter by 41 % (:data:`KERNEL_SPREAD`), factors
+"""Weight of the uncorrected model, in measured candidates: candidates scatter by 41 % (:func:`kernel_spread`), factors
 of GPUs are taken to scatter by 20 % around 1 (modelled over published times are 0.85, 0.96 and 1.24 on three), and the
 ratio of the variances is 4.2."""
 
@@ -51,8 +51,9 @@ class CardError(Record):
     low: float
     high: float
     """Smallest and largest of these ratios."""
-    spread: float
-    """Standard deviation of the logarithm of a measured time around the corrected one, with the prior's part."""
+    scatter: float
+    """Standard deviation of the logarithms of measured times around the corrected ones, each over that of published
+    kernels (:func:`kernel_spread`), with the prior's part: 1 where the model errs here as it does there."""
     factor: float
     """What later forecasts are multiplied by."""
 
@@ -71,10 +72,11 @@ def card_error(outcomes: Iterable[ForecastOutcome]) -> CardError | None:
     latest = {(outcome.task, outcome.candidate): outcome for outcome in outcomes}
     if not latest:
         return None
-    logs = [math.log(outcome.measured_us / outcome.forecast.time_us) for outcome in latest.values()]
+    logs = [math.log(outcome.measured_us / outcome.forecast.modelled_us) for outcome in latest.values()]
     count, middle = len(logs), median(logs)
     shrunk = middle * count / (count + PRIOR)
-    squares = math.fsum((log - shrunk) ** 2 for log in logs)
+    usual = [kernel_spread(outcome.forecast.idle) for outcome in latest.values()]
+    squares = math.fsum(((log - shrunk) / spread) ** 2 for log, spread in zip(logs, usual, strict=True))
     last = next(reversed(latest.values()))
     return CardError(
         gpu=last.gpu,
@@ -86,7 +88,7 @@ def card_error(outcomes: Iterable[ForecastOutcome]) -> CardError | None:
         median=math.exp(middle),
         low=math.exp(min(logs)),
         high=math.exp(max(logs)),
-        spread=math.sqrt((squares + PRIOR * KERNEL_SPREAD**2) / (count + PRIOR)),
+        scatter=math.sqrt((squares + PRIOR) / (count + PRIOR)),
         factor=math.exp(shrunk),
     )
 

@@ -30,6 +30,11 @@ def idle_share(spec: DeviceSpec, kernels: Iterable[KernelProfile]) -> float:
     return idle / total if total else 0.0
 
 
+def kernel_spread(idle: float) -> float:
+    """Standard deviation of the logarithm of a modelled time around the published one, by :func:`idle_share`."""
+    return math.hypot(KERNEL_SPREAD, idle * IDLE_SPREAD)
+
+
 def predict_speedup(spec: DeviceSpec, time_us: float, eager: BaselineTime, idle: float = 0.0) -> PredictedSpeedup:
     """Predict how many times as fast as eager PyTorch a kernel would be.
 
@@ -44,7 +49,7 @@ def predict_speedup(spec: DeviceSpec, time_us: float, eager: BaselineTime, idle:
     """
     speedup = eager.time_us / time_us
     eager_spread = math.log(eager.high_us / eager.low_us) / (2 * NORMAL_90)
-    width = math.exp(NORMAL_90 * math.hypot(KERNEL_SPREAD, idle * IDLE_SPREAD, eager_spread))
+    width = math.exp(NORMAL_90 * math.hypot(kernel_spread(idle), eager_spread))
     return PredictedSpeedup(
         gpu=spec.title,
         speedup=speedup,

@@ -216,20 +216,22 @@ class Forecast(Record):
     """Time that the model gave for a candidate before a GPU could measure it. It is no measurement, and none rests on
     it."""
 
-    time_us: float = Field(gt=0, allow_inf_nan=False)
-    """As the model gave it."""
-    factor: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """What earlier measurements on the same GPU multiply it by."""
+    expected_us: float = Field(gt=0, allow_inf_nan=False)
+    """The time that is expected to be measured: :attr:`modelled_us`, multiplied by the median of measured over modelled
+    time on the same GPU, which is drawn towards 1 while it rests on few candidates."""
+    low_us: float = Field(gt=0, allow_inf_nan=False)
+    high_us: float = Field(gt=0, allow_inf_nan=False)
+    """Ends of its 90 % interval, by the model's errors where hardware answered."""
+    modelled_us: float = Field(gt=0, allow_inf_nan=False)
+    """As the model gave it; the ranks of a round are by this one."""
+    idle: float = Field(default=0.0, ge=0, le=1)
+    """Share of it in kernels that leave schedulers of the GPU idle, whose times scatter more."""
     measured: int = Field(default=0, ge=0)
-    """Measured candidates of the results folder that the factor rests on: the median of measured over modelled time,
-    drawn towards 1 while they are few."""
+    """Measured candidates of the results folder that the median is of."""
     tasks: int = Field(default=0, ge=0)
     """Tasks that these were for."""
     median: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """That median; None where nothing was measured."""
-    low_us: float = Field(gt=0, allow_inf_nan=False)
-    high_us: float = Field(gt=0, allow_inf_nan=False)
-    """Ends of the 90 % interval of :attr:`expected_us`, by the model's errors where hardware answered."""
     protocol: str
     """Version of the model: ``emulated/6``."""
     gpu: str
@@ -240,9 +242,9 @@ class Forecast(Record):
     """Hash of these figures."""
 
     @property
-    def expected_us(self) -> float:
-        """The time that is expected to be measured."""
-        return self.time_us * self.factor
+    def factor(self) -> float:
+        """Ratio of the expected to the modelled time: what earlier measurements on the same GPU say."""
+        return self.expected_us / self.modelled_us
 
     @model_validator(mode="after")
     def _consistent(self) -> Forecast:
@@ -250,7 +252,7 @@ class Forecast(Record):
             raise ValueError(f"{self.expected_us} us lies outside of its interval, {self.low_us} to {self.high_us} us")
         if self.protocol.partition("/")[0] != "emulated":
             raise ValueError("a forecast belongs to the protocol 'emulated/N'")
-        if self.tasks > self.measured or (self.measured == 0 and self.factor != 1.0):
+        if self.tasks > self.measured or (self.measured == 0 and self.expected_us != self.modelled_us):
             raise ValueError("a factor rests on measured candidates, of which each is for one task")
         if (self.measured == 0) != (self.median is None):
             raise ValueError("measured candidates have a median, and nothing else has")

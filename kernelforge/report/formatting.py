@@ -125,7 +125,7 @@ def format_forecast(forecast: Forecast, measured_us: float | None = None) -> str
     model = forecast.gpu if forecast.exact else f"{forecast.gpu}, the nearest known GPU"
     basis = f"{forecast.protocol} on {model}"
     if forecast.measured:
-        basis += f", {number(forecast.time_us)} µs, times {forecast.factor:.2f} after {forecast.measured} measured"
+        basis += f", {number(forecast.modelled_us)} µs, times {forecast.factor:.2f} after {forecast.measured} measured"
     error = "" if measured_us is None else f"; measured is {times(measured_us / forecast.expected_us)} that"
     ends = f"{number(forecast.low_us)} to {number(forecast.high_us)}"
     return f"{number(forecast.expected_us)} µs ({ends}) by {basis}{error}"

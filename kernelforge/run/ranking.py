@@ -54,7 +54,7 @@ class RoundRanking:
         for step, begun in self._begun.items():
             screening = None if begun is None else begun.work.screening
             if step not in earlier and begun is not None and screening is not None and screening.forecast is not None:
-                timed.append((screening.forecast.time_us, step, begun.candidate.hash))
+                timed.append((screening.forecast.modelled_us, step, begun.candidate.hash))
         places: dict[str, int] = {}
         for _, _, candidate in sorted(timed):
             places.setdefault(candidate, len(places) + 1)
@@ -75,4 +75,4 @@ class RoundRanking:
 def predicted_us(evaluation: Evaluation) -> float | None:
     """Modelled time of a candidate before it was measured, in microseconds; None where there is none."""
     screening = evaluation.screening
-    return None if screening is None or screening.forecast is None else screening.forecast.time_us
+    return None if screening is None or screening.forecast is None else screening.forecast.modelled_us

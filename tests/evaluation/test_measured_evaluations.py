@@ -277,9 +277,9 @@ def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
     assert (screening.device, screening.outcome, screening.message) == ("emulated:h100", "passed", "")
     forecast = screening.forecast
     assert forecast is not None
-    assert forecast.time_us < 100 < evaluation.performance.time_us, "the software GPU takes 1 ms for a launch"
+    assert forecast.modelled_us < 100 < evaluation.performance.time_us, "the software GPU takes 1 ms for a launch"
     assert (forecast.factor, forecast.measured) == (1.0, 0)
-    assert forecast.low_us < forecast.time_us < forecast.high_us
+    assert forecast.low_us < forecast.expected_us == forecast.modelled_us < forecast.high_us
     assert forecast.protocol.startswith("emulated/")
     assert (forecast.gpu, forecast.exact) == (emulated.spec.title, False)
 
@@ -299,12 +299,12 @@ def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
     before, after = first.screening.forecast, second.screening.forecast
     assert before is not None
     assert after is not None
-    ratio = outcome.measured_us / outcome.forecast.time_us
+    ratio = outcome.measured_us / outcome.forecast.modelled_us
     assert ratio > 10, "the software GPU takes 1 ms for a launch"
-    assert (after.time_us, after.measured, after.tasks) == (before.time_us, 1, 1)
+    assert (after.modelled_us, after.measured, after.tasks) == (before.modelled_us, 1, 1)
     assert after.median == pytest.approx(ratio)
     assert after.factor == pytest.approx(ratio ** (1 / 5))
-    assert after.expected_us == pytest.approx(before.time_us * ratio ** (1 / 5))
+    assert after.expected_us == pytest.approx(before.modelled_us * ratio ** (1 / 5))
     assert after.high_us / after.expected_us > before.high_us / before.expected_us, "one so far off is no certainty"
 
 

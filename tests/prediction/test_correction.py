@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from kernelforge.prediction.correction import PRIOR, CardKey, ModelErrors, card_error, card_errors, key_of
-from kernelforge.prediction.speedup import KERNEL_SPREAD
+from kernelforge.prediction.speedup import kernel_spread
 from kernelforge.records import ForecastOutcome, Screening, forecast_outcome
 from tests.support.factories import make_evaluation, make_forecast, make_passed_over, measured, measured_evaluation
 
@@ -53,8 +53,19 @@ def test_the_spread_is_the_models_own_until_measurements_say_otherwise() -> None
     apart = card_error(outcome(math.exp((-1) ** number), number) for number in range(100))
     assert alike is not None
     assert apart is not None
-    assert alike.spread == pytest.approx(KERNEL_SPREAD * math.sqrt(PRIOR / (100 + PRIOR)))
-    assert apart.spread == pytest.approx(1.0, rel=0.05)
+    assert alike.scatter == pytest.approx(math.sqrt(PRIOR / (100 + PRIOR)))
+    assert apart.scatter == pytest.approx(1.0 / kernel_spread(0.0), rel=0.05)
+
+
+def test_kernels_that_leave_schedulers_idle_count_their_scatter_once() -> None:
+    """Measured times that scatter as those of published kernels do leave the interval as wide as it was."""
+    for idle in (0.0, 0.5, 1.0):
+        spread, forecast = kernel_spread(idle), make_forecast(10.0, idle=idle)
+        error = card_error(
+            outcome(math.exp(spread * (-1) ** number), number, forecast=forecast) for number in range(100)
+        )
+        assert error is not None
+        assert error.scatter == pytest.approx(1.0, rel=0.01)
 
 
 def test_a_candidate_that_was_measured_again_counts_once_as_the_last_time() -> None:

@@ -347,7 +347,8 @@ def test_a_task_is_named_by_all_of_its_content(changes: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"time_us": 0.0},
+        {"modelled_us": 0.0},
+        {"idle": 1.5},
         {"low_us": 11.0},
         {"high_us": 9.0},
         {"protocol": "graph/1"},

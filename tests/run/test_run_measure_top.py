@@ -115,7 +115,7 @@ def test_of_a_round_the_gpu_measures_what_is_predicted_fastest_and_takes_no_leas
         assert evaluation.performance.origin is Origin.MODELLED
         assert evaluation.screening is not None
         assert evaluation.screening.forecast is not None
-        assert evaluation.performance.time_us == evaluation.screening.forecast.time_us
+        assert evaluation.performance.time_us == evaluation.screening.forecast.modelled_us
         assert attempts[number].profile is not None
         assert attempts[number].reward.value is None
         assert attempts[number].note == "not compared: predicted, and not measured"

@@ -32,7 +32,7 @@ from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.hardware.specs import figures_digest
 from kernelforge.prediction.baseline import NORMAL_90
 from kernelforge.prediction.correction import CardKey, ModelErrors
-from kernelforge.prediction.speedup import IDLE_SPREAD, KERNEL_SPREAD, idle_share
+from kernelforge.prediction.speedup import idle_share, kernel_spread
 from kernelforge.records import (
     Candidate,
     Fingerprint,
@@ -245,16 +245,17 @@ class Screen(Closing):
         figures = figures_digest(spec)
         error = self._errors.of(CardKey(self.gpu, figures, performance.protocol))
         expected_us = performance.time_us * (1.0 if error is None else error.factor)
-        spread = KERNEL_SPREAD if error is None else error.spread
-        width = math.exp(NORMAL_90 * math.hypot(spread, IDLE_SPREAD * idle_share(spec, profile.kernels)))
+        idle = idle_share(spec, profile.kernels)
+        width = math.exp(NORMAL_90 * kernel_spread(idle) * (1.0 if error is None else error.scatter))
         return Forecast(
-            time_us=performance.time_us,
-            factor=1.0 if error is None else error.factor,
+            expected_us=expected_us,
+            low_us=expected_us / width,
+            high_us=expected_us * width,
+            modelled_us=performance.time_us,
+            idle=idle,
             measured=0 if error is None else error.measured,
             tasks=0 if error is None else error.tasks,
             median=None if error is None else error.median,
-            low_us=expected_us / width,
-            high_us=expected_us * width,
             protocol=performance.protocol,
             gpu=spec.title,
             exact=self.exact,
