@@ -15,7 +15,8 @@ in the version that was timed (``level1/19_ReLU.py``), and a table ``published.c
 
 Each kernel is converted, compiled, and profiled at the full size on ``emulated:GPU``; what cannot be is listed with its
 reason. The table that comes out has numbers alone. ``compare`` needs neither kernels nor a GPU; without tables it takes
-the shipped one, ``results/reference/speedups.csv``. It exits with 1 where a target is missed.
+the shipped one, ``results/reference/speedups.csv``. It exits with 1 where a target is missed. Its last table has the
+kernels of each source in intervals whose spreads are those of the other sources.
 
 A published time is one of a call from Python. Where the GPU waits for the host, that is what was timed, and no kernel;
 :func:`called_us` and :func:`eager_called_us` add it to the times that the package predicts.
@@ -50,7 +51,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.hardware.specs import SPECS
 from kernelforge.modelnew.convert import convert
 from kernelforge.prediction import idle_share, predict_baseline, predict_speedup
-from kernelforge.prediction.baseline import BaselineTime, fitted, total_us
+from kernelforge.prediction.baseline import NORMAL_90, BaselineTime, fitted, total_us
 from kernelforge.prediction.operator_time import at_once
 from kernelforge.records import Candidate, Size, Task, TaskFacts, Verdict
 from kernelforge.sandbox import Zygote
@@ -218,11 +219,44 @@ class Prediction(NamedTuple):
     """The same of the speedup."""
     width: float | None
     """Half of the predicted interval, as a logarithm."""
+    idle: float
+    """Share of the modelled time in kernels that leave schedulers idle."""
+    eager_spread: float
+    """Standard deviation of the logarithm of the predicted time of PyTorch."""
 
     @property
     def inside(self) -> bool:
         """Whether the published speedup lies in the interval."""
         return self.speedup_error is not None and self.width is not None and abs(self.speedup_error) <= self.width
+
+    @property
+    def of_gpu(self) -> bool:
+        """Whether the published time is one of the GPU, not of the host."""
+        return self.kernel_us >= HOST_BOUND_US
+
+
+class Spreads(NamedTuple):
+    """Standard deviations of the logarithms of modelled times around published ones."""
+
+    kernel: float
+    """Of kernels that keep the schedulers busy: ``KERNEL_SPREAD`` of the package."""
+    idle: float
+    """What is added for those that do not: ``IDLE_SPREAD``."""
+
+    def inside(self, error: float, idle: float, eager_spread: float = 0.0) -> bool:
+        """Whether an error lies in the 90 % interval of these spreads."""
+        return abs(error) <= NORMAL_90 * math.hypot(self.kernel, idle * self.idle, eager_spread)
+
+
+def spreads(rows: Sequence[Prediction]) -> Spreads:
+    """Spreads of some kernels, as those of the package were made: of times that are the GPU's, without the host's."""
+
+    def rms(idle: bool) -> float:
+        errors = [row.kernel_error for row in rows if row.of_gpu and (row.idle >= 0.5) == idle]
+        return math.sqrt(sum(error**2 for error in errors) / len(errors)) if errors else 0.0
+
+    busy = rms(idle=False)
+    return Spreads(busy, math.sqrt(max(rms(idle=True) ** 2 - busy**2, 0.0)))
 
 
 def called_us(modelled_us: float, steps: int) -> float:
@@ -262,6 +296,8 @@ def prediction(row: Mapping[str, str]) -> Prediction:
         kernel_error=kernel_error,
         speedup_error=None if published is None else math.log(predicted.speedup * kernel_us / published),
         width=None if published is None else math.log(predicted.high / predicted.speedup),
+        idle=float(row["idle"]),
+        eager_spread=math.log(factor) / NORMAL_90,
     )
 
 
@@ -273,6 +309,7 @@ def compare(paths: Sequence[Path]) -> int:
         if selected:
             table.add_row(name, *cells(selected))
     Console(width=150).print(table)
+    Console(width=150).print(left_out(rows))
     share = coverage(rows)
     met = share is not None and share >= TARGET
     print(f"in the 90 % interval: {0 if share is None else share:.1%} (target {TARGET:.0%})")
@@ -287,12 +324,36 @@ def parts(rows: Sequence[Prediction]) -> dict[str, list[Prediction]]:
 
     named = {
         "all": list(rows),
-        f"under {HOST_BOUND_US:g} us: the host": selected(lambda row: row.kernel_us < HOST_BOUND_US),
-        f"over {HOST_BOUND_US:g} us: the GPU": selected(lambda row: row.kernel_us >= HOST_BOUND_US),
+        f"under {HOST_BOUND_US:g} us: the host": selected(lambda row: not row.of_gpu),
+        f"over {HOST_BOUND_US:g} us: the GPU": selected(lambda row: row.of_gpu),
     }
     for group in dict.fromkeys(row.group for row in rows):
         named[group] = [row for row in rows if row.group == group]
     return named
+
+
+def left_out(rows: Sequence[Prediction]) -> Table:
+    """Shares of the speedups and times of each source in intervals that the other sources' spreads make."""
+    table = Table("source", "spreads of the others", "speedups inside", "over 40 us", "times inside", "over 40 us")
+    for name, own in itertools.islice(parts(rows).items(), 3, None):
+        others = [row for row in rows if row.group != name]
+        if not others:
+            continue
+        made = spreads(others)
+        speedups, times = [], []
+        for row in own:
+            times.append((row.of_gpu, made.inside(row.kernel_error, row.idle)))
+            if row.speedup_error is not None:
+                speedups.append((row.of_gpu, made.inside(row.speedup_error, row.idle, row.eager_spread)))
+        shares = [_share(answers, only) for answers in (speedups, times) for only in (False, True)]
+        table.add_row(name, f"{made.kernel:.2f}, idle {made.idle:.2f}", *shares)
+    return table
+
+
+def _share(answers: Sequence[tuple[bool, bool]], only_of_gpu: bool) -> str:
+    """Share of those inside; of all, or of times that are the GPU's."""
+    inside = [answer for of_gpu, answer in answers if of_gpu or not only_of_gpu]
+    return f"{sum(inside) / len(inside):.1%} of {len(inside)}" if inside else ""
 
 
 def cells(rows: Sequence[Prediction]) -> list[str]:

@@ -18,7 +18,7 @@ from kernelforge.records.base import Record
 
 PRIOR = 4
 """Weight of the uncorrected model, in measured candidates: candidates scatter by 41 % (:func:`kernel_spread`), factors
-of GPUs are taken to scatter by 20 % around 1 (modelled over published times are 0.85, 0.96 and 1.24 on three), and the
+of GPUs are taken to scatter by 20 % around 1 (modelled over published times are 0.74, 0.95 and 0.98 on three), and the
 ratio of the variances is 4.2."""
 
 

@@ -11,12 +11,12 @@ from kernelforge.records import KernelProfile, PredictedSpeedup
 
 KERNEL_SPREAD = 0.41
 """Standard deviation of the logarithm of a modelled time around the published one: 158 kernels of more than 40 us by
-language models for tasks of KernelBench on an L40S (0.35), an RTX 4090 (0.46) and an A100 (0.53), with a warp or more
-for each scheduler (``benchmarks/predicted_speedups.py compare``). For 72 candidates of suite core on an H100 it is
-0.30."""
+language models for tasks of KernelBench, with a warp or more for each scheduler. Today's times make it 0.42: an A100
+(0.37), an L40S (0.40), an RTX 4090 (0.48); ``spreads`` of ``benchmarks/predicted_speedups.py``. For 72 candidates of
+suite core on an H100 it is 0.30."""
 IDLE_SPREAD = 0.80
 """What is added to it, as independent, for kernels that leave schedulers idle: nothing hides a wait there, and the time
-is the longest chain of one warp, of which the emulated device knows the mean over warps (22 kernels, 0.90 in all)."""
+is the longest chain of one warp, of which the emulated device knows the mean over warps (22 kernels; 0.75 today)."""
 
 
 def idle_share(spec: DeviceSpec, kernels: Iterable[KernelProfile]) -> float:

@@ -56,6 +56,37 @@ def test_the_shipped_table_meets_the_target_and_holds_no_text_of_others(capsys: 
         assert float(row["modelled_us"]) > 0
 
 
+def test_the_target_is_met_by_kernels_of_the_gpu_and_by_sources_left_out() -> None:
+    rows = SCRIPT.read(SCRIPT.TABLE)
+    assert SCRIPT.coverage([row for row in rows if row.of_gpu]) >= SCRIPT.TARGET
+    table = SCRIPT.left_out(rows)
+    assert table.row_count == 3
+    for column in table.columns[2:]:
+        shares = [float(cell.partition("%")[0]) for cell in column.cells if cell]
+        assert all(share >= 100 * SCRIPT.TARGET for share in shares), column.header
+
+
+def test_spreads_are_errors_of_the_gpus_times_and_what_idle_ones_add() -> None:
+    busy = [predicted(modelled_us="1000"), predicted(modelled_us="250"), predicted(kernel_us="20", modelled_us="9000")]
+    idle = predicted(modelled_us="4000", idle="1")
+    made = SCRIPT.spreads([*busy, idle])
+    assert made.kernel == pytest.approx(math.log(2), rel=1e-4)
+    assert math.hypot(made.kernel, made.idle) == pytest.approx(math.log(8), rel=1e-4)
+    assert SCRIPT.spreads(busy).idle == 0.0
+    assert made.inside(math.log(3), idle=0.0)
+    assert not made.inside(math.log(8), idle=0.0)
+    assert made.inside(math.log(8), idle=1.0)
+
+
+def test_a_source_is_held_to_the_errors_of_the_others() -> None:
+    right = [predicted(gpu="a100-40gb"), predicted(gpu="a100-40gb", modelled_us="550")]
+    wrong = [predicted(modelled_us="2000"), predicted()]
+    table = SCRIPT.left_out([*right, *wrong])
+    times = dict(zip(table.columns[0].cells, table.columns[4].cells, strict=True))
+    assert [share for name, share in times.items() if "A100" in str(name)] == ["100.0% of 2"]
+    assert [share for name, share in times.items() if "L40S" in str(name)] == ["50.0% of 2"]
+
+
 def test_a_table_that_misses_the_target_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "table.csv"
     for kernel_us, status in (("500", 0), ("5000", 1)):
