@@ -26,29 +26,30 @@ Pipe = Literal["alu", "fma", "fp64", "xu", "lsu", "tensor", "uniform", "branch",
 values that a warp's lanes share, ``other`` what reads constants and special registers, barriers and idle slots."""
 _PIPES: Mapping[Pipe, tuple[str, ...]] = {
     "fma": (
-        "FADD", "FADD2", "FFMA", "FFMA2", "FMUL", "FMUL2", "HADD2", "HFMA2", "HMUL2", "IMAD", "IMUL", "VIADD"
+        "FADD", "FADD2", "FFMA", "FFMA2", "FHADD", "FHFMA", "FMUL", "FMUL2", "HADD2", "HFMA2", "HMUL2", "IMAD",
+        "VIADD"
     ),
     "alu": (
-        "BMSK", "CS2R", "F2FP", "FMNMX", "FMNMX3", "FSEL", "FSET", "FSETP", "HMNMX2", "HSETP2", "I2FP", "I2I", "I2IP",
-        "IABS", "IADD", "IADD3", "IDP", "IMNMX", "ISETP", "LEA", "LOP", "LOP3", "MOV", "P2R", "PLOP3", "PRMT", "R2P",
-        "R2UR", "SEL", "SGXT", "SHF", "SHL", "SHR", "VABSDIFF", "VIADDMNMX", "VIMNMX", "VIMNMX3"
+        "BMSK", "CS2R", "F2FP", "FMNMX", "FMNMX3", "FSEL", "FSET", "FSETP", "HMNMX2", "HSETP2", "I2FP", "I2I",
+        "I2IP", "IABS", "IADD", "IADD3", "IDP", "IMNMX", "ISETP", "LEA", "LOP3", "MOV", "P2R", "PLOP3", "PRMT",
+        "R2P", "R2UR", "SEL", "SGXT", "SHF", "VABSDIFF", "VABSDIFF4", "VIADDMNMX", "VIMNMX", "VIMNMX3"
     ),
     "xu": (
         "BREV", "F2F", "F2I", "FCHK", "FLO", "FRND", "I2F", "MUFU", "POPC"
     ),
     "fp64": (
-        "DADD", "DFMA", "DMNMX", "DMUL", "DSETP"
+        "DADD", "DFMA", "DMUL", "DSETP"
     ),
     "tensor": (
-        "BMMA", "DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "OMMA", "QGMMA", "QMMA", "UTCHMMA", "UTCIMMA", "UTCOMMA",
-        "UTCQMMA"
+        "BGMMA", "BMMA", "DMMA", "HGMMA", "HMMA", "IGMMA", "IMMA", "OMMA", "QGMMA", "QMMA", "UTCHMMA",
+        "UTCIMMA", "UTCOMMA", "UTCQMMA"
     ),
     "lsu": (
-        "ATOM", "ATOMG", "ATOMS", "LD", "LDG", "LDGSTS", "LDL", "LDGDEPBAR", "LDS", "LDSM", "RED", "REDG", "REDUX",
-        "SHFL", "ST", "STAS", "STG", "STL", "STS", "STSM"
+        "ATOM", "ATOMG", "ATOMS", "LD", "LDG", "LDGSTS", "LDL", "LDGDEPBAR", "LDS", "LDSM", "LDGMC", "RED",
+        "REDAS", "REDG", "REDUX", "SHFL", "ST", "STAS", "STG", "STL", "STS", "STSM"
     ),
     "branch": (
-        "BRA", "BREAK", "BRX", "BSSY", "BSYNC", "CALL", "ELECT", "ENDCOLLECTIVE", "EXIT", "JMP", "KILL", "NANOSLEEP",
+        "BRA", "BREAK", "BRX", "BSSY", "BSYNC", "CALL", "ELECT", "ENDCOLLECTIVE", "EXIT", "JMP", "NANOSLEEP",
         "RET", "WARPSYNC", "YIELD"
     ),
     "other": (

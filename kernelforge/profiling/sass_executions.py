@@ -43,6 +43,7 @@ _ANY = 1e-3
 """Least rounds of a loop that a constraint can hold."""
 
 _FLOAT = frozenset({"FADD", "FMUL", "FFMA"})
+_PAIRS = frozenset({"FADD2", "FMUL2", "FFMA2"})
 _DOUBLE = frozenset({"DADD", "DMUL", "DFMA"})
 _HALF = frozenset({"HADD2", "HMUL2", "HFMA2"})
 _INTEGER = frozenset({"IADD3", "VIADD", "IMAD", "LOP3", "LEA", "SHF", "ISETP", "UIADD3", "UISETP", "BRA"})
@@ -58,7 +59,7 @@ _ONE_TO_ONE: Mapping[str, tuple[frozenset[str], float]] = {
     **dict.fromkeys(("bar", "barrier"), (frozenset({"BAR"}), _MEMORY)),
     "shfl": (frozenset({"SHFL"}), _MEMORY),
     "redux": (frozenset({"REDUX", "CREDUX"}), _MEMORY),
-    "mma": (frozenset({"HMMA", "IMMA", "DMMA", "QMMA", "OMMA"}), _MEMORY),
+    "mma": (frozenset({"BMMA", "HMMA", "IMMA", "DMMA", "QMMA", "OMMA"}), _MEMORY),
     "vote": (frozenset({"VOTE", "VOTEU"}), _SPECIAL),
     "match": (frozenset({"MATCH"}), _SPECIAL),
     **dict.fromkeys(
@@ -70,6 +71,7 @@ _DIVISION = frozenset({"MUFU", "CALL"})
 """Of an integer division, of 32 and of 64 bits."""
 _BY_TYPE: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "f32": (frozenset({"add", "sub", "mul", "fma", "mad"}), _FLOAT),
+    "f32x2": (frozenset({"add", "sub", "mul", "fma"}), _PAIRS),
     "f64": (frozenset({"add", "sub", "mul", "fma", "mad"}), _DOUBLE),
     **dict.fromkeys(("f16x2", "bf16x2"), (frozenset({"add", "sub", "mul", "fma"}), _HALF)),
 }

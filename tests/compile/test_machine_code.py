@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from collections.abc import Callable
@@ -13,8 +14,9 @@ from hypothesis import strategies as st
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.compile.machine_code import read_machine_code
+from kernelforge.profiling.sass import _PIPES, width_of
 from kernelforge.profiling.sass_code import Control, SassFunction, reachable
-from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE
+from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, Text, decode
 from tests.support.disassembly import disassembled
 
 SAXPY = """
@@ -40,6 +42,11 @@ __global__ void apart(const int* steps, float* y) {
 """
 PRODUCTS = Path(__file__).parents[2] / "benchmarks" / "fidelity" / "products.cu"
 MANY = Path(__file__).with_name("many_instructions.cu").read_text(encoding="utf-8")
+STATEMENTS = Path(__file__).with_name("statements.txt").read_text(encoding="utf-8")
+REGISTERS = {
+    "a": ("b32", "%0", 4), "q": ("b64", "%1", 8), "f": ("f32", "%0", 4), "g": ("f64", "%1", 8), "h": ("b16", "%0", 2),
+}  # fmt: skip
+"""Type, address and bytes of the registers of a statement, by the first letter of their names."""
 MANY_KERNELS = tuple(re.findall(r"__global__ void (\w+)", MANY))
 WIDTHS = ("U8", "S8", "U16", "S16", "64", "128")
 
@@ -153,6 +160,68 @@ def test_instructions_are_those_that_nvdisasm_prints(compiler: Compiler, arch: s
             assert own.targets == printed.targets(row), row
         if own.name in ("IADD3", "IMAD", "LEA", "SHF", "ISETP"):
             assert (own.modifier == "HI") == bool({"X", "HI", "EX"} & set(row.modifiers)), row
+
+
+def kernel_of(name: str, statement: str) -> str:
+    """A kernel that loads the registers of a statement, executes it, and stores them."""
+    used = sorted(set(re.findall(r"(?<![.:\w])([aqfgh])(\d+)\b", statement)))
+    lines = ["{ .reg .pred p; setp.lt.u32 p, %2, 7;"]
+    lines += [f".reg .{kind} {letter}<32>;" for letter, (kind, _, _) in REGISTERS.items()]
+    for operation in ("ld", "st"):
+        for letter, number in used:
+            kind, base, size = REGISTERS[letter]
+            register, address = f"{letter}{number}", f"[{base}+{size * int(number)}]"
+            operands = f"{register}, {address}" if operation == "ld" else f"{address}, {register}"
+            lines.append(f"{operation}.global.{kind} {operands};")
+        lines += [statement] if operation == "ld" else ["}"]
+    text = "\n".join(f'"{line}"' for line in lines)
+    return (
+        f"__global__ void {name}(float* x, double* y) {{\n"
+        f'asm volatile({text} :: "l"(x), "l"(y), "r"(threadIdx.x) : "memory");\n}}\n'
+    )
+
+
+@pytest.mark.parametrize(
+    ("arch", "among"),
+    [
+        ("75", {"I2I", "I2IP", "VABSDIFF4"}),
+        ("80", {"BMMA", "QSPC", "PMTRIG"}),
+        ("90a", {"BGMMA", "IGMMA", "QGMMA", "UCGABAR_ARV", "UCGABAR_WAIT"}),
+        ("100a", {"FADD2", "FFMA2", "FMUL2", "UTCHMMA", "UTCIMMA", "UTCQMMA", "UTCOMMA", "LDTM", "STTM"}),
+        ("103a", {"FADD2", "FFMA2", "FMUL2", "UTCHMMA", "UTCQMMA", "UTCOMMA"}),
+        ("120a", {"QMMA", "OMMA", "FHADD", "FHFMA", "UIMNMX"}),
+    ],
+)
+def test_rare_opcodes_are_those_that_nvdisasm_prints(
+    compiler: Compiler, arch: str, among: set[str], tmp_path: Path
+) -> None:
+    rows = [line.split(" | ") for line in STATEMENTS.splitlines() if " | " in line and not line.startswith("#")]
+    statements = [statement for names, statement in rows if arch in names.split()]
+    kernels = [f"statement{number}" for number in range(len(statements))]
+    source = "".join(map(kernel_of, kernels, statements))
+    built = compiler.build(source, kernels, arch=f"sm_{arch}")
+    assert isinstance(built, Artifact), built
+    code = read_machine_code(built.cubin)
+    names = set()
+    for row in disassembled(built.cubin, tmp_path).instructions:
+        function = code.function(row.function)
+        assert function is not None
+        own = function.instructions[row.address // 16]
+        assert own.name == row.name.removeprefix("CGA"), row
+        names.add(own.name)
+        if row.name in ("LDG", "STG") and "256" in row.modifiers:
+            assert width_of(own) == 32
+    assert among <= names
+
+
+def test_every_name_that_has_a_pipe_can_be_decoded() -> None:
+    names = set()
+    for number, high, fours, form, capability in itertools.product(
+        range(1 << 9), (0, 1 << 17, 1 << 27, 1 << 8, 3 << 8), (0, 1 << 63), (0, 6 << 9), (75, 90, 120)
+    ):
+        text = Text(struct.pack("<QQ", number | form | fours, high), (), {})
+        names.add(decode("f", text, capability).instructions[0].name)
+    assert {name for members in _PIPES.values() for name in members} <= names
 
 
 def test_what_is_no_cubin_is_a_problem_and_no_error(compiler: Compiler) -> None:
