@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelforge.hardware.occupancy import Occupancy
 from kernelforge.hardware.specs import DeviceSpec
@@ -52,14 +53,27 @@ BYTES_PER_SHARED_CYCLE = 8
 """Of each thread: an access of 16 bytes takes two cycles even where all threads read one address (ladder matmul:
 ``matmul_column`` and ``matmul_vectors``)."""
 
-# Machine instructions of a PTX instruction, counted on that H100 (ladder units).
-DIVISION_OF_INTEGERS = {32: 16.0, 64: 70.0}
-DIVISION_OF_FLOATS = 11.0
 PROLOGUE = 7.0
 """Machine instructions of a warp that no PTX instruction stands for: it reads its indices and its arguments."""
 
 SHARED_BYTES_PER_CYCLE = 128
 """Width of shared memory: 32 banks of 4 bytes."""
+
+
+class Division(NamedTuple):
+    """Machine instructions of one division of PTX, all and by pipe; the others are branches."""
+
+    instructions: float
+    alu: float
+    fma: float
+    xu: float
+
+
+DIVISION_OF_FLOATS = Division(11, 1, 5, 2)
+DIVISION_OF_INTEGERS = {32: Division(23, 10, 10, 3), 64: Division(70, 32, 32, 3)}
+"""By width in bits. Floats, and 32 bits with a sign, are what that H100 executed for each division of
+``results/reference/h100/ladder.jsonl`` (ladder units: ``loop_div32``, and ``loop_div_int`` less its sum and its logic);
+64 bits are the call, and the subroutine, that ptxas makes of ``div.u64`` for compute capability 9."""
 
 
 @dataclass(frozen=True)
@@ -178,11 +192,16 @@ def machine_instructions(counts: KernelCounts, warps: float) -> float:
             longs += count
         else:
             total += count
-            if operation == "div.f32":
-                total += count * (DIVISION_OF_FLOATS - 1)
-    for width, count in integer_divisions(counts.mix).items():
-        total += count * (DIVISION_OF_INTEGERS[width] - 1)
+    for division, count in _divisions(counts):
+        total += count * (division.instructions - 1)
     return total + max(wide, longs)
+
+
+def _divisions(counts: KernelCounts) -> list[tuple[Division, float]]:
+    """Divisions in PTX, and how often warps execute them; remainders among those of integers."""
+    floats, _ = counts.mix.get("div.f32", (0.0, 0.0))
+    of_integers = [(DIVISION_OF_INTEGERS[width], count) for width, count in integer_divisions(counts.mix).items()]
+    return [(DIVISION_OF_FLOATS, floats), *of_integers]
 
 
 def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
@@ -204,15 +223,17 @@ def _arithmetic_cycles(spec: DeviceSpec, counts: KernelCounts) -> float:
             longs += count
         elif qualifiers[-1:] == ["pred"] and head != "setp":
             predicates += count
-    divisions = sum(integer_divisions(counts.mix).values())
-    floats = sum(count for operation, (count, _) in counts.mix.items() if operation == "div.f32")
-    integers = warps["int"] - products - predicates - min(wide, longs) + 9 * divisions
-    multiplied = warps["fp32"] + warps["fp16"] + products + 10 * divisions + 5 * floats
+    # What stands for a division itself is among the integers, or among the special functions.
+    (_, floats), *of_integers = divisions = _divisions(counts)
+    integers = warps["int"] - products - predicates - min(wide, longs) - sum(count for _, count in of_integers)
+    integers += sum(count * division.alu for division, count in divisions)
+    multiplied = warps["fp32"] + warps["fp16"] + products + sum(count * division.fma for division, count in divisions)
+    special = warps["special"] - floats + sum(count * division.xu for division, count in divisions)
     return spec.warp_size * max(
         multiplied / spec.fp32_lanes_per_sm,
         products / spec.int32_lanes_per_sm,
         warps["fp64"] / spec.fp64_lanes_per_sm,
-        (warps["special"] + floats + 3 * divisions) / spec.special_lanes_per_sm,
+        special / spec.special_lanes_per_sm,
         integers / spec.int32_lanes_per_sm,
     )
 

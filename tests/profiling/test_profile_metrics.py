@@ -2,6 +2,7 @@
 
 import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from kernelforge.errors import SandboxError
 from kernelforge.hardware.specs import A100, H100, SPECS
 from kernelforge.profiling.counts import CLASSES, KernelCounts, MemoryCounts, PlanCounts, by_class, instruction_class
-from kernelforge.profiling.demand import machine_instructions
+from kernelforge.profiling.demand import DIVISION_OF_FLOATS, DIVISION_OF_INTEGERS, machine_instructions
 from kernelforge.profiling.metrics import build_profile
 from kernelforge.profiling.model import kernel_occupancy, launch_time, plan_time
 from kernelforge.records import Origin, Performance, Profile
@@ -429,12 +430,24 @@ def test_stores_that_complete_each_others_sectors_are_none_that_write_in_part() 
     assert merged == pytest.approx(limits_of(streaming(1 << 22))["l2"])
 
 
-def test_a_division_is_as_many_instructions_as_ptxas_makes_of_it() -> None:
+@pytest.mark.parametrize(
+    ("name", "operation", "further"), [("loop_div_int", "div.s32", 2), ("loop_div32", "div.f32", 0)]
+)
+def test_a_division_is_as_many_instructions_as_an_h100_executes(name: str, operation: str, further: int) -> None:
+    """Of loops that divide 2,048 times; with each division of integers they have a sum and an ``or``."""
+    ladder = Path(__file__).parents[2] / "results" / "reference" / "h100" / "ladder.jsonl"
+    (row,) = (row for row in map(json.loads, ladder.read_text().splitlines()) if row["name"] == name)
+    executed, divisions = row["metrics"], 4224 * 2048
     kernel = streaming(1 << 22)
     warps = (1 << 22) / 32
     before = machine_instructions(kernel, warps)
-    kernel.mix = {**kernel.mix, "div.s32": (warps, warps * 32), "mov.u32": (warps, warps * 32)}
-    assert machine_instructions(kernel, warps) - before == pytest.approx(16 * warps)
+    kernel.mix = {**kernel.mix, operation: (warps, warps * 32), "mov.u32": (warps, warps * 32)}
+    each = (machine_instructions(kernel, warps) - before) / warps
+    assert each == pytest.approx(executed["smsp__inst_executed.sum"] / divisions - further, rel=0.02)
+    division = DIVISION_OF_FLOATS if operation == "div.f32" else DIVISION_OF_INTEGERS[32]
+    for pipe, others in (("alu", further / 2), ("fma", further / 2), ("xu", 0)):
+        counted = executed[f"smsp__inst_executed_pipe_{pipe}.sum"] / divisions - others
+        assert getattr(division, pipe) == pytest.approx(counted, rel=0.05), pipe
 
 
 def test_the_address_of_an_element_is_one_instruction() -> None:
