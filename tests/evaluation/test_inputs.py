@@ -109,3 +109,14 @@ def _finite(inputs: tuple[Value, ...]) -> bool:
     (x,) = inputs
     assert isinstance(x, torch.Tensor)
     return bool(torch.isfinite(1.0 / x).all())
+
+
+def test_a_family_is_scaled_down_until_the_outputs_are_no_longer_saturated() -> None:
+    scales = ReferenceRunner(make_task("torch.tanh(a / 50).amin(1)", "torch.randn(64, 64)")).scales("small")
+    assert scales["normal"] == 1
+    assert scales["large"] == 100
+
+
+def test_a_family_that_saturates_the_outputs_at_every_scale_is_left_out() -> None:
+    scales = ReferenceRunner(make_task("torch.relu(a.amin(1, keepdim=True)) + 1", "torch.rand(64, 64)")).scales("small")
+    assert tuple(scales) == ("task", "edge")

@@ -8,7 +8,7 @@ everywhere would let a candidate score without computing anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,8 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX
 from kernelforge.evaluation.oracle.worker.comparison import Got
-from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
+from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from kernelforge.evaluation.oracle.worker.trivial import trivial_answers
 
 _SEEDS = (101, 202)
 
@@ -43,7 +44,10 @@ def admission_findings(reckoner: ReferenceRunner, sizes: Sequence[str]) -> list[
                 ok, text = _verdict(family, results)
                 finding |= {"ok": ok, "text": f"inputs x {scales[family]:g}; {text}"}
             else:
-                finding["text"] = "not admitted: torch itself is not finite or not accurate enough on such inputs"
+                finding["text"] = (
+                    "not admitted: torch itself is not finite or not accurate enough on such inputs, or its outputs "
+                    "are saturated"
+                )
             findings.append(finding)
     return findings
 
@@ -97,7 +101,9 @@ def _check_family(reckoner: ReferenceRunner, size: str, family: str) -> _Result:
         return _Result(fault=f"torch itself fails: {own.message}")
     if not all(output.sound for output in drawn.expected):
         return _Result(fault="torch at the task's precision is too far from float64 on the task's own inputs")
-    answers = dict(_trivial(drawn, previous))
+    assert previous.expected is not None
+    earlier = [output.reference for output in previous.expected]
+    answers = dict(trivial_answers(drawn.inputs, drawn.expected, earlier))
     passed = tuple(name for name, answer in answers.items() if reckoner.compare(drawn, answer).ok)
     factor = max((output.factor for output in drawn.expected), default=0.0)
     return _Result(tried=frozenset(answers), passed=passed, factor=factor)
@@ -122,37 +128,3 @@ def _verdict(family: str, results: Mapping[str, _Result]) -> tuple[bool, str]:
         # The author's inputs may be of one sign only; every check draws the other families as well.
         return True, f"torch passes; a trivial answer ({names}) passes here and fails on {exposed[0]}, {factor}"
     return False, f"a trivial answer passes: {names}"
-
-
-def _trivial(drawn: InputDraw, previous: InputDraw) -> Iterator[tuple[str, list[Got]]]:
-    """Predictors that need no computation, for all outputs together."""
-    assert drawn.expected is not None
-    assert previous.expected is not None
-    outputs = [output.reference for output in drawn.expected]
-    if all(output.numel() == 0 for output in outputs):
-        return
-    yield "zeros", [Got.of(torch.zeros_like(output)) for output in outputs]
-    earlier = [output.reference for output in previous.expected]
-    constants = [
-        torch.full_like(output, _typical(earlier_output))
-        for output, earlier_output in zip(outputs, earlier, strict=True)
-    ]
-    yield "a constant", [Got.of(constant) for constant in constants]
-    for position, value in enumerate(drawn.inputs):
-        if isinstance(value, torch.Tensor) and all(
-            value.numel() == output.numel() and value.dtype == output.dtype for output in outputs
-        ):
-            yield f"input {position} returned", [Got.of(value.reshape(output.shape)) for output in outputs]
-    if all(output.dim() > 1 and output.shape[0] > 1 for output in outputs):
-        yield "one batch row repeated", [Got.of(output[:1].expand_as(output)) for output in outputs]
-    yield "the previous draw's answer", [Got.of(output) for output in earlier]
-
-
-def _typical(output: torch.Tensor) -> float:
-    """The middle value: for integers the median, else the mean of the finite values."""
-    if output.dtype == torch.bool:
-        return float(output.double().mean().round())
-    if not output.is_floating_point():
-        return float(output.double().median().round())
-    finite = output[torch.isfinite(output)]
-    return float(finite.double().mean()) if finite.numel() else 0.0

@@ -26,6 +26,7 @@ from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, unfused_kernels
+from kernelforge.evaluation.oracle.worker.trivial import blind_answers
 from kernelforge.records import Comparison, Size, Task
 from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 
@@ -33,6 +34,12 @@ PROBE_LIMIT: Final = 1 << 20
 """Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
 
 _PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
+
+_TELLING: Final = ("normal", "large")
+"""Families that are of no use at a scale that saturates the outputs. The task's own inputs may be of one sign,
+and ``edge`` and ``sparse`` have few distinct values on purpose: admission weighs these."""
+
+_SATURATED_DRAWS: Final = 4
 
 _DRAW_ATTEMPTS: Final = 8
 """Draws of a family before one is given up; a family of which every twelfth draw is unfit is still always had."""
@@ -259,13 +266,36 @@ class ReferenceRunner:
     def _admitted_scale(self, size: str, family: str) -> float | None:
         for scale in SCALES[family]:
             try:
-                self.draw(size, family, _PROBE_SEED, probe=scale)
+                drawn = self.draw(size, family, _PROBE_SEED, probe=scale)
             except TaskError:
                 if family == "task":
                     raise
                 continue
-            return scale
+            if family not in _TELLING or not self._saturates(drawn, scale):
+                return scale
         return None
+
+    def _saturates(self, drawn: InputDraw, scale: float) -> bool:
+        """Whether answers that look at no input pass on every draw tried: a clamp or a tanh may make all equal there.
+
+        On one draw they may do so by chance, where the outputs are few and each is one of a few values.
+        """
+        for number in range(_SATURATED_DRAWS):
+            seed = derived_seed(_PROBE_SEED, f"other {number}")
+            other = self.draw(drawn.size, drawn.family, seed, expected=False, probe=scale)
+            earlier = self.reference(drawn.size).run(other.inputs, self.task.policy.mutates)
+            assert drawn.expected is not None
+            if [output.shape for output in earlier] != [output.reference.shape for output in drawn.expected]:
+                return False
+            answers = blind_answers(drawn.expected, earlier)
+            if not any(self.compare(drawn, answer).ok for _, answer in answers):
+                return False
+            if number + 1 < _SATURATED_DRAWS:
+                try:
+                    drawn = self.draw(drawn.size, drawn.family, seed, probe=scale)
+                except TaskError:
+                    return True
+        return True
 
     def expected_at(
         self, size: str, reference: Reference, inputs: tuple[Value, ...]
