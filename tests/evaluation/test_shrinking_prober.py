@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluation.size_search.client import SizeSearchClient
 from kernelforge.evaluation.size_search.search import Bounds, TrialOutcome
 from kernelforge.sandbox import Frame, Limits
 
-COST = {"elements": 1, "bytes": 4, "outputs": 1, "work": 1, "calls": 1, "flops": 0, "seconds": 0.5}
+COST = {"elements": 1, "bytes": 4, "outputs": 1, "work": 1, "calls": 1, "flops": 0, "ran": True}
 
 
 class Scripted:
@@ -46,7 +46,7 @@ def outcomes(zygote: Scripted, tries: int) -> list[TrialOutcome]:
 def test_a_cost_and_an_error_are_read() -> None:
     cost, error = outcomes(Scripted(COST, {"error": "Model.forward failed"}), 2)
     assert cost.cost is not None
-    assert (cost.cost.elements, cost.cost.seconds) == (1, 0.5)
+    assert (cost.cost.elements, cost.cost.ran) == (1, True)
     assert error == TrialOutcome(None, "Model.forward failed")
 
 
@@ -68,7 +68,31 @@ def test_nonsense_and_death_are_failed_tries_and_the_next_has_a_new_child(answer
     assert zygote.spawned == 2
 
 
-def test_after_two_hangs_no_more_is_tried() -> None:
-    zygote = Scripted(ChildTimeout("late"), ChildTimeout("late"))
-    assert [outcome.error for outcome in outcomes(zygote, 5)] == ["it hangs: no answer in 3 s"] * 5
-    assert zygote.spawned == 2
+def test_what_does_not_end_ends_the_search_and_is_no_property_of_the_task() -> None:
+    zygote = Scripted(COST, ChildTimeout("late"))
+    with SizeSearchClient(zygote, "text", Bounds(answer_s=3)) as prober:
+        prober.run({})
+        assert prober.settled
+        with pytest.raises(TaskError, match="it does not end: no answer in 3 s"):
+            prober.run({})
+        assert not prober.settled
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"error": "running the task file failed: ModuleNotFoundError: No module named 'einops'"},
+        {"error": "Model.forward failed: RuntimeError: DefaultCPUAllocator: can't allocate memory"},
+        ChildDied("the oracle child was killed"),
+    ],
+)
+def test_a_missing_package_and_a_full_machine_are_no_properties_of_the_task(answer: Any) -> None:
+    with SizeSearchClient(Scripted(answer), "text", Bounds()) as prober:
+        assert prober.run({}).cost is None
+        assert not prober.settled
+
+
+def test_an_error_of_the_reference_is_one() -> None:
+    with SizeSearchClient(Scripted({"error": "Model.forward failed"}), "text", Bounds()) as prober:
+        prober.run({})
+        assert prober.settled

@@ -8,7 +8,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.size_search.worker import _try
 from tests.support import kernelbench_files as files
 
-LIMITS = {"most_elements": 1 << 20, "most_flops": 1 << 24}
+LIMITS = {"most": {"elements": 1 << 20, "flops": 1 << 24}}
 
 
 def test_shapes_alone_tell_the_cost_of_what_no_memory_could_hold() -> None:
@@ -16,12 +16,12 @@ def test_shapes_alone_tell_the_cost_of_what_no_memory_could_hold() -> None:
     cost = _try(text.replace("4096", "223606").replace("512", "223606"), {}, **LIMITS)
     assert cost["bytes"] > 200e9
     assert cost["elements"] == 223606**2 + 223606 + 2 * 1024 * 223606
-    assert "seconds" not in cost
+    assert "ran" not in cost
 
 
 def test_what_is_within_the_limits_is_run_for_real() -> None:
     cost = _try(files.SOFTMAX, {"dim": 64}, **LIMITS)
-    assert cost["seconds"] >= 0
+    assert cost["ran"] is True
     assert cost["elements"] == 2 * 16 * 64
     assert cost["calls"] == 1
 

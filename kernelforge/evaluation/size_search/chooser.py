@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -13,22 +13,23 @@ from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import GPU_SHARE, ChildZygote, Oracle
-from kernelforge.evaluation.size_search.client import SizeSearchClient, prober_zygote
+from kernelforge.evaluation.size_search.choice import SizeChoice, as_task, checked_choice, sizes_of
+from kernelforge.evaluation.size_search.client import SizeSearchClient, is_of_the_machine, prober_zygote
 from kernelforge.evaluation.size_search.extents import movable_extents
 from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge
+from kernelforge.evaluation.size_search.shipped import Entry, shipped_choice
 from kernelforge.hardware.specs import SPECS
-from kernelforge.records import Size, Task, content_hash, first_fault
-from kernelforge.records.base import Record
+from kernelforge.records import Task, content_hash, first_fault
 from kernelforge.sandbox import Child
 from kernelforge.sandbox.policy import Limits
 from kernelforge.tasks import module_constants
-from kernelforge.tasks.constants import Template, parse_python
+from kernelforge.tasks.constants import parse_python
 from kernelforge.tasks.files import read_plain_file
 from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.utils.atomic_files import atomic_write
 from kernelforge.utils.closing import Closing
 
-VERSION = 3
+VERSION = 4
 """Of the choice itself: raised whenever the same task would get other sizes."""
 
 _CASTS = "task-precision"
@@ -37,8 +38,8 @@ _CASTS = "task-precision"
 _MOST_KEPT_BYTES = 1 << 20
 """Of a choice in the cache."""
 
-_JUDGE_S = 60.0
-"""Longest wait for the oracle's word on one size."""
+_JUDGE_S = 600.0
+"""Longest wait for the oracle's word on one size: a stop for what does not end."""
 
 
 _BYTES_PER_OUTPUT = 59
@@ -47,29 +48,6 @@ _BYTES_PER_OUTPUT = 59
 
 _USUAL_GPU_BYTES = 80 * 10**9
 """Memory of the GPUs that kernels are mostly optimised on (A100, H100); a task that needs more says so."""
-
-
-class SizeChoice(Record):
-    """Result of the search for one external task: its sizes, or why it has none."""
-
-    sizes: tuple[Size, ...] = ()
-    """``full``, ``small`` and the hidden ones; empty where the task is refused."""
-    notes: tuple[str, ...] = ()
-    """What people should know of them."""
-    refused: str = ""
-    """Why the task cannot be used; empty where it can."""
-    admitted: bool = False
-    """Whether the oracle admitted it at every size but ``full``: torch passes, trivial answers fail."""
-    unchecked: str = ""
-    """Why the oracle was not asked, where it was not."""
-    task_precision: bool = False
-    """Whether the reference casts, so that it can only be judged at its own precision."""
-
-    def applied_to(self, task: ExternalTask) -> ExternalTask:
-        """The task with the policy that it can be judged by."""
-        if not self.task_precision:
-            return task
-        return replace(task, policy=task.policy.model_copy(update={"oracle": "task-precision"}))
 
 
 class _Gate:
@@ -92,12 +70,16 @@ class SizeChooser(Closing):
     Args:
         cache: folder where choices are kept; None for the user's cache folder.
         bounds: what a size may cost.
+        refresh: search again, though sizes ship with the package or were found before.
+        shipped: the sizes that ship; those of the package if left out.
         allow_unconfined: run references without a jail where none works.
     """
 
     cache: Path | None = None
     bounds: Bounds = field(default_factory=Bounds)
     allow_unconfined: bool = False
+    refresh: bool = False
+    shipped: Mapping[str, Entry] | None = None
 
     def __post_init__(self) -> None:
         self._folder = self.cache or user_cache_path("kernelforge") / "sizes"
@@ -105,15 +87,20 @@ class SizeChooser(Closing):
         self._zygote = _Gate(self._warm)
 
     def choose(self, task: ExternalTask) -> SizeChoice:
-        """Sizes of one task, from the cache where it was seen before. A task that has none says why."""
+        """Sizes of one task: those that ship, else from the cache where it was seen before, else by search. A task that
+        has none says why."""
         path = self._folder / f"{self._key(task)}.json"
-        cached = _read(path, task)
+        cached = None if self.refresh else shipped_choice(task, self.shipped) or _read(path, task)
         if cached is not None:
             return cached
         choice, lasting = self._find(task)
         if lasting and not self._zygote.shut:
             _write(path, choice)
         return choice
+
+    def is_settled(self, task: ExternalTask) -> bool:
+        """Whether the choice for a task is in the cache: another search would give the same."""
+        return _read(self._folder / f"{self._key(task)}.json", task) is not None
 
     def close(self) -> None:
         """End the helper process and its children; what another thread was at is not kept."""
@@ -123,7 +110,7 @@ class SizeChooser(Closing):
     def _key(self, task: ExternalTask) -> str:
         policy = task.policy.model_dump(mode="json")
         named = {name: dict(constants) for name, constants in task.sizes.items()}
-        return content_hash("sizes", VERSION, task.source, policy, sorted(task.fixed), named, asdict(self.bounds))
+        return content_hash("sizes", VERSION, task.source, policy, sorted(task.fixed), named, self.bounds.key())
 
     def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
         """The choice, and whether another search would give the same: one after a timeout may not."""
@@ -132,8 +119,9 @@ class SizeChooser(Closing):
             with prober:
                 extents, notes = self._search(task, prober)
         except TaskError as error:
-            return SizeChoice(refused=str(error)), not prober.hangs
-        return self._judged(task, extents, notes)
+            return SizeChoice(refused=str(error)), prober.settled
+        choice, lasting = self._judged(task, extents, notes)
+        return choice, lasting and prober.settled
 
     def _search(self, task: ExternalTask, prober: SizeSearchClient) -> tuple[Chosen, list[str]]:
         full = prober.abstract()
@@ -164,7 +152,7 @@ class SizeChooser(Closing):
         notes = []
         for name, constants in task.sizes.items():
             outcome = prober.run(constants)
-            if outcome.cost is None or outcome.cost.seconds is None:
+            if outcome.cost is None or not outcome.cost.ran:
                 notes.append(f"{name} of the benchmark itself is left out: {outcome.error or 'too large'}")
         return notes
 
@@ -172,7 +160,7 @@ class SizeChooser(Closing):
         notes = [*notes, *selected.notes]
         left_out = {note.split(" ")[0] for note in notes if " of the benchmark itself " in note}
         named = {name: dict(constants) for name, constants in task.sizes.items() if name not in left_out}
-        sizes = _sizes({**selected.sizes, **named})
+        sizes = sizes_of({**selected.sizes, **named})
         if selected.heavy:
             why = "it is too large even at its smallest to be checked on import; `kernelforge tasks check` does that"
             return SizeChoice(sizes=sizes, notes=tuple(notes), unchecked=why), True
@@ -183,12 +171,14 @@ class SizeChooser(Closing):
                 choice = self._admitted(task, unjudged.model_copy(update={"task_precision": True}))
         except ChildTimeout:
             return unjudged.model_copy(update={"unchecked": f"the oracle gave no answer in {_JUDGE_S:g} s"}), False
-        except (TaskError, SandboxError) as error:
-            return SizeChoice(refused=str(error)), True
+        except TaskError as error:
+            return SizeChoice(refused=str(error)), not is_of_the_machine(str(error))
+        except SandboxError as error:
+            return SizeChoice(refused=str(error)), False
         except ValidationError as error:
             # Of what the key does not name, such as the level.
             return SizeChoice(refused=first_fault(error)), False
-        return choice, True
+        return choice, not any(is_of_the_machine(text) for text in (choice.refused, *choice.notes))
 
     def _admitted(self, task: ExternalTask, choice: SizeChoice) -> SizeChoice:
         """The sizes at which the oracle admits the task, or its reason where ``small`` is not one of them."""
@@ -214,33 +204,10 @@ def _memory_notes(cost: Cost) -> list[str]:
     ]
 
 
-def as_task(task: ExternalTask, sizes: tuple[Size, ...], suite: str = "import") -> Task:
-    """An external task with sizes as a task of ours."""
-    return Task(
-        name=task.name,
-        suite=suite,
-        title=task.title,
-        level=task.level,
-        tags=task.tags,
-        source=task.source,
-        sizes=sizes,
-        policy=task.policy,
-    )
-
-
-def _sizes(constants: Mapping[str, Mapping[str, int | float | bool]]) -> tuple[Size, ...]:
-    return (Size(name="full"), *(Size(name=name, constants=dict(values)) for name, values in constants.items()))
-
-
 def _read(path: Path, task: ExternalTask) -> SizeChoice | None:
     """A cached choice, if it is one for this task; else None."""
     try:
-        choice = SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES))
-        if not choice.refused:
-            template = Template(task.source)
-            for size in as_task(task, choice.sizes).sizes:
-                template.filled(size.constants)
-        return choice
+        return checked_choice(task, SizeChoice.model_validate_json(read_plain_file(path, _MOST_KEPT_BYTES)))
     except (FileNotFoundError, TaskError, ValidationError):
         return None
 
@@ -287,7 +254,7 @@ def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_by
 
     Raises:
         TaskError: the reference cannot be judged at all, such as one that draws random numbers in ``forward``.
-        ChildTimeout: the oracle gave no answer in time.
+        SandboxError: the oracle gave no answer in time, or died; nothing is known then.
     """
     refused: dict[str, str] = {}
     prefix = f"task '{task.name}': "
@@ -299,12 +266,7 @@ def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_by
                 try:
                     oracle.facts([size.name])
                     findings = oracle.admit([size.name]).findings
-                except ChildTimeout:
-                    if size.name == "small":
-                        raise
-                    refused[size.name] = "the oracle gave no answer in time"
-                    continue
-                except (TaskError, SandboxError) as error:
+                except TaskError as error:
                     refused[size.name] = _line(error, prefix)
                     continue
                 fault = next((finding for finding in findings if not finding.ok), None)

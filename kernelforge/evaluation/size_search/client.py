@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from pydantic import ValidationError
 
-from kernelforge.errors import ChildTimeout, SandboxError
+from kernelforge.errors import ChildTimeout, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import ChildZygote
-from kernelforge.evaluation.size_search.search import Bounds, Cost, TrialOutcome
+from kernelforge.evaluation.size_search.search import Bounds, Ceiling, Cost, TrialOutcome
 from kernelforge.records import first_fault
 from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import Limits, role_policy
@@ -20,7 +21,10 @@ from kernelforge.utils.closing import Closing
 
 _MODULE = "kernelforge.evaluation.size_search.worker"
 _CPU_S = 3600.0
-_MOST_HANGS = 2
+_OF_THE_MACHINE = re.compile(
+    r"No module named|ModuleNotFoundError|ImportError|cannot import name|MemoryError|allocate memory"
+)
+"""What a package, or a machine with more memory, would cure."""
 
 
 def prober_zygote(*, allow_unconfined: bool = False) -> Zygote:
@@ -36,39 +40,40 @@ class SizeSearchClient(Closing):
         self._source = source
         self._bounds = bounds
         self._child: Child | None = None
-        self.hangs = 0
-        """How often no answer came in time."""
+        self.settled = True
+        """Whether every outcome so far is a property of the task; else another machine may have another one."""
 
     def abstract(self) -> TrialOutcome:
         """Cost of the file's own constants, on shapes alone; neither cost nor error where shapes do not suffice."""
         return self._outcome({}, "abstract")
 
-    def run(self, constants: Mapping[str, Scalar], *, near: bool = False) -> TrialOutcome:
-        """Memory and operations of the reference at ``constants``; see :class:`~.search.ReferenceTrial`."""
-        return self._outcome(constants, "real" if near else "both")
+    def run(
+        self, constants: Mapping[str, Scalar], *, ceiling: Ceiling | None = None, near: bool = False
+    ) -> TrialOutcome:
+        """Memory and operations of the reference at ``constants``; see :class:`~.search.ReferenceTrial`.
 
-    def _outcome(self, constants: Mapping[str, Scalar], how: str) -> TrialOutcome:
-        if self.hangs >= _MOST_HANGS:
-            return TrialOutcome(None, self._hang())
-        request = {
-            "constants": dict(constants),
-            "most_elements": self._bounds.most_elements,
-            "most_flops": self._bounds.most_flops,
-            "how": how,
-        }
+        Raises:
+            TaskError: it does not end.
+        """
+        return self._outcome(constants, "real" if near else "both", ceiling)
+
+    def _outcome(self, constants: Mapping[str, Scalar], how: str, ceiling: Ceiling | None = None) -> TrialOutcome:
+        most = asdict(ceiling or self._bounds.most)
+        request = {"constants": dict(constants), "most": most, "how": how}
         child = self._ready()
         try:
-            return _read(child.call(request, timeout_s=self._bounds.answer_s).data)
+            outcome = _read(child.call(request, timeout_s=self._bounds.answer_s).data)
         except ChildTimeout:
+            # What this try would have said is not known, so a choice without it would be another one.
             self.close()
-            self.hangs += 1
-            return TrialOutcome(None, self._hang())
+            self.settled = False
+            raise TaskError(f"it does not end: no answer in {self._bounds.answer_s:g} s") from None
         except SandboxError as error:
             self.close()
+            self.settled = False
             return TrialOutcome(None, (str(error).strip().splitlines() or ["the oracle child is gone"])[-1][:300])
-
-    def _hang(self) -> str:
-        return f"it hangs: no answer in {self._bounds.answer_s:g} s"
+        self.settled = self.settled and not is_of_the_machine(outcome.error)
+        return outcome
 
     def _ready(self) -> Child:
         if self._child is None:
@@ -88,6 +93,11 @@ class SizeSearchClient(Closing):
         if child is not None:
             with contextlib.suppress(SandboxError):
                 child.close()
+
+
+def is_of_the_machine(error: str) -> bool:
+    """Whether a failure may be the machine's: a package that is not installed, or no memory."""
+    return bool(_OF_THE_MACHINE.search(error))
 
 
 def _read(reply: Mapping[str, Any]) -> TrialOutcome:

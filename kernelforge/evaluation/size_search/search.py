@@ -1,23 +1,25 @@
 """Choice of the values of a task's extents at ``small`` and at the hidden sizes.
 
-The search is independent of torch. It tries values, and learns from what runs and what raises which extents are free,
-which have to be equal, and what has to divide them:
+The search is independent of torch and of time: it tries values, and learns from what runs, what raises and what is
+counted which extents are free, which have to be equal, and what has to divide them. So it chooses the same on every
+machine.
 
-1. *Base*: all extents are scaled down together, so that equal ones stay equal and what divides still divides. Each is
-   taken apart into primes, whose powers are capped: if *a* divides *b*, what became of *a* divides what became of *b*.
-   The largest cap whose cost is within the bounds gives the base.
+1. *Base*: all extents are scaled down together, so that equal ones stay equal, what divides still divides, and a
+   divisor stays smaller than what it divides. Each is taken apart into primes, whose powers are capped. The largest
+   cap whose cost is within the bounds gives the base.
 2. *Freedom*: from there each extent is moved alone to odd multiples of 1, 2, 4, 8 and of the other constants that
    divide it. Where it cannot move alone, it moves together with those that it equals in the file; else it stays.
-3. *Sizes*: beginning with the base, one extent after the other is moved to a value of the kind that a size is for, and
-   stays there if the reference still runs.
+3. *Sizes*: ``small`` is the base. A hidden size begins with short extents, and one after the other is moved beyond the
+   largest tile of a thread block (:data:`TILES`) that fits into it at the full size, as far as the bounds allow. What
+   crosses its tiles at no hidden size yet comes first.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Protocol
+from dataclasses import asdict, dataclass, field
+from typing import Annotated, Any, Protocol
 
 from pydantic import Field
 
@@ -29,9 +31,17 @@ from kernelforge.tasks.constants import Scalar
 LONG = 1024
 """One hidden size goes beyond this along the longest extent, if the bounds allow: no thread block holds such a row."""
 
+TILES = (16, 32, 128, 256)
+"""Extents of a tile of a thread block. A hidden size has whole tiles and a part of the next on each axis that has one
+at the full size, so that a kernel without a guard for the last tile fails."""
+
 _WARP = 32
 _WORTHWHILE = 0.9
 _HEAVY = 64
+_ROOM = 2
+"""By how many powers of two a divisor stays below what it divides, where it does at the full size: a group of one
+channel has nothing to normalise."""
+_MOST_WIDE = 2
 _CAPS = tuple(2**exponent for exponent in range(1, 11))
 _PRIMES = (2, 3, 5, 7)
 _LEAST_CAP_OF_LARGE_PRIMES = 64
@@ -41,34 +51,52 @@ _TRIES_PER_EXTENT = 4
 
 
 @dataclass(frozen=True)
-class Bounds:
-    """Limits on the cost of a size. Part of a cached choice's key."""
+class Ceiling:
+    """Most that one run of a reference may cost, in counts that are the same on every machine."""
 
-    elements: int = 1 << 17
+    elements: int
     """Of inputs, weights and outputs together."""
-    work: int = 1 << 22
+    work: int
     """Elements of the results of all operators."""
-    calls: int = 800
+    calls: int
     """Of operators: a recurrent layer makes some for each step."""
-    flops: int = 10_000_000
+    flops: int
     """Of matrix products and convolutions: an emulated device runs them too."""
-    seconds: float = 1.0
-    """Of CPU time for one run."""
-    most_elements: int = 1 << 26
-    """What a reference may take whose extents cannot be made smaller; the same in the next two."""
-    most_flops: int = 1 << 35
-    most_seconds: float = 20.0
-    answer_s: float = 8.0
-    """Longest wait for one try."""
-    memory_bytes: int = 3 << 30
-    tries: int = 160
 
+    def holds(self, cost: Cost) -> bool:
+        """Whether a cost is within all of them."""
+        return all(getattr(cost, name) <= most for name, most in asdict(self).items())
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Limits on the cost of a size. All but ``answer_s`` are part of a cached choice's key."""
+
+    base: Ceiling = Ceiling(elements=1 << 17, work=1 << 22, calls=800, flops=10_000_000)
+    """Of ``small``, and of the values that are tried to learn which extents are free."""
+    reach: Ceiling = Ceiling(elements=1 << 18, work=1 << 22, calls=800, flops=40_000_000)
+    """Of the hidden sizes, which are long along some axes."""
+    most: Ceiling = Ceiling(elements=1 << 28, work=1 << 30, calls=1 << 16, flops=1 << 37)
+    """What a reference may take whose extents cannot be made smaller."""
+    memory_bytes: int = 3 << 30
+    tries: int = 240
+    answer_s: float = 120.0
+    """A stop for a try that does not end. What it cuts is never kept as a property of the task."""
+
+    def key(self) -> dict[str, Any]:
+        """Limits that a choice depends on, by name."""
+        values = asdict(self)
+        del values["answer_s"]
+        return values
+
+
+_NOTHING = Ceiling(0, 0, 0, 0)
 
 Count = Annotated[int, Field(strict=True, ge=0, lt=2**63)]
 
 
 class Cost(Record):
-    """Cost of one run of the reference. ``seconds`` is None where it was run on shapes alone."""
+    """Cost of one run of the reference, counted."""
 
     elements: Count
     """Of inputs, weights and outputs together."""
@@ -78,7 +106,8 @@ class Cost(Record):
     work: Count
     calls: Count
     flops: Count
-    seconds: Annotated[float, Field(strict=True, ge=0, lt=2**63, allow_inf_nan=False)] | None = None
+    ran: bool = False
+    """Whether it ran on real tensors; else on shapes alone."""
 
 
 @dataclass(frozen=True)
@@ -93,10 +122,10 @@ class ReferenceTrial(Protocol):
     """Runs the reference at some constants.
 
     With ``near`` it does so for real at once, because the constants are near some that were within the bounds; else
-    only after shapes alone have shown that it may.
+    only where shapes alone have shown that it stays below ``ceiling``, or do not tell.
     """
 
-    def __call__(self, constants: Mapping[str, Scalar], *, near: bool) -> TrialOutcome: ...
+    def __call__(self, constants: Mapping[str, Scalar], *, ceiling: Ceiling, near: bool) -> TrialOutcome: ...
 
 
 @dataclass(frozen=True)
@@ -134,11 +163,13 @@ class ExtentSearch:
     others: Sequence[int] = ()
 
     def __post_init__(self) -> None:
-        self._known: dict[Values, TrialOutcome] = {}
+        self._known: dict[tuple[Values, Ceiling], TrialOutcome] = {}
         self._near: Values | None = None
         """Values that are known to be within the bounds."""
-        self._limit: Cost | None = None
-        """The base's cost, where that is above the bounds."""
+        self._light, self._reach = self.bounds.base, self.bounds.reach
+        """In force: the bounds, or what the base costs where that is more."""
+        self._on_shapes = False
+        """Whether values are tried on shapes alone, because each run takes long; those taken are run at the end."""
         self._full: Values = tuple(extent.full for extent in self.extents)
 
     def choose(self) -> Chosen:
@@ -154,17 +185,29 @@ class ExtentSearch:
         parts = self._parts(base)
         sizes = {"small": self._style(base, parts, _apart)}
         notes = []
-        odd = self._together(self._long(sizes["small"], parts) or self._style(base, parts, _odd), parts)
+        covered: dict[int, int] = {}
+        tiny = self._together(self._style(base, parts, _tiny), parts)
+        odd = self._across(tiny, parts, covered, odd=True)
+        if not any(value % 2 for value in odd):
+            odd = self._together(self._style(base, parts, _odd), parts)
         hidden = {
             "hidden_odd": (odd, any(value % 2 for value in odd)),
-            "hidden_quad": (quad := self._style(base, parts, _quad), any(v % 4 == 0 and v % 16 for v in quad)),
-            "hidden_tiny": (
-                tiny := self._together(self._style(base, parts, _tiny), parts),
-                any(value < _WARP for value in tiny),
+            "hidden_quad": (
+                quad := self._across(self._style(base, parts, _short_quad, apart=False), parts, covered, odd=False),
+                any(v % 4 == 0 and v % 16 for v in quad),
             ),
+            "hidden_tiny": (tiny, any(value < _WARP for value in tiny)),
         }
+        for number in range(1, _MOST_WIDE + 1):
+            before = dict(covered)
+            wide = self._across(tiny, parts, covered, odd=True)
+            if covered == before:
+                break
+            hidden[f"hidden_wide{number}"] = (wide, True)
+        if not self._is_real(sizes["small"]):
+            sizes["small"] = base
         for name, (values, fits_kind) in hidden.items():
-            if not fits_kind or values in sizes.values():
+            if not fits_kind or values in sizes.values() or not self._is_real(values):
                 notes.append(f"no {name}: the reference takes no other extents of this kind")
                 continue
             sizes[name] = values
@@ -172,79 +215,88 @@ class ExtentSearch:
             notes.append(f"{', '.join(still)} cannot vary: other values were refused by the reference")
         return Chosen({name: self._constants(values) for name, values in sizes.items()}, tuple(notes), heavy)
 
-    def _try(self, values: Values) -> TrialOutcome:
-        if values not in self._known:
+    def _try(self, values: Values, ceiling: Ceiling) -> TrialOutcome:
+        key = values, ceiling
+        if key not in self._known:
             if len(self._known) >= self.bounds.tries:
                 return TrialOutcome(None, "no tries left")
             base = self._near
             near = base is not None and all(
                 value <= 2 * base_value for value, base_value in zip(values, base, strict=True)
             )
-            self._known[values] = self.run(self._constants(values), near=near)
-        return self._known[values]
+            at_most = _NOTHING if self._on_shapes and ceiling != self.bounds.most else ceiling
+            self._known[key] = self.run(self._constants(values), ceiling=at_most, near=near)
+        return self._known[key]
+
+    def _is_real(self, values: Values) -> bool:
+        """Whether the reference runs there on real tensors."""
+        if not self._on_shapes:
+            return True
+        cost = self._try(values, self.bounds.most).cost
+        return cost is not None and cost.ran
 
     def _constants(self, values: Values) -> dict[str, int]:
         return {name: value for extent, value in zip(self.extents, values, strict=True) for name in extent.names}
 
-    def _fits(self, cost: Cost | None) -> bool:
-        bounds = self.bounds
-        return (
-            cost is not None
-            and cost.elements <= bounds.elements
-            and cost.work <= bounds.work
-            and cost.calls <= bounds.calls
-            and cost.flops <= bounds.flops
-            and (cost.seconds is not None and cost.seconds <= bounds.seconds)
-        )
-
-    def _runs(self, values: Values, limit: Cost | None) -> bool:
-        """Whether the reference runs there, within the bounds; or as cheaply as at the base, which is above them."""
-        cost = self._try(values).cost
-        if limit is None or cost is None:
-            return self._fits(cost)
-        return cost.seconds is not None and cost.elements <= 2 * limit.elements and cost.work <= 2 * limit.work
+    def _runs(self, values: Values, ceiling: Ceiling) -> bool:
+        """Whether the reference runs there, within the bounds; on shapes alone where the base is above them."""
+        cost = self._try(values, ceiling).cost
+        if cost is None:
+            return False
+        return (cost.ran or self._on_shapes) and ceiling.holds(cost)
 
     def _base(self) -> tuple[Values, bool]:
         best: Values | None = None
         lightest: tuple[Values, Cost] | None = None
         error = ""
         for values in _scaled(self._full):
-            outcome = self._try(values)
+            outcome = self._try(values, self._light)
             if outcome.cost is None:
                 error = outcome.error or error
                 continue
-            if self._fits(outcome.cost):
+            if outcome.cost.ran and self._light.holds(outcome.cost):
                 self._near = best = values
                 continue
             if lightest is None or outcome.cost.work < lightest[1].work:
                 lightest = values, outcome.cost
-            if best is not None or len(self._known) > len(_CAPS):
+            if best is not None:
                 break
         if best is not None:
             return best, False
         if lightest is None:
             raise TaskError(error)
         values, cost = self._lightened(*lightest)
-        if self._fits(cost):
+        if cost.ran and self._light.holds(cost):
             self._near = values
             return values, False
-        if cost.seconds is None or cost.seconds > self.bounds.most_seconds:
+        return values, self._above(values)
+
+    def _above(self, values: Values) -> bool:
+        """Put what the reference costs there in place of the bounds; whether it is too much to be checked at once."""
+        outcome = self._try(values, self.bounds.most)
+        if outcome.cost is None:
+            raise TaskError(outcome.error)
+        cost = outcome.cost
+        if not cost.ran or not self.bounds.most.holds(cost):
             raise TooLarge(_too_large(cost))
-        self._limit = cost
-        bounds = self.bounds
-        return values, cost.elements > _HEAVY * bounds.elements or cost.seconds > bounds.seconds
+        base = self.bounds.base
+        self._light = self._reach = Ceiling(
+            **{name: max(2 * getattr(cost, name), most) for name, most in asdict(base).items()}
+        )
+        self._on_shapes = any(getattr(cost, name) > _HEAVY * most for name, most in asdict(base).items())
+        return self._on_shapes
 
     def _lightened(self, values: Values, cost: Cost) -> tuple[Values, Cost]:
         """Each extent made smaller alone, as long as that helps: for a reference in which some have to stay large."""
         helped = True
-        while helped and not self._fits(cost):
+        while helped and not (cost.ran and self._light.holds(cost)):
             helped = False
             for position in sorted(range(len(values)), key=lambda i: -values[i]):
                 for smaller in (values[position] // 4, values[position] // 2):
                     if smaller < 2:
                         continue
                     trial = (*values[:position], smaller, *values[position + 1 :])
-                    lighter = self._try(trial).cost
+                    lighter = self._try(trial, self._light).cost
                     if lighter is not None and lighter.work < _WORTHWHILE * cost.work:
                         values, cost, helped = trial, lighter, True
                         break
@@ -277,15 +329,16 @@ class ExtentSearch:
         divisors = {other for other in (*base, *self.others) if 1 < other < value and value % other == 0}
         for modulus in sorted({*_MODULI, *divisors})[:_MOST_MODULI]:
             for other in _near(value, modulus)[:2]:
-                if self._runs(_moved(base, members, other), self._limit):
+                if self._runs(_moved(base, members, other), self._light):
                     return modulus
         return 0
 
-    def _style(self, base: Values, parts: Sequence[_Part], style: _Style) -> Values:
-        """The base with one part after the other moved to a value of a kind, largest first."""
+    def _style(self, base: Values, parts: Sequence[_Part], style: _Style, *, apart: bool = True) -> Values:
+        """The base with one part after the other moved to a value of a kind, largest first; to one that no other part
+        has, where ``apart`` says so."""
         values = base
         for part in sorted(parts, key=lambda part: -self._full[part.members[0]]):
-            taken = {value for position, value in enumerate(values) if position not in part.members}
+            taken = {value for position, value in enumerate(values) if apart and position not in part.members}
             tried = 0
             for value in style(base[part.members[0]], part.modulus):
                 if value in taken or value >= 2 * max(self._full[part.members[0]], 8):
@@ -294,7 +347,7 @@ class ExtentSearch:
                     break
                 tried += 1
                 trial = _moved(values, part.members, value)
-                if trial == values or self._runs(trial, self._limit):
+                if trial == values or self._runs(trial, self._light):
                     values = trial
                     break
         return values
@@ -308,23 +361,57 @@ class ExtentSearch:
                     continue
                 for least, times in ((3, 5), (5, 3), (3, 3)):
                     trial = _moved(_moved(values, small.members, least), large.members, least * times)
-                    if self._runs(trial, self._limit):
+                    if self._runs(trial, self._light):
                         values = trial
                         break
         return values
 
-    def _long(self, base: Values, parts: Sequence[_Part]) -> Values | None:
-        """Odd extents with the longest one beyond :data:`LONG`, the others as small as need be."""
-        movable = [part for part in parts if part.modulus <= _MODULI[-1] and self._full[part.members[0]] > LONG]
-        for part in sorted(movable, key=lambda part: -self._full[part.members[0]])[:1]:
-            rest = [other for other in parts if other is not part]
-            length = _near(LONG + part.modulus, part.modulus)[0]
-            for style in (_odd, _tiny):
-                values = self._style(base, rest, style)
-                trial = _moved(values, part.members, length)
-                if self._runs(trial, self._limit):
-                    return trial
-        return None
+    def _across(self, start: Values, parts: Sequence[_Part], covered: dict[int, int], *, odd: bool) -> Values:
+        """From ``start``, each part beyond the largest tile that the bounds allow; ``covered`` has these tiles by part,
+        and those that have crossed none of their tiles yet come first."""
+        values = start
+        order = sorted(
+            range(len(parts)),
+            key=lambda number: (-self._uncovered(parts[number], covered.get(number, 0)), -self._extent(parts[number])),
+        )
+        for position, number in enumerate(order):
+            part = parts[number]
+            tiles = [tile for tile in TILES if tile <= self._extent(part)]
+            if odd and position == 0 and self._extent(part) > LONG and not covered:
+                tiles.append(LONG)
+            for tile in reversed(tiles):
+                taken = {value for index, value in enumerate(values) if index not in part.members}
+                trials = [
+                    _moved(values, part.members, value)
+                    for value in self._beyond(tile, part, parts, values, odd=odd)
+                    if value not in taken and value < 2 * self._extent(part)
+                ]
+                trial = next((trial for trial in trials[:2] if self._runs(trial, self._reach)), None)
+                if trial is not None:
+                    values = trial
+                    covered[number] = max(covered.get(number, 0), min(tile, TILES[-1]))
+                    break
+        return values
+
+    def _extent(self, part: _Part) -> int:
+        return self._full[part.members[0]]
+
+    def _uncovered(self, part: _Part, covered: int) -> int:
+        """Tiles of a part's full extent that no hidden size has crossed yet."""
+        return sum(1 for tile in TILES if covered < tile <= self._extent(part))
+
+    def _beyond(self, tile: int, part: _Part, parts: Sequence[_Part], values: Values, *, odd: bool) -> list[int]:
+        """Values just above a tile that no such tile divides: multiples of what has to divide the part, or of the other
+        parts that divide it at present, such as groups of channels."""
+        present = values[part.members[0]]
+        divisors = [values[other.members[0]] for other in parts if other is not part]
+        steps = [part.modulus, math.lcm(*(d for d in divisors if 1 < d < present and present % d == 0))]
+        multiples: list[int] = []
+        for step in steps if odd else [math.lcm(4, step) for step in steps]:
+            first = tile // step + 1
+            candidates = [q * step for q in range(first, first + 16) if q % 2 and q * step % tile]
+            multiples += candidates[: 2 if step == 1 else 1] if step != 1 else candidates[1:4]
+        return multiples
 
     def _unmoved(self, parts: Sequence[_Part]) -> list[str]:
         moved = {position for part in parts for position in part.members}
@@ -339,27 +426,53 @@ def _scaled(full: Values) -> Iterator[Values]:
     """Scaled down together, from the smallest cap up; the file's own values last."""
     seen = set()
     for cap in _CAPS:
-        values = tuple(capped(value, cap) for value in full)
+        values = scaled_together(full, cap)
         if values not in seen and values != full:
             seen.add(values)
             yield values
     yield full
 
 
-def capped(value: int, cap: int) -> int:
-    """``value`` with its prime powers capped; keeps equality and divisibility between values of one cap.
+def scaled_together(full: Values, cap: int) -> Values:
+    """Values with their prime powers capped; keeps equality, divisibility and, as far as ``cap`` has room for it, that
+    a divisor is smaller than what it divides.
 
-    How often a prime may occur depends on it and on ``cap`` alone. Primes above 7 become one of 5, 7, 11 and 13, the
-    same for the same prime; they are dropped where ``cap`` is small.
+    Primes above 7 become one of 5, 7, 11 and 13, the same for the same prime; they are dropped where ``cap`` is small.
     """
+    powers = [factors(value) for value in full]
+    exponents = {
+        prime: _compressed({power.get(prime, 0) for power in powers}, _most_exponent(prime, cap)) for prime in _PRIMES
+    }
+    return tuple(min(_product(power, exponents, cap), value) for power, value in zip(powers, full, strict=True))
+
+
+def _most_exponent(prime: int, cap: int) -> int:
+    return int(math.log(cap, prime) / (1 if prime == 2 else 2) + 1e-9)
+
+
+def _compressed(exponents: set[int], most: int) -> dict[int, int]:
+    """Exponents of one prime, capped: the larger keep their order, with gaps of at most :data:`_ROOM`."""
+    result: dict[int, int] = {}
+    above = None
+    for exponent in sorted(exponents, reverse=True):
+        capped = min(exponent, most)
+        if above is not None:
+            old, new = above
+            # Two from the bottom there is no room left: an extent of one would be no axis at all.
+            capped = min(exponent, new, max(new - min(old - exponent, _ROOM), min(exponent, 2)))
+        result[exponent] = capped
+        above = exponent, capped
+    return result
+
+
+def _product(powers: Mapping[int, int], exponents: Mapping[int, Mapping[int, int]], cap: int) -> int:
     result = 1
-    for prime, exponent in factors(value).items():
+    for prime, exponent in powers.items():
         if prime in _PRIMES:
-            most = int(math.log(cap, prime) / (1 if prime == 2 else 2) + 1e-9)
-            result *= prime ** min(exponent, most)
+            result *= prime ** exponents[prime][exponent]
         elif cap >= _LEAST_CAP_OF_LARGE_PRIMES:
             result *= (11, 13, 5, 7)[prime % 4]
-    return min(result, value)
+    return result
 
 
 def factors(value: int) -> dict[int, int]:
@@ -388,9 +501,9 @@ def _odd(value: int, modulus: int) -> list[int]:
     return [other for other in _near(value, modulus) if other > 2]
 
 
-def _quad(value: int, modulus: int) -> list[int]:
+def _short_quad(value: int, modulus: int) -> list[int]:
     step = math.lcm(4, modulus)
-    return _near(value, step) if step % 16 else []
+    return [q * step for q in (1, 3, 5, 7)] if step % 16 else []
 
 
 def _tiny(value: int, modulus: int) -> list[int]:

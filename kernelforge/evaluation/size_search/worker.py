@@ -1,16 +1,14 @@
 """Tries many choices of a task file's module constants. Runs in a confined child.
 
 Runs third-party code; for confined children. The first request is ``{"op": "probe", "source"}``, then come any number
-of ``{"constants", "how", "most_elements", "most_flops"}``. ``how`` is ``abstract``, on shapes alone, which costs no
-memory for any extents; ``real``; or ``both``: for real only where the shapes say that it is within bounds.
+of ``{"constants", "how", "most"}``. ``how`` is ``abstract``, on shapes alone, which costs no memory for any extents;
+``real``; or ``both``: for real only where the shapes say that no count is above its ``most``.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -26,6 +24,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker import main
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, flatten_outputs
+from kernelforge.evaluation.oracle.worker.reference_facts import operators_one_by_one
 from kernelforge.sandbox.channel import Channel
 from kernelforge.tasks.constants import Scalar
 
@@ -41,7 +40,7 @@ _ABSTRACT_FAILURES = (
 def warm_up(options: Mapping[str, Any]) -> None:
     """Import torch and walk once through what a try does, so that a child reads no file later."""
     main.warm_up(options)
-    _try(main._WARM_UP_TASK, {}, most_elements=1 << 20, most_flops=1 << 30)
+    _try(main._WARM_UP_TASK, {}, most={"elements": 1 << 20})
 
 
 def serve(channel: Channel) -> None:
@@ -58,13 +57,7 @@ def serve(channel: Channel) -> None:
     for frame in requests:
         request = frame.data
         try:
-            reply = _try(
-                source,
-                request["constants"],
-                most_elements=request["most_elements"],
-                most_flops=request["most_flops"],
-                how=request["how"],
-            )
+            reply = _try(source, request["constants"], most=request["most"], how=request["how"])
         except TaskError as error:
             reply = {"error": str(error)}
         channel.send(reply)
@@ -91,11 +84,10 @@ def _try(
     source: str,
     constants: Mapping[str, Scalar],
     *,
-    most_elements: int,
-    most_flops: int,
+    most: Mapping[str, int],
     how: str = "both",
 ) -> dict[str, Any]:
-    """Cost of the reference at these constants; ``seconds`` only where it was run for real.
+    """Cost of the reference at these constants; ``ran`` says whether it was run for real.
 
     Raises:
         TaskError: it does not run, on shapes or for real.
@@ -110,7 +102,7 @@ def _try(
             return {"unknown": str(error)}
     if cost is not None and how == "abstract":
         return cost
-    if cost is not None and (cost["elements"] > most_elements or cost["flops"] > most_flops):
+    if cost is not None and any(cost[name] > limit for name, limit in most.items()):
         return cost
     return _real_cost(source, constants)
 
@@ -136,16 +128,14 @@ def _abstract_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, An
 
 
 def _real_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, Any]:
-    start = time.process_time()
     reference = Reference(source, constants)
-    inputs = reference.inputs(0)
-    cost = _cost(reference, inputs)
-    return cost | {"seconds": time.process_time() - start}
+    return _cost(reference, reference.inputs(0)) | {"ran": True}
 
 
 def _cost(reference: Reference, inputs: Sequence[Value]) -> dict[str, Any]:
     work, flops = _Work(), FlopCounterMode(display=False)
-    with _quiet():
+    # The same operators on every CPU: oneDNN would take some of them together.
+    with operators_one_by_one():
         outputs = flatten_outputs(reference.run(inputs, within=(flops, work)))
     tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
     weights = [*reference.model.parameters(), *reference.model.buffers()]
@@ -158,12 +148,3 @@ def _cost(reference: Reference, inputs: Sequence[Value]) -> dict[str, Any]:
         "calls": work.calls,
         "flops": int(flops.get_total_flops()),
     }
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    import warnings
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield

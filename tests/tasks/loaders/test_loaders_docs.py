@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kernelforge.cli.import_tasks import FORMATS as NAMED
 from kernelforge.evaluation.size_search import Bounds
+from kernelforge.evaluation.size_search.search import TILES
 from kernelforge.tasks.loaders import FORMATS, loader_named
 
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "loaders.md").read_text()
@@ -24,6 +25,8 @@ def test_the_help_names_the_formats() -> None:
 
 def test_the_bounds_it_names_are_those_in_force() -> None:
     bounds = Bounds()
-    assert f"{bounds.elements:,} elements" in PAGE
-    assert f"{bounds.flops // 10**6} million operations" in PAGE
+    for ceiling in (bounds.base, bounds.reach):
+        assert f"{ceiling.elements:,} elements" in PAGE
+        assert f"{ceiling.flops // 10**6} million operations" in PAGE
     assert f"in {bounds.answer_s:g} seconds" in PAGE
+    assert f"tile ({', '.join(map(str, TILES[:-1]))} or {TILES[-1]})" in PAGE
