@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.options import JsonOption, UnconfinedOption, console
+from kernelforge.cli.support.options import PATTERNS, JsonOption, UnconfinedOption, console
 from kernelforge.errors import UsageError
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ FORMATS = ("kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "fla
 """Names of the loaders; importing them for this would take long."""
 
 _WIDEST = 2000
+_PROGRESS_S = 5.0
+"""Between two lines on what is done."""
 
 
 def import_tasks(
@@ -38,6 +42,10 @@ def import_tasks(
         ),
     ] = None,
     level: Annotated[int | None, typer.Option("--level", min=0, help="Only this level.")] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", metavar="NAME", help=f"Only {PATTERNS}; repeat for more."),
+    ] = None,
     limit: Annotated[int | None, typer.Option("--limit", min=1, metavar="N", help="Only the first N tasks.")] = None,
     jobs: Annotated[
         int | None,
@@ -45,6 +53,10 @@ def import_tasks(
             "--jobs", min=1, metavar="N", help="Tasks at a time; one per core, as memory allows, if left out."
         ),
     ] = None,
+    refresh: Annotated[
+        bool,
+        typer.Option("--refresh", help="Search for sizes again, also where they ship with KernelForge or were kept."),
+    ] = False,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -56,8 +68,8 @@ def import_tasks(
     loader = loader_for(source) if format_name is None else loader_named(format_name)
     origin = Origin(loader.name, source)
     refuse_other_folder(output, origin)
-    loaded = _select(loader.load(source), level, limit)
-    with SizeChooser(allow_unconfined=allow_unconfined) as chooser:
+    loaded = _select(loader.load(source), level, select or (), limit)
+    with SizeChooser(allow_unconfined=allow_unconfined, refresh=refresh) as chooser:
         tasks, missing, rows = _sized(chooser, loaded, jobs or _jobs(chooser.bounds.memory_bytes), quiet=as_json)
     if tasks:
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
@@ -71,14 +83,30 @@ def _jobs(memory_bytes: int) -> int:
     return max(1, min(len(os.sched_getaffinity(0)), installed // memory_bytes))
 
 
-def _select(loaded: Loaded, level: int | None, limit: int | None) -> Loaded:
+def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: int | None) -> Loaded:
     from kernelforge.tasks.loaders import Loaded
+    from kernelforge.tasks.selection import selected_names
 
     tasks = tuple(task for task in loaded.tasks if level is None or task.level == level)
     missing = tuple(task for task in loaded.not_loaded if level is None or task.level in (None, level))
     if not tasks and not missing:
-        raise UsageError(f"there is no task of level {level}")
+        levels = {task.level for task in loaded.tasks}
+        levels |= {item.level for item in loaded.not_loaded if item.level is not None}
+        raise UsageError(f"there is no task of level {level}; levels: {', '.join(map(str, sorted(levels)))}")
+    if patterns:
+        names = dict.fromkeys([*(task.name for task in tasks), *(_name_of(item) for item in missing)])
+        selected = set(selected_names(patterns, list(names), "SOURCE"))
+        tasks = tuple(task for task in tasks if task.name in selected)
+        missing = tuple(item for item in missing if _name_of(item) in selected)
     return Loaded(tasks[:limit], missing)
+
+
+def _name_of(item: NotLoaded) -> str:
+    """The name that a problem would have as a task."""
+    from kernelforge.tasks.loaders.rows import task_name
+
+    prefix = "" if item.level is None else f"level{item.level}_"
+    return prefix + task_name(Path(item.origin).stem)
 
 
 def _sized(
@@ -92,8 +120,13 @@ def _sized(
 
     out = console()
     choices: dict[str, SizeChoice] = {}
+    started = printed = time.monotonic()
     for task, choice in choose_all(chooser, loaded.tasks, jobs):
         choices[task.name] = choice
+        now = time.monotonic()
+        if not quiet and now - printed >= _PROGRESS_S:
+            printed = now
+            typer.echo(progress(len(choices), len(loaded.tasks), now - started), err=True)
         if not quiet and not choice.refused:
             out.print(one_line(f"{task.name}: {_line(choice)}", _WIDEST), soft_wrap=True)
     tasks, missing, rows = [], list(loaded.not_loaded), []
@@ -106,6 +139,13 @@ def _sized(
         tasks.append(SizedTask(choice.applied_to(task), choice.sizes, notes))
         rows.append(_row(task, choice))
     return tasks, missing, rows
+
+
+def progress(done: int, total: int, elapsed_s: float) -> str:
+    """A line that says how much of an import is done, and about how long the rest takes at the same pace."""
+    minutes = elapsed_s / done * (total - done) / 60
+    rest = f"about {minutes:.0f} min" if minutes >= 1 else "less than a minute"
+    return f"{done} of {total} tasks have sizes; {rest} to go"
 
 
 def _line(choice: SizeChoice) -> str:

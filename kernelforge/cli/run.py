@@ -17,6 +17,7 @@ import typer
 
 from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
+    PATTERNS,
     Approximations,
     ApproxOption,
     DeviceOption,
@@ -112,7 +113,7 @@ def run(
     ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option("--task", metavar="NAME", help="Only this task; repeat for more."),
+        typer.Option("--task", "--select", metavar="NAME", help=f"Only {PATTERNS}; repeat for more."),
     ] = None,
     device: DeviceOption = None,
     strategy: Annotated[

@@ -170,11 +170,8 @@ def _check_measure_top(top: int | None, settings: MeasureSettings, device: str, 
 
 def _chosen_tasks(suite: Suite, names: Sequence[str]) -> tuple[str, ...]:
     """Names of the tasks that a run is about, in the suite's order; all of them where none is named."""
-    task_names = [task.name for task in suite.tasks]
-    unknown = [name for name in names if name not in task_names]
-    if unknown:
-        raise UsageError(f"suite {suite.name!r} has no task {unknown[0]!r}; it has: {', '.join(task_names)}")
-    return tuple(name for name in task_names if not names or name in names)
+    selected = {task.name for task in suite.select(names)} if names else None
+    return tuple(task.name for task in suite.tasks if selected is None or task.name in selected)
 
 
 def _check_language(language: LanguageChoice, coders: Sequence[str]) -> None:

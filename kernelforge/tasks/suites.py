@@ -24,6 +24,7 @@ from kernelforge.tasks.files import (
     read_manifest,
     read_task_source,
 )
+from kernelforge.tasks.selection import no_such_task, selected_names
 
 
 def data_path(name: str) -> Path:
@@ -50,9 +51,6 @@ LOOSE_SUITE = "file"
 _MOST_TASKS, _MOST_TEXT = 20_000, 256 << 20
 """Most tasks of a suite, and most characters of their sources."""
 
-_MOST_NAMES = 100
-"""Most task names in an error."""
-
 
 @dataclass(frozen=True)
 class Suite:
@@ -77,9 +75,16 @@ class Suite:
         for task in self.tasks:
             if task.name == name:
                 return task
-        names = ", ".join(task.name for task in self.tasks[:_MOST_NAMES])
-        more = f" and {len(self.tasks) - _MOST_NAMES} more" if len(self.tasks) > _MOST_NAMES else ""
-        raise UsageError(f"suite '{self.name}' has no task '{name}'; it has: {names}{more}")
+        raise no_such_task(name, [task.name for task in self.tasks], f"suite '{self.name}'")
+
+    def select(self, patterns: Sequence[str]) -> tuple[Task, ...]:
+        """Tasks by name or pattern; :func:`kernelforge.tasks.selection.selected_names` says which patterns there are.
+
+        Raises:
+            UsageError: a pattern selects none.
+        """
+        by_name = {task.name: task for task in self.tasks}
+        return tuple(by_name[name] for name in selected_names(patterns, list(by_name), f"suite '{self.name}'"))
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self.tasks)
@@ -312,7 +317,7 @@ class Catalogue:
 
     Args:
         suites: names or paths; empty for every shipped suite.
-        tasks: names of the only tasks to offer, of the first suite.
+        tasks: names or patterns of the only tasks to offer, of the first suite.
 
     Raises:
         UsageError: there is no such suite or task, or two suites have one name.
@@ -331,10 +336,9 @@ class Catalogue:
             self._suites[suite.name] = suite
         self._references = {suite.name: str(name) for suite, name in zip(loaded, references, strict=True)}
         self._offered = {
-            suite.name: {task.name: task for task in suite.tasks if not tasks or task.name in tasks} for suite in loaded
+            suite.name: {task.name: task for task in (suite.select(tasks) if tasks else suite.tasks)}
+            for suite in loaded
         }
-        for name in tasks:
-            loaded[0].task(name)
 
     @property
     def names(self) -> tuple[str, ...]:

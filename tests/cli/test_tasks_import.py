@@ -6,6 +6,8 @@ import contextlib
 import functools
 import io
 import json
+import os
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.cli.import_tasks import progress
 from kernelforge.evaluation import size_search
 from kernelforge.evaluation.size_search import Bounds
 from kernelforge.tasks import load_suite
@@ -21,10 +24,16 @@ from tests.support import kernelbench_files as files
 pytestmark = pytest.mark.slow
 
 HUNG = "level3/2_Hangs.py"
+PACKAGE = "level3/3_Package.py"
 ALL = (
     files.GOOD
     | files.BAD
-    | {"level1/19_ReLU.py": files.RELU, "level1/6_Constant.py": files.CONSTANT, HUNG: files.HANGS}
+    | {
+        "level1/19_ReLU.py": files.RELU,
+        "level1/6_Constant.py": files.CONSTANT,
+        HUNG: files.HANGS,
+        PACKAGE: files.PACKAGE,
+    }
 )
 
 
@@ -71,13 +80,14 @@ def test_every_file_is_a_task_or_one_line_with_a_reason(imported: Workplace) -> 
     assert imported.code == 0
     lines = imported.printed.splitlines()
     missing = dict(line.removeprefix("not loaded: ").split(": ", 1) for line in lines if line.startswith("not loaded"))
-    assert missing.keys() == {*files.BAD, HUNG, "level1/6_Constant.py"}
+    assert missing.keys() == {*files.BAD, HUNG, PACKAGE, "level1/6_Constant.py"}
     assert missing["level1/2_Broken.py"] == "line 2: expected ':'"
     assert "draws random numbers in forward" in missing["level1/4_Random.py"]
     assert "Model.forward failed: RuntimeError" in missing["level1/5_Raises.py"]
     assert "a trivial answer passes: a constant" in missing["level1/6_Constant.py"]
     assert missing["level3/1_Huge.py"].startswith("inputs, weights and outputs take 202 GB at its own sizes")
-    assert missing[HUNG] == "it hangs: no answer in 2.5 s"
+    assert missing[HUNG] == "it does not end: no answer in 2.5 s"
+    assert "No module named 'not_installed_here'" in missing[PACKAGE]
     assert "transformers" in missing["level4/1_Fetches.py"]
     # 4,096 x 393,216 elements: 75 bytes of each in 60 % of a GPU's memory.
     (relu,) = (line for line in lines if line.startswith("level1_19_relu: "))
@@ -99,7 +109,9 @@ def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: W
     ]
     assert [task.name for task in suite if task.policy.oracle == "task-precision"] == ["level2_2_casts"]
     for task in suite:
-        assert [size.name for size in task.sizes] == ["full", "small", "hidden_odd", "hidden_quad", "hidden_tiny"]
+        names = [size.name for size in task.sizes]
+        assert names[:5] == ["full", "small", "hidden_odd", "hidden_quad", "hidden_tiny"]
+        assert set(names[5:]) <= {"hidden_wide1", "hidden_wide2"}
     odd = suite.task("level1_35_groupnorm").size("hidden_odd").constants
     assert odd["features"] % odd["num_groups"] == 0
     inline = suite.task("level2_1_linear_inline")
@@ -141,10 +153,62 @@ def test_mistakes_are_one_line(imported: Workplace, capsys: pytest.CaptureFixtur
     for arguments, output in [
         ((imported.checkout, "--output", str(imported.folder)), "not empty, and no earlier import"),
         ((imported.checkout, "--output", "x", "--format", "y"), "there is no format 'y'"),
-        ((imported.checkout, "--output", "x", "--level", "9"), "no task of level 9"),
+        ((imported.checkout, "--output", "x", "--level", "9"), "no task of level 9; levels: 1, 2, 3, 4"),
+        ((imported.checkout, "--output", "x", "--select", "level1_23_sofmax"), "did you mean level1_23_softmax?"),
         ((str(imported.folder / "absent"), "--output", "x"), "there is no "),
     ]:
         assert run(*arguments)[0] == 2
         error = capsys.readouterr().err
         assert output in error
         assert "Traceback" not in error
+
+
+def test_a_selection_takes_tasks_and_what_is_not_loaded_alike(imported: Workplace) -> None:
+    code, output = run(
+        imported.checkout, "--output", str(imported.folder / "selected"), "--json",
+        "--select", "1/23", "--select", "*_random", "--select", "level2",
+    )  # fmt: skip
+    assert code == 0
+    result = json.loads(output)
+    assert [task["name"] for task in result["tasks"]] == [
+        "level1_23_softmax",
+        "level2_1_linear_inline",
+        "level2_2_casts",
+    ]
+    assert [item["origin"] for item in result["not_loaded"]] == ["level1/4_Random.py"]
+
+
+def test_what_does_not_end_and_what_a_package_would_cure_is_not_kept(imported: Workplace) -> None:
+    kept = [path.read_text() for path in (imported.folder / "cache").rglob("*.json")]
+    assert len(kept) == len(ALL) - len({"level1/2_Broken.py", "level4/1_Fetches.py", HUNG, PACKAGE})
+    assert not any("does not end" in text or "No module named" in text for text in kept)
+
+
+def test_two_imports_are_equal_byte_for_byte_though_one_of_them_has_to_share_its_cores(
+    imported: Workplace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    selected = ("--select", "level1_19*", "--select", "level1_35*")
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    try:
+        code, _ = run(imported.checkout, "--output", str(tmp_path / "suite"), *selected, "--jobs", "1")
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert code == 0
+    assert run(imported.checkout, "--output", str(tmp_path / "quiet"), *selected, "--refresh")[0] == 0
+    first, second = (
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in ("suite", "quiet")
+    )
+    assert first == second
+    tasks = load_suite(tmp_path / "suite").tasks
+    assert [task.digest for task in tasks] == [
+        imported_task.model_copy(update={"suite": "suite"}).digest
+        for imported_task in load_suite(imported.folder / "suite").select([task.name for task in tasks])
+    ]
+
+
+def test_progress_says_how_much_is_done_and_how_long_the_rest_takes() -> None:
+    assert progress(50, 250, 60.0) == "50 of 250 tasks have sizes; about 4 min to go"
+    assert progress(240, 250, 60.0) == "240 of 250 tasks have sizes; less than a minute to go"

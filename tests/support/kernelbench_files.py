@@ -161,6 +161,8 @@ BROKEN = "import torch\nclass Model(torch.nn.Module)\n    pass\n"
 CASTS = INLINE.replace("self.linear(x)", "self.linear(x.float())").replace("4096", "1024").replace("512", "256")
 """In float64 its product has operands of two types."""
 
+PACKAGE = SOFTMAX.replace("import torch.nn as nn", "import torch.nn as nn\nimport not_installed_here")
+
 HANGS = SOFTMAX.replace("return torch.softmax(x, dim=1)", "return __import__('time').sleep(600)")
 
 RANDOM = SOFTMAX.replace("torch.softmax(x, dim=1)", "x + torch.randn_like(x)")

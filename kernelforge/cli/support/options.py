@@ -234,11 +234,14 @@ def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path
         raise UsageError(f"--llm: {first_fault(error, show_input=True)}") from error
 
 
+PATTERNS = "this task, 1/23, level1, D* (CudaForge's 25), or a pattern such as '*softmax*'"
+
 SuiteArgument = Annotated[
     str, typer.Argument(metavar="[SUITE]", help="Name of a shipped suite, or the path of a suite's folder.")
 ]
 OnlyOption = Annotated[
-    list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task of the suite; repeat for more.")
+    list[str] | None,
+    typer.Option("--task", "--select", metavar="NAME", help=f"Only {PATTERNS} of the suite; repeat for more."),
 ]
 AllOption = Annotated[bool, typer.Option("--all", help="Every suite that ships with KernelForge.")]
 TimeoutOption = Annotated[
@@ -277,7 +280,7 @@ def select_tasks(suite: str, only: list[str] | None, every: bool) -> TaskSelecti
     broken: list[str] = []
     if not every:
         loaded = load_suite(suite, broken=None if only else broken)
-        selected = [loaded.task(name) for name in only] if only else loaded
+        selected = loaded.select(only) if only else loaded
         return TaskSelection(tuple((suite, task) for task in selected), tuple(broken))
     tasks: list[tuple[str, Task]] = []
     for name in list_suites():
@@ -323,7 +326,7 @@ OfferedSuites = Annotated[
 ]
 OfferedTasks = Annotated[
     list[str] | None,
-    typer.Option("--task", metavar="NAME", help="Offer only this task of the suite; repeat for more."),
+    typer.Option("--task", "--select", metavar="NAME", help=f"Offer only {PATTERNS}; repeat for more."),
 ]
 UnconfinedOption = Annotated[
     bool,

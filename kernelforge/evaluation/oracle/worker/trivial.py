@@ -33,7 +33,7 @@ def trivial_answers(
 
 
 def blind_answers(expected: Sequence[Expected], earlier: Sequence[torch.Tensor]) -> Iterator[tuple[str, list[Got]]]:
-    """Those among them that do not look at the inputs. Where one passes, the outputs are saturated."""
+    """Trivial answers that do not look at the inputs. Where one passes, the outputs are saturated."""
     outputs = [output.reference for output in expected]
     if all(output.numel() == 0 for output in outputs):
         return
