@@ -50,7 +50,7 @@ COUNTED = {
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": "",
     "memory_l2_theoretical_sectors_global": "",
-    "memory_l1_wavefronts_shared": "",
+    "memory_l1_wavefronts_shared": "sass__shared_wavefronts.sum",
     "lts__t_sectors_srcunit_tex_op_read.sum": "",
     "lts__t_sectors_srcunit_tex_op_write.sum": "",
     "dram__bytes_read.sum": "",
@@ -215,6 +215,8 @@ def modelled(launch: Launch, result: Mapping[str, Any], out: Path) -> Compared:
     from fidelity_parts.launches import work_of
 
     from kernelforge.profiling.counts import PlanCounts
+    from kernelforge.profiling.demand import shared_wavefronts
+    from kernelforge.profiling.metrics import MACHINE_WAVEFRONTS
     from kernelforge.profiling.model import kernel_occupancy, launch_time
 
     (group,) = PlanCounts.from_wire(result["counts"]).kernels
@@ -225,7 +227,10 @@ def modelled(launch: Launch, result: Mapping[str, Any], out: Path) -> Compared:
     work = work_of(out / build_name(launch.case["source"], launch.gpu), result["kernel"], group)
     time = launch_time(spec, group, kernel_occupancy(spec, group, result["registers"]), work)
     beside_us = launch.case.get("beside_us_by_gpu", {}).get(launch.gpu, 0.0)
-    return Compared(launch, result["metrics"], time.time_us + beside_us, time.bound, time.limits_us)
+    metrics = dict(result["metrics"])
+    if work is not None:
+        metrics[MACHINE_WAVEFRONTS] = float(round(shared_wavefronts(group, work)))
+    return Compared(launch, metrics, time.time_us + beside_us, time.bound, time.limits_us)
 
 
 def read(folder: Path, out: Path) -> list[Compared]:

@@ -21,7 +21,7 @@ from kernelforge.profiling.counts import (
     integer_divisions,
     matrix_instructions,
 )
-from kernelforge.profiling.sass import MachineWork, SharedAccess
+from kernelforge.profiling.sass import MachineWork
 from kernelforge.profiling.sass_schedule import Latencies
 
 LOADS_IN_FLIGHT = 4
@@ -116,38 +116,58 @@ def machine_demand(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, 
     return Demand(
         instructions=work.instructions,
         arithmetic_cycles=spec.warp_size * arithmetic,
-        shared_wavefronts=_machine_wavefronts(counts, work) + _operand_wavefronts(counts),
+        shared_wavefronts=shared_wavefronts(counts, work)
+        + _without_threads(counts, work)
+        + work.exchanges
+        + _operand_wavefronts(counts),
         memory_wait_cycles=chain.memory,
         chain_cycles=chain.issue + shared + chain.special + chain.constant + barriers * BARRIER_WAIT_CYCLES,
     )
 
 
-def _machine_wavefronts(counts: KernelCounts, work: MachineWork) -> float:
-    """Cycles of the data path for accesses to shared memory as the machine makes them, and for exchanges.
+def shared_wavefronts(counts: KernelCounts, work: MachineWork) -> float:
+    """Wavefronts of shared memory as the machine accesses it.
 
-    An access takes as many as the PTX's at its line. One that no thread of a warp makes takes one. One that ptxas made
-    of several at neighbouring addresses takes a cycle for each 8 bytes of a thread, or as many as there were: threads
-    at different addresses had conflicts before, which are those.
+    An access takes as many as the PTX's at its line. One that ptxas made of several at neighbouring addresses takes one
+    for each 8 bytes of a thread, or as many as there were: threads at different addresses had conflicts before, which
+    are those. Those that it took out of a loop are fewer.
     """
-    by_line: dict[int, list[SharedAccess]] = {}
+    accesses = _accesses_by_line(work)
+    total = 0.0
+    for op in counts.select("shared"):
+        if not _is_plain(op):
+            total += op.transactions
+        elif op.requests and op.ptx_line in accesses:
+            executed, width = accesses[op.ptx_line]
+            each = op.transactions / op.requests
+            if width > op.bytes_per_thread:
+                total += executed * max(width / BYTES_PER_SHARED_CYCLE, each)
+            else:
+                total += min(executed, op.requests) * each
+    return total
+
+
+def _without_threads(counts: KernelCounts, work: MachineWork) -> float:
+    """Accesses to shared memory that no thread of a warp makes: each takes a cycle of the data path."""
+    counted = {op.ptx_line: op for op in counts.select("shared") if _is_plain(op) and op.requests}
+    total = 0.0
+    for line, (executed, width) in _accesses_by_line(work).items():
+        op = counted.get(line)
+        if op is None:
+            total += executed
+        elif width <= op.bytes_per_thread:
+            total += max(executed - op.requests, 0.0)
+    return total
+
+
+def _accesses_by_line(work: MachineWork) -> dict[int, tuple[float, int]]:
+    """By line of the PTX: executions of the machine's accesses to shared memory, and the most bytes of a thread."""
+    by_line: dict[int, tuple[float, int]] = {}
     for access in work.shared:
         if not access.is_matrix:
-            by_line.setdefault(access.ptx_line, []).append(access)
-    counted = {op.ptx_line: op for op in counts.select("shared") if _is_plain(op)}
-    total = work.exchanges
-    for line, accesses in by_line.items():
-        executed = sum(access.executions for access in accesses)
-        width = max(access.bytes_per_thread for access in accesses)
-        op = counted.get(line)
-        if op is None or not op.requests:
-            total += executed
-            continue
-        each = op.transactions / op.requests
-        if width > op.bytes_per_thread:
-            total += executed * max(width / BYTES_PER_SHARED_CYCLE, each)
-        else:
-            total += min(executed, op.requests) * each + max(executed - op.requests, 0.0)
-    return total + sum(op.transactions for op in counts.select("shared") if not _is_plain(op))
+            executed, width = by_line.get(access.ptx_line, (0.0, 0))
+            by_line[access.ptx_line] = executed + access.executions, max(width, access.bytes_per_thread)
+    return by_line
 
 
 def _is_plain(op: MemoryCounts) -> bool:

@@ -19,6 +19,7 @@ from kernelforge.profiling.counts import (
     integer_divisions,
     matrix_instructions,
 )
+from kernelforge.profiling.demand import shared_wavefronts
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.profiling.sass import NO_WORK, PlanWork, sass_metrics, sass_profile
 from kernelforge.records import (
@@ -38,6 +39,8 @@ MATRIX_OPERATIONS = "ptx__matrix_operations.sum"
 SHARED_WAVEFRONTS = "memory_l1_wavefronts_shared"
 """Of accesses to shared memory alone: Nsight Compute's ``l1tex__data_pipe_lsu_wavefronts_mem_shared.sum`` counts
 shuffles and others too."""
+MACHINE_WAVEFRONTS = "sass__shared_wavefronts.sum"
+"""The same of accesses as the machine makes them: ptxas joins loads of words that follow each other."""
 SHARED_EXCESS = "kernelforge__shared_wavefronts_excess.sum"
 """Beyond those without bank conflicts: Nsight Compute's ``l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum`` holds
 waits for the unit too."""
@@ -72,7 +75,7 @@ def build_profile(
         size=facts.size,
         device=device,
         kernels=tuple(_kernel_profiles(spec, counts.kernels, registers, work)),
-        metrics=(*plan_metrics(spec, counts, registers, work), *sass_metrics(work.of(counts.kernels))),
+        metrics=(*plan_metrics(spec, counts, registers, work), *_machine_metrics(counts.kernels, work)),
         roofline=_roofline(spec, counts, time, facts),
         notes=work.notes,
     )
@@ -102,7 +105,6 @@ def _kernel_profiles(
         by_expression.setdefault(kernel.expression, []).append(kernel)
     for expression, group in by_expression.items():
         main = _dominant(spec, group, registers, work)
-        code = work.of(group)
         yield KernelProfile(
             kernel=expression,
             launches=sum(kernel.launches for kernel in group),
@@ -111,13 +113,24 @@ def _kernel_profiles(
             sampled=sum(k.blocks_run for k in group) / sum(k.blocks for k in group),
             metrics=(
                 *summed_metrics(group),
-                *sass_metrics(code),
+                *_machine_metrics(group, work),
                 *_launch(spec, main, registers),
                 *_limits(spec, group, registers, work),
             ),
             hot_spots=hot_spots(op for kernel in group for op in kernel.memory if op.requests),
-            sass=sass_profile(code),
+            sass=sass_profile(work.of(group)),
         )
+
+
+def _machine_metrics(kernels: Sequence[KernelCounts], work: PlanWork) -> list[Metric]:
+    """Estimates of the machine code of some kernels; empty unless all have one."""
+    code = work.of(kernels)
+    metrics = sass_metrics(code)
+    wavefronts = sum(shared_wavefronts(counts, of_kernel) for counts, of_kernel in zip(kernels, code, strict=False))
+    if wavefronts:
+        value = float(round(wavefronts))
+        metrics.append(Metric(name=MACHINE_WAVEFRONTS, value=value, unit="wavefront", origin=Origin.ESTIMATED))
+    return metrics
 
 
 def plan_metrics(

@@ -9,7 +9,14 @@ import pytest
 
 from kernelforge.hardware.specs import H100, spec_by_key
 from kernelforge.profiling.counts import KernelCounts, MemoryCounts
-from kernelforge.profiling.demand import BARRIER_WAIT_CYCLES, CONSTANT_CYCLES, Demand, machine_demand, ptx_demand
+from kernelforge.profiling.demand import (
+    BARRIER_WAIT_CYCLES,
+    CONSTANT_CYCLES,
+    Demand,
+    machine_demand,
+    ptx_demand,
+    shared_wavefronts,
+)
 from kernelforge.profiling.model import kernel_occupancy, launch_time
 from kernelforge.profiling.sass import MachineWork, SharedAccess
 from kernelforge.profiling.sass_code import Control, SassInstruction, cut_into_blocks
@@ -73,6 +80,15 @@ def test_an_access_that_no_thread_of_a_warp_makes_takes_a_wavefront() -> None:
 def test_an_access_that_ptxas_joined_takes_two_cycles_or_what_conflicts_took(conflicts: int, each: int) -> None:
     lines = [shared(line, 100, 100 * conflicts) for line in (5, 6, 7, 8)]
     assert demand(counts(*lines), work(SharedAccess(5, "LDS.128", 16, 100.0))).shared_wavefronts == 100 * each
+
+
+def test_wavefronts_of_shared_memory_are_those_of_accesses_that_threads_make() -> None:
+    """As Nsight Compute's ``memory_l1_wavefronts_shared``: without exchanges, and executions without a thread."""
+    kernel = counts(shared(5, 100, 200), shared(6, 100, 100), shared(7, 10, 30, "atom.shared.add.u32"))
+    code = work(SharedAccess(5, "LDS", 4, 160.0), SharedAccess(6, "LDS", 4, 50.0), exchanges=9.0)
+    assert shared_wavefronts(kernel, code) == 200 + 50 + 30
+    # ptxas joined the second with the first.
+    assert shared_wavefronts(kernel, work(SharedAccess(5, "LDS.64", 8, 100.0))) == 200 + 30
 
 
 def test_what_is_no_plain_access_counts_as_in_the_ptx() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import textwrap
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -76,6 +77,38 @@ def test_a_profile_tells_of_the_machine_code_beside_the_ptx(compiler: Compiler, 
     assert (total.value, total.origin) == (kernel.sass.warp_instructions, Origin.ESTIMATED)
     by_pipe = sum(metric.value for metric in profile.metrics if metric.name.startswith("sass__inst_"))
     assert by_pipe == pytest.approx(total.value, abs=9)
+
+
+def test_a_profile_tells_of_shared_memory_as_the_machine_accesses_it(
+    compiler: Compiler, device: EmulatedDevice
+) -> None:
+    """ptxas joins four loads of neighbouring words, which the PTX makes one by one."""
+    source = """
+    extern "C" __global__ void fours(const float* x, float* y) {
+        __shared__ float words[4 * 256];
+        for (int k = 0; k < 4; ++k) words[k * 256 + threadIdx.x] = x[k * 256 + threadIdx.x];
+        __syncthreads();
+        const float* mine = words + 4 * threadIdx.x;
+        y[threadIdx.x] = mine[0] + mine[1] * mine[2] - mine[3];
+    }
+    """
+    call = """
+    def forward(x):
+        y = empty(256)
+        fours[1, 256](x, y)
+        return y
+    """
+    x = randoms(1024)
+    plan = resolve(textwrap.dedent(call), [x])
+    with device.open(build(compiler, source, plan)) as session:
+        profile, _ = session.profile(request(plan, x), facts(plan, [x], 0))
+    counted, machine = (profile.metric(name) for name in ("memory_l1_wavefronts_shared", "sass__shared_wavefronts.sum"))
+    assert counted is not None
+    assert machine is not None
+    assert machine.origin is Origin.ESTIMATED
+    # Four stores without conflicts, and a load of 16 bytes by quarters of each of eight warps.
+    assert machine.value == 8 * (4 + 4)
+    assert counted.value == 8 * (4 + 4 * 4)
 
 
 def test_the_time_is_that_of_the_machine_code(compiler: Compiler, device: EmulatedDevice) -> None:
