@@ -501,7 +501,7 @@ ORDER_BYTES: Final = ORDER_RELEASED + 16 * 4 * LANES
 """It begins with 32 x 32: the moment up to which each warp comes after each other one."""
 
 # Scratch: areas of 512 bytes (64 lanes of i64) for calls between generated code and the runtime.
-SCRATCH_AREAS: Final = 24
+SCRATCH_AREAS: Final = 26
 SCRATCH_AREA: Final = 512
 SCRATCH_BYTES: Final = SCRATCH_AREAS * SCRATCH_AREA
 
@@ -512,3 +512,5 @@ STRIDE = 18 * SCRATCH_AREA  # distance between consecutive words of each lane
 UNITS = 19 * SCRATCH_AREA  # distinct sectors of one request, up to 128 entries of 8 bytes
 TABLE = 21 * SCRATCH_AREA  # 128-entry hash table, also 1 KiB
 KEYS = 23 * SCRATCH_AREA  # where each lane's access to local memory is in the interleaved frame
+COMPLETE_SECTOR: Final = 0xFFFF_FFFF
+MASKS = 24 * SCRATCH_AREA  # bytes that a store writes of each of its sectors, a bit each: up to 128 entries

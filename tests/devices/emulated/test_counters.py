@@ -384,6 +384,11 @@ def test_the_l2_fetches_neighbouring_sectors(stride: int, sectors: int) -> None:
         ("((float2*)y)[t] = make_float2(1, 2)", 0),
         ("y[t * 8] = y[t * 8] + 1", 128),  # it was read before
         ("if (t < 125) y[t] = 1", 1),
+        ("y[t + 3] = 1", 2),  # the first sector and the last
+        ("for (int k = 0; k < 8; ++k) ((volatile float*)y)[t * 8] = k", 128),  # one word of each, eight times
+        ("y[0] = t", 1),  # one word, by all lanes
+        ("((short*)y)[t * 2] = 1; ((short*)y)[t * 2 + 1] = 2", 0),
+        ("((short*)y)[t * 2 + 1] = 1", 16),
     ],
 )
 def test_sectors_that_are_written_in_part_are_fetched(store: str, sectors: int) -> None:

@@ -16,8 +16,8 @@ from kernelforge.devices.emulated.profile.side_by_side import (
 from kernelforge.devices.emulated.profile.traffic import Extent
 from kernelforge.devices.emulated.runtime.cache import (
     HEADER_BIT,
-    HEADER_BYTES,
     HEADER_COUNT,
+    HEADER_MASKED,
     HEADER_REQUEST,
     HEADER_WARP,
     Trace,
@@ -25,21 +25,21 @@ from kernelforge.devices.emulated.runtime.cache import (
 
 KIB = 1024
 EVERYTHING = slice(None)
-Request = tuple[int, int, int]
-"""Warp, kind of access, first of four sectors."""
+Request = tuple[int, int, int] | tuple[int, int, int, int]
+"""Warp, kind of access, first of four sectors; of a store that does not write all bytes, a mask of each of them."""
 
 
-def trace_of(*requests: Request, nbytes: int = 128) -> Trace:
+def trace_of(*requests: Request) -> Trace:
     words: list[int] = []
-    for number, (warp, access, first) in enumerate(requests):
-        header = access | 4 << HEADER_COUNT | nbytes << HEADER_BYTES | warp << HEADER_WARP
-        words += [header | number << HEADER_REQUEST | HEADER_BIT, *range(first, first + 4)]
+    for number, (warp, access, first, *masks) in enumerate(requests):
+        header = access | 4 * (1 + len(masks)) << HEADER_COUNT | warp << HEADER_WARP | number << HEADER_REQUEST
+        words += [header | HEADER_BIT | (HEADER_MASKED if masks else 0), *range(first, first + 4), *masks * 4]
     return np.array(words, dtype=np.int64)
 
 
-def recorded(of_block: Callable[[int], list[Request]], nbytes: int = 128) -> RecordedBlock:
+def recorded(of_block: Callable[[int], list[Request]]) -> RecordedBlock:
     """Block 5 of a grid of one axis, recorded with blocks 9 and 7."""
-    traces = {block: trace_of(*of_block(block), nbytes=nbytes) for block in (5, 7, 9)}
+    traces = {block: trace_of(*of_block(block)) for block in (5, 7, 9)}
     block = recorded_block(traces[5], {0: (4, traces[9])}, (2, 0, 0), traces[7])
     assert block is not None
     return block
@@ -115,8 +115,17 @@ def test_blocks_that_wait_for_dram_advance_with_what_they_read_there() -> None:
 @pytest.mark.parametrize(("between", "sectors"), [([], 4), ([(0, lay.LOAD, 900)], 8), ([(1, lay.LOAD, 900)], 4)])
 def test_stores_of_a_warp_merge_until_it_loads(between: list[Request], sectors: int) -> None:
     """Two stores that write a half of the same sectors each, as ``float4`` results that are stored one by one."""
-    block = recorded(lambda b: [(0, lay.STORE, 4 * b), *between, (0, lay.STORE, 4 * b)], nbytes=64)
+    first, second = 0x0F0F0F0F, 0xF0F0F0F0
+    block = recorded(lambda b: [(0, lay.STORE, 4 * b, first), *between, (0, lay.STORE, 4 * b, second)])
     assert through_l1(block, away(5), 1, 16 * KIB, EVERYTHING).l2_write_sectors == sectors
+
+
+@pytest.mark.parametrize(("second", "complete"), [(0xFFFF0000, True), (0x0000FFFF, False)])
+def test_the_l2_is_sent_which_bytes_of_a_sector_were_written(second: int, complete: bool) -> None:
+    block = recorded(lambda b: [(0, lay.STORE, 4 * b, 0x0000FFFF), (0, lay.STORE, 4 * b, second)])
+    sender = through_l1(block, away(5), 1, 16 * KIB, EVERYTHING)
+    assert sender.l2_write_sectors == 4
+    assert set((sender.sent[2::3] == lay.COMPLETE_SECTOR).tolist()) == {complete}
 
 
 def dram_reads(block: RecordedBlock, blocks: int, slots: int, l2_bytes: int, first: int = -1) -> dict[int, float]:

@@ -22,7 +22,6 @@ from kernelforge.devices.emulated.profile.traffic import Extent, LaunchTraffic
 from kernelforge.devices.emulated.runtime import replay as rp
 from kernelforge.devices.emulated.runtime.cache import (
     HEADER_BIT,
-    HEADER_BYTES,
     HEADER_COUNT,
     HEADER_WARP,
     REPLAY_RESULTS,
@@ -30,6 +29,7 @@ from kernelforge.devices.emulated.runtime.cache import (
     REPLAY_SENT_CAPACITY,
     REPLAY_SENT_JOB,
     REPLAY_SENT_WORDS,
+    SENT_WORDS,
     WARPS_OF_A_SLOT,
     CacheModel,
     Trace,
@@ -185,9 +185,9 @@ def side_by_side(
     ]
     misses = sum(result.l2_read_sectors for result in results) / len(results) / alone.l2_read_sectors
     sender = results[0]
-    stores = sender.sent[::2] & 7 == lay.STORE
-    partly = stores & (sender.sent[::2] >> HEADER_BYTES & 0xFFF < SECTOR_BYTES)
-    partly_written = float(np.unique(sender.sent[1::2][partly]).size) * SECTOR_BYTES * total
+    headers, sectors, masks = sender.sent.reshape(-1, SENT_WORDS).T
+    partly = (headers & 7 == lay.STORE) & (masks != lay.COMPLETE_SECTOR)
+    partly_written = float(np.unique(sectors[partly]).size) * SECTOR_BYTES * total
     return Sharing(misses, _fetched(block, recorded_id, sender, surroundings, draws), partly_written)
 
 
@@ -200,7 +200,7 @@ def _fetched(
     # Rows of blocks that share nothing but along their row would be seen only in part.
     row = grid[0] if grid[0] <= 4 * wave else 1
     measured = math.ceil(wave / row) * row
-    sectors = sender.sent.size // 2
+    sectors = sender.sent.size // SENT_WORDS
     waves = 3 if 3 * measured * sectors <= L2_SECTORS else 2
     if sectors == 0 or waves * measured * sectors > 2 * L2_SECTORS:
         return None
@@ -311,8 +311,8 @@ def through_l1(
     results = np.zeros((len(blocks), 2), dtype=np.int64)
     positions = range(len(blocks))[measured]
     sender = positions[len(positions) // 2]
-    # No request sends more sectors than it has, of two words each.
-    sent = np.empty(2 * block.trace.size, dtype=np.int64)
+    # No request sends more sectors than it has.
+    sent = np.empty(SENT_WORDS * block.trace.size, dtype=np.int64)
     sent_by = np.zeros(2 * block.trace.size if pace.beyond_l1 else 0, dtype=np.int64)
     options = {
         rp.REPLAY_SENT_BY: sent_by.ctypes.data,
@@ -350,7 +350,7 @@ def through_l2(
         it is -1.
     """
     sent = sender.sent
-    sectors = sent.size // 2 * len(blocks)
+    sectors = sent.size // SENT_WORDS * len(blocks)
     part = 1
     while sectors / part > L2_LOOKUPS and l2_bytes / part > 1 << 18:
         part *= 2

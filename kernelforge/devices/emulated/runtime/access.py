@@ -31,6 +31,7 @@ from kernelforge.devices.emulated.runtime.transactions import (
     ideal_shared,
     local_sectors,
     remember,
+    store_masks,
 )
 
 
@@ -258,7 +259,8 @@ def resolve(ctx: int, op: int, addresses: int, mask: int, values: int, width: in
         lines += sectors_and_lines >> 16
         ideal += (distinct_addresses(effective, in_global) * size + 31) >> 5
         if mode & lay.MODE_CACHE:
-            cache_access(ctx, cost, access, popcount(in_global) * size)
+            masks = store_masks(ctx, effective, in_global, size, cost) if access == lay.STORE else 0
+            cache_access(ctx, cost, access, masks)
     if in_shared != 0:
         cost += bank_wavefronts(ctx, effective, in_shared, size)
         ideal += ideal_shared(effective, in_shared, size)

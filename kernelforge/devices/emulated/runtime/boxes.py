@@ -216,7 +216,7 @@ def count_range(ctx: int, op: int, address: int, size: int, access: int, last: i
             if access != lay.STORE:
                 l2_read(load_i64(ctx + lay.CTX_CACHE), sector, False)
             if access != lay.LOAD:
-                l2_write(load_i64(ctx + lay.CTX_CACHE), sector, 32)
+                l2_write(load_i64(ctx + lay.CTX_CACHE), sector, lay.COMPLETE_SECTOR)
     return end
 
 

@@ -12,9 +12,11 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     exported,
     load_i32,
     load_i64,
+    load_u32,
     native,
     popcount,
     store_i64,
+    store_u32,
 )
 from kernelforge.devices.emulated.layout import UNITS
 
@@ -46,17 +48,15 @@ L2_WAYS = 16
 """As in Accel-Sim's models of Ampere (``S:128:128:16``)."""
 LINE_BYTES = 128
 L1_ENTRY = 24  # tag, valid sectors, last use
-L2_ENTRY = 40  # tag, valid sectors, dirty sectors, last use, bytes written of each sector (u16)
+L2_ENTRY = 48  # tag, valid sectors, dirty sectors, last use, mask of the bytes written of each sector (u32)
 STORE_ENTRIES = 4096
 """As many as the warps of an SM can have begun with two stores each: 64 warps of 32 lanes. No buffer of hardware is
 known; what ends the merging of a sector is the next load of its warp."""
-STORE_ENTRY = 48  # sector + 1, warp, its loads so far, bytes written, job, request
+STORE_ENTRY = 48  # sector + 1, warp, its loads so far, mask of the bytes written, job, request
 WARPS_OF_A_SLOT = 64
 MOST_WARPS = 64 * WARPS_OF_A_SLOT
 """Twice as many as the warps of the 32 blocks that an SM holds at most, if each had a slot's."""
 _LINE_SECTORS = LINE_BYTES // 32
-_ALL_WRITTEN = 0x0020_0020_0020_0020
-"""Bytes written of the sectors of a line: 32 of each."""
 
 
 @dataclass
@@ -176,11 +176,10 @@ class CacheModel:
         self._finish_stores()
         entries = self._l2.reshape(-1, L2_ENTRY // 8)
         dirty = entries[entries[:, 2] != 0]
-        shifts = 16 * np.arange(_LINE_SECTORS)
-        written = dirty[:, 4, None] >> shifts & 0xFFFF
-        partly = (dirty[:, 2, None] >> np.arange(_LINE_SECTORS) & 1 != 0) & (written < 32)
+        written = dirty[:, 4:].copy().view(np.uint32)
+        partly = (dirty[:, 2, None] >> np.arange(_LINE_SECTORS) & 1 != 0) & (written != lay.COMPLETE_SECTOR)
         self._header[CACHE_COUNTERS // 8 + 5] += np.count_nonzero(partly)
-        entries[entries[:, 2] != 0, 4] = _ALL_WRITTEN
+        entries[entries[:, 2] != 0, 4:] = -1
 
     def sectors(self) -> tuple[Sectors, Sectors]:
         """Sectors in the L2, and the dirty ones among them; sorted."""
@@ -204,11 +203,12 @@ class CacheModel:
 
 
 @native
-def partly_written(dirty: int, written: int) -> int:
+def partly_written(entry: int) -> int:
     """Dirty sectors of a line of which some bytes were not written."""
+    dirty = load_i64(entry + 16)
     count = 0
     for sector in range(4):
-        if dirty >> sector & 1 and (written >> 16 * sector & 0xFFFF) < 32:
+        if dirty >> sector & 1 and load_u32(entry + 32 + 4 * sector) != lay.COMPLETE_SECTOR:
             count += 1
     return count
 
@@ -231,20 +231,18 @@ def l2_read(cache: int, sector: int, alone: bool) -> None:
     store_i64(entry + 8, valid | bit)
     for k in range(4):
         if bit >> k & 1:
-            store_i64(entry + 32, load_i64(entry + 32) & ~(0xFFFF << 16 * k) | 32 << 16 * k)
+            store_u32(entry + 32 + 4 * k, lay.COMPLETE_SECTOR)
 
 
 @native
-def l2_write(cache: int, sector: int, nbytes: int) -> None:
-    """Dirty ``nbytes`` bytes of one sector in L2."""
+def l2_write(cache: int, sector: int, mask: int) -> None:
+    """Dirty bytes of one sector in L2."""
     counters = cache + CACHE_COUNTERS
     bit = 1 << (sector & 3)
-    shift = 16 * (sector & 3)
     entry = l2_entry(cache, sector)
     store_i64(counters + 32, load_i64(counters + 32) + 1)
-    written = load_i64(entry + 32)
-    now = min((written >> shift & 0xFFFF) + nbytes, 32)
-    store_i64(entry + 32, written & ~(0xFFFF << shift) | now << shift)
+    written = entry + 32 + 4 * (sector & 3)
+    store_u32(written, load_u32(written) | mask)
     store_i64(entry + 8, load_i64(entry + 8) | bit)
     store_i64(entry + 16, load_i64(entry + 16) | bit)
 
@@ -272,13 +270,14 @@ def l2_entry(cache: int, sector: int) -> int:
     dirty = load_i64(victim + 16)
     if dirty:
         store_i64(counters + 48, load_i64(counters + 48) + popcount(dirty))
-        fetched = partly_written(dirty, load_i64(victim + 32))
+        fetched = partly_written(victim)
         store_i64(counters + 40, load_i64(counters + 40) + fetched)
     store_i64(victim, line)
     store_i64(victim + 8, 0)
     store_i64(victim + 16, 0)
     store_i64(victim + 24, tick)
     store_i64(victim + 32, 0)
+    store_i64(victim + 40, 0)
     return victim
 
 
@@ -317,10 +316,10 @@ def l1_read(cache: int, tags: int, sets: int, sector: int) -> bool:
 
 
 @native
-def l1_write(cache: int, tags: int, sets: int, sector: int, nbytes: int) -> None:
+def l1_write(cache: int, tags: int, sets: int, sector: int, mask: int) -> None:
     """Write bytes of one sector to an L1: they take a line, and can be read there if the sector is complete."""
     entry = l1_entry(cache, tags, sets, sector)
-    if nbytes >= 32:
+    if mask == lay.COMPLETE_SECTOR:
         store_i64(entry + 8, load_i64(entry + 8) | 1 << (sector & 3))
 
 
@@ -333,33 +332,25 @@ def stands_alone(sectors: int, k: int, count: int) -> bool:
 
 
 @native
-def bytes_of_sector(k: int, count: int, nbytes: int) -> int:
-    """Bytes that a store of ``nbytes`` writes of the ``k``-th of its sectors."""
-    # Where requests write more than half of their sectors, all but the last are taken to be complete.
-    if nbytes > 16 * count:
-        return max(min(nbytes - 32 * k, 32), 1)
-    return max(nbytes // count, 1)
-
-
-@native
-def cache_access(ctx: int, count: int, access: int, nbytes: int) -> None:
-    """Send the distinct sectors of one request (in the units area), of ``nbytes`` together, through the cache model."""
+def cache_access(ctx: int, count: int, access: int, masks: int) -> None:
+    """Send the distinct sectors of one request (in the units area) through the cache model. ``masks``: address of the
+    bytes that a store writes of each, or 0 if all."""
     cache = load_i64(ctx + lay.CTX_CACHE)
     units = load_i64(ctx + lay.CTX_SCRATCH) + UNITS
     warp = load_i32(ctx + lay.CTX_WARP)
     if load_i64(cache + CACHE_TRACE_CAPACITY):
-        record_request(cache, units, count, access, nbytes, warp)
-    l1_access(cache, 0, units, count, access, nbytes, warp, 0, 0)
+        record_request(cache, units, count, access, masks, warp)
+    l1_access(cache, 0, units, masks, count, access, warp, 0, 0)
 
 
 @native
 def l1_access(
-    cache: int, replay: int, units: int, count: int, access: int, nbytes: int, warp: int, job: int, request: int
+    cache: int, replay: int, units: int, masks: int, count: int, access: int, warp: int, job: int, request: int
 ) -> None:
     """Send the distinct sectors of one request through an L1, and what it lacks or writes on to the L2.
 
-    ``replay``: arguments of :func:`kernelforge.devices.emulated.runtime.replay.replay` or 0; ``job`` and ``request``
-    are its.
+    ``masks`` as of :func:`cache_access`; ``replay``: arguments of
+    :func:`kernelforge.devices.emulated.runtime.replay.replay` or 0; ``job`` and ``request`` are its.
     """
     counters = cache + CACHE_COUNTERS
     sets = load_i64(cache + CACHE_L1_SETS)
@@ -370,7 +361,7 @@ def l1_access(
     for k in range(count):
         sector = load_i64(units + 8 * k)
         if access == lay.STORE:
-            part = bytes_of_sector(k, count, nbytes)
+            part = load_i64(masks + 8 * k) if masks else lay.COMPLETE_SECTOR
             l1_write(cache, tags, sets, sector, part)
             write_through(cache, replay, warp, sector, part, job, request)
             continue
@@ -386,60 +377,63 @@ def l1_access(
 def send_read(cache: int, replay: int, sector: int, access: int, alone: bool, job: int, request: int) -> None:
     """Ask the L2 for one sector, which an atomic writes too, or record that."""
     if replay:
-        record_sent(replay, sector, access | (HEADER_ALONE if alone else 0), job, request)
+        record_sent(replay, sector, access | (HEADER_ALONE if alone else 0), lay.COMPLETE_SECTOR, job, request)
         return
     l2_read(cache, sector, alone)
     if access == lay.ATOMIC:
-        l2_write(cache, sector, 32)
+        l2_write(cache, sector, lay.COMPLETE_SECTOR)
 
 
-# A trace is an array of words: for each request a header and its sectors.
+# A trace is an array of words: for each request a header and its sectors, then their masks if it is masked.
 HEADER_BIT = -(1 << 63)
 HEADER_ALONE = 8
-HEADER_COUNT = 4  # position of the number of sectors, 8 bits; below it are the access and whether it stands alone
-HEADER_BYTES = 12  # 12 bits
+HEADER_COUNT = 4  # position of the number of words that follow, 8 bits; below it are the access and whether it is alone
+HEADER_MASKED = 1 << 12  # a store that does not write all bytes of its sectors
 HEADER_WARP = 24  # 6 bits
 HEADER_REQUEST = 30  # 32 bits: its number in the block
 
 
 @native
-def record_request(cache: int, units: int, count: int, access: int, nbytes: int, warp: int) -> None:
+def record_request(cache: int, units: int, count: int, access: int, masks: int, warp: int) -> None:
     """Add one request to the trace, if it has room."""
     used = load_i64(cache + CACHE_TRACE_WORDS)
     number = load_i64(cache + CACHE_REQUESTS)
     store_i64(cache + CACHE_REQUESTS, number + 1)
-    if used + count + 1 > load_i64(cache + CACHE_TRACE_CAPACITY):
+    words = 2 * count if masks else count
+    if used + words + 1 > load_i64(cache + CACHE_TRACE_CAPACITY):
         return
     at = load_i64(cache + CACHE_TRACE) + 8 * used
-    header = access | count << HEADER_COUNT | nbytes << HEADER_BYTES | warp << HEADER_WARP
-    store_i64(at, header | number << HEADER_REQUEST | HEADER_BIT)
+    header = access | words << HEADER_COUNT | warp << HEADER_WARP | number << HEADER_REQUEST | HEADER_BIT
+    store_i64(at, header | HEADER_MASKED if masks else header)
     for k in range(count):
         store_i64(at + 8 * k + 8, load_i64(units + 8 * k))
-    store_i64(cache + CACHE_TRACE_WORDS, used + count + 1)
+        if masks:
+            store_i64(at + 8 * (count + k) + 8, load_i64(masks + 8 * k))
+    store_i64(cache + CACHE_TRACE_WORDS, used + words + 1)
 
 
 @native
-def write_through(cache: int, replay: int, warp: int, sector: int, nbytes: int, job: int, request: int) -> None:
+def write_through(cache: int, replay: int, warp: int, sector: int, mask: int, job: int, request: int) -> None:
     """Write bytes of one sector through the L1, which merges stores that a warp issues without a load in between."""
-    if nbytes >= 32:
-        send_write(cache, replay, sector, nbytes, job, request)
+    if mask == lay.COMPLETE_SECTOR:
+        send_write(cache, replay, sector, mask, job, request)
         return
     entry = load_i64(cache + CACHE_STORES) + ((sector ^ (sector >> 12)) & (STORE_ENTRIES - 1)) * STORE_ENTRY
     loads = load_i64(load_i64(cache + CACHE_EPOCHS) + 8 * warp)
     same = load_i64(entry) == sector + 1 and load_i64(entry + 8) == warp and load_i64(entry + 16) == loads
     if same:
-        nbytes += load_i64(entry + 24)
-        if nbytes >= 32:
+        mask |= load_i64(entry + 24)
+        if mask == lay.COMPLETE_SECTOR:
             store_i64(entry, 0)
-            send_write(cache, replay, sector, 32, job, request)
+            send_write(cache, replay, sector, mask, job, request)
         else:
-            store_i64(entry + 24, nbytes)
+            store_i64(entry + 24, mask)
         return
     send_begun(cache, replay, entry)
     store_i64(entry, sector + 1)
     store_i64(entry + 8, warp)
     store_i64(entry + 16, loads)
-    store_i64(entry + 24, nbytes)
+    store_i64(entry + 24, mask)
     store_i64(entry + 32, job)
     store_i64(entry + 40, request)
 
@@ -466,30 +460,32 @@ REPLAY_RESULTS = 0  # address of two i64 per job: sectors that the L1 asks the L
 REPLAY_SENT_JOB = 8  # the job whose traffic to the L2 is recorded
 REPLAY_SENT = 16  # address of that trace
 REPLAY_SENT_WORDS = 24
+SENT_WORDS = 3  # of a sector there: header, sector, mask
 REPLAY_SENT_CAPACITY = 32
 
 
 @native
-def send_write(cache: int, replay: int, sector: int, nbytes: int, job: int, request: int) -> None:
+def send_write(cache: int, replay: int, sector: int, mask: int, job: int, request: int) -> None:
     """Write bytes of one sector to the L2, or record that."""
     if replay == 0:
-        l2_write(cache, sector, nbytes)
+        l2_write(cache, sector, mask)
     else:
-        record_sent(replay, sector, lay.STORE | nbytes << HEADER_BYTES, job, request)
+        record_sent(replay, sector, lay.STORE, mask, job, request)
 
 
 @native
-def record_sent(replay: int, sector: int, header: int, job: int, request: int) -> None:
-    """Count one sector that goes to the L2, and record it if it is of the job that is recorded."""
+def record_sent(replay: int, sector: int, header: int, mask: int, job: int, request: int) -> None:
+    """Count one sector that goes to the L2, and record it with its mask if it is of the job that is recorded."""
     result = load_i64(replay + REPLAY_RESULTS) + 16 * job + (8 if header & 7 == lay.STORE else 0)
     store_i64(result, load_i64(result) + 1)
     used = load_i64(replay + REPLAY_SENT_WORDS)
-    if job != load_i64(replay + REPLAY_SENT_JOB) or used + 2 > load_i64(replay + REPLAY_SENT_CAPACITY):
+    if job != load_i64(replay + REPLAY_SENT_JOB) or used + SENT_WORDS > load_i64(replay + REPLAY_SENT_CAPACITY):
         return
     at = load_i64(replay + REPLAY_SENT) + 8 * used
-    store_i64(at, header | 1 << HEADER_COUNT | request << HEADER_REQUEST | HEADER_BIT)
+    store_i64(at, header | HEADER_MASKED | 2 << HEADER_COUNT | request << HEADER_REQUEST | HEADER_BIT)
     store_i64(at + 8, sector)
-    store_i64(replay + REPLAY_SENT_WORDS, used + 2)
+    store_i64(at + 16, mask)
+    store_i64(replay + REPLAY_SENT_WORDS, used + SENT_WORDS)
 
 
 @exported

@@ -7,8 +7,8 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import exported, load
 from kernelforge.devices.emulated.runtime.cache import (
     CACHE_COUNTERS,
     HEADER_ALONE,
-    HEADER_BYTES,
     HEADER_COUNT,
+    HEADER_MASKED,
     HEADER_REQUEST,
     HEADER_WARP,
     REPLAY_RESULTS,
@@ -76,14 +76,17 @@ def through_l1(cache: int, replay: int, job: int, slot: int, at: int) -> None:
     header = load_i64(at)
     access = header & 7
     count = header >> HEADER_COUNT & 0xFF
-    nbytes = header >> HEADER_BYTES & 0xFFF
+    masks = 0
+    if header & HEADER_MASKED:
+        count //= 2
+        masks = at + 8 * count + 8
     request = header >> HEADER_REQUEST & 0xFFFFFFFF
     warp = slot * WARPS_OF_A_SLOT + (header >> HEADER_WARP & 0x3F)
     sectors = load_i64(replay + REPLAY_SCRATCH)
     moved = moved_by(replay, job, request)
     for k in range(count):
         store_i64(sectors + 8 * k, load_i64(at + 8 * k + 8) + moved)
-    l1_access(cache, replay, sectors, count, access, nbytes, warp, job, request)
+    l1_access(cache, replay, sectors, masks, count, access, warp, job, request)
 
 
 @native
@@ -99,7 +102,7 @@ def through_l2(cache: int, replay: int, job: int, at: int) -> None:
     if access != lay.STORE:
         l2_read(cache, sector, header & HEADER_ALONE != 0)
     if access != lay.LOAD:
-        l2_write(cache, sector, 32 if access == lay.ATOMIC else header >> HEADER_BYTES & 0xFFF)
+        l2_write(cache, sector, load_i64(at + 16))
     new = load_i64(fetched) - before
     if new == 0 or not is_measured(replay):
         return

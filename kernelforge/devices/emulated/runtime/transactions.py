@@ -20,7 +20,7 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_u32,
     trailing_zeros,
 )
-from kernelforge.devices.emulated.layout import KEYS, TABLE, UNITS
+from kernelforge.devices.emulated.layout import KEYS, MASKS, TABLE, UNITS
 
 
 @native
@@ -99,6 +99,37 @@ def distinct_sectors(ctx: int, addresses: int, mask: int, size: int) -> int:
                 last = sector
             sector += 1
     return count + (lines << 16)
+
+
+@native
+def store_masks(ctx: int, addresses: int, mask: int, size: int, count: int) -> int:
+    """Collect the bytes that a store writes of each of its ``count`` sectors, which are in the units area, as masks of
+    32 bits; return their address, or 0 if all sectors are complete."""
+    scratch = load_i64(ctx + lay.CTX_SCRATCH)
+    units = scratch + UNITS
+    masks = scratch + MASKS
+    for k in range(count):
+        store_i64(masks + 8 * k, 0)
+    at = 0
+    rest = mask
+    while rest != 0:
+        lane_id = trailing_zeros(rest)
+        rest &= rest - 1
+        byte = load_i64(addresses + 8 * lane_id)
+        end = byte + size
+        while byte < end:
+            sector = byte >> 5
+            # Lanes mostly go on where the one before was, and sectors are in the order of lanes.
+            while load_i64(units + 8 * at) != sector:
+                at = at + 1 if at + 1 < count else 0
+            part = min(end, (sector + 1) << 5) - byte
+            written = ((1 << part) - 1) << (byte & 31)
+            store_i64(masks + 8 * at, load_i64(masks + 8 * at) | written)
+            byte += part
+    for k in range(count):
+        if load_i64(masks + 8 * k) != lay.COMPLETE_SECTOR:
+            return masks
+    return 0
 
 
 @native
