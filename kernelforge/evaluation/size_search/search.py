@@ -410,7 +410,7 @@ class ExtentSearch:
         for step in steps if odd else [math.lcm(4, step) for step in steps]:
             first = tile // step + 1
             candidates = [q * step for q in range(first, first + 16) if q % 2 and q * step % tile]
-            multiples += candidates[: 2 if step == 1 else 1] if step != 1 else candidates[1:4]
+            multiples += candidates[1:4] if step == 1 else candidates[:1]
         return multiples
 
     def _unmoved(self, parts: Sequence[_Part]) -> list[str]:

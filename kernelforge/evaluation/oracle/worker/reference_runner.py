@@ -241,8 +241,12 @@ class ReferenceRunner:
                 own = self.reference(size).inputs(_PROBE_SEED)
                 redraws = any(isinstance(value, torch.Tensor) and value.is_floating_point() for value in own)
                 families = self.families if redraws else self.families[:1]
-                factors = {family: self._admitted_scale(size, family) for family in families}
-                self._scales[size] = {family: scale for family, scale in factors.items() if scale is not None}
+                factors: dict[str, float] = {}
+                for family in families:
+                    scale = self._admitted_scale(size, family, factors)
+                    if scale is not None:
+                        factors[family] = scale
+                self._scales[size] = factors
         return self._scales[size]
 
     def _outlined(self, size: str) -> tuple[Value, ...]:
@@ -263,7 +267,12 @@ class ReferenceRunner:
         hidden = self.task.size(drawn.size).is_hidden
         return compare_outputs(drawn.expected, got, drawn.selections, hidden=hidden)
 
-    def _admitted_scale(self, size: str, family: str) -> float | None:
+    def _admitted_scale(self, size: str, family: str, earlier: Mapping[str, float]) -> float | None:
+        """The largest scale at which a family is fit; ``earlier`` are the families admitted so far.
+
+        One that saturates the outputs is unfit where an earlier family does not; else it stays, and shows admission
+        that the task cannot be judged.
+        """
         for scale in SCALES[family]:
             try:
                 drawn = self.draw(size, family, _PROBE_SEED, probe=scale)
@@ -271,9 +280,20 @@ class ReferenceRunner:
                 if family == "task":
                     raise
                 continue
-            if family not in _TELLING or not self._saturates(drawn, scale):
-                return scale
+            if family in _TELLING and self._saturates(drawn, scale) and self._others_tell(size, earlier):
+                continue
+            return scale
         return None
+
+    def _others_tell(self, size: str, families: Mapping[str, float]) -> bool:
+        """Whether one of these families does not saturate the outputs."""
+        for family, scale in families.items():
+            try:
+                if not self._saturates(self.draw(size, family, _PROBE_SEED, probe=scale), scale):
+                    return True
+            except TaskError:
+                continue
+        return False
 
     def _saturates(self, drawn: InputDraw, scale: float) -> bool:
         """Whether answers that look at no input pass on every draw tried: a clamp or a tanh may make all equal there.
