@@ -125,24 +125,48 @@ def test_a_function_of_an_extension_may_have_a_name_of_its_own() -> None:
     assert convert(SWISH).candidate == conversion.candidate
 
 
-@pytest.mark.parametrize("condition", ["x.is_cuda", "not x.is_cuda or x.numel() > 4", "not x.requires_grad"])
-def test_a_condition_that_may_hold_on_the_gpu_is_not_left_out(condition: str) -> None:
-    call = "return self.module.swish_forward(x)"
-    conversion = convert(SWISH.replace(call, f"if {condition}:\n            x = x.detach()\n        {call}"))
+CALL = "return self.module.swish_forward(x)"
+TWICE = "x = self.module.swish_forward(x)"
+
+
+@pytest.mark.parametrize(
+    ("condition", "kept"),
+    [
+        ("x.is_cuda", ""),
+        ("not x.is_cuda or x.numel() > 4", "if ((x.numel() > 4)):"),
+        ("x.numel() > 4 and x.is_cuda", "if ((x.numel() > 4)):"),
+    ],
+)
+def test_a_condition_is_decided_where_it_asks_for_the_gpu_alone(condition: str, kept: str) -> None:
+    conversion = convert(SWISH.replace(CALL, f"if {condition}:\n            {TWICE}\n        {CALL}"))
+    assert conversion.candidate is not None
+    forward = conversion.candidate.plan.partition("def forward")[2]
+    assert forward.count("host_swish_forward(x)") == 2
+    assert kept in forward
+    assert ("if" in forward) == bool(kept)
+
+
+def test_a_branch_that_is_never_taken_on_the_gpu_is_left_out() -> None:
+    text = SWISH.replace(CALL, f"if not x.is_cuda:\n            {TWICE}\n        {CALL}")
+    assert convert(text).candidate == convert(SWISH).candidate
+
+
+def test_a_condition_on_gradients_is_refused() -> None:
+    conversion = convert(SWISH.replace(CALL, f"if not x.requires_grad:\n            x = x.detach()\n        {CALL}"))
     assert conversion.candidate is None
-    assert [problem.why for problem in conversion.problems] == ["this statement has no counterpart in a plan"]
+    assert [problem.why for problem in conversion.problems] == ["this attribute has no counterpart in a plan"]
 
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("auto out = torch::empty_like(x);", "auto out = torch::relu(x);", "torch::relu"),
+        ("auto out = torch::empty_like(x);", "auto out = torch::erfinv(x);", "torch's `erfinv`"),
         ("const int threads = 256;", "int threads = 1; while (threads < 256) threads *= 2;", "no `while`"),
         ("<<<blocks, threads>>>", "<<<blocks, threads, 0, stream>>>", "unknown name `stream`"),
         ("AT_DISPATCH_FLOATING_TYPES(", "AT_DISPATCH_ALL_TYPES(", "dispatch macro is not known"),
         ("out.data_ptr<scalar_t>(), n);", "out.data_ptr<scalar_t>());", "takes 3 arguments"),
         ("gelu_kernel<scalar_t><<<", "other_kernel<scalar_t><<<", "no kernel `other_kernel`"),
-        ("const int64_t n = x.numel();", "const int64_t n = x.sum().item<int>();", "no `.sum`"),
+        ("const int64_t n = x.numel();", "const int64_t n = x.sum().item<int>();", "torch's `item`"),
     ],
 )
 def test_what_cannot_be_converted_is_named_with_its_line(old: str, new: str, why: str) -> None:
@@ -160,9 +184,9 @@ def test_what_cannot_be_converted_is_named_with_its_line(old: str, new: str, why
 @pytest.mark.parametrize(
     ("old", "new", "why"),
     [
-        ("return self.module.swish_forward(x)", "return torch.relu(self.module.swish_forward(x))", "torch computes"),
+        ("return self.module.swish_forward(x)", "return torch.erfinv(self.module.swish_forward(x))", "`erfinv`"),
         ("return self.module.swish_forward(x)", "return self.module.other(x)", "no function `other`"),
-        ("return self.module.swish_forward(x)", "return self.module.swish_forward(x) + x", "arithmetic on tensors"),
+        ("return self.module.swish_forward(x)", "return self.module.swish_forward(x) // x", "`//` on a tensor"),
         ("return self.module.swish_forward(x)", "y = [v for v in x]\n        return y", "no counterpart"),
         ("class ModelNew", "class Other", "no such class"),
     ],

@@ -12,7 +12,9 @@ from kernelforge.errors import CandidateError
 from kernelforge.modelnew.convert.cpp_host import convert_host
 from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
 from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
-from kernelforge.modelnew.convert.python_side import ForwardWriter, PythonFile, read_python
+from kernelforge.modelnew.convert.python_forward import Shared, write_forward
+from kernelforge.modelnew.convert.python_side import PythonFile, read_python
+from kernelforge.modelnew.convert.torch_operators import helper_functions, library_names
 from kernelforge.records import Candidate
 
 
@@ -26,6 +28,8 @@ class Conversion:
     """Everything that could not be, in the order of the file; empty where there is a candidate."""
     notes: tuple[str, ...]
     """What was left out because it computes nothing, or became an assertion."""
+    operators: tuple[str, ...] = ()
+    """Operators of torch that the plan calls: the task's policy has to allow them."""
 
     def as_reply(self) -> str:
         """The candidate as a Coder would have sent it.
@@ -55,7 +59,7 @@ def convert(text: str) -> Conversion:
         for source in file.sources:
             read_unit(source.value, source.lineno, unit)  # type: ignore[arg-type]
         problems += unit.problems
-        plan = _plan(file, unit, problems, notes)
+        plan, operators = _plan(file, unit, problems, notes)
     except Unconvertible as error:
         problems.append(error.problem)
     except (SyntaxError, ValueError) as error:
@@ -80,18 +84,22 @@ def convert(text: str) -> Conversion:
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         return Conversion(None, (Problem(1, "", f"what came out is no candidate: {message}"),), tuple(notes))
-    return Conversion(candidate, (), tuple(dict.fromkeys(notes)))
+    return Conversion(candidate, (), tuple(dict.fromkeys(notes)), operators)
 
 
-def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> str:
-    writer = ForwardWriter(file, unit, problems)
-    forward = writer.write()
+def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> tuple[str, tuple[str, ...]]:
+    shared = Shared(file, unit, problems)
+    forward = write_forward(shared)
     helpers: dict[str, str] = {}
-    waiting = list(writer.hosts_used)
+    waiting = list(shared.hosts_used)
     while waiting:
         name = waiting.pop(0)
         if name in helpers:
             continue
-        helpers[name], used = convert_host(unit.hosts[name], unit, problems, notes)
+        helpers[name], used = convert_host(unit.hosts[name], unit, problems, notes, shared.operators)
         waiting += used
-    return "\n\n".join([*helpers.values(), forward]) + "\n"
+    allowed = library_names(shared.operators)
+    if allowed:
+        notes.append(f"torch computes a part: the task has to allow library({', '.join(allowed)})")
+    functions = [*helper_functions(shared.operators), *helpers.values(), *shared.functions.values(), forward]
+    return "\n\n".join(functions) + "\n", tuple(allowed)

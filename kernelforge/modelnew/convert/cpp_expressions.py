@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from kernelforge.modelnew.convert.cpp_tokens import Token, Unconvertible, matching, split_commas, text_of
 from kernelforge.modelnew.convert.cpp_units import Unit
+from kernelforge.modelnew.convert.torch_operators import Argument, ArgumentKind, bound_call, find_operator
 
-Kind = Literal["int", "float", "bool", "tensor", "pointer", "dims", "dtype", "options", "string", "nothing"]
+Kind = Literal[
+    "int", "float", "bool", "tensor", "tensors", "pair", "pointer", "dims", "dtype", "options", "string", "nothing"
+]  # fmt: skip
 
 DTYPES = {
     "kFloat": "float32", "kFloat32": "float32", "kDouble": "float64", "kFloat64": "float64", "kHalf": "float16",
@@ -43,6 +46,8 @@ class Value:
     quotient: tuple[str, str] | None = None
     """The two integers that a float is the quotient of: what ``ceil`` wants to know."""
     atom: bool = True
+    strided: bool = False
+    """Whether torch would have a tensor here that is not contiguous."""
 
     @property
     def inner(self) -> str:
@@ -56,10 +61,14 @@ class Scope:
 
     unit: Unit
     names: dict[str, Kind] = field(default_factory=dict)
+    strided: set[str] = field(default_factory=set)
+    """Names of tensors that torch would not have contiguous."""
     scalar: str | None = None
     """What ``scalar_t`` stands for inside a dispatch."""
     notes: list[str] = field(default_factory=list)
     hosts_used: list[str] = field(default_factory=list)
+    operators: dict[str, None] = field(default_factory=dict)
+    """Operators of torch that are called."""
     ahead: list[str] = field(default_factory=list)
     """Statements to be put before the one at hand."""
 
@@ -123,6 +132,8 @@ class _Reader:
     def _combine(self, mark: str, lhs: Value, rhs: Value) -> Value:
         if lhs.kind == "pointer" and mark == "+" and rhs.kind == "int":
             return Value(f"{lhs.inner}.flatten()[{rhs.text}:]", "pointer")
+        if mark in _TENSOR_MARKS and {lhs.kind, rhs.kind} in ({"tensor"}, {"tensor", "int"}, {"tensor", "float"}):
+            return self._arithmetic(mark, lhs, rhs)
         if mark in ("==", "!=") and "dtype" in (lhs.kind, rhs.kind):
             return Value(f"{lhs.inner} {mark} {rhs.inner}", "bool", atom=False)
         for side in (lhs, rhs):
@@ -143,11 +154,37 @@ class _Reader:
             quotient = (a, b) if a is not None and b is not None else None
         return Value(f"{lhs.inner} {mark} {rhs.inner}", "float", quotient=quotient, atom=False)
 
+    def _arithmetic(self, mark: str, lhs: Value, rhs: Value) -> Value:
+        """An operator of torch on one or two tensors."""
+        name = _TENSOR_MARKS[mark]
+        if lhs.kind == rhs.kind:
+            return self._operator(name, [lhs, rhs], self.at)
+        if rhs.kind != "tensor":
+            return self._operator(f"{name}_number", [lhs, rhs], self.at)
+        if name in ("add", "mul"):
+            return self._operator(f"{name}_number", [rhs, lhs], self.at)
+        if name == "sub":
+            return self._operator("rsub", [rhs, lhs], self.at)
+        return self._operator("mul_number", [self._operator("reciprocal", [rhs], self.at), lhs], self.at)
+
+    def _operator(self, name: str, values: Sequence[Value], start: int) -> Value:
+        """A call of an operator of torch."""
+        operator = find_operator(name)
+        if operator is None:
+            raise self.fail(f"a plan has no counterpart for torch's `{name}`", start)
+        line = self.tokens[min(start, len(self.tokens) - 1)].line
+        text = bound_call(operator, [_as_argument(value) for value in values], {}, line, text_of(self.tokens[start:]))
+        self.scope.operators[name] = None
+        strided = operator.strides == "permuted" or (operator.strides == "like" and any(v.strided for v in values))
+        return Value(text, "pair" if operator.returns == "Pair" else "tensor", strided=strided)
+
     def unary(self) -> Value:
         if self.text in ("-", "+", "!"):
             mark = self.text
             self.at += 1
             value = self.unary()
+            if value.kind == "tensor" and mark == "-":
+                return self._operator("neg", [value], self.at - 1)
             if mark == "!":
                 return Value(f"not {value.inner}", "bool", atom=False)
             return Value(f"{mark}{value.inner}", value.kind, atom=False)
@@ -192,7 +229,10 @@ class _Reader:
             self.at = close + 1
             return value
         if token.text == "{":
-            return Value(_tuple([item.text for item in self._arguments()]), "dims")
+            items = self._arguments()
+            tensors = bool(items) and all(item.kind == "tensor" for item in items)
+            strided = any(item.strided for item in items)
+            return Value(_tuple([item.text for item in items]), "tensors" if tensors else "dims", strided=strided)
         if token.kind != "name":
             raise self.fail(f"`{token.text}` has no counterpart in a plan")
         return self._named()
@@ -207,6 +247,10 @@ class _Reader:
             self.at += 1
         last = parts[-1]
         template = self._template() if self.text == "<" and (last.endswith("_cast") or last in _TEMPLATED) else []
+        if last == "get" and parts[0] == "std" and self.text == "<":
+            (position,) = self._template()
+            (value,) = self._arguments()
+            return Value(f"{value.inner}[{position}]", "tensor" if value.kind == "pair" else "int")
         if last in ("static_cast", "reinterpret_cast", "const_cast"):
             (value,) = self._arguments()
             return self._as_type(template, value)
@@ -224,7 +268,7 @@ class _Reader:
     def _name(self, name: str, start: int) -> Value:
         scope = self.scope
         if name in scope.names:
-            return Value(plan_name(name), scope.names[name])
+            return Value(plan_name(name), scope.names[name], strided=name in scope.strided)
         if name in scope.unit.constants:
             inner = Scope(scope.unit)
             value = convert_expression(scope.unit.constants[name], inner)
@@ -233,7 +277,7 @@ class _Reader:
             return Value(name.capitalize(), "bool")
         if name == "INFINITY":
             return Value("inf", "float")
-        if name in ("nullptr", "NULL"):
+        if name in ("nullptr", "NULL", "nullopt"):
             return Value("", "nothing")
         raise self.fail(f"unknown name `{name}`", start)
 
@@ -269,6 +313,8 @@ class _Reader:
         texts = [value.text for value in values]
         if name == "dim3":
             return Value(_tuple(texts), "dims")
+        if parts[0] in ("torch", "at") and values and values[0].kind in ("tensor", "tensors") and name not in _LIKE:
+            return self._on_tensor(name, values, start)
         if name in _SAME_NAME and len(parts) <= 2:
             kind: Kind = "int" if all(value.kind == "int" for value in values) else "float"
             return Value(f"{_SAME_NAME[name]}({', '.join(texts)})", kind)
@@ -282,7 +328,8 @@ class _Reader:
         if name in INTEGERS | FLOATS:
             return self._as_type([name], values[0])
         if name == "make_tuple" or (name in ("vector", "tuple") and parts[0] == "std"):
-            return Value(", ".join(texts), "dims")
+            tensors = bool(values) and all(value.kind == "tensor" for value in values)
+            return Value(_tuple(texts), "tensors" if tensors else "dims")
         if name in ("TensorOptions", "dtype"):
             return Value(texts[0] if texts else "float32", "options")
         if parts[0] in ("torch", "at") and name in ("empty_like", "zeros_like", "empty", "zeros"):
@@ -296,6 +343,8 @@ class _Reader:
         if name.endswith("_like"):
             dtype = f", dtype={options}" if options else ""
             return Value(f"{name}({values[0].text}{dtype})", "tensor")
+        if values[0].kind == "int":
+            values = [Value(f"({values[0].text},)", "dims"), *values[1:]]
         if values[0].kind != "dims":
             raise self.fail(f"the shape of `{name}` is a {values[0].kind}")
         return Value(f"{name}({values[0].text}, dtype={options or 'float32'})", "tensor")
@@ -303,9 +352,11 @@ class _Reader:
     def _host(self, name: str, values: list[Value]) -> Value:
         self.scope.hosts_used.append(name)
         returns = set(self.scope.unit.hosts[name].returns)
-        kind: Kind = "tensor" if "Tensor" in returns else "int" if returns & INTEGERS else "float"
+        kind: Kind = "int" if returns & INTEGERS else "float"
         if "void" in returns:
             kind = "nothing"
+        elif "Tensor" in returns:
+            kind = "pair" if returns & {"vector", "tuple"} else "tensor"
         return Value(f"host_{name}({', '.join(value.text for value in values)})", kind)
 
     def _macro(self, name: str) -> Value:
@@ -329,7 +380,8 @@ class _Reader:
         while self.text in (".", "->", "["):
             if self.text == "[":
                 (index,) = self._arguments()
-                value = Value(f"{value.inner}[{index.text}]", "int" if value.kind == "dims" else value.kind)
+                kinds: dict[Kind, Kind] = {"dims": "int", "pair": "tensor", "tensors": "tensor"}
+                value = Value(f"{value.inner}[{index.text}]", kinds.get(value.kind, value.kind), strided=value.strided)
                 continue
             start = self.at
             self.at += 1
@@ -337,7 +389,7 @@ class _Reader:
             self.at += 1
             if self.text == "<":
                 self._template()
-            if value.kind == "dims" and name in "xyz":
+            if value.kind == "dims" and name in ("x", "y", "z"):
                 value = Value(f"{value.inner}[{'xyz'.index(name)}]", "int")
                 continue
             arguments = self._arguments() if self.text == "(" else []
@@ -352,20 +404,42 @@ class _Reader:
             return value
         if value.kind == "dims" and name == "size":
             return Value(f"len({value.text})", "int")
+        if value.kind == "dims" and name in ("vec", "begin"):
+            return value
+        if value.kind == "dims" and name in ("back", "front"):
+            return Value(f"{value.inner}[{-1 if name == 'back' else 0}]", "int")
         if value.kind != "tensor":
             raise self.fail(f"`.{name}` of a {value.kind}", start)
         method = _METHODS.get(name)
         if method is None:
-            raise self.fail(f"a plan has no `.{name}`", start)
+            return self._on_tensor(name, [value, *arguments], start)
+        if name in _POINTERS and value.strided:
+            raise self.fail("a kernel would read the memory of a tensor that is not contiguous", start)
         if name in ("contiguous", "is_contiguous"):
-            if name == "contiguous":
+            if name == "contiguous" and value.text.isidentifier() and not value.strided:
                 self.scope.ahead.append(f'assert {value.text}.is_contiguous(), "{value.text} is not contiguous"')
             return (
                 Value(value.text, "tensor") if name == "contiguous" else Value(f"{value.text}.is_contiguous()", "bool")
             )
-        return method(value, texts)
+        result = method(value, texts)
+        return replace(result, strided=value.strided) if result.kind == "tensor" else result
+
+    def _on_tensor(self, name: str, values: list[Value], start: int) -> Value:
+        """A function or method of torch whose first argument is a tensor."""
+        if name in _UNCHANGED or (name == "to" and all(v.kind in ("nothing", "bool") for v in values[1:])):
+            return values[0]
+        if name in ("add", "sub", "mul", "div") and len(values) > 1 and values[1].kind != "tensor":
+            name += "_number"
+        if name in ("max", "min") and len(values) > 1:
+            tensors = values[1].kind == "tensor"
+            name = {"max": "maximum", "min": "minimum"}[name] if tensors else f"{name}_along"
+        return self._operator(name, values, start)
 
 
+_TENSOR_MARKS = {"+": "add", "-": "sub", "*": "mul", "/": "div"}
+_LIKE = frozenset({"empty_like", "zeros_like"})
+_UNCHANGED = frozenset({"cuda", "detach"})
+_POINTERS = frozenset({"data_ptr", "mutable_data_ptr", "const_data_ptr", "data"})
 _METHODS: dict[str, Callable[[Value, list[str]], Value]] = {
     "size": lambda v, t: Value(f"{v.inner}.size({t[0]})", "int"),
     "stride": lambda v, t: Value(f"{v.inner}.stride({t[0]})", "int"),
@@ -383,11 +457,27 @@ _METHODS: dict[str, Callable[[Value, list[str]], Value]] = {
     "data": lambda v, t: Value(v.text, "pointer", atom=v.atom),
     "view": lambda v, t: Value(f"{v.inner}.view({', '.join(t)})", "tensor"),
     "reshape": lambda v, t: Value(f"{v.inner}.reshape({', '.join(t)})", "tensor"),
-    "flatten": lambda v, t: Value(f"{v.inner}.flatten()", "tensor"),
+    "type": lambda v, t: Value(f"{v.inner}.dtype", "dtype"),
+    "strides": lambda v, t: Value(f"{v.inner}.stride()", "dims"),
+    "is_cuda": lambda v, t: Value("True", "bool"),
+    "defined": lambda v, t: Value(f"{v.inner} is not None", "bool", atom=False),
+    "has_value": lambda v, t: Value(f"{v.inner} is not None", "bool", atom=False),
+    "value": lambda v, t: v,
     "contiguous": lambda v, t: v,
     "is_contiguous": lambda v, t: v,
 }
 _TEMPLATED = frozenset({"min", "max", "vector", "tuple"})
+
+
+def _as_argument(value: Value) -> Argument:
+    kind = _ARGUMENTS.get(value.kind, "other")
+    return Argument("None" if value.kind == "nothing" else value.text, kind)
+
+
+_ARGUMENTS: dict[Kind, ArgumentKind] = {
+    "int": "number", "float": "number", "bool": "number", "tensor": "tensor", "tensors": "tensors",
+    "dims": "sequence", "string": "string", "nothing": "none",
+}  # fmt: skip
 
 
 def _number(token: Token) -> Value:

@@ -32,24 +32,28 @@ _DISPATCH = {
 _TORCH_OF = {"float": "float32", "double": "float64", "__half": "float16", "__nv_bfloat16": "bfloat16"}
 _COMPUTES_NOTHING = (
     "TORCH_CHECK AT_ASSERT AT_ASSERTM TORCH_INTERNAL_ASSERT C10_CUDA_CHECK C10_CUDA_KERNEL_LAUNCH_CHECK AT_CUDA_CHECK "
-    "cudaGetLastError cudaDeviceSynchronize cudaStreamSynchronize cudaPeekAtLastError cudaFuncSetAttribute assert "
-    "static_assert"
+    "cudaGetLastError cudaSetDevice cudaDeviceSynchronize cudaStreamSynchronize cudaPeekAtLastError "
+    "cudaFuncSetAttribute assert static_assert"
 )
 _LEFT_OUT = frozenset(_COMPUTES_NOTHING.split())
 _GUARDS = frozenset({"OptionalCUDAGuard", "CUDAGuard", "DeviceGuard", "cudaStream_t", "cudaError_t"})
-_TYPES = INTEGERS | FLOATS | {"auto", "dim3", "bool", "Tensor", "scalar_t", "vector", "string"}
+_TYPES = INTEGERS | FLOATS | {
+    "auto", "dim3", "bool", "Tensor", "scalar_t", "vector", "string", "tuple", "IntArrayRef", "TensorOptions", "array",
+    "optional",
+}  # fmt: skip
 
 
 def convert_host(
-    function: HostFunction, unit: Unit, problems: list[Problem], notes: list[str]
+    function: HostFunction, unit: Unit, problems: list[Problem], notes: list[str], operators: dict[str, None]
 ) -> tuple[str, list[str]]:
     """The function as ``def host_NAME(...)`` and the host functions it calls; what has no counterpart is a problem."""
-    scope = Scope(unit, notes=notes)
+    scope = Scope(unit, notes=notes, operators=operators)
     names = []
     for parameter in function.parameters:
         scope.names[parameter.name] = _kind_of(parameter)
         names.append(plan_name(parameter.name))
     writer = _Writer(scope, problems)
+    writer.several = bool({"vector", "tuple"} & set(function.returns))
     writer.block(function.body, 1)
     body = writer.lines or ["    pass"]
     return "\n".join([f"def host_{function.name}({', '.join(names)}):", *body]), scope.hosts_used
@@ -57,8 +61,10 @@ def convert_host(
 
 def _kind_of(parameter: Parameter) -> Kind:
     words = set(parameter.type)
-    if "Tensor" in words and not words & {"optional", "vector", "ArrayRef"}:
+    if "Tensor" in words and not words & {"vector", "ArrayRef"}:
         return "tensor"
+    if words & {"IntArrayRef"} or (words & {"vector", "ArrayRef", "tuple", "array"} and words & INTEGERS):
+        return "dims"
     if words & FLOATS:
         return "pointer" if parameter.is_pointer else "float"
     if words & {"bool"}:
@@ -71,6 +77,8 @@ class _Writer:
         self.scope = scope
         self.lines: list[str] = []
         self._problems = problems
+        self.several = False
+        """Whether the function returns a sequence."""
 
     def block(self, tokens: Sequence[Token], depth: int) -> None:
         """Convert the statements of a block, each on its own: one that fails is a problem, the next is tried."""
@@ -118,7 +126,17 @@ class _Writer:
             end = _statement_end(tokens, close + 1)
             self.scope.notes.append(f"line {tokens[at].line}: `{text_of(tokens[at:end])[:60]}` is left out: a check")
             return end
-        self._emit(f"if {self._value(tokens[start + 1 : close]).text}:", depth)
+        condition = self._value(tokens[start + 1 : close])
+        if condition.kind not in ("bool", "int", "float"):
+            raise Unconvertible(tokens[at].line, text_of(tokens[at : close + 1]), f"a condition on a {condition.kind}")
+        body = tokens[close + 1 : _statement_end(tokens, close + 1)]
+        if _only_raises([token.text for token in body]):
+            self._emit(f'assert not {condition.inner}, "refused by the candidate"', depth)
+            at = close + 1 + len(body)
+            if at < len(tokens) and tokens[at].text == "else":
+                return self._statement(tokens, at + 1, depth)
+            return at
+        self._emit(f"if {condition.text}:", depth)
         at = self._body(tokens, close + 1, depth + 1)
         if at < len(tokens) and tokens[at].text == "else":
             self._emit("else:", depth)
@@ -166,7 +184,9 @@ class _Writer:
             if len(marks) > 1:
                 value = self._value(tokens[1:])
                 text = value.text
-                if value.kind == "dims" and text.startswith("("):
+                if value.strided:
+                    raise Unconvertible(tokens[0].line, text_of(tokens), "it returns a tensor that is not contiguous")
+                if value.kind in ("dims", "tensors") and text.startswith("(") and not self.several:
                     text = text[1:-1].rstrip(",")
                 self._emit(f"return {text}", depth)
             else:
@@ -181,9 +201,14 @@ class _Writer:
         if set(marks) & _GUARDS or first in self.scope.unit.checks or _called_name(marks) in _LEFT_OUT:
             self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)[:60]}` is left out: it computes nothing")
             return
+        if first in ("auto", "const") and "[" in marks[:4] and "=" in marks:
+            self._bindings(tokens, marks.index("["), depth)
+            return
         declared = _declaration(tokens)
         if declared is not None:
             self._declaration(tokens, declared, depth)
+            return
+        if self.scope.names.get(first) == "dims" and self._changed_sequence(tokens, depth):
             return
         for mark in ("=", "+=", "-=", "*=", "/=", "%="):
             if mark in marks and tokens[0].kind == "name" and marks.index(mark) == 1:
@@ -197,6 +222,35 @@ class _Writer:
             raise Unconvertible(tokens[0].line, text_of(tokens), "a statement whose result is not used")
         self._emit(value.text, depth)
 
+    def _changed_sequence(self, tokens: Sequence[Token], depth: int) -> bool:
+        """``sizes.push_back(n)``, ``sizes.erase(...)``, ``sizes[n] = m``, as a new sequence.
+
+        Returns:
+            Whether the statement is one of these.
+        """
+        marks, name = [token.text for token in tokens], plan_name(tokens[0].text)
+        if marks[1:2] == ["["]:
+            close = matching(tokens, 1)
+            if marks[close + 1 : close + 2] != ["="]:
+                return False
+            at = self._value(tokens[2:close]).inner
+            value = self._value(tokens[close + 2 :]).text
+            self._emit(f"{name} = [{value} if i_ == {at} % len({name}) else n_ for i_, n_ in enumerate({name})]", depth)
+            return True
+        if marks[1:2] != ["."] or marks[3:4] != ["("]:
+            return False
+        inner = tokens[4 : matching(tokens, 3)]
+        if marks[2] in ("push_back", "emplace_back"):
+            self._emit(f"{name} = {name} + [{self._value(inner).text}]", depth)
+        elif marks[2] == "pop_back":
+            self._emit(f"{name} = {name}[: len({name}) - 1]", depth)
+        elif marks[2] == "erase" and [t.text for t in inner[:5]] == [tokens[0].text, ".", "begin", "(", ")"]:
+            at = self._value(inner[6:]).inner if len(inner) > 6 else "0"
+            self._emit(f"{name} = [n_ for i_, n_ in enumerate({name}) if i_ != {at}]", depth)
+        else:
+            return marks[2] == "reserve"
+        return True
+
     def _assignment(self, tokens: Sequence[Token], mark: str, depth: int) -> None:
         name = tokens[0].text
         current = self.scope.names.get(name)
@@ -209,7 +263,14 @@ class _Writer:
             self.lines += ["    " * depth + line for line in dict.fromkeys(self.scope.ahead)]
             self.scope.ahead.clear()
             return
+        if current == "tensor":
+            if operator != "=" or value.kind != "tensor":
+                raise Unconvertible(tokens[0].line, text_of(tokens), "an operator of torch that writes to a tensor")
+            self._mark(name, value)
         self._emit(f"{plan_name(name)} {operator} {value.text}", depth)
+
+    def _mark(self, name: str, value: Value) -> None:
+        (self.scope.strided.add if value.strided else self.scope.strided.discard)(name)
 
     def _declaration(self, tokens: Sequence[Token], names_at: int, depth: int) -> None:
         kind_words = [token.text for token in tokens[:names_at]]
@@ -220,13 +281,26 @@ class _Writer:
             name, rest = part[0].text, part[1:]
             if not rest:
                 kind: Kind = "dims" if "dim3" in kind_words else "tensor" if "Tensor" in kind_words else "int"
+                if "vector" in kind_words:
+                    kind = "dims"
+                    self._emit(f"{plan_name(name)} = ()", depth)
                 self._declare(name, kind, part[0])
                 continue
             value = self._initial(kind_words, rest)
             self._declare(name, value.kind, part[0])
+            self._mark(name, value)
             if value.kind == "nothing":
                 continue
             self._emit(f"{plan_name(name)} = {value.text}", depth)
+
+    def _bindings(self, tokens: Sequence[Token], opened: int, depth: int) -> None:
+        """``auto [a, b] = ...``."""
+        close = matching(tokens, opened)
+        value = self._value(tokens[close + 2 :])
+        names = [part[0] for part in split_commas(tokens[opened + 1 : close])]
+        for name in names:
+            self._declare(name.text, "tensor" if value.kind in ("pair", "tensors") else "int", name)
+        self._emit(f"{', '.join(plan_name(name.text) for name in names)} = {value.text}", depth)
 
     def _initial(self, kind_words: Sequence[str], rest: Sequence[Token]) -> Value:
         if rest[0].text == "=":
@@ -235,8 +309,13 @@ class _Writer:
             close = matching(rest, 0)
             texts = [self._value(part).text for part in split_commas(rest[1:close])]
             return Value(f"({', '.join(texts)}{',' if len(texts) == 1 else ''})", "dims")
+        elif rest[0].text == "{" and "vector" in kind_words:
+            value = self._value(rest)
         elif rest[0].text in ("(", "{"):
-            value = self._value(rest[1 : matching(rest, 0)])
+            parts = split_commas(rest[1 : matching(rest, 0)])
+            ends = [token.text for token in parts[0][-3:]]
+            copied = "vector" in kind_words and len(parts) == 2 and ends == ["begin", "(", ")"]
+            value = self._value(parts[0] if copied else rest[1 : matching(rest, 0)])
         else:
             raise Unconvertible(rest[0].line, text_of(rest), "an initialiser that cannot be read")
         if set(kind_words) & INTEGERS and value.kind == "float":
@@ -358,6 +437,13 @@ def typed_argument(value: Value, parameter: Parameter, bound: dict[str, str], li
     return f"{kind}({value.text})"
 
 
+def _only_raises(marks: Sequence[str]) -> bool:
+    """Whether a statement does nothing but raise."""
+    inner = list(marks[1:-1] if marks[:1] == ["{"] else marks)
+    raises = inner[:1] in (["throw"], ["AT_ERROR"]) or inner[:3] == ["TORCH_CHECK", "(", "false"]
+    return raises and inner.count(";") == 1 and inner[-1] == ";"
+
+
 def _called_name(marks: Sequence[str]) -> str:
     opened = marks.index("(") if "(" in marks else 0
     return marks[opened - 1] if opened else ""
@@ -368,6 +454,8 @@ def _declaration(tokens: Sequence[Token]) -> int | None:
     at, seen = 0, False
     while at < len(tokens):
         word = tokens[at].text
+        if seen and at + 1 < len(tokens) and tokens[at + 1].text in ("=", ",") and word == "dim3":
+            break  # a variable of that name
         if word in ("const", "constexpr", "static", "unsigned", "long", "signed") or word in _TYPES:
             seen = seen or word not in ("const", "constexpr", "static")
             at += 1
