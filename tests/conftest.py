@@ -56,9 +56,23 @@ def pytest_collection() -> Generator[None, object, object]:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files with slow tests come first: of several workers none is then left alone with one at the end. Those with a
-    browser come last: while Playwright is up its event loop counts as running, and ``asyncio.run`` refuses another."""
+    browser come last: it takes memory until the session ends."""
     slow, browser = ({item.path for item in items if item.get_closest_marker(marker)} for marker in ("slow", "browser"))
     items.sort(key=lambda item: (item.path in browser, item.path not in slow))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Hide Playwright's event loop from tests without a browser: it counts as running until the session ends, and
+    ``asyncio.run`` would refuse another."""
+    loop = asyncio._get_running_loop()
+    if loop is None or item.get_closest_marker("browser"):
+        return (yield)
+    asyncio._set_running_loop(None)
+    try:
+        return (yield)
+    finally:
+        asyncio._set_running_loop(loop if loop.is_running() else None)
 
 
 @pytest.hookimpl(tryfirst=True)

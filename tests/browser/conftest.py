@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +31,9 @@ def chrome() -> Iterator[Browser]:
         from playwright.sync_api import expect
 
         expect.set_options(timeout=WAIT_MS)
+        loop = asyncio._get_running_loop()
         yield browser
+        asyncio._set_running_loop(loop)  # the last test of the session may be one that it was hidden from
 
 
 def write_report(folder: Path, *names: str) -> Path:
