@@ -102,6 +102,8 @@ def test_figures_that_are_made_up_are_found(tmp_path: Path) -> None:
 def test_figures_of_known_cards_are_found(key: str) -> None:
     calibration, _, _ = calibrate(f"emulated:{key}")
     assert wrong(calibration) == {}
+    (shared,) = (figure for figure in calibration.figures if figure.name == "shared_bytes_per_cycle")
+    assert 64 < shared.value <= 128, "32 banks of 4 bytes; more is a loop without its loads"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ extern "C" __global__ void read_shared(int* out, int rounds) {
         float4 v[BATCH];
 #pragma unroll
         for (int k = 0; k < BATCH; k++)
-            asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+            asm volatile("ld.volatile.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                          : "=f"(v[k].x), "=f"(v[k].y), "=f"(v[k].z), "=f"(v[k].w)
                          : "r"(at + k * 512));
         sum += sum_of(v);
