@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from kernelforge.agents.base import CoderRequest, JudgeReply, JudgeRequest
-from kernelforge.agents.prompts import check_three_parts, coder_prompt, coder_prompt_name, judge_prompt
+from kernelforge.agents.prompts import (
+    check_three_parts,
+    coder_prompt,
+    coder_prompt_name,
+    judge_prompt,
+    requested_sections,
+)
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply, parse_finding
 from kernelforge.candidate import parse_reply
 from kernelforge.errors import CandidateError
@@ -19,10 +25,16 @@ class LLMCoder:
         self._answerer = answerer
 
     def propose(self, request: CoderRequest) -> Answer:
-        """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why."""
+        """Ask for a candidate. A reply that still cannot be read is handed on: its verdict will say why.
+
+        A reply may ask for sections of the launch plan's page instead, which takes one of its tries.
+        """
         in_parts = coder_prompt_name(request) == "contrast"
 
         def check(text: str) -> None:
+            sections = requested_sections(text, request.brief)
+            if sections:
+                raise CandidateError(f"It asks for sections of the launch plan's page. Here they are:\n\n{sections}")
             if in_parts:
                 check_three_parts(text)
             parse_reply(text, request.brief.language)

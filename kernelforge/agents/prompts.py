@@ -15,7 +15,7 @@ from typing import NamedTuple
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.diagnosis.diagnose import Note, diagnose, notes_for
 from kernelforge.agents.prompting.attempts import history_text
-from kernelforge.agents.prompting.render import launch_plan_page, render
+from kernelforge.agents.prompting.render import launch_plan_page, page_sections, render
 from kernelforge.agents.prompting.text import fenced, inline
 from kernelforge.errors import CandidateError
 from kernelforge.llm.base import Prompt
@@ -33,6 +33,7 @@ __all__ = [
     "judge_prompt",
     "launch_plan_page",
     "reflexion_prompt",
+    "requested_sections",
     "tester_prompt",
 ]
 
@@ -76,8 +77,12 @@ def coder_prompt_name(request: CoderRequest) -> str:
     return operator.value
 
 
-def coder_prompt(request: CoderRequest) -> Prompt:
-    """The prompt of a Coder for a proposal."""
+def coder_prompt(request: CoderRequest, *, asks: bool = True) -> Prompt:
+    """The prompt of a Coder for a proposal.
+
+    Args:
+        asks: whether the Coder can ask for sections of the launch plan's page (see :func:`requested_sections`).
+    """
     return render(
         coder_prompt_name(request),
         "coder",
@@ -91,7 +96,34 @@ def coder_prompt(request: CoderRequest) -> Prompt:
         technique=request.technique,
         sample=request.sample,
         sight=request.sight,
+        asks=asks,
     )
+
+
+def requested_sections(text: str, brief: TaskContext) -> str:
+    """The sections of the launch plan's page that a reply asks for, fenced; empty where it asks for none.
+
+    A reply asks by lines ``page: SECTION`` and by nothing else, so that no candidate is taken for a request.
+    """
+    lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
+    titles = [match[1] for line in lines[:_MOST_SECTIONS] if (match := _ASKED.fullmatch(line))]
+    if not titles or len(titles) != len(lines):
+        return ""
+    sections = {title.casefold(): (title, content) for title, content in page_sections(brief).items()}
+    parts, unknown = [], []
+    for title in dict.fromkeys(title.casefold() for title in titles):
+        if title in sections:
+            name, content = sections[title]
+            parts.append(f"## {name}\n\n{content}")
+        else:
+            unknown.append(inline(title, 60))
+    if unknown:
+        parts.append(f"There is no section {', '.join(unknown)}; there are {', '.join(page_sections(brief))}.")
+    return fenced("\n\n".join(parts), "markdown")
+
+
+_MOST_SECTIONS = 16
+_ASKED = re.compile(r"page: ?([^`]{1,80}?)\.?")
 
 
 def judge_prompt(request: JudgeRequest) -> Prompt:

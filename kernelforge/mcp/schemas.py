@@ -62,7 +62,9 @@ class TaskPage(View):
     """Names the task's source, sizes and policy."""
     device: str
     prompt: str
-    """The task, its visible sizes, the device, the launch-plan language, and what is asked for."""
+    """The task, its visible sizes, the device, a whole candidate and the rules of launch plans."""
+    plan_language: str
+    """The reference page of launch plans, without what the task and the device have no use for."""
     how_to_answer: str
 
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompting.text import inline
-from kernelforge.agents.prompts import coder_prompt
+from kernelforge.agents.prompts import coder_prompt, launch_plan_page
 from kernelforge.candidate import format_reply
 from kernelforge.errors import DeviceError, KernelForgeError, SandboxError, TaskError, UnsupportedError, UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
@@ -105,14 +105,15 @@ class Service:
 
     def show_task(self, client: str, reference: str) -> TaskPage:
         suite, task = self._catalogue.task(reference)
-        request = CoderRequest(self._context(task), Operator.SEED, None, None, ())
-        prompt = coder_prompt(request).text
+        context = self._context(task)
+        prompt = coder_prompt(CoderRequest(context, Operator.SEED, None, None, ()), asks=False).text
         self._session(client).prompts[task.digest] = prompt
         return TaskPage(
             task=f"{suite.name}/{task.name}",
             digest=task.digest,
             device=self._pool.name,
             prompt=prompt,
+            plan_language=launch_plan_page(context),
             how_to_answer=HOW_TO_ANSWER,
         )
 

@@ -139,6 +139,11 @@ class RunConfig(Record):
         return tuple(self.coder.split(","))
 
     @property
+    def writes_lessons(self) -> bool:
+        """Whether a task's end teaches later tasks: a run of one task has none, unless other runs are shown lessons."""
+        return self.memory == "results" or (self.memory == "run" and len(self.tasks) > 1)
+
+    @property
     def digest(self) -> str:
         # These fields are younger than stored digests, which have to stay.
         younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}

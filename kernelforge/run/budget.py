@@ -311,7 +311,7 @@ def estimate(config: RunConfig, contexts: Iterable[TaskContext], earlier: Iterab
         agents.append(_agent(config, "judge", config.judge, calls * len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
     if config.tester is not None:
         agents.append(_agent(config, "tester", config.tester, len(first), sum(first), ASSUMED_JUDGE_REPLY, seen))
-    if config.memory != "off":
+    if config.writes_lessons:
         tokens = sum(size + ASSUMED_CANDIDATE for size in first)
         agents.append(_agent(config, "reflexion", config.judge, len(first), tokens, ASSUMED_JUDGE_REPLY, seen))
     devices = config.device.split(",")

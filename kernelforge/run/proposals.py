@@ -243,7 +243,7 @@ class TaskAgents:
             coders=tuple(make_coder(spec, providers, meter) for spec in config.coders),
             judge=make_judge(config.judge, providers, meter),
             tester=None if config.tester is None else make_tester(config.tester, providers, meter),
-            reflexion=None if config.memory == "off" else make_reflexion(config.judge, providers, meter),
+            reflexion=make_reflexion(config.judge, providers, meter) if config.writes_lessons else None,
         )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kernelforge.agents import CoderRequest, JudgeRequest, TaskContext
-from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt, tester_prompt
+from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt, tester_prompt
 from kernelforge.hardware.specs import H100, H200
 from kernelforge.llm.base import Prompt
 from kernelforge.records import (
@@ -279,8 +279,5 @@ SAMPLES: dict[str, Callable[[], Prompt]] = {
 
 
 def golden_text(prompt: Prompt) -> str:
-    """A prompt as its golden file has it: the boundary marked, the page of the language left out."""
-    text = f"{prompt.text[: prompt.stable]}<<< what varies begins here >>>\n\n{prompt.text[prompt.stable :]}"
-    for brief in (BRIEF, GPU_BRIEF):
-        text = text.replace(launch_plan_page(brief).rstrip(), "(docs/launch-plan.md)")
-    return text
+    """A prompt as its golden file has it: the boundary marked."""
+    return f"{prompt.text[: prompt.stable]}<<< what varies begins here >>>\n\n{prompt.text[prompt.stable :]}"

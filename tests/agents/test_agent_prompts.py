@@ -5,12 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+import torch
 
 from kernelforge.agents import CoderRequest, JudgeRequest
+from kernelforge.agents.llm_agents import LLMCoder
 from kernelforge.agents.prompts import coder_prompt, fenced, judge_prompt, launch_plan_page
 from kernelforge.agents.reply_forms import parse_finding
+from kernelforge.candidate import parse_reply
+from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Verdict
+from kernelforge.evaluation.oracle.worker.reference import Reference
+from kernelforge.llm.base import Answer, Question
+from kernelforge.llm.rate_limits import estimate_tokens
+from kernelforge.records import Attempt, Candidate, Finding, Graph, Node, Operator, Stage, Verdict
 from kernelforge.search.base import ProfileVisibility
 from tests.agents import agent_setup as workbench
 
@@ -43,7 +50,7 @@ def test_a_seed_prompt_shows_the_task_its_sizes_the_device_and_the_language() ->
     text = coder_prompt(request(Operator.SEED, None)).text
     for part in (
         "nn.LayerNorm(features)", "float32[1024, 4096]", 'w["norm.weight"]', "must move at least", "sm_90a",
-        "COLS: 1..4096", launch_plan_page().splitlines()[0], "float64 evaluation",
+        "COLS: 1..4096", "A candidate is device code and a launch plan", "float64 evaluation",
     ):  # fmt: skip
         assert part in text, part
 
@@ -65,6 +72,92 @@ def test_a_coder_is_not_told_of_what_it_cannot_use() -> None:
     assert {line for line in emulated.splitlines() if line.startswith("## ")} == {
         line for line in complete.splitlines() if line.startswith("## ")
     } - {"## Torch operators", "## Tensor maps", images}
+    for device in ({}, {"not supported here": "clusters, tensor maps"}):
+        text = coder_prompt(CoderRequest(replace(brief, device=device), Operator.SEED, None, None, ())).text
+        assert ("cluster=" in text) == ("Tensor maps" in text) == (not device)
+
+
+SCALED = """
+import torch
+import torch.nn as nn
+ROWS, COLS = {shape}
+class Model(nn.Module):
+    def __init__(self, eps):
+        super().__init__()
+        self.gain, self.eps = nn.Parameter(torch.ones(1)), eps
+    def forward(self, x):
+        return x * (self.gain / (x.abs().amax(1, keepdim=True) + self.eps))
+def get_inputs():
+    return [torch.randn(ROWS, COLS)]
+def get_init_inputs():
+    return [1e-3]
+"""
+
+
+@pytest.mark.parametrize("shape", ["2, 1024", "5, 37", "1, 1"])
+def test_the_worked_example_is_right(shape: str, compiler: Compiler) -> None:
+    text = coder_prompt(request(Operator.SEED, None)).text
+    example = parse_reply(text[text.index("A whole candidate") : text.index("- `forward` takes")])
+    reference = Reference(SCALED.format(shape=shape), {})
+    reference.redraw_weights(3)
+    at = workbench.Bench(reference, reference.inputs(7))
+    resolved = workbench.resolve(example.plan, at)
+    built = workbench.build(compiler, example.source, resolved)
+    assert isinstance(built, Artifact), built.errors
+    (got,), (expected,) = workbench.run(built, resolved, at), at.expected()
+    torch.testing.assert_close(got, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_a_first_candidate_is_asked_for_in_few_tokens() -> None:
+    for task in ("layernorm", "softmax", "matmul"):
+        brief = workbench.brief(task)
+        prompt = coder_prompt(CoderRequest(brief, Operator.SEED, None, None, ()))
+        assert estimate_tokens(prompt.text) <= 2_000
+
+
+def complaint(reply: str) -> str:
+    """The answer to a Coder whose reply cannot be used; empty where it can."""
+    problems: list[str] = []
+
+    class Asked:
+        name = "test"
+
+        def ask(self, question: Question) -> Answer:
+            try:
+                question.check(reply)
+            except CandidateError as error:
+                problems.append(str(error))
+            return Answer(reply, ())
+
+    LLMCoder("test", Asked()).propose(request(Operator.SEED, None))
+    return "".join(problems)
+
+
+def test_a_coder_reads_the_sections_that_it_asks_for() -> None:
+    page = launch_plan_page(workbench.brief("layernorm"))
+    offered = coder_prompt(request(Operator.SEED, None)).text
+    for title in ("Prepared weights", "Tensor maps", "What is refused"):
+        assert title in offered
+        section = page.partition(f"\n## {title}\n")[2].partition("\n## ")[0].strip()
+        assert section in complaint(f"page: {title}")
+        assert section in complaint(f"\npage: Limits\n\npage: {title.lower()}\n")
+    assert "no section torch operators; there are The source, Launches," in complaint("page: Torch operators")
+    assert "no section" not in complaint("page: Limits")
+
+
+def test_a_candidate_is_no_request_for_sections() -> None:
+    candidate = "```cuda\n__global__ void k() {}\n```\n\n```python\ndef forward(x):\n    return x\n```\n"
+    assert complaint(candidate) == complaint(f"page: Limits\n{candidate}") == ""
+    assert "asks for sections" not in complaint("I would like to see\npage: Limits")
+    assert "page:" not in coder_prompt(request(Operator.SEED, None), asks=False).text
+
+
+@pytest.mark.parametrize("stage", ["parse", "plan", "compile", "small"])
+def test_a_plan_that_was_refused_is_repaired_with_the_whole_page(stage: Stage) -> None:
+    of = parent(Verdict.BUILD)
+    of = of.model_copy(update={"evaluation": of.evaluation.model_copy(update={"stage": stage})})
+    text = coder_prompt(request(Operator.REPAIR, of)).text
+    assert (launch_plan_page(workbench.brief("layernorm")).rstrip() in text) == (stage in ("parse", "plan"))
 
 
 def test_no_prompt_names_a_hidden_size() -> None:

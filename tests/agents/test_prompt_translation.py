@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from kernelforge.agents import CoderRequest, JudgeRequest
-from kernelforge.agents.prompts import coder_prompt, judge_prompt, launch_plan_page, reflexion_prompt
+from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.agents.prompts import tester_prompt as prompt_of_tester
 from kernelforge.records import Operator, TaskPolicy
 from kernelforge.tasks import load_task
@@ -51,8 +51,7 @@ def prompts(**changes: object) -> dict[str, str]:
     made["judge-optimise"] = judge_prompt(JudgeRequest(brief, FAST, HISTORY, FAST))
     made["reflexion"] = reflexion_prompt(brief, HISTORY, ("movement",))
     made["tester"] = prompt_of_tester(brief, PAGE)
-    page = launch_plan_page(brief).rstrip()
-    return {name: prompt.text.replace(page, "(docs/launch-plan.md)") for name, prompt in made.items()}
+    return {name: prompt.text for name, prompt in made.items()}
 
 
 PROMPTS = prompts()

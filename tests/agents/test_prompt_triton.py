@@ -27,11 +27,20 @@ def request_in(language: Any) -> CoderRequest:
 def test_the_part_on_triton_follows_the_preamble_of_a_cuda_run() -> None:
     cuda, triton, either = (coder_prompt(request_in(language)) for language in ("cuda", "triton", "any"))
     before, after = cuda.text[: cuda.stable], cuda.text[cuda.stable :]
-    for prompt, title in ((triton, "## Triton instead of CUDA C++"), (either, "## Triton, where it suits better")):
-        assert prompt.text.startswith(before + title)
-        assert prompt.text.endswith(after)
-        assert prompt.stable > cuda.stable
+    assert either.text.startswith(f"{before}## Triton, where it suits better")
+    assert either.text.endswith(after)
+    for part in ("## The device", "## Precision"):
+        assert before[before.index(part) :] + "## Triton instead of CUDA C++" in triton.text
+    assert triton.text.endswith(after)
     assert "triton" not in cuda.text.lower()
+
+
+def test_what_only_cuda_has_use_for_is_in_no_prompt_for_triton() -> None:
+    cuda, triton, either = (coder_prompt(request_in(language)).text for language in ("cuda", "triton", "any"))
+    for text in ("```cuda\ntemplate", "dynamic_shared_bytes", "C++17 for NVRTC"):
+        assert text in cuda
+        assert text in either
+        assert text not in triton
 
 
 def test_a_reply_in_another_language_is_refused() -> None:

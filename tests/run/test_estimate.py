@@ -108,13 +108,23 @@ def test_batches_cost_half() -> None:
 
 
 def test_the_tester_and_the_lessons_are_counted() -> None:
-    agents = estimated(tester="openai:m", memory="run", judge="openai:m").agents
+    agents = estimated(tester="openai:m", memory="results", judge="openai:m").agents
     assert [(item.agent, item.calls) for item in agents] == [
         ("coder", 5),
         ("judge", 4),
         ("tester", 1),
         ("reflexion", 1),
     ]
+
+
+def test_lessons_are_written_where_a_later_task_may_be_shown_them() -> None:
+    for memory, expected in (("off", (False, False)), ("run", (False, True)), ("results", (True, True))):
+        alone = config(tasks=("gelu",), memory=memory, judge="openai:m")
+        both = config(tasks=("gelu", "swish"), memory=memory, judge="openai:m")
+        assert (alone.writes_lessons, both.writes_lessons) == expected
+        for run, writes in zip((alone, both), expected, strict=True):
+            agents = [item.agent for item in estimate(run, [brief()], []).agents]
+            assert ("reflexion" in agents) == writes
 
 
 def test_a_gpu_takes_its_time_for_timing_and_earlier_runs_on_any_of_its_gpus_tell_more() -> None:

@@ -104,13 +104,15 @@ def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) 
     Raises:
         UsageError: the installation lacks a page or a template.
     """
-    language = context.pop("language", None) or launch_plan_page(brief)
     shared = {
         "agent": agent,
         "brief": brief,
         "task": brief.task,
         "facts": brief.facts,
-        "language": language,
+        "lacks": brief.device.get("not supported here", ""),
+        "language": context.pop("language", ""),
+        "page": launch_plan_page(brief),
+        "sections": tuple(page_sections(brief)) if context.pop("asks", False) else (),
         "lessons": brief.lessons[:MAX_LESSONS],
         "limits": LIMITS,
     }
@@ -138,6 +140,16 @@ def launch_plan_page(brief: TaskContext | None = None) -> str:
     elif "convolution" not in brief.graph.families:
         page = _without_section(page, IMAGES)
     return page
+
+
+def page_sections(brief: TaskContext) -> dict[str, str]:
+    """The sections of the page that a Coder may read, by their titles.
+
+    Raises:
+        UsageError: the installation lacks the page.
+    """
+    parts = launch_plan_page(brief).split("\n## ")[1:]
+    return {title: text.strip() for title, _, text in (part.partition("\n") for part in parts)}
 
 
 def _without_section(page: str, title: str) -> str:

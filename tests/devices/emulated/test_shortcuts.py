@@ -69,7 +69,7 @@ DEFERRED = {
         double2 v = a[i], w = b[i]; b[i] = make_double2(v.x + w.y, w.x); b[i + 96] = v;""",
     "an address that was loaded": """int i = threadIdx.x; int k = (int)x[i] & 63;
         y[i] = x[k] + y[i + n]; y[i + n] = x[k + n];""",
-    "beside an atomic": "int i = threadIdx.x; float a = y[i]; atomicAdd(y + i / 2, 1.0f); y[i + n] = a + y[i];",
+    "before an atomic": "int i = threadIdx.x; float a = y[i]; atomicAdd(y + i / 2, 1.0f); y[i + n] = a + y[i];",
     "across a shuffle": "int i = threadIdx.x; float a = x[i], b = y[i]; y[i] = __shfl_xor_sync(-1u, a, 3) + b;",
     "outside": "int i = threadIdx.x; float a = x[i + 1000 * n], b = x[i]; y[i] = a + b + x[i + 1000 * n + 1];",
     "not aligned": """int i = threadIdx.x; const float* z = (const float*)((const char*)x + 2);
@@ -167,10 +167,10 @@ def test_results_that_are_kept_are_those_of_the_same_number(variation: int) -> N
     numbers = np.float32([-np.nan, np.nan, 0, 0, -0.0, 2, 2, 3, 2, 1, np.inf, np.inf, 0.3, -np.inf, 5e-40, 0.3])
     numbers.view(np.uint32)[0] = 0xFFFFFFFF
     results = []
-    for place in ("k", "k + (t >> n)"):
+    for index in ("k", "k + (t >> n)"):
         device = cuda(f"""extern "C" __global__ void k(const float* __restrict__ x, float* y, int n) {{
           int t = threadIdx.x;
-          for (int k = 0; k < {len(numbers)}; ++k) {{ float v = x[{place}]; {body} }} }}""")
+          for (int k = 0; k < {len(numbers)}; ++k) {{ float v = x[{index}]; {body} }} }}""")
         y = np.zeros(len(APPROXIMATE) * 32 * len(numbers), np.float32)
         device.run(1, 32, numbers, y, 31, variation=variation)
         results.append(y.view(np.uint32).reshape(len(numbers), 32, -1))

@@ -90,7 +90,8 @@ def row_of(suite: str, task: Task) -> TaskRow:
 
 async def _page(service: JobService, suite: str, task: Task) -> TaskPage:
     context = await service.task_context(task)
-    prompt = coder_prompt(CoderRequest(brief=context, operator=Operator.SEED, parent=None, finding=None, history=()))
+    first = CoderRequest(brief=context, operator=Operator.SEED, parent=None, finding=None, history=())
+    prompt = coder_prompt(first, asks=False)
     return TaskPage(
         **row_of(suite, task).model_dump(),
         device=next(iter(service.status().devices), ""),
