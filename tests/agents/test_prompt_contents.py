@@ -9,11 +9,11 @@ import pytest
 
 from kernelforge.agents import CoderRequest, JudgeRequest
 from kernelforge.agents.acceptance import APART
-from kernelforge.agents.prompting.attempts import HISTORY_CHARS, history_text
+from kernelforge.agents.prompting.attempts import HISTORY_CHARS, floor_text, history_text
 from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import UNCOMPARED, Operator, Origin, Verdict
+from kernelforge.records import UNCOMPARED, DType, Operator, Origin, TaskFacts, TensorSpec, Verdict
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 from tests.agents import prompt_samples as samples
 from tests.agents.prompt_samples import (
@@ -51,6 +51,28 @@ def test_every_call_of_an_agent_on_a_task_in_a_language_begins_alike(
         assert len({prompt.text[: prompt.stable] for prompt in prompts}) == 1
         assert all(0 < prompt.stable < len(prompt.text) for prompt in prompts)
         assert all(prompt.text[prompt.stable :].startswith("# Request") for prompt in prompts)
+
+
+def floor_of(flops: int, dtype: DType) -> str:
+    """The floor of a task with one input of 4 MB, which must be read and written."""
+    full = BRIEF.facts.at("full")
+    values = TensorSpec(shape=(1 << 20,), stride=(1,), dtype=dtype)
+    changes = {"inputs": (values,), "outputs": (values,), "compulsory_bytes": 8 << 20, "flops": flops}
+    size = full.model_copy(update=changes)
+    return floor_text(replace(BRIEF, facts=TaskFacts(task_digest="0" * 16, sizes=(size,))))
+
+
+def test_the_floor_is_that_of_memory_or_of_arithmetic_by_type() -> None:
+    memory = "2.504 us, for the compulsory bytes at peak memory bandwidth"
+    assert floor_of(10**6, DType.FLOAT32) == memory
+    spec = BRIEF.spec
+    for dtype, rate, unit in (
+        (DType.FLOAT32, spec.fp32_flops_per_s, "the FP32 peak"),
+        (DType.BFLOAT16, spec.fp16_tensor_tflops * 1e12, "the tensor cores' peak"),
+    ):
+        expected = f"{137_438_953_472 / rate * 1e6:,.4g} us, for the reference's operations at {unit} ({memory})"
+        assert floor_of(137_438_953_472, dtype) == expected
+    assert floor_text(replace(BRIEF, device={})) == ""
 
 
 def test_what_varies_is_not_in_the_stable_part() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.profiles import changes
 from kernelforge.agents.prompting.text import inline
-from kernelforge.records import Attempt, Operator, Origin, PredictedSpeedup, Verdict
+from kernelforge.records import Attempt, DType, Operator, Origin, PredictedSpeedup, TensorSpec, Verdict
 from kernelforge.search.base import ProfileVisibility
 
 HISTORY_SHARED = 10
@@ -95,6 +95,28 @@ def floor_us(brief: TaskContext) -> float | None:
     if stated is None or not float(stated[1]):
         return None
     return brief.facts.at("full").compulsory_bytes / (float(stated[1]) * 1e3)
+
+
+def floor_text(brief: TaskContext) -> str:
+    """The least time of the full size in words, by memory or by arithmetic; empty where the bandwidth is unknown.
+
+    Operations are the reference's, at the tensor cores' peak where all floating-point tensors have 16 bits, else at the
+    FP32 peak: what the tensor cores do with FP32 is not as precise as a candidate has to be.
+    """
+    least = floor_us(brief)
+    if least is None:
+        return ""
+    full = brief.facts.at("full")
+    tensors = [item for item in (*full.inputs, *full.outputs) if isinstance(item, TensorSpec)]
+    floating = {item.dtype for item in tensors if "float" in item.dtype.value}
+    halves = bool(floating) and floating <= {DType.FLOAT16, DType.BFLOAT16}
+    rate = brief.spec.tensor_flops_per_s("f16", "f32") if halves else brief.spec.fp32_flops_per_s
+    arithmetic = full.flops / rate * 1e6
+    memory = f"{least:,.4g} us, for the compulsory bytes at peak memory bandwidth"
+    if arithmetic <= least:
+        return memory
+    unit = "the tensor cores' peak" if halves else "the FP32 peak"
+    return f"{arithmetic:,.4g} us, for the reference's operations at {unit} ({memory})"
 
 
 def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:

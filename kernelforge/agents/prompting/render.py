@@ -14,7 +14,7 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.agents.prompting.attempts import (
     changes_since_parent,
     emulated,
-    floor_us,
+    floor_text,
     history_text,
     label,
     timing,
@@ -200,7 +200,7 @@ def _environment() -> Environment:
         "changes": changes,
         "changes_since_parent": changes_since_parent,
         "emulated": emulated,
-        "floor_us": floor_us,
+        "floor_text": floor_text,
         "history_text": history_text,
         "inline": inline,
         "label": label,
