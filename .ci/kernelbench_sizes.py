@@ -5,7 +5,8 @@
 
 A checkout is a clone of KernelBench, or a folder with its `KernelBench/level1` to `level3`. What was searched before is
 taken from the user's cache, so that an interrupted call goes on where it was. The file holds numbers and our own
-sentences, and tasks by the SHA-256 of their text. `--check N` searches for the sizes of every Nth task again, without
+sentences, and tasks by the SHA-256 of their text. `--kept` writes what the cache has, and searches for no more.
+`--check N` searches for the sizes of every Nth task again, without
 that cache, compares them with the file, and leaves with 1 where they differ.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 from kernelforge.evaluation.size_search import SizeChooser
 from kernelforge.evaluation.size_search import shipped as shipped_sizes
 from kernelforge.evaluation.size_search.chooser import choose_all
-from kernelforge.evaluation.size_search.shipped import Entry, entry_of, shipped_choice, text_digest, written_entries
+from kernelforge.evaluation.size_search.shipped import Entry, entry_of, shipped_entries, text_digest, written_entries
 from kernelforge.tasks.loaders import ExternalTask, loader_named
 
 LEVELS = (1, 2, 3)
@@ -30,11 +31,13 @@ def tasks_of(checkout: Path) -> list[ExternalTask]:
     return [task for task in loaded.tasks if task.level in LEVELS]
 
 
-def write(checkouts: list[Path], jobs: int) -> int:
+def write(checkouts: list[Path], jobs: int, *, kept: bool) -> int:
     entries: dict[str, Entry] = {}
     unsettled = []
     tasks = {text_digest(task): task for checkout in checkouts for task in tasks_of(checkout)}
     with SizeChooser(shipped={}) as chooser:
+        if kept:
+            tasks = {digest: task for digest, task in tasks.items() if chooser.is_settled(task)}
         for number, (task, choice) in enumerate(choose_all(chooser, list(tasks.values()), jobs), 1):
             print(f"{number} of {len(tasks)}: {task.name}: {choice.refused or len(choice.sizes)}", flush=True)
             if chooser.is_settled(task):
@@ -52,7 +55,7 @@ def check(checkouts: list[Path], every: int, jobs: int) -> int:
     different = 0
     with tempfile.TemporaryDirectory() as cache, SizeChooser(Path(cache), refresh=True) as chooser:
         for task, choice in choose_all(chooser, tasks, jobs):
-            same = shipped_choice(task) == choice
+            same = shipped_entries().get(text_digest(task)) == entry_of(task, choice)
             different += not same
             print(f"{task.name}: {'the same' if same else 'DIFFERENT'}", flush=True)
     print(f"{len(tasks) - different} of {len(tasks)} the same")
@@ -63,11 +66,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("checkouts", nargs="+", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--kept", action="store_true")
     parser.add_argument("--check", type=int, metavar="N")
     options = parser.parse_args()
     if options.check:
         return check(options.checkouts, options.check, options.jobs)
-    return write(options.checkouts, options.jobs)
+    return write(options.checkouts, options.jobs, kept=options.kept)
 
 
 if __name__ == "__main__":

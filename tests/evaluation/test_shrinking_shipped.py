@@ -48,10 +48,13 @@ def test_an_entry_is_the_choice_without_the_names_of_the_tasks_constants() -> No
     assert shipped_choice(SOFTMAX, read_entries(text)) == CHOICE
 
 
-def test_a_refusal_ships_with_its_reason() -> None:
-    refused = SizeChoice(refused="it draws random numbers in forward")
+def test_a_refusal_ships_with_its_reason_but_without_the_names_in_it() -> None:
+    refused = SizeChoice(refused="module 'inner' (Dropout, p=0.2) of task 'level1_1_own' is active")
     text = written_entries({text_digest(SOFTMAX): entry_of(SOFTMAX, refused)})
-    assert shipped_choice(SOFTMAX, read_entries(text)) == refused
+    choice = shipped_choice(SOFTMAX, read_entries(text))
+    assert choice is not None
+    assert choice.refused == "a module (Dropout, p=0.2) is active"
+    assert not choice.sizes
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from kernelforge.tasks.loaders.base import ExternalTask
 FILE = "kernelbench_sizes.json"
 
 _NAME = re.compile(r"[A-Za-z_]\w*")
+_AUTHORS = ((re.compile(r" of task '[^']*'"), ""), (re.compile(r"\bmodule '[^']*' \("), "a module ("))
 _POSITION = re.compile(r"\{(\d+)\}")
 
 Value = Annotated[int, Field(ge=1, lt=2**31)]
@@ -83,7 +84,7 @@ def _choice(task: ExternalTask, entry: Entry) -> SizeChoice:
 
 
 def entry_of(task: ExternalTask, choice: SizeChoice) -> Entry:
-    """A choice as it is stored."""
+    """A choice as it is stored: without the names of the task and of what is in it, which are its author's."""
     extents = movable_extents(task.source, task.fixed)
     names = [extent.names[0] for extent in extents]
     return Entry(
@@ -101,6 +102,8 @@ def entry_of(task: ExternalTask, choice: SizeChoice) -> Entry:
 
 
 def _unnamed(text: str, names: Sequence[str]) -> str:
+    for pattern, instead in _AUTHORS:
+        text = pattern.sub(instead, text)
     return _NAME.sub(lambda match: f"{{{names.index(match[0])}}}" if match[0] in names else match[0], text)
 
 
