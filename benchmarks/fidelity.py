@@ -58,6 +58,20 @@ COUNTED = {
     "smsp__inst_executed.sum": "ptx__warp_inst_executed.sum",
 }
 """Nsight Compute's counters, and the emulated device's name where that is another."""
+EQUAL, OF_SECTORS, OF_L2, OF_DRAM = 1e-6, 1e-4, 0.01, 0.1
+TARGETS = {
+    "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": EQUAL,
+    "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": EQUAL,
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": OF_SECTORS,
+    "l1tex__t_sectors_pipe_lsu_mem_global_op_st.sum": OF_SECTORS,
+    "memory_l2_theoretical_sectors_global": EQUAL,
+    "memory_l1_wavefronts_shared": EQUAL,
+    "lts__t_sectors_srcunit_tex_op_read.sum": OF_L2,
+    "lts__t_sectors_srcunit_tex_op_write.sum": OF_L2,
+    "dram__bytes_read.sum": OF_DRAM,
+    "dram__bytes_write.sum": OF_DRAM,
+}
+"""Errors that these counters should not exceed."""
 LEAST_BYTES = 1 << 20
 """Fewer bytes of DRAM than this are not compared: Nsight Compute's own are among them."""
 
@@ -337,7 +351,8 @@ def compare(folder: Path, out: Path, every: bool, picture: Path | None) -> int:
     """Print how counts and times agree."""
     launches = read(folder, out)
     for name, agreement in counter_agreements(launches).items():
-        print(f"{name}: {agreement.text}")
+        met = f", {agreement.at_most(TARGETS[name])} within their target" if name in TARGETS else ""
+        print(f"{name}: {agreement.text}{met}")
     timed = [compared for compared in launches if compared.launch.measured_us]
     for ladder, own in by(timed, "ladder").items():
         print(f"\n{ladder}: {order_of(times_of(own)).text}, MAPE {mean_error(times_of(own)):.0%}, with its own scale "

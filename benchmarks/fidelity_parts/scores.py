@@ -114,6 +114,10 @@ class Agreement(NamedTuple):
     def median(self) -> float:
         return median(self.errors) if self.errors else 0.0
 
+    def at_most(self, error: float) -> int:
+        """Launches whose error is no larger."""
+        return sum(each <= error for each in self.errors)
+
     def within(self, share: float) -> float:
         """The error that a share of the launches does not exceed."""
         return self.errors[int(share * (len(self.errors) - 1))] if self.errors else 0.0

@@ -187,6 +187,7 @@ def test_times_are_ordered_and_met() -> None:
     assert SCORES.scale_of([(2.0, 1.0), (8.0, 4.0)]) == pytest.approx(2)
     agreement = SCORES.agreement_of([(10.0, 10.0), (10.0, 11.0), (0.0, 0.0)])
     assert (agreement.launches, agreement.exact, agreement.median) == (3, 2, 0.0)
+    assert (agreement.at_most(0.05), agreement.at_most(0.11)) == (2, 3)
 
 
 def test_falls_of_the_modelled_time_are_counted_within_a_problem() -> None:
