@@ -28,7 +28,6 @@ import argparse
 import csv
 import itertools
 import math
-import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,11 +48,11 @@ from kernelforge.evaluation.oracle.client import DrawHandle, Oracle, OracleFacts
 from kernelforge.evaluation.stages.candidate_runs import run_request
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, compile_plans, resolve_plans
 from kernelforge.hardware.specs import SPECS
-from kernelforge.modelnew.convert import convert
+from kernelforge.modelnew.convert import Conversion, convert
 from kernelforge.prediction import idle_share, predict_baseline, predict_speedup
 from kernelforge.prediction.baseline import NORMAL_90, BaselineTime, fitted, total_us
 from kernelforge.prediction.operator_time import at_once
-from kernelforge.records import Candidate, Size, Task, TaskFacts, Verdict
+from kernelforge.records import Size, Task, TaskFacts, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks.loaders import loader_named
 
@@ -124,7 +123,7 @@ def outcomes(
         if conversion.candidate is None:
             yield row, f"not converted: {conversion.problems[0]}"
         else:
-            converted.append((row, conversion.candidate))
+            converted.append((row, conversion))
     if not converted:
         return
     try:
@@ -134,9 +133,9 @@ def outcomes(
             facts = oracle.facts(["full"])
             eager = eager_columns(predict_baseline(oracle.operators(), device.spec, "eager", tf32=True))
             draw = oracle.draw("full", "task", seed=1, expected=False)
-            for row, candidate in converted.copy():
+            for row, conversion in converted.copy():
                 try:
-                    yield row, modelled(task, facts, draw, candidate, device, compiler) | eager
+                    yield row, modelled(task, facts, draw, conversion, device, compiler) | eager
                 except StageFailed as failed:
                     yield row, f"{failed.verdict.value}: {failed.reason}"
                 except RunFailed as failure:
@@ -148,7 +147,7 @@ def outcomes(
 
 
 def modelled(
-    task: Task, facts: TaskFacts, draw: DrawHandle, candidate: Candidate, device: Device, compiler: Compiler
+    task: Task, facts: TaskFacts, draw: DrawHandle, conversion: Conversion, device: Device, compiler: Compiler
 ) -> dict[str, str]:
     """Columns of a candidate: its modelled time at the full size and what binds it.
 
@@ -158,8 +157,7 @@ def modelled(
     """
     build, sizes = BuildState(), [task.size("full")]
     at_full = facts.at("full")
-    names = {"w": [weight.name for weight in at_full.weights], "attrs": list(at_full.attrs)}
-    named = candidate.model_copy(update={"plan": own_names(candidate.plan, names)})
+    named = conversion.fitted(task.source, at_full)
     resolve_plans(named, task, facts, build, sizes)
     compile_plans(named, task, compiler, device.arch, build, sizes)
     plan = build.plans["full"]
@@ -174,23 +172,6 @@ def modelled(
         "steps": str(len(plan.steps)),
         "idle": f"{idle_share(device.spec, profile.kernels):.3g}",
     }
-
-
-def own_names(plan: str, names: Mapping[str, Sequence[str]]) -> str:
-    """The plan with the reference's names of weights and attributes, where a ``ModelNew`` has others that end alike.
-
-    Args:
-        plan: Of a converted candidate.
-        names: The reference's, of ``w`` and of ``attrs``.
-    """
-
-    def name_of(match: re.Match[str]) -> str:
-        mapping, name = match.groups()
-        alike = [own for own in names[mapping] if own.rpartition(".")[2] == name.rpartition(".")[2]]
-        unchanged = name in names[mapping] or len(alike) != 1
-        return match.group(0) if unchanged else f'{mapping}["{alike[0]}"]'
-
-    return re.sub(r'\b(w|attrs)\["([\w.]+)"\]', name_of, plan)
 
 
 def eager_columns(eager: BaselineTime) -> dict[str, str]:

@@ -12,7 +12,7 @@ from kernelforge.cli.support.options import JsonOption, UnconfinedOption, consol
 from kernelforge.utils.text_files import read_text
 
 if TYPE_CHECKING:
-    from kernelforge.records import Candidate
+    from kernelforge.modelnew.convert import Conversion
 
 MAX_FILE_BYTES = 1 << 20
 
@@ -38,7 +38,7 @@ def convert(
     conversion = convert_text(read_text(file, MAX_FILE_BYTES, what="the candidate", hint="name a Python file"))
     refused = ""
     if conversion.candidate is not None and task is not None:
-        refused = _compile(conversion.candidate, task, allow_unconfined)
+        conversion, refused = _compiled(conversion, task, allow_unconfined)
     good = conversion.candidate is not None and not refused
     if as_json:
         data = {
@@ -66,8 +66,13 @@ def convert(
     raise typer.Exit(0 if good else 1)
 
 
-def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
-    """Reason why the candidate does not resolve or compile at a size of the task; empty if it does at all."""
+def _compiled(conversion: Conversion, task: str, allow_unconfined: bool) -> tuple[Conversion, str]:
+    """The conversion with the names of the task's reference, and why it does not resolve or compile at a size.
+
+    The reason is empty if it does at all sizes.
+    """
+    from dataclasses import replace
+
     from kernelforge.evaluation.pool import EvaluatorPool
     from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
     from kernelforge.tasks import load_task
@@ -76,9 +81,13 @@ def _compile(candidate: Candidate, task: str, allow_unconfined: bool) -> str:
     with EvaluatorPool("emulated:h100", allow_unconfined=allow_unconfined) as pool:
         evaluator = pool.evaluator(loaded)
         try:
-            evaluator.prepare(candidate, BuildState())
+            facts = evaluator.oracle.facts(["full"]).at("full")
+            conversion = replace(conversion, candidate=conversion.fitted(loaded.source, facts))
+            assert conversion.candidate is not None
+            evaluator.prepare(conversion.candidate, BuildState())
         except StageFailed as failure:
-            return f"it does not fit task '{loaded.name}': {failure.verdict} at {failure.stage}: {failure.reason}"
+            reason = f"it does not fit task '{loaded.name}': {failure.verdict} at {failure.stage}: {failure.reason}"
+            return conversion, reason
         finally:
             evaluator.close()
-    return ""
+    return conversion, ""

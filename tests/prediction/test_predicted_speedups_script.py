@@ -124,14 +124,6 @@ def test_order_is_that_of_pairs_that_are_apart() -> None:
     assert SCRIPT.order(rows) == "80% of 5"
 
 
-def test_weights_and_attributes_take_the_names_of_the_reference_where_only_one_ends_alike() -> None:
-    names = {"w": ["ln.weight", "ln.bias", "fc.bias"], "attrs": ["act.slope"]}
-    plan = 'k(w["weight"], w["bias"], w["fc.bias"], attrs["slope"], attrs["other"])'
-    assert SCRIPT.own_names(plan, names) == (
-        'k(w["ln.weight"], w["bias"], w["fc.bias"], attrs["act.slope"], attrs["other"])'
-    )
-
-
 def test_kernels_of_a_folder_are_modelled_and_others_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "level1").mkdir()
     (tmp_path / "level1" / "25_Swish.py").write_text(PROBLEM, encoding="utf-8")

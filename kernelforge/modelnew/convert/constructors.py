@@ -18,10 +18,11 @@ from kernelforge.modelnew.convert.layers import LAYERS, Layer
 
 @dataclass(frozen=True)
 class Marker:
-    """A value that is no number: what it is, and for a function of an extension its name."""
+    """A value that is no number."""
 
     what: str
-    name: str = ""
+    name: str = field(default="", compare=False)
+    """Of a function of an extension, its name; of an argument of ``ModelNew``, that of the parameter."""
 
 
 UNKNOWN: Final = Marker("unknown")
@@ -89,7 +90,7 @@ def construct(model: ast.ClassDef, file_names: Mapping[str, Any]) -> Instance:
     init = instance.method("__init__")
     if init is not None:
         parameters = [argument.arg for argument in (*init.args.args[1:], *init.args.kwonlyargs)]
-        reader.run(init.body, {**file_names, **dict.fromkeys(parameters, UNKNOWN), "self": instance})
+        reader.run(init.body, {**file_names, **{n: Marker("unknown", n) for n in parameters}, "self": instance})
     return instance
 
 

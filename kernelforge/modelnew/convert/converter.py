@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
@@ -14,8 +15,9 @@ from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
 from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
 from kernelforge.modelnew.convert.python_forward import Shared, write_forward
 from kernelforge.modelnew.convert.python_side import PythonFile, read_python
+from kernelforge.modelnew.convert.task_names import argument_paths, with_names_of_reference
 from kernelforge.modelnew.convert.torch_operators import helper_functions, library_names
-from kernelforge.records import Candidate
+from kernelforge.records import Candidate, SizeFacts
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,24 @@ class Conversion:
     """What was left out because it computes nothing, or became an assertion."""
     operators: tuple[str, ...] = ()
     """Operators of torch that the plan calls: the task's policy has to allow them."""
+    arguments: Mapping[str, int] = field(default_factory=dict)
+    """Attributes of ``ModelNew`` that are arguments of its constructor, by dotted name: positions of these."""
+
+    def fitted(self, source: str, facts: SizeFacts) -> Candidate:
+        """The candidate with the names that a reference has for weights and attributes.
+
+        Args:
+            source: Text of the task's file.
+            facts: Facts of one of its sizes.
+
+        Raises:
+            ValueError: there is no candidate.
+        """
+        if self.candidate is None:
+            raise ValueError("nothing was converted")
+        weights = [weight.name for weight in facts.weights]
+        plan = with_names_of_reference(self.candidate.plan, self.arguments, source, weights, list(facts.attrs))
+        return self.candidate.model_copy(update={"plan": plan})
 
     def as_reply(self) -> str:
         """The candidate as a Coder would have sent it.
@@ -84,7 +104,8 @@ def convert(text: str) -> Conversion:
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         return Conversion(None, (Problem(1, "", f"what came out is no candidate: {message}"),), tuple(notes))
-    return Conversion(candidate, (), tuple(dict.fromkeys(notes)), operators)
+    assert file.model is not None
+    return Conversion(candidate, (), tuple(dict.fromkeys(notes)), operators, argument_paths(file.model))
 
 
 def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> tuple[str, tuple[str, ...]]:
@@ -98,6 +119,11 @@ def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str
             continue
         helpers[name], used = convert_host(unit.hosts[name], unit, problems, notes, shared.operators)
         waiting += used
+    hosts = (unit.hosts[name] for name in helpers)
+    if not shared.launches and not any(token.text == "<<<" for host in hosts for token in host.body):
+        assert file.model is not None
+        line = file.model.definition.lineno
+        problems.append(Problem(line, "class ModelNew", "no kernel of the candidate: torch computes all of it"))
     allowed = library_names(shared.operators)
     if allowed:
         notes.append(f"torch computes a part: the task has to allow library({', '.join(allowed)})")

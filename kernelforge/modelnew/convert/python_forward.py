@@ -20,10 +20,10 @@ from kernelforge.modelnew.convert.constructors import (
     bind,
     dotted_name,
 )
-from kernelforge.modelnew.convert.cpp_expressions import Value, plan_name
+from kernelforge.modelnew.convert.cpp_expressions import INTEGERS, Value, plan_name
 from kernelforge.modelnew.convert.cpp_host import typed_argument
 from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
-from kernelforge.modelnew.convert.cpp_units import Unit
+from kernelforge.modelnew.convert.cpp_units import Parameter, Unit
 from kernelforge.modelnew.convert.layers import Layer, layer_operator
 from kernelforge.modelnew.convert.python_side import PythonFile
 from kernelforge.modelnew.convert.torch_operators import Argument, Operator, bound_call, find_operator
@@ -72,6 +72,8 @@ class Shared:
     unit: Unit
     problems: list[Problem]
     hosts_used: list[str] = field(default_factory=list)
+    launches: bool = False
+    """Whether Python itself launches a kernel, of cupy."""
     operators: dict[str, None] = field(default_factory=dict)
     """Operators of torch that are called."""
     functions: dict[str, str] = field(default_factory=dict)
@@ -689,7 +691,8 @@ class _Writer:
             raise Unconvertible(node.lineno, ast.unparse(node), "a function of an extension called with names")
         items = [self.expression(argument) for argument in node.args]
         body = [token.text for token in function.body]
-        for item, parameter in zip(items, function.parameters, strict=False):
+        for at, (item, parameter) in enumerate(zip(items, function.parameters, strict=False)):
+            items[at] = _spread(item, parameter)
             if item.kind in ("object", "device", "tensors"):
                 raise Unconvertible(node.lineno, ast.unparse(node), f"what is given as `{parameter.name}`")
             copied = any(body[at : at + 3] == [parameter.name, ".", "contiguous"] for at in range(len(body)))
@@ -855,6 +858,7 @@ class _Writer:
         for part, parameter in zip(call.args[2].elts, kernel.parameters, strict=True):
             value = self.raw_argument(part, parameter.is_pointer)
             arguments.append(typed_argument(value, parameter, {}, part.lineno, ast.unparse(part)))
+        self.shared.launches = True
         return f"{kernel.name}[{', '.join(shape)}]({', '.join(arguments)})"
 
     def raw_argument(self, node: ast.expr, pointer: bool) -> Value:
@@ -886,6 +890,15 @@ def _merged(a: Item, b: Item | None) -> Item:
     return replace(
         a, kind=kind, strided=a.strided or b.strided, from_task=a.from_task or b.from_task, memory=a.memory | b.memory
     )
+
+
+def _spread(item: Item, parameter: Parameter) -> Item:
+    """An attribute that a function takes as a tuple: the plan has its items by number."""
+    count = sum(word in INTEGERS for word in parameter.type)
+    if item.content != UNKNOWN or "tuple" not in parameter.type or count < 2:
+        return item
+    texts = [f'attrs["{item.path}.{axis}"]' for axis in range(count)]
+    return replace(item, text=f"({', '.join(texts)})")
 
 
 def _as_argument(item: Item) -> Argument:

@@ -43,8 +43,7 @@ def read_python(tree: ast.Module) -> PythonFile:
     """
     file = PythonFile()
     _Sources(file).visit(tree)
-    for node in tree.body:
-        _define(node, file)
+    file.names = names_of_module(tree)
     model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "ModelNew"), None)
     if model is None:
         raise Unconvertible(1, "class ModelNew", "there is no such class at module level")
@@ -54,23 +53,31 @@ def read_python(tree: ast.Module) -> PythonFile:
     return file
 
 
-def _define(node: ast.stmt, file: PythonFile) -> None:
+def names_of_module(tree: ast.Module) -> dict[str, Any]:
+    """Names of a module → class, function, extension or function of one; others are unknown."""
+    names: dict[str, Any] = {}
+    for node in tree.body:
+        _define(node, names)
+    return names
+
+
+def _define(node: ast.stmt, names: dict[str, Any]) -> None:
     """Enter the name that a statement of the module binds."""
     if isinstance(node, ast.ClassDef):
-        file.names[node.name] = node
+        names[node.name] = node
     elif isinstance(node, ast.FunctionDef):
-        file.names[node.name] = BUILDER if _builds(node) else Function(node, {})
+        names[node.name] = BUILDER if _builds(node) else Function(node, {})
     elif isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         name, value = node.targets[0].id, node.value
         called = dotted_name(value.func) if isinstance(value, ast.Call) else ""
-        if called.rpartition(".")[2] == "load_inline" or file.names.get(called) == BUILDER:
-            file.names[name] = EXTENSION
-        elif isinstance(value, ast.Attribute) and file.names.get(dotted_name(value.value)) == EXTENSION:
-            file.names[name] = Marker("function", value.attr)
+        if called.rpartition(".")[2] == "load_inline" or names.get(called) == BUILDER:
+            names[name] = EXTENSION
+        elif isinstance(value, ast.Attribute) and names.get(dotted_name(value.value)) == EXTENSION:
+            names[name] = Marker("function", value.attr)
         elif isinstance(value, ast.Attribute) and value.attr == "apply":
-            definition = file.names.get(dotted_name(value.value))
+            definition = names.get(dotted_name(value.value))
             if isinstance(definition, ast.ClassDef):
-                file.names[name] = applied(definition)
+                names[name] = applied(definition)
 
 
 def _builds(function: ast.FunctionDef) -> bool:
