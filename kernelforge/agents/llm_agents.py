@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
+
 from kernelforge.agents.base import CoderRequest, JudgeReply, JudgeRequest
 from kernelforge.agents.prompts import (
     check_three_parts,
@@ -55,7 +57,7 @@ class LLMJudge:
         correct = request.parent.evaluation.verdict is Verdict.OK
 
         def check(text: str) -> None:
-            parse_finding(text, optimise=correct)
+            _check_metrics(parse_finding(text, optimise=correct), request)
 
         schema = OptimiseReply if correct else RepairReply
         answer = self._answerer.ask(Question("judge", request.brief.task.name, judge_prompt(request), check, schema))
@@ -66,3 +68,20 @@ class LLMJudge:
             # What was wrong with it is among the messages.
             finding = None
         return JudgeReply(finding, answer.messages)
+
+
+def _check_metrics(finding: Finding, request: JudgeRequest) -> None:
+    """See that the profile has every metric that a finding names.
+
+    Raises:
+        CandidateError: it lacks one; the message says which is the nearest.
+    """
+    profile = request.parent.profile
+    if profile is None or request.sight.metrics == "none":
+        return
+    names = [metric.name for metric in profile.metrics]
+    for name in (name.removeprefix("+") for name in finding.metrics):
+        if name not in names:
+            alike = get_close_matches(name, names, 1, 0.5)
+            nearest = f"; the nearest is {alike[0]}" if alike else ""
+            raise CandidateError(f"the profile has no metric {name!r}{nearest}. Name metrics that are in its table")

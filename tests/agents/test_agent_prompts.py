@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 
 from kernelforge.agents import CoderRequest, JudgeRequest
-from kernelforge.agents.llm_agents import LLMCoder
+from kernelforge.agents.llm_agents import LLMCoder, LLMJudge
 from kernelforge.agents.prompts import coder_prompt, fenced, judge_prompt, launch_plan_page
 from kernelforge.agents.reply_forms import parse_finding
 from kernelforge.candidate import parse_reply
@@ -115,22 +116,27 @@ def test_a_first_candidate_is_asked_for_in_few_tokens() -> None:
         assert estimate_tokens(prompt.text) <= 2_000
 
 
+class OneReply:
+    """An answerer with one reply, which keeps what was wrong with it."""
+
+    name = "test"
+
+    def __init__(self, reply: str) -> None:
+        self.reply, self.complaint = reply, ""
+
+    def ask(self, question: Question) -> Answer:
+        try:
+            question.check(self.reply)
+        except CandidateError as error:
+            self.complaint = str(error)
+        return Answer(self.reply, ())
+
+
 def complaint(reply: str) -> str:
     """The answer to a Coder whose reply cannot be used; empty where it can."""
-    problems: list[str] = []
-
-    class Asked:
-        name = "test"
-
-        def ask(self, question: Question) -> Answer:
-            try:
-                question.check(reply)
-            except CandidateError as error:
-                problems.append(str(error))
-            return Answer(reply, ())
-
-    LLMCoder("test", Asked()).propose(request(Operator.SEED, None))
-    return "".join(problems)
+    answerer = OneReply(reply)
+    LLMCoder("test", answerer).propose(request(Operator.SEED, None))
+    return answerer.complaint
 
 
 def test_a_coder_reads_the_sections_that_it_asks_for() -> None:
@@ -150,6 +156,21 @@ def test_a_candidate_is_no_request_for_sections() -> None:
     assert complaint(candidate) == complaint(f"page: Limits\n{candidate}") == ""
     assert "asks for sections" not in complaint("I would like to see\npage: Limits")
     assert "page:" not in coder_prompt(request(Operator.SEED, None), asks=False).text
+
+
+def judged(*metrics: str) -> str:
+    """The answer to a Judge whose finding names these metrics; empty where it can be used."""
+    reply = json.dumps({"bottleneck": "b", "method": "m", "plan": "p", "metrics": metrics})
+    answerer = OneReply(f"```json\n{reply}\n```")
+    LLMJudge("test", answerer).assess(judge_request(parent()))
+    return answerer.complaint
+
+
+def test_a_finding_names_metrics_of_the_profile() -> None:
+    sectors = workbench.SHORT["sectors"]
+    assert judged() == judged(sectors, "+" + workbench.SHORT["requests"]) == ""
+    assert f"no metric 'l1tex__t_sectors.sum'; the nearest is {sectors}. Name" in judged("l1tex__t_sectors.sum")
+    assert "no metric 'x'. Name metrics" in judged("+x")
 
 
 @pytest.mark.parametrize("stage", ["parse", "plan", "compile", "small"])
