@@ -85,6 +85,22 @@ def test_the_reply_of_a_conversion_reads_back_as_the_same_candidate() -> None:
     assert parsed.plan.strip() == conversion.candidate.plan.strip()
 
 
+@pytest.mark.parametrize("include", ["cublas_v2.h", "algorithm", "torch/extension.h"])
+def test_headers_of_the_host_are_left_out(include: str) -> None:
+    conversion = convert(SWISH.replace("#define THREADS", f"#include <{include}>\n#define THREADS"))
+    assert conversion.candidate == convert(SWISH).candidate
+
+
+def test_a_header_that_came_with_torchs_is_included_where_it_is_needed(workshop: EvaluatorPool) -> None:
+    old = "gelu<scalar_t>(x[i])"
+    assert old in GELU
+    text = GELU.replace(old, "gelu<scalar_t>(max(x[i], std::numeric_limits<scalar_t>::lowest()))")
+    conversion = convert(text)
+    assert conversion.candidate is not None
+    assert conversion.candidate.source.startswith("#include <limits>\n")
+    passes(workshop, text, shrunk("gelu"))
+
+
 def test_what_is_left_out_is_said() -> None:
     notes = " ".join(convert(GELU).notes)
     assert "TORCH_CHECK" in notes

@@ -209,6 +209,12 @@ def test_host_code_may_call_torch_and_build_shapes(workshop: EvaluatorPool) -> N
         ("pass", "y = x * 2.0\nz = y\ny += 1.0\nreturn module.scale(y + z, 1.0)", "read later as `z`"),
         ("pass", "return module.scale(x.transpose(1, 2), 1.0)", "`x` is not contiguous"),
         ("pass", "return module.scale((x + x.transpose(2, 3)).relu(), 1.0)", "`x` is not contiguous"),
+        ("pass", "x.relu_()\nreturn module.scale(x, 1.0)", "read later as `x`"),
+        (
+            "pass",
+            "for i in range(2):\n    x = module.scale(x, 1.0)\n    x = x.transpose(2, 3)\nreturn x",
+            "a loop after which `x` is another kind",
+        ),
         ("pass", "return module.scale(x, x.mean().item())", "torch's `item`"),
         ("self.fc = nn.Linear(8, 8).eval()", "return module.scale(self.fc(x), 1.0)", "a mode other than"),
         (
@@ -247,6 +253,34 @@ def test_a_kernel_that_reads_a_transposed_tensors_memory_is_refused() -> None:
         written("pass", "return module.scale(x, 1.0)", cuda=SCALE.replace(old, "return out.transpose(0, 1);"))
     )
     assert "it returns a tensor that is not contiguous" in conversion.problems[0].why
+
+
+def test_a_tensor_that_is_copied_in_one_branch_alone_is_not_contiguous() -> None:
+    old = "auto out = torch::empty_like(x);"
+    ahead = "auto y = x.transpose(0, 1); if (x.size(0) > 2) { y = y.contiguous(); }"
+    cuda = SCALE.replace(old, f"{ahead} {old}").replace("(x.data_ptr<float>()", "(y.data_ptr<float>()")
+    conversion = convert(written("pass", "return module.scale(x, 1.0)", cuda=cuda))
+    assert "the memory of a tensor that is not contiguous" in conversion.problems[0].why
+    asked = cuda.replace("x.size(0) > 2", "!y.is_contiguous()")
+    assert convert(written("pass", "return module.scale(x, 1.0)", cuda=asked)).problems == ()
+
+
+def test_a_function_called_with_a_number_and_without_becomes_two(workshop: EvaluatorPool) -> None:
+    classes = "def tail(x, by=None):\n    if by is None:\n        return x\n    return module.scale(x, by)\n"
+    conversion = convert(written("pass", "return tail(tail(x) + 1.0, 0.5)", classes))
+    passes(workshop, conversion, "pass", "return (x + 1.0) * 0.5")
+
+
+def test_a_branch_for_tensors_that_are_not_contiguous_is_taken_for_these_alone(workshop: EvaluatorPool) -> None:
+    forward = """
+if not x.is_contiguous():
+    return x
+y = x.transpose(1, 2)
+if not y.is_contiguous():
+    y = y.contiguous()
+return module.scale(y, 0.5)
+"""
+    passes(workshop, convert(written("pass", forward)), "pass", "return x.transpose(1, 2) * 0.5")
 
 
 def test_a_copy_of_a_transposed_tensor_is_converted(workshop: EvaluatorPool) -> None:

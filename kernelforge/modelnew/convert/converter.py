@@ -100,7 +100,7 @@ def convert(text: str) -> Conversion:
             None, (Problem(1, "launch plan", f"the plan that came out is refused: {error}"),), tuple(notes)
         )
     try:
-        candidate = Candidate(source="\n".join(unit.device) + "\n", plan=plan)
+        candidate = Candidate(source=unit.device_code(), plan=plan)
     except ValidationError as error:
         message = error.errors()[0]["msg"]
         return Conversion(None, (Problem(1, "", f"what came out is no candidate: {message}"),), tuple(notes))

@@ -335,6 +335,8 @@ class _Reader:
         if parts[0] in ("torch", "at") and name in ("empty_like", "zeros_like", "empty", "zeros"):
             return self._allocated(name, values)
         if name in self.scope.unit.hosts:
+            if any(value.strided for value in values):
+                raise self.fail("a function is given a tensor that is not contiguous", start)
             return self._host(name, values)
         raise self.fail(f"`{'::'.join(parts)}` has no counterpart in a plan", start)
 

@@ -137,10 +137,13 @@ class _Writer:
                 return self._statement(tokens, at + 1, depth)
             return at
         self._emit(f"if {condition.text}:", depth)
+        strided = set(self.scope.strided)
         at = self._body(tokens, close + 1, depth + 1)
         if at < len(tokens) and tokens[at].text == "else":
             self._emit("else:", depth)
             at = self._body(tokens, at + 1, depth + 1)
+        if "is_contiguous" not in [token.text for token in tokens[start:close]]:
+            self.scope.strided |= strided
         return at
 
     def _for(self, tokens: Sequence[Token], at: int, depth: int) -> int:
@@ -165,8 +168,11 @@ class _Writer:
         stop = f"{stop} + 1" if marks[first + 2] == "<=" else stop
         self._declare(name, "int", tokens[at])
         self._emit(f"for {plan_name(name)} in range({begin}, {stop}, {by}):", depth)
+        strided = set(self.scope.strided)
         end = self._body(tokens, close + 1, depth + 1)
         del self.scope.names[name]
+        if self.scope.strided & set(self.scope.names) > strided:
+            raise Unconvertible(tokens[at].line, excerpt, "a loop after which a tensor is no more contiguous")
         return end
 
     def _body(self, tokens: Sequence[Token], at: int, depth: int) -> int:
@@ -259,6 +265,7 @@ class _Writer:
         value = self._value(tokens[2:])
         operator = "//=" if mark == "/=" and current == value.kind == "int" else mark
         if operator == "=" and value.text == plan_name(name):
+            self._mark(name, value)
             self.scope.notes.append(f"line {tokens[0].line}: `{text_of(tokens)}` becomes an assertion")
             self.lines += ["    " * depth + line for line in dict.fromkeys(self.scope.ahead)]
             self.scope.ahead.clear()

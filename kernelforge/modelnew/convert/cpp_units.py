@@ -18,7 +18,8 @@ from kernelforge.modelnew.convert.cpp_tokens import (
 
 _DROPPED_INCLUDES = ("torch/", "ATen/", "c10/", "pybind11/", "THC/")
 _DROPPED_HEADERS = frozenset({
-    "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "iostream", "memory", "sstream", "stdexcept", "string", "tuple",
+    "algorithm", "cublasLt.h", "cublas_v2.h", "cuda.h", "cuda_runtime.h", "cuda_runtime_api.h", "cudnn.h", "curand.h",
+    "iostream", "memory", "sstream", "stdexcept", "string", "tuple",
     "utility", "vector",
 })  # fmt: skip
 _HOST_WORDS = frozenset({"torch", "at", "c10", "pybind11", "py"})
@@ -74,6 +75,12 @@ class Unit:
     checks: set[str] = field(default_factory=set)
     """Macros that only check and raise."""
     problems: list[Problem] = field(default_factory=list)
+
+    def device_code(self) -> str:
+        """The device code, with the standard header that came with those of torch where it needs one."""
+        text = "\n".join(self.device) + "\n"
+        included = any(line.startswith("#") and "<limits>" in line for line in self.device)
+        return text if included or "std::numeric_limits" not in text else f"#include <limits>\n{text}"
 
 
 def read_unit(source: str, first_line: int, unit: Unit) -> None:

@@ -230,7 +230,10 @@ class _Writer:
         self.names[name] = Item(plan_name(name), "tensors", current.strided or item.strided, memory=memory)
 
     def condition(self, node: ast.If, depth: int) -> None:
-        if "is_contiguous" in ast.unparse(node.test) and not node.orelse:
+        copies = all(
+            isinstance(inner, ast.Assign) and ast.unparse(inner.value).endswith(".contiguous()") for inner in node.body
+        )
+        if "is_contiguous" in ast.unparse(node.test) and not node.orelse and copies:
             self.block(node.body, depth)
             return
         test = self.expression(node.test)
@@ -265,7 +268,11 @@ class _Writer:
                 raise Unconvertible(over.lineno, ast.unparse(over), "a loop over what a plan cannot go through")
             self.names[target.id] = Item(plan_name(target.id), "number")
             self.emit(f"for {plan_name(target.id)} in {sequence.text}:", depth)
+            before = dict(self.names)
             self.block(body, depth + 1)
+            for name, item in before.items():
+                if self.names[name].strided != item.strided or self.names[name].kind != item.kind:
+                    raise Unconvertible(over.lineno, ast.unparse(over), f"a loop after which `{name}` is another kind")
         self.looping -= 1
 
     def items_of(self, node: ast.expr) -> list[Item] | None:
@@ -620,10 +627,10 @@ class _Writer:
             bound.pop(function.args.args[0].arg, unused)
         items = {key: self.expression(value) if isinstance(value, ast.expr) else value for key, value in bound.items()}
         passed = {key: item for key, item in items.items() if item.kind not in ("object", "device")}
-        kinds = "".join(item.kind[0] + "s" * item.strided for item in items.values())
+        kinds = "".join(("strided_" if item.strided else "") + item.kind + "_" for item in items.values())
         objects = "_".join(item.path or item.text for item in items.values() if item.kind == "object")
         base = "_".join(part for part in (name, objects) if part).replace(".", "_")
-        name = base if kinds == "t" * len(kinds) else f"{base}_{kinds}"
+        name = base if set(kinds.split("_")) <= {"tensor", ""} else f"{base}_{kinds.rstrip('_')}"
         if name not in self.shared.functions:
             self.shared.functions[name] = ""  # so that a call of itself is seen
             writer = _Writer(self.shared, instance, path)
@@ -776,6 +783,10 @@ class _Writer:
         arguments = [self.expression(argument) for argument in node.args] if explicit is None else list(explicit)
         keywords = {} if explicit is not None else {k.arg or "": self.expression(k.value) for k in node.keywords}
         texts = ", ".join(argument.text for argument in arguments)
+        if name == "is_contiguous" and content.strided:
+            return Item("False", "number")
+        if name == "size" and not arguments:
+            return Item(f"{content.text}.shape", "sequence")
         if name in ("size", "stride", "numel", "dim", "is_contiguous", "ndimension"):
             kind: Kind = "sequence" if name in ("size", "stride") and not arguments else "number"
             return Item(f"{content.text}.{ {'ndimension': 'dim'}.get(name, name) }({texts})".replace(". ", "."), kind)
