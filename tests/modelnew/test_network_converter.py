@@ -202,6 +202,21 @@ def test_host_code_may_call_torch_and_build_shapes(workshop: EvaluatorPool) -> N
     passes(workshop, conversion, "pass", "return torch.sqrt(x.sum(1) * 0.5) * 2")
 
 
+POINTER = "by.has_value() ? by.value().data_ptr<float>() : nullptr"
+OPTIONAL = (
+    SCALE.replace("torch::Tensor x, float by) {", "torch::Tensor x, torch::optional<torch::Tensor> by) {")
+    .replace("out.data_ptr<float>(), by, n)", f"out.data_ptr<float>(), {POINTER}, n)")
+    .replace("float by, int n", "const float* by, int n")
+    .replace("x[i] * by", "by ? x[i] * by[0] : x[i]")
+)
+
+
+def test_a_pointer_that_may_be_null_is_passed_where_there_is_a_tensor(workshop: EvaluatorPool) -> None:
+    init = "self.by = nn.Parameter(torch.rand(1))"
+    conversion = convert(written(init, "return module.scale(x, self.by)", cuda=OPTIONAL))
+    passes(workshop, conversion, init, "return x * self.by")
+
+
 @pytest.mark.parametrize(
     ("init", "forward", "why"),
     [
@@ -261,8 +276,8 @@ def test_a_tensor_that_is_copied_in_one_branch_alone_is_not_contiguous() -> None
     cuda = SCALE.replace(old, f"{ahead} {old}").replace("(x.data_ptr<float>()", "(y.data_ptr<float>()")
     conversion = convert(written("pass", "return module.scale(x, 1.0)", cuda=cuda))
     assert "the memory of a tensor that is not contiguous" in conversion.problems[0].why
-    asked = cuda.replace("x.size(0) > 2", "!y.is_contiguous()")
-    assert convert(written("pass", "return module.scale(x, 1.0)", cuda=asked)).problems == ()
+    guarded = cuda.replace("x.size(0) > 2", "!y.is_contiguous()")
+    assert convert(written("pass", "return module.scale(x, 1.0)", cuda=guarded)).problems == ()
 
 
 def test_a_function_called_with_a_number_and_without_becomes_two(workshop: EvaluatorPool) -> None:

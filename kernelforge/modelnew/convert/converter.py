@@ -13,7 +13,8 @@ from kernelforge.errors import CandidateError
 from kernelforge.modelnew.convert.cpp_host import convert_host
 from kernelforge.modelnew.convert.cpp_tokens import Problem, Unconvertible
 from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
-from kernelforge.modelnew.convert.python_forward import Shared, write_forward
+from kernelforge.modelnew.convert.python_forward import write_forward
+from kernelforge.modelnew.convert.python_items import Shared
 from kernelforge.modelnew.convert.python_side import PythonFile, read_python
 from kernelforge.modelnew.convert.task_names import argument_paths, with_names_of_reference
 from kernelforge.modelnew.convert.torch_operators import helper_functions, library_names
@@ -120,7 +121,7 @@ def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str
         helpers[name], used = convert_host(unit.hosts[name], unit, problems, notes, shared.operators)
         waiting += used
     hosts = (unit.hosts[name] for name in helpers)
-    if not shared.launches and not any(token.text == "<<<" for host in hosts for token in host.body):
+    if not problems and not shared.launches and not any(token.text == "<<<" for host in hosts for token in host.body):
         assert file.model is not None
         line = file.model.definition.lineno
         problems.append(Problem(line, "class ModelNew", "no kernel of the candidate: torch computes all of it"))

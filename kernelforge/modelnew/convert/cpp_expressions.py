@@ -118,6 +118,9 @@ class _Reader:
             raise self.fail("a conditional without `:`")
         self.at += 1
         no = self.ternary()
+        if {yes.kind, no.kind} == {"pointer", "nothing"}:
+            # A plan passes no null pointer: where this would be one, it is refused at that size.
+            yes, no = (replace(v, text=v.text or "None", kind="pointer", atom=v.atom or not v.text) for v in (yes, no))
         kind = yes.kind if yes.kind == no.kind else "float"
         return Value(f"{yes.inner} if {condition.inner} else {no.inner}", kind, atom=False)
 
