@@ -35,6 +35,30 @@ def test_an_attribute_that_is_an_argument_becomes_that_of_the_same_argument() ->
     )
 
 
+def test_parameters_are_matched_by_order_if_their_names_end_alike() -> None:
+    plan = 'f(w["fc_fused.weight"], w["fc_fused.bias"], w["norm.weight"])'
+    own = ["fc_fused.weight", "fc_fused.bias", "norm.weight"]
+    reference = ["fc.weight", "fc.bias", "ln.weight"]
+    renamed = with_names_of_reference(plan, {}, "", reference, [], own, reference)
+    assert renamed == 'f(w["fc.weight"], w["fc.bias"], w["ln.weight"])'
+    for other in (["fc.weight", "ln.weight", "fc.bias"], [*reference, "ln.bias"]):
+        assert 'w["norm.weight"]' in with_names_of_reference(plan, {}, "", other, [], own, other)
+
+
+def test_a_conversion_knows_its_parameters_in_order() -> None:
+    init = """
+self.rest = nn.Sequential(
+    nn.Conv2d(4, 4, 1, bias=False), nn.ReLU(), nn.BatchNorm2d(4), nn.GroupNorm(2, 4, affine=False)
+)
+self.scale = nn.Parameter(torch.ones(4))
+self.eps = width
+"""
+    conversion = convert(written(init, "return module.scale(x, 1.0)"))
+    assert conversion.parameters == ("scale", "rest.0.weight", "rest.2.weight", "rest.2.bias")
+    unsure = convert(written("self.fc = nn.Linear(8, 8, bias=width > 2)", "return module.scale(x, 1.0)"))
+    assert unsure.parameters == ()
+
+
 def test_a_question_for_a_weight_takes_the_same_name_as_the_weight() -> None:
     plan = 'f(w["gemm.weight"], (w["gemm.bias"] if "gemm.bias" in w else None))'
     renamed = with_names_of_reference(plan, {}, "", ["linear.weight", "linear.bias"], [])

@@ -16,7 +16,7 @@ from kernelforge.modelnew.convert.cpp_units import Unit, read_unit
 from kernelforge.modelnew.convert.python_forward import write_forward
 from kernelforge.modelnew.convert.python_items import Shared
 from kernelforge.modelnew.convert.python_side import PythonFile, read_python
-from kernelforge.modelnew.convert.task_names import argument_paths, with_names_of_reference
+from kernelforge.modelnew.convert.task_names import argument_paths, parameter_names, with_names_of_reference
 from kernelforge.modelnew.convert.torch_operators import helper_functions, library_names
 from kernelforge.records import Candidate, SizeFacts
 
@@ -35,6 +35,8 @@ class Conversion:
     """Operators of torch that the plan calls: the task's policy has to allow them."""
     arguments: Mapping[str, int] = field(default_factory=dict)
     """Attributes of ``ModelNew`` that are arguments of its constructor, by dotted name: positions of these."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters of ``ModelNew`` in order; empty where they cannot be followed."""
 
     def fitted(self, source: str, facts: SizeFacts) -> Candidate:
         """The candidate with the names that a reference has for weights and attributes.
@@ -49,7 +51,10 @@ class Conversion:
         if self.candidate is None:
             raise ValueError("nothing was converted")
         weights = [weight.name for weight in facts.weights]
-        plan = with_names_of_reference(self.candidate.plan, self.arguments, source, weights, list(facts.attrs))
+        parameters = [weight.name for weight in facts.weights if weight.kind == "parameter"]
+        plan = with_names_of_reference(
+            self.candidate.plan, self.arguments, source, weights, list(facts.attrs), self.parameters, parameters
+        )
         return self.candidate.model_copy(update={"plan": plan})
 
     def as_reply(self) -> str:
@@ -106,7 +111,8 @@ def convert(text: str) -> Conversion:
         message = error.errors()[0]["msg"]
         return Conversion(None, (Problem(1, "", f"what came out is no candidate: {message}"),), tuple(notes))
     assert file.model is not None
-    return Conversion(candidate, (), tuple(dict.fromkeys(notes)), operators, argument_paths(file.model))
+    arguments, parameters = argument_paths(file.model), tuple(parameter_names(file.model))
+    return Conversion(candidate, (), tuple(dict.fromkeys(notes)), operators, arguments, parameters)
 
 
 def _plan(file: PythonFile, unit: Unit, problems: list[Problem], notes: list[str]) -> tuple[str, tuple[str, ...]]:

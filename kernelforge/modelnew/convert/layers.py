@@ -149,6 +149,19 @@ class Layer:
         settings = self.settings()
         return [self._argument(part, path, settings) for part in LAYERS[self.name].arguments.split()]
 
+    def parameters(self) -> list[str] | None:
+        """Names of its parameters in order; None where an argument of the model decides.
+
+        Raises:
+            Unconvertible: arguments that cannot be read.
+        """
+        settings = self.settings()
+        entries = LAYERS[self.name].arguments.split()
+        arguments = [self._weight(name, "", settings) for name in entries if name.rstrip("?") in ("weight", "bias")]
+        if any(" in w" in argument.text for argument in arguments):
+            return None
+        return [argument.text.split(".")[1][:-2] for argument in arguments if argument.kind == "tensor"]
+
     def sized(self, name: str, path: str) -> Argument:
         """An argument of the constructor as integers, one for each dimension."""
         argument = self._argument(f"{name}:{self.name[-2]}", path, self.settings())

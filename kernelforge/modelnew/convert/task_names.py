@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from kernelforge.modelnew.convert.constructors import Container, Instance, Marker, construct
+from kernelforge.modelnew.convert.constructors import UNKNOWN, WEIGHT, Container, Instance, Marker, construct
 from kernelforge.modelnew.convert.cpp_tokens import Unconvertible
 from kernelforge.modelnew.convert.layers import Layer
 from kernelforge.modelnew.convert.python_side import names_of_module
@@ -41,12 +41,39 @@ def _arguments(value: Any, path: str) -> Iterator[tuple[str, str]]:
         yield from _arguments(part, f"{path}.{name}" if path else name)
 
 
+def parameter_names(model: Instance) -> list[str]:
+    """Names of a model's parameters in the order that torch has them; empty where they cannot be followed.
+
+    A tensor attribute or buffer counts as a parameter here: with one, the number is another than the reference's.
+    """
+    names: list[str] = []
+
+    def add(value: Any, path: str) -> bool:
+        ahead = f"{path}." if path else ""
+        if isinstance(value, Layer):
+            parameters = value.parameters()
+            names.extend(f"{ahead}{name}" for name in parameters or ())
+            return parameters is not None
+        if not isinstance(value, Instance | Container):
+            return not (isinstance(value, Marker) and value == UNKNOWN and not value.name)
+        parts = value.items if isinstance(value, Container) else value.attributes
+        names.extend(f"{ahead}{name}" for name, part in parts.items() if part == WEIGHT)
+        return all(add(part, f"{ahead}{name}") for name, part in parts.items() if part != WEIGHT)
+
+    try:
+        return names if add(model, "") else []
+    except Unconvertible:
+        return []
+
+
 def with_names_of_reference(
-    plan: str, arguments: Mapping[str, int], source: str, weights: Sequence[str], attributes: Sequence[str]
-) -> str:
+    plan: str, arguments: Mapping[str, int], source: str, weights: Sequence[str], attributes: Sequence[str],
+    own: Sequence[str] = (), parameters: Sequence[str] = (),
+) -> str:  # fmt: skip
     """The plan with the reference's names, where those of ``ModelNew`` are others.
 
-    An attribute that holds an argument of ``ModelNew`` becomes one that holds the same argument of ``Model``. Any other
+    Parameters are matched by order if there are as many of them and their names end alike one by one. An attribute that
+    holds an argument of ``ModelNew`` becomes one that holds the same argument of ``Model``. Any other
     name becomes the only one of the reference that ends alike; where there is none, it stays, and the plan is refused.
 
     Args:
@@ -55,7 +82,11 @@ def with_names_of_reference(
         source: Text of the task's file.
         weights: Names of the reference's weights.
         attributes: Names of its attributes.
+        own: Names of the parameters of ``ModelNew``, in order.
+        parameters: Names of the reference's, in order.
     """
+    pairs = list(zip(own, parameters, strict=False)) if len(own) == len(parameters) else []
+    ordered = dict(pairs) if all(_last(a) == _last(b) for a, b in pairs) else {}
     names = {"w": list(weights), "attrs": list(attributes)}
     paths = _reference_paths(source)
 
@@ -63,7 +94,9 @@ def with_names_of_reference(
         mapping, name = match[1] or match[4], match[2] or match[3]
         new = name
         if name not in names[mapping]:
-            same = _same_argument(name, arguments, paths, attributes) if mapping == "attrs" else ""
+            same = ordered.get(name, "")
+            if mapping == "attrs":
+                same = _same_argument(name, arguments, paths, attributes)
             new = same or _ends_alike(name, names[mapping]) or name
         return f'{mapping}["{new}"]' if match[1] else f'"{new}" in {mapping}'
 
@@ -96,7 +129,11 @@ def _same_argument(
     return next((candidate for candidate in candidates if candidate in attributes), "")
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _ends_alike(name: str, names: Sequence[str]) -> str:
-    last = name.rpartition(".")[2]
-    alike = [] if last.isdigit() else [own for own in names if own.rpartition(".")[2] == last]
+    last = _last(name)
+    alike = [] if last.isdigit() else [own for own in names if _last(own) == last]
     return alike[0] if len(alike) == 1 else ""
