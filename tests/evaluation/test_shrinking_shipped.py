@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from importlib.resources import files as resources
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +26,9 @@ from kernelforge.evaluation.size_search.shipped import (
 from kernelforge.tasks.loaders import ExternalTask
 from kernelforge.tasks.loaders.kernelbench import kernelbench_task
 from tests.support import kernelbench_files as files
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "loaders.md"
 
 
 def task_of(text: str) -> ExternalTask:
@@ -92,6 +96,7 @@ def test_the_file_that_ships_is_as_the_script_writes_it() -> None:
         assert bool(entry.refused) != ("small" in entry.sizes)
         assert len({len(values) for values in entry.sizes.values()}) <= 1
     assert all(isinstance(text, str) for text in json.loads(text)["texts"])
+    assert f"hidden sizes of {len(entries)} tasks" in DOCS.read_text()
 
 
 def test_what_the_loader_makes_of_a_text_stays_or_the_sizes_have_to_be_written_again() -> None:

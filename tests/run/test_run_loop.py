@@ -138,6 +138,11 @@ def test_a_full_disk_stops_the_run_with_one_error_and_keeps_the_journal(tmp_path
     assert len(decisions(tmp_path)) > 1
 
 
+def test_a_run_takes_the_tasks_that_a_pattern_selects_in_the_suites_order() -> None:
+    config = configure(suite="core", tasks=("*_*2d", "softmax", "gelu"), device="emulated:h100")
+    assert config.tasks == ("gelu", "softmax", "max_pool2d")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
