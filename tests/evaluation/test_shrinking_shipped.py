@@ -27,7 +27,6 @@ from kernelforge.tasks.loaders import ExternalTask
 from kernelforge.tasks.loaders.kernelbench import kernelbench_task
 from tests.support import kernelbench_files as files
 
-
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "loaders.md"
 
 
