@@ -20,7 +20,7 @@ from kernelforge.profiling.counts import SECTOR_BYTES, KernelCounts, MemoryCount
 from kernelforge.profiling.demand import LOADS_IN_FLIGHT, machine_demand, ptx_demand
 from kernelforge.profiling.sass import NO_WORK, MachineWork, PlanWork
 
-PROTOCOL = "emulated/6"
+PROTOCOL = "emulated/7"
 """Version of the model; changes when a modelled time could."""
 
 # From launches on an H100 (results/reference/h100/ladder.jsonl).

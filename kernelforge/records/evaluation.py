@@ -157,7 +157,7 @@ class Performance(Record):
     """Confidence interval of a measured time: lower and upper end."""
     samples: int | None = Field(default=None, ge=1)
     protocol: str
-    """``emulated/6`` for modelled times; the timing protocol's version for measured ones."""
+    """``emulated/7`` for modelled times; the timing protocol's version for measured ones."""
     bound: str
     speedup: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """Against the fastest baseline; only where both were measured."""
@@ -233,7 +233,7 @@ class Forecast(Record):
     median: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     """That median; None where nothing was measured."""
     protocol: str
-    """Version of the model: ``emulated/6``."""
+    """Version of the model: ``emulated/7``."""
     gpu: str
     """The GPU whose figures the model used."""
     exact: bool

@@ -218,7 +218,7 @@ def attempt(
     """An attempt as the loop would record it."""
     performance = None
     if time_us is not None:
-        performance = Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/6", bound="dram")
+        performance = Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/7", bound="dram")
     correct = verdict is Verdict.OK
     evaluation = Evaluation(
         candidate=candidate.hash,

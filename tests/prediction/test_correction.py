@@ -26,7 +26,7 @@ def outcome(ratio: float, number: int = 0, task: str = "softmax", **changes: Any
 
 def test_nothing_measured_corrects_nothing() -> None:
     assert card_error([]) is None
-    assert ModelErrors().of(CardKey(GPU, "f", "emulated/6")) is None
+    assert ModelErrors().of(CardKey(GPU, "f", "emulated/7")) is None
 
 
 def test_one_measured_candidate_moves_the_factor_a_little_and_many_all_the_way() -> None:

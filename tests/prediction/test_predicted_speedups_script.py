@@ -17,7 +17,7 @@ from tests.support.benchmark_scripts import benchmark_script
 SCRIPT = benchmark_script("predicted_speedups")
 ROW = {
     "task": "level1_19_relu", "gpu": "l40s", "eager_us": "1000", "kernel_us": "500", "provenance": "who/what@1:there",
-    "modelled_us": "500", "protocol": "emulated/6", "bound": "dram", "steps": "1", "idle": "0",
+    "modelled_us": "500", "protocol": "emulated/7", "bound": "dram", "steps": "1", "idle": "0",
     "predicted_eager_us": "1000", "eager_low_us": "800", "eager_gpu_us": "1000", "operators": "1",
 }  # fmt: skip
 PROBLEM = """import torch

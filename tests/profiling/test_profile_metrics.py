@@ -187,7 +187,7 @@ def test_hot_spots_start_with_the_most_wasteful_instruction() -> None:
 def test_a_large_streaming_kernel_is_bound_by_dram() -> None:
     _, performance = profiled(streaming(1 << 26), elements=1 << 26)
     assert performance.origin is Origin.MODELLED
-    assert performance.protocol == "emulated/6"
+    assert performance.protocol == "emulated/7"
     assert performance.bound == "dram"
     floor_us = 12 * (1 << 26) / H100.dram_bandwidth_gbps * 1e-3
     assert floor_us < performance.time_us < 1.5 * floor_us

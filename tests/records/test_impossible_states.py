@@ -120,7 +120,7 @@ def test_a_modelled_time_cannot_pass_for_a_measured_one(changes: dict[str, Any])
     [
         {"samples": None},
         {"interval_us": None},
-        {"protocol": "emulated/6"},
+        {"protocol": "emulated/7"},
         {"interval_us": (11.0, 9.0)},
         {"interval_us": (math.nan, 9.0)},
         {"interval_us": (1.0, math.inf)},

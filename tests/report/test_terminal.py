@@ -211,7 +211,7 @@ def test_an_attempt_says_what_was_predicted_before_it_was_measured_and_how_far_o
     attempt = attempt.model_copy(update={"evaluation": evaluation})
     text = " ".join(drawn(attempt_lines(attempt_view(attempt, None)), width=300).split())
     assert (
-        "before 12 µs (7.5 to 19.2) by emulated/6 on NVIDIA H100 SXM5 80 GB, the nearest known GPU, 10 µs, "
+        "before 12 µs (7.5 to 19.2) by emulated/7 on NVIDIA H100 SXM5 80 GB, the nearest known GPU, 10 µs, "
         "times 1.20 after 5 measured; measured is 1.25x that; predicted before it was measured"
     ) in text
     assert "screened passed on emulated:h100, before the GPU was used" in text

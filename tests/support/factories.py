@@ -118,7 +118,7 @@ def make_forecast(time_us: float = 10.0, **changes: Any) -> Forecast:
     expected_us = time_us * factor
     fields: dict[str, Any] = {
         "expected_us": expected_us, "low_us": expected_us / 1.6, "high_us": expected_us * 1.6, "modelled_us": time_us,
-        "protocol": "emulated/6", "gpu": "NVIDIA H100 SXM5 80 GB", "exact": True, "figures": "0123456789abcdef",
+        "protocol": "emulated/7", "gpu": "NVIDIA H100 SXM5 80 GB", "exact": True, "figures": "0123456789abcdef",
         "median": factor if changes.get("measured") else None,
     }  # fmt: skip
     return Forecast(**(fields | changes))
@@ -128,7 +128,7 @@ def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
     fields: dict[str, Any] = {
         "time_us": time_us,
         "origin": Origin.MODELLED,
-        "protocol": "emulated/6",
+        "protocol": "emulated/7",
         "bound": "dram",
     }
     return Performance(**(fields | changes))

@@ -191,7 +191,7 @@ def make_evaluation(
     ok = verdict is Verdict.OK
     performance = None
     if ok and device.startswith("emulated"):
-        performance = Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/6", bound="dram")
+        performance = Performance(time_us=time_us, origin=Origin.MODELLED, protocol="emulated/7", bound="dram")
     elif ok:
         performance = Performance(
             time_us=time_us, origin=Origin.MEASURED, protocol="graph/1", bound="dram", interval_us=(9.4, 9.6),

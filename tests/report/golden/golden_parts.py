@@ -405,7 +405,7 @@ def make_attempt(
             Performance(
                 time_us=time_us,
                 origin=Origin.MODELLED,
-                protocol="emulated/6",
+                protocol="emulated/7",
                 bound=profile.roofline.bound,
                 predicted=make_prediction(time_us),
             )
