@@ -294,6 +294,7 @@ class _Program:
             cost[:width] += _FEWEST * (block.end - block.first) / max(total, 1.0) * into
         for number, (_, _, kind) in enumerate(self.flows):
             cost[number] += _DIVERGENT if kind == "divergent" else 0.0
+        busiest = self._busiest()
         for number, (measure, weight) in enumerate(measures):
             row, constant = np.zeros(count), 0.0
             for index in measure.blocks:
@@ -303,9 +304,13 @@ class _Program:
             row[missed + 2 * number], row[missed + 2 * number + 1] = 1.0, -1.0
             rows.append(row)
             values.append(measure.count / self.warps - constant)
-            relative = min(weight, _MOST) / (measure.count / self.warps + 0.01)
-            cost[missed + 2 * number] = relative * measure.short
-            cost[missed + 2 * number + 1] = relative * measure.beyond
+            weight = min(weight, _MOST)
+            cost[missed + 2 * number] = weight * measure.short / (measure.count / self.warps + 0.01)
+            # What has a predicate is passed as often as its blocks run; what is neither an access nor arithmetic may be
+            # computed again as often.
+            fixed = weight >= _ARITHMETIC and measure.beyond == 1.0
+            least = 0.0 if fixed else max(busiest.get(index, 0.0) for index in measure.blocks)
+            cost[missed + 2 * number + 1] = weight * measure.beyond / (max(measure.count, least) / self.warps + 0.01)
         cost[parted:slacks] = _PARTED
         for index, coefficients, value in constraints:
             row = np.zeros(count)
@@ -328,6 +333,15 @@ class _Program:
             into, offset = self.executions[index]
             executions[index] = self.warps * max(float(into @ solution[:width]) + offset, 0.0)
         return tuple(executions)
+
+    def _busiest(self) -> dict[int, float]:
+        """Blocks, and the largest count of an access or of arithmetic without a predicate in each, by its copies."""
+        largest: dict[int, float] = {}
+        for measure, weight in self.measures.items():
+            if weight >= _ARITHMETIC and measure.beyond == 1.0:
+                for index in measure.blocks:
+                    largest[index] = max(largest.get(index, 0.0), measure.count / len(measure.blocks))
+        return largest
 
     def _ends(self, index: int) -> bool:
         return self.function.blocks[index].leaves

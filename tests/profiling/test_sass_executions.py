@@ -27,6 +27,27 @@ __global__ void total(const float* x, float* y, int n) {
     y[threadIdx.x] = sum;
 }
 """
+GUARDED = """
+__global__ void total(const float* x, float* y, int n) {
+    __shared__ float left[32], right[32];
+    float sum = 0.0f;
+    for (int k = 0; k < n; ++k) {
+        int at = k * 32 + threadIdx.x;
+        if (at < n * 32) {
+            left[threadIdx.x] = x[at];
+            right[threadIdx.x] = x[at ^ 1];
+        } else {
+            left[threadIdx.x] = 0.0f;
+            right[threadIdx.x] = 0.0f;
+        }
+        __syncthreads();
+        #pragma unroll
+        for (int j = 0; j < 32; ++j) sum += left[j] * right[31 - j];
+        __syncthreads();
+    }
+    y[threadIdx.x] = sum;
+}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +100,29 @@ def test_most_of_a_long_loop_runs_in_the_copy_that_is_unrolled_the_most(read) ->
     loads = [sum(i.name == "LDG" for i in function.instructions_of(block)) for block in function.blocks]
     largest = max(range(len(loads)), key=lambda k: loads[k])
     assert executions[largest] * loads[largest] == pytest.approx(1003 // loads[largest] * loads[largest], rel=1e-3)
+
+
+def test_a_side_that_no_lane_takes_does_not_keep_warps_from_its_block(read) -> None:
+    function, ptx = read(GUARDED, "total")
+    counts = counted(ptx, 100)
+    never = [k for k, text in enumerate(ptx, 1) if "st.shared" in text and not counts.get(k)]
+    assert any(i.predicated and i.ptx_line in never for i in function.instructions)
+    executions = block_executions(function, ptx, counts, 1.0)
+    assert executions is not None
+    assert by_opcode(function, executions)["LDG"] == pytest.approx(200, rel=1e-3)
+
+
+def test_what_is_computed_again_in_a_loop_does_not_shorten_it(read) -> None:
+    function, ptx = read(LOOP, "total")
+    counts = counted(ptx, 4096)
+    once = next(i.ptx_line for i in function.instructions if i.name == "IMAD" and counts.get(i.ptx_line) == 1.0)
+    body = max(function.blocks, key=lambda block: sum(i.name == "LDG" for i in function.instructions_of(block)))
+    inside = function.instructions_of(body)
+    moved = next(i for i in inside if i.name in ("IADD3", "IMAD"))
+    instructions = tuple(replace(i, ptx_line=once) if i is moved else i for i in function.instructions)
+    executions = block_executions(replace(function, instructions=instructions), ptx, counts, 1.0)
+    assert executions is not None
+    assert by_opcode(function, executions)["LDG"] == pytest.approx(4096, rel=1e-3)
 
 
 def test_code_without_a_line_table_has_no_estimate(read) -> None:
