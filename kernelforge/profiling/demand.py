@@ -109,7 +109,9 @@ def machine_demand(spec: DeviceSpec, counts: KernelCounts, occupied: Occupancy, 
         constant=CONSTANT_CYCLES,
         memory_interval=LOAD_INTERVAL_CYCLES * (1 - _share_in_l1(counts)),
     )
-    chain = work.schedule.chain(latencies)
+    # Warps that leave early make room for the next block; in one wave the time is that of those that stay.
+    one_wave = math.prod(counts.grid) <= occupied.blocks_per_sm * spec.sm_count
+    chain = work.schedule.chain(latencies, last=one_wave)
     barriers = counts.barriers / (math.prod(counts.grid) * counts.launches)
     # At each barrier a block waits for the warp that has most to do, if only one reads.
     shared = max(chain.shared, min(barriers * spec.shared_latency_cycles, chain.shared * occupied.warps_per_block))

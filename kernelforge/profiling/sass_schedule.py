@@ -7,6 +7,7 @@ al., *Analyzing Modern NVIDIA GPU Cores*, 2025, section 4).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
@@ -22,6 +23,8 @@ _AWAITED: Mapping[str, Awaited] = {
     **dict.fromkeys(("LDS", "LDSM", "ATOMS", "SHFL"), "shared"),
     **dict.fromkeys(("LDC", "LDCU", "S2R", "S2UR", "ULDC"), "constant"),
 }
+_ROUNDING = 1e-3
+"""Of estimated executions."""
 
 
 class Latencies(NamedTuple):
@@ -36,7 +39,7 @@ class Latencies(NamedTuple):
 
 
 class Chain(NamedTuple):
-    """Cycles of one warp alone, on average over all warps."""
+    """Cycles of one warp alone, on average over all warps or over those that stay."""
 
     issue: float
     """Sum of the stall counts."""
@@ -62,6 +65,8 @@ class _Run(NamedTuple):
 
     executions: float
     """By each warp."""
+    staying: float
+    """Share of the warps that have not left the kernel before."""
     steps: tuple[_Step, ...]
     last_stall: int
     """Cycles from the last step to the end."""
@@ -82,24 +87,31 @@ class Schedule:
         """The schedule of a function whose blocks are executed so often by all warps."""
         calls = [block.call for block in function.blocks if block.call is not None]
         live = reachable(function, [0, *calls])
+        staying = _staying(function, executions, warps)
         runs = []
         for index, block in enumerate(function.blocks):
             if index not in live:
                 continue
             steps, last_stall = _steps(function.instructions_of(block))
             repeats, ends = index in block.successors, index + 1 not in block.successors
-            runs.append(_Run(executions[index] / warps, steps, last_stall, repeats, ends))
+            runs.append(_Run(executions[index] / warps, staying[index], steps, last_stall, repeats, ends))
         return cls(tuple(runs))
 
-    def chain(self, latencies: Latencies) -> Chain:
-        """Cycles of a warp. A loop's block follows itself, any other one the block before it in memory."""
+    def chain(self, latencies: Latencies, *, last: bool = False) -> Chain:
+        """Cycles of a warp. A loop's block follows itself, any other one the block before it in memory.
+
+        Args:
+            latencies: Of what a warp waits for.
+            last: For the warps that leave last, not for the mean over all: what comes behind an end of the kernel that
+                some warps take is divided among the others.
+        """
         totals = {"issue": 0.0, "memory": 0.0, "shared": 0.0, "special": 0.0, "constant": 0.0}
         state = _State(latencies)
         for run in self.runs:
             if run.repeats:
                 state.follow(run)
             for name, cycles in state.follow(run).items():
-                totals[name] += run.executions * cycles
+                totals[name] += run.executions * cycles / (run.staying if last else 1.0)
             if run.ends:
                 state = _State(latencies)
         return Chain(**totals)
@@ -133,6 +145,40 @@ class _State:
                 self._pending.setdefault(step.sets, []).append((ready, step.awaited))
         self._now += run.last_stall
         return spent
+
+
+def _staying(function: SassFunction, executions: Sequence[float], warps: float) -> list[float]:
+    """By block: share of the warps that go on at the ends of the kernel which all ways to the block lead through.
+
+    An end that is inside of a loop, or at which no warp goes on, is left out.
+    """
+    blocks = function.blocks
+    before = Counter(target for block in blocks for target in block.successors)
+    staying = [1.0] * len(blocks)
+    for index, block in enumerate(blocks):
+        following = block.successors
+        if function.instructions_of(block)[-1].name != "EXIT" or len(following) != 1 or before[following[0]] != 1:
+            continue
+        passed = executions[following[0]] / warps
+        if executions[index] > warps * (1 + _ROUNDING) or not 0.5 / warps < passed < 1:
+            continue
+        around = _reached_without(function, index)
+        for behind in range(len(blocks)):
+            if behind not in around:
+                staying[behind] = min(staying[behind], passed)
+    return staying
+
+
+def _reached_without(function: SassFunction, avoided: int) -> set[int]:
+    """Blocks that are reached by some way that does not lead through one, subroutines included."""
+    seen, work = {0, avoided}, [] if avoided == 0 else [0]
+    while work:
+        block = function.blocks[work.pop()]
+        for target in (*block.successors, *(() if block.call is None else (block.call,))):
+            if target not in seen:
+                seen.add(target)
+                work.append(target)
+    return seen
 
 
 def _steps(instructions: Iterable[SassInstruction]) -> tuple[tuple[_Step, ...], int]:

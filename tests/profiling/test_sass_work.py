@@ -11,7 +11,7 @@ from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.profiling.counts import KernelCounts
 from kernelforge.profiling.sass import MachineWork, machine_work, source_lines
 from kernelforge.profiling.sass_code import SassFunction
-from kernelforge.profiling.sass_schedule import Latencies
+from kernelforge.profiling.sass_schedule import Latencies, Schedule
 
 BLOCKS, THREADS = 10, 64
 WARPS = BLOCKS * THREADS // 32
@@ -35,6 +35,14 @@ __global__ void tile(const float* x, float* y) {
     __syncthreads();
     int at = threadIdx.x * 4;
     y[threadIdx.x] = rows[at] + rows[at + 1] * 2.0f + rows[at + 2] * 3.0f + rows[at + 3] * 4.0f;
+}
+"""
+FEW = """
+__global__ void few(const float* x, float* y, int n) {
+    if (threadIdx.x >= 32) return;
+    float sum = 0.0f;
+    for (int k = 0; k < n; ++k) sum = fmaf(sum, x[k], x[k + 1]);
+    y[threadIdx.x] = sum;
 }
 """
 
@@ -106,3 +114,19 @@ def test_loads_that_ptxas_joins_are_as_wide_as_the_machine_makes_them(read: Read
     work = work_of(read, TILE, "tile")
     (load,) = (access for access in work.shared if access.opcode.startswith("LDS"))
     assert load.bytes_per_thread == 16
+
+
+def test_warps_that_leave_early_do_not_shorten_the_time_of_those_that_stay(read: Read) -> None:
+    function, _ = read(FEW, "few")
+    (ends,) = (
+        block.successors[0]
+        for block in function.blocks
+        if function.instructions_of(block)[-1].name == "EXIT" and block.successors
+    )
+    executions = [float(WARPS)] + [WARPS / 8] * (len(function.blocks) - 1)
+    assert function.blocks[ends].first > 0
+    chains = Schedule.of(function, executions, WARPS), Schedule.of(function, [float(WARPS)] * len(executions), WARPS)
+    few, all_stay = (schedule.chain(NO_LATENCY, last=True).issue for schedule in chains)
+    assert few == pytest.approx(all_stay)
+    assert chains[0].chain(NO_LATENCY).issue < 0.5 * few
+    assert chains[1].chain(NO_LATENCY) == chains[1].chain(NO_LATENCY, last=True)
