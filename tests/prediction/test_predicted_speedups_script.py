@@ -61,7 +61,7 @@ def test_the_target_is_met_by_kernels_of_the_gpu_and_by_sources_left_out() -> No
     assert SCRIPT.coverage([row for row in rows if row.of_gpu]) >= SCRIPT.TARGET
     table = SCRIPT.left_out(rows)
     assert table.row_count == 3
-    for column in table.columns[2:]:
+    for column in table.columns[2:4]:
         shares = [float(cell.partition("%")[0]) for cell in column.cells if cell]
         assert all(share >= 100 * SCRIPT.TARGET for share in shares), column.header
 
