@@ -78,7 +78,7 @@ def test_another_gpu_other_figures_and_another_model_have_factors_of_their_own()
     others = [
         outcome(3.0, gpu="NVIDIA L4"),
         outcome(3.0, forecast=make_forecast(10.0, figures="fedcba9876543210")),
-        outcome(3.0, forecast=make_forecast(10.0, protocol="emulated/7")),
+        outcome(3.0, forecast=make_forecast(10.0, protocol="emulated/6")),
     ]
     errors = ModelErrors([outcome(1.5), *others])
     own = errors.of(key_of(outcome(1.0)))

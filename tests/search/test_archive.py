@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.records import Attempt, Origin, Profile, Roofline
 from kernelforge.search.archive import Cell, behaviour_cell, elites, techniques
-from tests.support.factories import make_attempt, make_candidate, make_evaluation, measured_evaluation, modelled
+from tests.support.factories import make_attempt, make_candidate, make_evaluation, make_passed_over, modelled
 
 KERNEL = "__global__ void k(float* x) { %s }"
 
@@ -96,10 +96,10 @@ def test_the_tasks_best_has_its_cell_even_where_modelled_times_tell_nothing_apar
     assert [item.number for item in elites(attempts, cells, best=1).values()] == [1]
 
 
-def test_a_measured_kernel_holds_its_cell_against_a_modelled_one() -> None:
-    modelled_one, measured_one = attempt(0, 1.0), attempt(1, 99.0)
-    evaluation = measured_evaluation(0.1, candidate=measured_one.evaluation.candidate)
-    measured_one = measured_one.model_copy(update={"evaluation": evaluation})
-    cells = dict.fromkeys((0, 1), behaviour_cell(modelled_one))
-    for order in ([modelled_one, measured_one], [measured_one, modelled_one]):
-        assert list(elites(order, cells).values()) == [measured_one]
+def test_a_measured_kernel_holds_its_cell_against_one_that_was_passed_over() -> None:
+    kept, passed_over = attempt(0, 1.0), attempt(1, 99.0)
+    evaluation = make_passed_over(candidate=passed_over.evaluation.candidate)
+    passed_over = passed_over.model_copy(update={"evaluation": evaluation})
+    cells = dict.fromkeys((0, 1), behaviour_cell(kept))
+    for order in ([passed_over, kept], [kept, passed_over]):
+        assert list(elites(order, cells).values()) == [kept]
