@@ -1,13 +1,13 @@
 """Write the sizes of KernelBench's tasks that ship with the package, from checkouts of its versions.
 
-    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2]
+    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2] [--kept]
     python .ci/kernelbench_sizes.py CHECKOUT --check 10
 
 A checkout is a clone of KernelBench, or a folder with its `KernelBench/level1` to `level3`. What was searched before is
 taken from the user's cache, so that an interrupted call goes on where it was. The file holds numbers and our own
 sentences, and tasks by the SHA-256 of their text. `--kept` writes what the cache has, and searches for no more.
-`--check N` searches for the sizes of every Nth task again, without
-that cache, compares them with the file, and leaves with 1 where they differ.
+`--check N` searches for the sizes of every Nth task again without that cache, compares them with the file, and leaves
+with 1 where they differ.
 """
 
 from __future__ import annotations

@@ -109,16 +109,16 @@ def requested_sections(text: str, brief: TaskContext) -> str:
     titles = [match[1] for line in lines[:_MOST_SECTIONS] if (match := _ASKED.fullmatch(line))]
     if not titles or len(titles) != len(lines):
         return ""
-    sections = {title.casefold(): (title, content) for title, content in page_sections(brief).items()}
+    sections = page_sections(brief)
+    names = {name.casefold(): name for name in sections}
     parts, unknown = [], []
     for title in dict.fromkeys(title.casefold() for title in titles):
-        if title in sections:
-            name, content = sections[title]
-            parts.append(f"## {name}\n\n{content}")
+        if title in names:
+            parts.append(f"## {names[title]}\n\n{sections[names[title]]}")
         else:
             unknown.append(inline(title, 60))
     if unknown:
-        parts.append(f"There is no section {', '.join(unknown)}; there are {', '.join(page_sections(brief))}.")
+        parts.append(f"There is no section {', '.join(unknown)}; there are {', '.join(sections)}.")
     return fenced("\n\n".join(parts), "markdown")
 
 

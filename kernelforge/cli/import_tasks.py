@@ -85,6 +85,7 @@ def _jobs(memory_bytes: int) -> int:
 
 def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: int | None) -> Loaded:
     from kernelforge.tasks.loaders import Loaded
+    from kernelforge.tasks.loaders.rows import problem_name
     from kernelforge.tasks.selection import selected_names
 
     tasks = tuple(task for task in loaded.tasks if level is None or task.level == level)
@@ -94,19 +95,12 @@ def _select(loaded: Loaded, level: int | None, patterns: Sequence[str], limit: i
         levels |= {item.level for item in loaded.not_loaded if item.level is not None}
         raise UsageError(f"there is no task of level {level}; levels: {', '.join(map(str, sorted(levels)))}")
     if patterns:
-        names = dict.fromkeys([*(task.name for task in tasks), *(_name_of(item) for item in missing)])
-        selected = set(selected_names(patterns, list(names), "SOURCE"))
+        names = {item.origin: problem_name(item.level, Path(item.origin).stem) for item in missing}
+        offered = dict.fromkeys([*(task.name for task in tasks), *names.values()])
+        selected = set(selected_names(patterns, list(offered), "SOURCE"))
         tasks = tuple(task for task in tasks if task.name in selected)
-        missing = tuple(item for item in missing if _name_of(item) in selected)
+        missing = tuple(item for item in missing if names[item.origin] in selected)
     return Loaded(tasks[:limit], missing)
-
-
-def _name_of(item: NotLoaded) -> str:
-    """The name that a problem would have as a task."""
-    from kernelforge.tasks.loaders.rows import task_name
-
-    prefix = "" if item.level is None else f"level{item.level}_"
-    return prefix + task_name(Path(item.origin).stem)
 
 
 def _sized(

@@ -14,7 +14,16 @@ from kernelforge.records import TaskPolicy
 from kernelforge.tasks.constants import called_name, parse_python, plain_text
 from kernelforge.tasks.files import read_task_source
 from kernelforge.tasks.loaders.base import ExternalTask, Loaded, load_each
-from kernelforge.tasks.loaders.rows import Row, Taken, columns_of, data_files, distinct, rows_of, task_name, task_title
+from kernelforge.tasks.loaders.rows import (
+    Row,
+    Taken,
+    columns_of,
+    data_files,
+    distinct,
+    problem_name,
+    rows_of,
+    task_title,
+)
 from kernelforge.tasks.loaders.source_rewrite import lift
 
 _COLUMNS = ("code", "level", "name", "problem_id")
@@ -61,8 +70,7 @@ def _row_task(row: Row, taken: Taken) -> ExternalTask:
 
 def _named_task(text: str, called: str, origin: str, level: int | None, taken: Taken) -> ExternalTask:
     """The task of a problem with that name, which also gives its title."""
-    prefix = "" if level is None else f"level{level}_"
-    name = distinct(prefix + task_name(called), taken)
+    name = distinct(problem_name(level, called), taken)
     return kernelbench_task(text, name=name, title=task_title(called), origin=origin, level=level)
 
 

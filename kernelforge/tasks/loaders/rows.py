@@ -25,6 +25,11 @@ def task_name(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", plain.lower()).strip("_")[:_LONGEST].strip("_") or "task"
 
 
+def problem_name(level: int | None, called: str) -> str:
+    """Name of the task that is made of a problem: ``level1_19_relu``."""
+    return ("" if level is None else f"level{level}_") + task_name(called)
+
+
 def task_title(text: str) -> str:
     """A file's name as words: ``19_ReLU`` → ``ReLU``."""
     return re.sub(r"[_\s]+", " ", re.sub(r"^\d+_", "", text)).strip() or text

@@ -157,9 +157,9 @@ def _match(e: Emitter, pattern: Pattern | str, target: _Target, op: str, area: s
     return _call(e, "kf_match_64", "i64", ("ptr", op), ("<32 x i64>", e.pattern(pattern)), *rest)
 
 
-def _group_access(verb: str, target: _Target) -> str:
-    """Name of the function for an access in a group: in global memory it prefetches what comes next."""
-    return f"kf_{verb}{'a' if target.space in (lay.GLOBAL, lay.GENERIC) else 'g'}"
+def _goes_ahead(target: _Target) -> bool:
+    """Whether an access in a group prefetches what comes next, as one to global memory does."""
+    return target.space in (lay.GLOBAL, lay.GENERIC)
 
 
 def _write_loaded(e: Emitter, i: Instruction, values: list[Value], width: int) -> None:
@@ -218,7 +218,7 @@ def _load(e: Emitter, i: Instruction) -> None:
     kind = result_type(width, count)
     grouped = _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.LOAD, vectored=True, block=e.block if grouped else -1))
-    if grouped and _group_access("ld", target) == "kf_lda":
+    if grouped and _goes_ahead(target):
         area = e.area_to_load()
         address = _call(e, f"kf_lda_{width}_{count}", "ptr", *_of_group(e, target, op), ("ptr", area))
 
@@ -306,7 +306,8 @@ def _store(e: Emitter, i: Instruction) -> None:
     grouped = target.base.vec and _in_group(e, i, target)
     op = e.new_site(_site(i, target, width * count, lay.STORE, vectored=True, block=e.block if grouped else -1))
     if grouped:
-        _call(e, f"{_group_access('st', target)}_{width}_{count}", "void", *_of_group(e, target, op), *arguments)
+        name = f"kf_st{'a' if _goes_ahead(target) else 'g'}_{width}_{count}"
+        _call(e, name, "void", *_of_group(e, target, op), *arguments)
         return
     name = f"kf_st{'s' if target.narrow else ''}_{width}_{count}"
     address_type = int_type(32 if target.narrow else 64, True)
