@@ -280,6 +280,22 @@ def test_a_tensor_that_is_copied_in_one_branch_alone_is_not_contiguous() -> None
     assert convert(written("pass", "return module.scale(x, 1.0)", cuda=guarded)).problems == ()
 
 
+def test_a_loop_that_copies_one_tensor_and_transposes_another_is_refused() -> None:
+    old = "auto out = torch::empty_like(x);"
+    loop = "for (int i = 0; i < 3; i++) { y = y.contiguous(); z = z.transpose(0, 1); }"
+    cuda = SCALE.replace(old, f"auto y = x.transpose(0, 1); auto z = x; {loop} {old}")
+    conversion = convert(written("pass", "return module.scale(x, 1.0)", cuda=cuda))
+    assert "a loop after which a tensor is no more contiguous" in conversion.problems[0].why
+
+
+def test_a_tensor_that_a_loop_makes_contiguous_may_still_not_be() -> None:
+    old = "auto out = torch::empty_like(x);"
+    loop = "for (int i = 0; i < x.size(0) - 64; i++) { y = y.contiguous(); }"
+    cuda = SCALE.replace(old, f"auto y = x.transpose(0, 1); {loop} {old}").replace("return out;", "return y;")
+    conversion = convert(written("pass", "return module.scale(x, 1.0)", cuda=cuda))
+    assert "it returns a tensor that is not contiguous" in conversion.problems[0].why
+
+
 def test_a_function_called_with_a_number_and_without_becomes_two(workshop: EvaluatorPool) -> None:
     classes = "def tail(x, by=None):\n    if by is None:\n        return x\n    return module.scale(x, by)\n"
     conversion = convert(written("pass", "return tail(tail(x) + 1.0, 0.5)", classes))

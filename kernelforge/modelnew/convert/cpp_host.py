@@ -171,8 +171,9 @@ class _Writer:
         strided = set(self.scope.strided)
         end = self._body(tokens, close + 1, depth + 1)
         del self.scope.names[name]
-        if self.scope.strided & set(self.scope.names) > strided:
+        if self.scope.strided & set(self.scope.names) - strided:
             raise Unconvertible(tokens[at].line, excerpt, "a loop after which a tensor is no more contiguous")
+        self.scope.strided |= strided  # The loop may not run at all.
         return end
 
     def _body(self, tokens: Sequence[Token], at: int, depth: int) -> int:
@@ -382,12 +383,12 @@ class _Writer:
         if shape[2:] == ["0"]:
             shape.pop()
         pairs = zip(passed, kernel.parameters, strict=True)
-        bound = self._bound(tokens[1:opened], kernel, line)
+        bound = self._bound(tokens[1:opened], kernel)
         arguments = [typed_argument(self._value(part), parameter, bound, part[0].line, text_of(part))
                      for part, parameter in pairs]  # fmt: skip
         return f"{self._target(tokens[1:opened], kernel, line)}[{', '.join(shape)}]({', '.join(arguments)})"
 
-    def _bound(self, template: Sequence[Token], kernel: Kernel, line: int) -> dict[str, str]:
+    def _bound(self, template: Sequence[Token], kernel: Kernel) -> dict[str, str]:
         """Types that the kernel's template parameters stand for."""
         arguments = split_commas(template[1:-1]) if template else []
         bound = {}

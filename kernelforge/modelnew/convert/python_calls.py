@@ -74,8 +74,6 @@ class CallWriter(ExpressionWriter):
         self, called: Item, arguments: list[Item], keywords: dict[str, Item], node: ast.Call, target: ast.expr | None
     ) -> Item:
         content = called.content
-        if isinstance(content, Marker) and content.what == "function":
-            return self.host(content.name, node)
         if isinstance(content, Layer) and len(arguments) == 1 and not keywords:
             return self.layer(content, called.path, arguments[0], node, target)
         if isinstance(content, Container) and content.called and len(arguments) == 1 and not keywords:
@@ -158,7 +156,7 @@ class CallWriter(ExpressionWriter):
         if not arguments or arguments[0].kind not in ("tensor", "tensors"):
             raise Unconvertible(node.lineno, ast.unparse(node), "not a kernel of the candidate: torch computes this")
         name = {"subtract": "sub", "multiply": "mul", "divide": "div", "true_divide": "div", "swapaxes": "transpose",
-                "concat": "cat", "reshape": "reshape"}.get(name, name)  # fmt: skip
+                "concat": "cat"}.get(name, name)  # fmt: skip
         if name in ("reshape", "view"):
             return self.method(arguments[0], name, node, target, arguments[1:])
         if name in ("max", "min"):

@@ -17,7 +17,7 @@ where a kernel would read the memory. ``View`` is a tensor in the memory of the 
 _UNARY = (
     "relu", "sigmoid", "tanh", "exp", "log", "sqrt", "rsqrt", "abs", "neg", "square", "reciprocal", "sin", "cos", "erf",
     "floor", "ceil", "round", "sign", "silu", "mish", "hardswish", "hardsigmoid", "relu6", "softsign", "logsigmoid",
-    "selu", "expm1", "log1p", "log2", "tanhshrink",
+    "selu", "expm1", "log1p", "log2", "tanhshrink", "clone",
 )  # fmt: skip
 
 _ONE = """
@@ -34,7 +34,8 @@ _WITH_NUMBERS = {
     "softshrink": "lambd: Number = 0.5", "hardshrink": "lambd: Number = 0.5",
     "clamp": "lowest: Number = None, highest: Number = None", "clamp_min": "lowest: Number",
     "clamp_max": "highest: Number", "pow": "exponent: Number", "softmax": "dim: Int", "log_softmax": "dim: Int",
-    "cumsum": "dim: Int", "cumprod": "dim: Int", "flip": "dims: Dims",
+    "cumsum": "dim: Int", "cumprod": "dim: Int", "flip": "dims: Dims", "rsub": "other: Number",
+    "normalize": "p: Number = 2.0, dim: Int = 1, eps: Number = 1e-12",
 }  # fmt: skip
 
 _NUMBERS = """
@@ -151,27 +152,16 @@ def torch_avg_poolNd(
     out = empty(torch_pooled(input.shape, kernel_size, stride, padding, torch_ones(N), ceil_mode), dtype=input.dtype)
     library("avg_poolNd", input, kernel_size, stride, padding, ceil_mode, count_include_pad, out=out)
     return out
+"""
 
-
-def torch_adaptive_avg_poolNd(input: Tensor, output_size: IntsN) -> Tensor:
+_ADAPTIVE_POOL = """
+def torch_NAME(input: Tensor, output_size: IntsN) -> Tensor:
     out = empty([n for n in input.shape[: input.ndim - N]] + [n for n in output_size], dtype=input.dtype)
-    library("adaptive_avg_poolNd", input, output_size, out=out)
+    library("NAME", input, output_size, out=out)
     return out
 """
 
 _OTHERS = """
-def torch_adaptive_max_pool2d(input: Tensor, output_size: Ints2) -> Tensor:
-    out = empty([n for n in input.shape[: input.ndim - 2]] + [n for n in output_size], dtype=input.dtype)
-    library("adaptive_max_pool2d", input, output_size, out=out)
-    return out
-
-
-def torch_adaptive_max_pool3d(input: Tensor, output_size: Ints3) -> Tensor:
-    out = empty([n for n in input.shape[: input.ndim - 3]] + [n for n in output_size], dtype=input.dtype)
-    library("adaptive_max_pool3d", input, output_size, out=out)
-    return out
-
-
 def torch_ones(count):
     return [1 for i in range(count)]
 
@@ -208,12 +198,6 @@ def torch_gelu(input: Tensor, approximate: String = "none") -> "Tensor like":
     return out
 
 
-def torch_rsub(input: Tensor, other: Number) -> "Tensor like":
-    out = empty_like(input)
-    library("rsub", input, other, out=out)
-    return out
-
-
 def torch_logsumexp(input: Tensor, dim: Dims, keepdim: Bool = False) -> "Tensor like":
     out = empty(torch_reduced(input.shape, dim, keepdim), dtype=input.dtype)
     library("logsumexp", input, dim, keepdim, out=out)
@@ -226,12 +210,6 @@ def torch_norm(input: Tensor, p: Number = 2.0, dim: Dims = None, keepdim: Bool =
         library("norm", input, p, out=out)
     else:
         library("norm", input, p, dim, keepdim, out=out)
-    return out
-
-
-def torch_normalize(input: Tensor, p: Number = 2.0, dim: Int = 1, eps: Number = 1e-12) -> "Tensor like":
-    out = empty_like(input)
-    library("normalize", input, p, dim, eps, out=out)
     return out
 
 
@@ -386,12 +364,6 @@ def torch_stack(tensors: Tensors, dim: Int = 0) -> Tensor:
     return torch_cat([torch_unsqueeze(tensor, dim) for tensor in tensors], dim % (tensors[0].ndim + 1))
 
 
-def torch_clone(input: Tensor) -> "Tensor like":
-    out = empty_like(input)
-    library("clone", input, out=out)
-    return out
-
-
 def torch_unsqueeze(input: Tensor, dim: Int) -> "View like":
     axis = dim % (input.ndim + 1)
     return input.view(input.shape[:axis] + (1,) + input.shape[axis:])
@@ -428,8 +400,9 @@ PLANS = "".join([
     *(_REDUCTION.replace("NAME", name) for name in ("sum", "mean", "amax", "amin")),
     *(_VARIANCE.replace("NAME", name) for name in ("var", "std")),
     *(_EXTREME.replace("NAME", name) for name in ("max", "min")),
-    *(_DIMENSIONS.replace("Nd", f"{n}d").replace("IntsN", f"Ints{n}").replace("(N)", f"({n})")
-      .replace("- N]", f"- {n}]") for n in (1, 2, 3)),
+    *(_DIMENSIONS.replace("Nd", f"{n}d").replace("IntsN", f"Ints{n}").replace("(N)", f"({n})") for n in (1, 2, 3)),
+    *(_ADAPTIVE_POOL.replace("NAME", f"adaptive_{kind}_pool{n}d").replace("IntsN", f"Ints{n}")
+      .replace("- N]", f"- {n}]") for kind, n in (("avg", 1), ("avg", 2), ("avg", 3), ("max", 2), ("max", 3))),
     _OTHERS,
 ])  # fmt: skip
 """Every helper function, as text."""
