@@ -274,17 +274,43 @@ def declared_kernels(source: str) -> frozenset[str]:
 
 
 def _own_variables(module: _Module, source: str) -> list[str]:
-    """Module variables that the source names itself, rather than a library it includes."""
-    words = frozenset(_tokens(source))
+    """Module variables that the source declares itself, rather than a library that it includes or the plan."""
+    declared = _declared_variables(source)
     own: list[str] = []
     for symbol in module.module_globals:
         name, rest = symbol, symbol if symbol.startswith("_Z") else ""
         while match := _LENGTH.search(rest):
             end = match.end() + int(match[0])
             name, rest = rest[match.end() : end], rest[end:]
-        if name in words:
+        if name in declared:
             own.append(name)
     return own
+
+
+def _declared_variables(source: str) -> frozenset[str]:
+    """Names before ``;``, ``=``, ``[``, ``{`` or ``,`` of declarations with ``__device__`` or ``static`` that are no
+    functions and no constants."""
+    tokens = _tokens(source)
+    names: set[str] = set()
+    for start, token in enumerate(tokens):
+        if token in ("__device__", "__managed__", "static"):
+            names.update(_declared_after(tokens[start + 1 : start + 80]))
+    return frozenset(names)
+
+
+def _declared_after(tokens: Sequence[str]) -> Iterator[str]:
+    skip = 0
+    for position, token in enumerate(tokens):
+        if skip:
+            skip += (token == "(") - (token == ")")
+        elif token == "(" and position and tokens[position - 1].startswith("__"):
+            skip = 1  # __align__(16)
+        elif token in ("(", "const", "constexpr"):
+            return
+        elif token in (";", "=", "[", "{", ",") and position:
+            yield tokens[position - 1]
+            if token in (";", "{"):
+                return
 
 
 def _declarator(tokens: Sequence[str]) -> Iterator[str]:

@@ -228,6 +228,20 @@ def test_module_variables_of_the_candidate_are_reported(compiler):
     assert {message.split()[2].rstrip(":") for message in remarks} == {"table", "hidden", "calls"}
 
 
+def test_variables_of_headers_and_constants_are_not_reported(compiler):
+    source = """
+    #include <cuda/std/type_traits>
+    constexpr int NONE = 0;
+    __device__ const float zeros[2] = {0, 0};
+    __device__ float first(const float* x) { return x[NONE]; }
+    __global__ void k(float* x) { float value = first(x); x[1] = value + zeros[FLAG]; }
+    """
+    artifact = compiler.build(source, ["k"], constants={"FLAG": 0})
+    assert isinstance(artifact, Artifact)
+    assert all(name in artifact.ptx.decode() for name in ("5valueE;", "NONE;", "zeros", "FLAG;"))
+    assert artifact.build.diagnostics == ()
+
+
 def test_dynamic_shared_memory_and_library_tables_pass(compiler):
     source = """
     extern __shared__ float tile[];
