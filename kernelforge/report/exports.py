@@ -71,7 +71,7 @@ def _last(messages: list[dict[str, Any]], role: str) -> str | None:
 _BY = {
     "time_us": "measured time; a ratio above 1 is better for b, from and to are its 95 % interval; the two candidates "
     "did not take turns",
-    "dram_bytes": "DRAM bytes, since the times are modelled; a ratio above 1 is better for b",
+    "modelled_us": "modelled time; a ratio above 1 is better for b",
     "none": "correctness alone",
 }
 

@@ -19,9 +19,11 @@ from kernelforge.leaderboard.make_entry import entry_result
 from kernelforge.leaderboard.verification import Check, TaskCheck, Verification
 from kernelforge.leaderboard.verify import static_checks
 from kernelforge.records import Verdict
+from kernelforge.report.tables.run import entry_table
 from kernelforge.report.terminal import leaderboard_lines
-from kernelforge.report.views.board import boards_of
+from kernelforge.report.views.board import boards_of, run_result
 from kernelforge.tasks import load_suite
+from tests.report.golden.golden_runs import golden_records
 
 HOSTILE = "\x1b[31m </script><script>x</script> | =1+1 [a](b) \u202e `c`"
 
@@ -74,6 +76,30 @@ def test_every_denominator_is_all_tasks(folder: Path):
                 expected = entry.tasks_ok if point.p == 0 else len(faster)
                 assert point.value == pytest.approx(expected / board.key.task_count)
                 assert point.low <= point.value <= point.high
+
+
+def test_a_modelled_board_ranks_by_predicted_speedup_and_never_by_traffic():
+    def retimed(run: str, time_us: float, dram_bytes: float):
+        result = run_result(golden_records("modelled"))
+        task = next(task for task in result.tasks if task.correct)
+        eager_us = task.predicted.eager_us
+        speedup = {"speedup": eager_us / time_us, "low": eager_us / time_us / 2, "high": eager_us / time_us * 2}
+        changed = {
+            "time_us": time_us,
+            "predicted": task.predicted.model_copy(update=speedup),
+            "dram_bytes": dram_bytes,
+            "dram_ratio": dram_bytes / task.compulsory_bytes,
+        }
+        tasks = tuple(task.model_copy(update=changed) if row is task else row for row in result.tasks)
+        return result.model_copy(update={"run": run, "tasks": tasks})
+
+    (board,) = boards_of([retimed("less-traffic", 20.0, 8.4e6), retimed("less-time", 10.0, 9e7)]).boards
+    assert [entry.run for entry in board.entries] == ["less-time", "less-traffic"]
+    assert min(task.time_us for task in board.records if task.time_us) < 20
+    assert {task.dram_bytes for task in board.records} >= {9e7}
+    header = entry_table("Board", board.entries, origin=board.key.origin).columns
+    keys = [column.key for column in header]
+    assert keys.index("predicted_geomean") < keys.index("median_dram_ratio")
 
 
 def test_json_csv_and_page_say_the_same(folder: Path):

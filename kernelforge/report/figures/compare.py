@@ -13,7 +13,7 @@ MOST_ENTRIES = 25
 """Best entries that are drawn; the table has all."""
 _OUTCOMES = {"win": "b is better", "tie": "a tie", "loss": "a is better"}
 _COLOURS = (base.GREEN, base.GREY, base.VERMILLION)
-_AXES = {"time_us": "µs (measured)", "dram_bytes": "DRAM bytes (modelled)"}
+_AXES = {"time_us": "µs (measured)", "modelled_us": "µs (modelled)"}
 
 
 def draw_board(view: Board, links: Links | None = None) -> tuple[Drawing, ...]:
@@ -148,9 +148,8 @@ def _scatter(view: CompareView, links: Links) -> Drawing:
         return Absent(name=name, why="no task has a value in both runs that may be compared")
     unit = _AXES[view.quantity]
     spread = [row[side] for row in rows for side in ("a", "b")]
-    ticks = base.PLAIN if view.quantity == "time_us" else "~s"
-    x = base.logarithmic("a", f"a: {base.words(view.a)}, {unit}", spread, ticks=ticks)
-    y = base.logarithmic("b", f"b: {base.words(view.b)}, {unit}", spread, ticks=ticks)
+    x = base.logarithmic("a", f"a: {base.words(view.a)}, {unit}", spread)
+    y = base.logarithmic("b", f"b: {base.words(view.b)}, {unit}", spread)
     diagonal = [{"a": end, "b": end} for end in x["scale"]["domain"]]
     outcomes = tuple(_OUTCOMES.values())
     colour, shape = base.coloured("outcome", outcomes, _COLOURS), base.shaped("outcome", outcomes)

@@ -224,8 +224,9 @@ def entry_table(title: str, entries: Sequence[Entry], *, origin: Origin) -> Tabl
         Column("coder", "coder"),
         Column("tasks_ok", "OK", number, "right"),
         Column("tasks_total", "of", number, "right", beneath="tasks_ok", lead="of "),
-        *(_MEASURED if origin is Origin.MEASURED else _MODELLED),
+        *(_MEASURED if origin is Origin.MEASURED else _with_interval("correct", "correct", percent)),
         *(_PREDICTED if any(entry.predicted_fast_1 for entry in entries) else ()),
+        *(() if origin is Origin.MEASURED else _with_interval("median_dram_ratio", "DRAM vs least", times)),
         *((Column("checked", "verified", beneath="run", lead="verified: "),) if submitted else ()),
         Column("tokens_per_task", "tokens/task", number, "right"),
         Column("dollars_per_task", "$/task", number, "right"),
@@ -260,15 +261,9 @@ _MEASURED = (
 )
 
 
-_MODELLED = (
-    *_with_interval("correct", "correct", percent),
-    *_with_interval("median_dram_ratio", "DRAM vs least", times),
-)
-
-
 _PREDICTED = (
-    *_with_interval("predicted_fast_1", "fast 1 (predicted)", percent),
     Column("predicted_geomean", "vs eager (predicted)", times, "right"),
+    *_with_interval("predicted_fast_1", "fast 1 (predicted)", percent),
 )
 
 

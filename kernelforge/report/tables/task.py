@@ -57,14 +57,10 @@ _DELTAS = {"time_us": "time", "dram_bytes": "DRAM"}
 
 def compare_table(view: CompareView) -> Table:
     """Pairs of two runs. A ratio above 1 is better for b; ``from`` and ``to`` are its 95 % interval."""
-    show, unit = {
-        "time_us": (number, "µs"),
-        "dram_bytes": (byte_count, "DRAM"),
-        "none": (number, "value"),
-    }[view.quantity]
+    unit = "modelled µs" if view.quantity == "modelled_us" else "µs"
     values = (
-        Column("a_value", f"a {unit}", show, "right"),
-        Column("b_value", f"b {unit}", show, "right"),
+        Column("a_value", f"a {unit}", number, "right"),
+        Column("b_value", f"b {unit}", number, "right"),
         Column("ratio", "b is", times, "right"),
         Column("low", "from", times, "right"),
         Column("high", "to", times, "right"),

@@ -349,21 +349,18 @@ def _board(key: BoardKey, results: Sequence[Result]) -> Board:
 
 
 def _standing(entry: Entry) -> tuple[float | str, ...]:
-    """Sort key, best first: fast_1 and geometric mean when measured, then correctness and DRAM traffic."""
+    """Sort key, best first: fast_1 when measured, the geometric mean of measured or predicted speedups, correctness."""
     fast_1 = next((point.value for point in entry.fast_p if point.p == 1.0), 0.0)
-    gain = entry.geomean_speedup.value if entry.geomean_speedup else 0.0
-    ratio = entry.median_dram_ratio.value if entry.median_dram_ratio else math.inf
-    return (-fast_1, -gain, -entry.correct.value, ratio, entry.attempts, entry.started, entry.run, entry.digest or "")
+    geomean = entry.geomean_speedup or entry.predicted_geomean
+    gain = geomean.value if geomean else 0.0
+    return (-fast_1, -gain, -entry.correct.value, entry.attempts, entry.started, entry.run, entry.digest or "")
 
 
 def _merit(task: TaskSummary) -> tuple[float, ...]:
-    def least(value: float | None) -> float:
-        return math.inf if value is None else value
-
-    if task.origin is Origin.MEASURED:
-        # A time that is not believed, or was compared with nothing, beats none that was.
-        return (not task.correct, task.best is None, task.speedup is None, least(task.time_us), least(task.dram_ratio))
-    return (not task.correct, task.best is None, least(task.dram_ratio), least(task.time_us))
+    """Sort key, best first. Predicted speedups of a task have the order of its modelled times."""
+    # A measured time that is not believed, or was compared with nothing, beats none that was.
+    doubtful = task.origin is Origin.MEASURED and task.speedup is None
+    return (not task.correct, task.best is None, doubtful, math.inf if task.time_us is None else task.time_us)
 
 
 def _entry(key: BoardKey, result: Result) -> Entry:

@@ -1,8 +1,8 @@
 """Two runs compared task by task; tasks in only one of them are listed.
 
 Correctness comes first: correct beats failed, regardless of times. Where both are correct, the measured times of the
-two best attempts are compared; on a device that models time, their DRAM bytes. Those are counted, so equal counts are a
-tie and any difference decides.
+two best attempts are compared; on a device that models time, the modelled ones, which decide where they are far enough
+apart to be real (:data:`~kernelforge.agents.acceptance.APART`).
 
 The two candidates were timed in different runs and not in turns, as a candidate and its baselines are, so a disturbance
 of only one of them (clocks, temperature, other load) does not cancel. The interval of their ratio is wider than that of
@@ -19,8 +19,9 @@ import math
 from collections import Counter
 from typing import Literal, NamedTuple
 
+from kernelforge.agents.acceptance import APART
 from kernelforge.records import Attempt, Origin, Verdict
-from kernelforge.report.formatting import byte_count, times
+from kernelforge.report.formatting import number, times
 from kernelforge.report.views import View
 from kernelforge.report.views.board import board_key, key_differences
 from kernelforge.report.views.run_records import RunRecords, best_of
@@ -30,8 +31,11 @@ from kernelforge.report.views.task import plausible_time_us
 _ABOUT_TASKS = {"suite", "suite_digest", "task_set", "task_count"}
 """Parts of a board's key that are ignored here: each task is compared only with the same task."""
 
+Quantity = Literal["time_us", "modelled_us", "none"]
+"""What decides where both are correct: a measured time, a modelled one, or nothing."""
 Outcome = Literal["win", "loss", "tie", "both-failed"]
-"""Outcome for the second run, ``b``: by correctness, and by whether the interval of the ratio excludes 1."""
+"""Outcome for the second run, ``b``: by correctness, and by whether the interval of the ratio excludes 1, or two
+modelled times are far enough apart."""
 
 
 class PairRow(View):
@@ -51,7 +55,7 @@ class PairRow(View):
     ratio: float | None
     """Ratio of a's value to b's: above 1 is better for b."""
     low: float | None
-    """95 % interval of the ratio; None for counted quantities."""
+    """95 % interval of the ratio; None for modelled times."""
     high: float | None
     a_outcome: str | None
     """The verdict in words; ``OK, full size not compared`` is not correct. None without an attempt."""
@@ -59,7 +63,7 @@ class PairRow(View):
 
 
 class CompareView(View):
-    """Two runs. Times and counters are compared only where the runs would share a board, except for the choice of
+    """Two runs. Times are compared only where the runs would share a board, except for the choice of
     tasks; otherwise only correctness is."""
 
     a: str
@@ -68,7 +72,7 @@ class CompareView(View):
     """Whether both belong on one board."""
     differences: tuple[str, ...]
     """Reasons why they do not: ``device: NVIDIA H200 and emulated:h100``."""
-    quantity: Literal["time_us", "dram_bytes", "none"]
+    quantity: Quantity
     """Quantity that is compared where both are correct."""
     wins: int
     losses: int
@@ -89,9 +93,9 @@ def compare_view(a: RunRecords, b: RunRecords) -> CompareView:
     keys = board_key(a), board_key(b)
     differences = key_differences(*keys)
     plain = [key.model_copy(update={name: keys[0].__dict__[name] for name in _ABOUT_TASKS}) for key in keys]
-    quantity: Literal["time_us", "dram_bytes", "none"] = "none"
+    quantity: Quantity = "none"
     if not key_differences(*plain):
-        quantity = "time_us" if keys[0].origin is Origin.MEASURED else "dram_bytes"
+        quantity = "time_us" if keys[0].origin is Origin.MEASURED else "modelled_us"
     a_tasks, b_tasks = a.run.config.tasks, set(b.run.config.tasks)
     shared = [task for task in a_tasks if task in b_tasks]
     changed = tuple(task for task in shared if not _same(a, b, task))
@@ -137,7 +141,7 @@ class _Judged(NamedTuple):
     interval: tuple[float, float] | None = None
 
 
-def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", "dram_bytes", "none"]) -> PairRow:
+def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Quantity) -> PairRow:
     attempts = a.of_task(task), b.of_task(task)
     best = best_of(attempts[0]), best_of(attempts[1])
     latest = [attempt or (tried[-1] if tried else None) for attempt, tried in zip(best, attempts, strict=True)]
@@ -148,10 +152,10 @@ def _pair(task: str, a: RunRecords, b: RunRecords, quantity: Literal["time_us", 
         judged = _by_correctness(correct[0], correct[1], outcomes)
     elif quantity == "time_us":
         judged = _by_time(correct[0], correct[1])
-    elif quantity == "dram_bytes":
-        judged = _by_traffic(correct[0], correct[1])
+    elif quantity == "modelled_us":
+        judged = _by_modelled_time(correct[0], correct[1])
     else:
-        judged = _Judged("tie", "both are correct; their times and counters are not comparable")
+        judged = _Judged("tie", "both are correct; their times are not comparable")
     return PairRow.of(
         judged,
         task=task,
@@ -210,19 +214,15 @@ def _interval(a: Attempt, b: Attempt) -> tuple[float, float] | None:
     return ratio * math.exp(-math.hypot(a_down, b_up)), ratio * math.exp(math.hypot(a_up, b_down))
 
 
-def _by_traffic(a: Attempt, b: Attempt) -> _Judged:
-    moved = [attempt.profile.roofline.dram_bytes if attempt.profile else None for attempt in (a, b)]
-    before, after = moved
-    if not before or not after:
-        return _Judged("tie", "both are correct; the DRAM traffic of one is not known", (before, after))
-    text = f"{byte_count(after)} of DRAM traffic, a's {byte_count(before)}"
-    outcome: Outcome = "tie" if before == after else "win" if after < before else "loss"
-    return _Judged(
-        outcome,
-        text if before != after else f"{byte_count(after)} of DRAM traffic each",
-        (before, after),
-        before / after,
-    )
+def _by_modelled_time(a: Attempt, b: Attempt) -> _Judged:
+    speeds = a.evaluation.performance, b.evaluation.performance
+    before, after = (None if speed is None else speed.time_us for speed in speeds)
+    if before is None or after is None:
+        return _Judged("tie", "both are correct; one has no modelled time", (before, after))
+    text = f"modelled {number(after)} µs, a's {number(before)} µs"
+    if min(before, after) > (1 - APART) * max(before, after):
+        return _Judged("tie", f"{text}: less than {APART:.0%} apart", (before, after), before / after)
+    return _Judged("win" if after < before else "loss", text, (before, after), before / after)
 
 
 def _standing(pair: PairRow) -> tuple[int, float, str]:

@@ -146,8 +146,8 @@ class MatrixRow(View):
     """Price of its model calls, including those outside attempts; None where a price is unknown."""
     speedup: float | None
     """Of its best attempt."""
-    dram_ratio: float | None
-    """DRAM bytes over compulsory bytes of its best attempt."""
+    predicted: float | None
+    """Predicted speedup of its best attempt, where times are modelled."""
     cells: tuple[Cell, ...]
 
 
@@ -167,7 +167,7 @@ def _row(records: RunRecords, summary: TaskSummary) -> MatrixRow:
         seconds=round(sum(attempt.seconds for attempt in attempts), 3),
         dollars=paid(records.task_messages(name)),
         speedup=summary.speedup,
-        dram_ratio=summary.dram_ratio,
+        predicted=summary.predicted.speedup if summary.predicted else None,
         cells=tuple(map(_cell, attempts)),
     )
 

@@ -77,7 +77,7 @@ class LineageNode(View):
     delta: float | None
     """Change from the parent, relative: -0.2 is a fifth less. None where a value is missing."""
     delta_of: Literal["time_us", "dram_bytes"] | None
-    """Quantity of ``delta``: measured time where both have one, else DRAM traffic."""
+    """Quantity of ``delta``: time where both are measured or both modelled, else DRAM traffic."""
     accepted: bool
     note: str
     """Reason for accepting or rejecting it."""
@@ -307,9 +307,9 @@ def _delta(attempt: Attempt, parent: Attempt | None) -> tuple[float | None, Lite
     """Relative change from the parent, and its quantity."""
     if parent is None:
         return None, None
-    times = [plausible_time_us(attempt) for attempt in (parent, attempt)]
-    if times[0] is not None and times[1] is not None:
-        return times[1] / times[0] - 1, "time_us"
+    before, after = parent.evaluation.performance, attempt.evaluation.performance
+    if before and after and before.origin is after.origin and not (before.quarantined or after.quarantined):
+        return after.time_us / before.time_us - 1, "time_us"
     moved = [attempt.profile.roofline.dram_bytes if attempt.profile else None for attempt in (parent, attempt)]
     if moved[0] and moved[1] is not None:
         return moved[1] / moved[0] - 1, "dram_bytes"

@@ -120,22 +120,28 @@ def test_a_task_that_was_changed_between_the_runs_is_named_apart() -> None:
     assert "softmax" not in outcomes(view)
 
 
-def test_modelled_runs_are_compared_by_traffic_which_has_no_noise() -> None:
+def test_modelled_runs_are_compared_by_modelled_time_where_it_tells_them_apart() -> None:
     records = golden_records("modelled")
     same = compare_view(records, records)
-    assert same.quantity == "dram_bytes"
+    assert same.quantity == "modelled_us"
     assert (same.wins, same.losses) == (0, 0)
     assert {pair.low for pair in same.pairs} == {None}
-    best = records.of_task("softmax")[5].id
+    best = records.of_task("softmax")[5]
     without = RunRecords(
         records.run.model_copy(update={"id": "earlier"}),
-        tuple(attempt for attempt in records.attempts if attempt.id != best),
+        tuple(attempt for attempt in records.attempts if attempt.id != best.id),
         tasks=records.tasks,
     )
     better = row(compare_view(without, records), "softmax")
-    assert (better.outcome, better.ratio) == ("win", pytest.approx(8.6 / 8.5))
-    assert (better.a_value, better.b_value) == (8.6e6, 8.5e6)
+    assert (better.outcome, better.ratio) == ("win", pytest.approx(9.6 / 9.1))
+    assert (better.a_value, better.b_value) == (9.6, 9.1)
     assert row(compare_view(records, without), "softmax").outcome == "loss"
+    close = best.evaluation.performance.model_copy(update={"time_us": 9.3, "predicted": None})
+    slower = best.model_copy(update={"evaluation": best.evaluation.model_copy(update={"performance": close})})
+    attempts = tuple(slower if attempt.id == best.id else attempt for attempt in records.attempts)
+    tie = row(compare_view(without, RunRecords(records.run, attempts, tasks=records.tasks)), "softmax")
+    assert (tie.outcome, tie.ratio) == ("tie", pytest.approx(9.6 / 9.3))
+    assert tie.why == "modelled 9.3 µs, a's 9.6 µs: less than 5% apart"
 
 
 def test_modelled_and_measured_are_compared_by_correctness_alone() -> None:

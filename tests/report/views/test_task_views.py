@@ -86,10 +86,10 @@ def test_a_measured_attempt_is_compared_with_its_parent_by_time() -> None:
     assert child.low <= child.speedup <= child.high
 
 
-def test_a_modelled_attempt_is_compared_with_its_parent_by_traffic_and_has_no_speedup() -> None:
+def test_a_modelled_attempt_is_compared_with_its_parent_by_modelled_time_and_has_no_speedup() -> None:
     view = task_view(golden_records("modelled"), "softmax")
     by_number = {node.number: node for node in view.lineage}
-    assert (by_number[1].delta, by_number[1].delta_of) == (pytest.approx(17 / 26 - 1), "dram_bytes")
+    assert (by_number[1].delta, by_number[1].delta_of) == (pytest.approx(19 / 29 - 1), "time_us")
     assert by_number[2].delta is None  # it crashed
     assert {node.speedup for node in view.lineage} == {None}
     assert by_number[5].step == "tune BLOCK = 512"
