@@ -6,7 +6,6 @@ Nothing here calls a BLAS library: its threads would wait for cores that other w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +20,8 @@ _STEP = 0.995
 """Share of the way to the nearest bound that a step goes."""
 _DEPENDENT = 1e-12
 """Share of a row's diagonal element that is left of a row that depends on others."""
+_OWN = 1e-4
+"""Least share of variables in one constraint alone in that constraint's diagonal element: it is divided by them."""
 
 
 def solve(cost: Array, rows: Array, values: Array) -> Array | None:
@@ -34,7 +35,8 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
         rows: Constraints by variables.
         values: One for each constraint.
     """
-    matrix = _Sparse.of(rows)
+    program = _Program.of(rows)
+    matrix = program.matrix
     count = len(cost)
     size = 1 + float(np.abs(values).max(initial=0.0))
     dearest = 1 + float(np.abs(cost).max(initial=0.0))
@@ -53,7 +55,7 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
             best, answer = off, x
         if off <= TOLERANCE:
             break
-        newton = _Newton.at(matrix, x, slack, primal, dual)
+        newton = _Newton.at(program, x, slack, primal, dual)
         step_x, _, step_slack = newton.step(-x * slack)
         ahead = _dot(x + _reach(x, step_x) * step_x, slack + _reach(slack, step_slack) * step_slack) / count
         centre = gap * (ahead / gap) ** 3
@@ -84,13 +86,12 @@ class _Sparse:
         """The entries of a matrix that are not zero."""
         column, row = np.nonzero(rows.T)
         value = rows[row, column]
-        starts = np.searchsorted(column, np.arange(rows.shape[1] + 1))
-        first, second = [], []
-        for start, end in pairwise(starts.tolist()):
-            entries = np.arange(start, end)
-            first.append(np.repeat(entries, end - start))
-            second.append(np.tile(entries, end - start))
-        a, b = np.concatenate(first), np.concatenate(second)
+        # Each entry with all of its column.
+        sizes = np.bincount(column, minlength=rows.shape[1])
+        partners = sizes[column]
+        a = np.repeat(np.arange(column.size), partners)
+        number = np.arange(a.size) - np.repeat(np.cumsum(partners) - partners, partners)
+        b = np.repeat((np.cumsum(sizes) - sizes)[column], partners) + number
         return cls(
             (rows.shape[0], rows.shape[1]), row, column, value,
             row[a] * rows.shape[0] + row[b], column[a], value[a] * value[b],
@@ -109,30 +110,76 @@ class _Sparse:
 
 
 @dataclass(frozen=True)
-class _Newton:
-    """The linear equations of one step."""
+class _Program:
+    """The constraints, with the variables that are in several of them apart: there are far fewer of these."""
 
     matrix: _Sparse
+    several: npt.NDArray[np.bool_]
+    """By variable: whether it is in several constraints."""
+    rows: Array
+    """Constraints by variables in several."""
+    columns: _Sparse
+    """The same, transposed."""
+    own: _Sparse
+    """Squares of the coefficients of the others."""
+
+    @classmethod
+    def of(cls, rows: Array) -> _Program:
+        several = np.count_nonzero(rows, axis=0) > 1
+        own = np.where(several, 0.0, rows**2)
+        return cls(_Sparse.of(rows), several, rows[:, several], _Sparse.of(rows[:, several].T), _Sparse.of(own))
+
+
+@dataclass(frozen=True)
+class _Newton:
+    """The linear equations of one step: ``(own + rows @ shared @ rows.T) @ y == right``, of diagonal matrices.
+
+    Constraints with enough variables of their own are eliminated, which leaves an equation for each variable in several
+    constraints (``inner``), and then one for each of the other constraints (``outer``).
+    """
+
+    program: _Program
     slack: Array
     primal: Array
     dual: Array
     ratio: Array
-    normal: Array
-    inverse: Array
+    eliminated: npt.NDArray[np.bool_]
+    """By constraint."""
+    own: Array
+    """Of those that are eliminated."""
+    inner: Array
+    across: Array
+    outer: Array
 
     @classmethod
-    def at(cls, matrix: _Sparse, x: Array, slack: Array, primal: Array, dual: Array) -> _Newton:
+    def at(cls, program: _Program, x: Array, slack: Array, primal: Array, dual: Array) -> _Newton:
         ratio = x / slack
-        normal = matrix.normal(ratio)
-        return cls(matrix, slack, primal, dual, ratio, normal, _inverse(normal))
+        own, shared = program.own.times(ratio), ratio[program.several]
+        eliminated = own > _OWN * _times(program.rows**2, shared)
+        weights = np.divide(1.0, own, out=np.zeros_like(own), where=eliminated)
+        rest = program.rows[~eliminated]
+        inner = _inverse(program.columns.normal(weights) + np.diag(1 / shared))
+        across = np.einsum("ij,jk->ik", rest, inner)
+        outer = _inverse(np.einsum("ij,kj->ik", across, rest) + np.diag(own[~eliminated]))
+        return cls(program, slack, primal, dual, ratio, eliminated, own[eliminated], inner, across, outer)
 
     def step(self, complement: Array) -> tuple[Array, Array, Array]:
         """Steps of x, y and slack towards equations whose products of x and slack change by ``complement``."""
-        right = self.primal + self.matrix.times(self.ratio * self.dual - complement / self.slack)
-        step_y = np.einsum("ij,j->i", self.inverse, right)
-        step_y += np.einsum("ij,j->i", self.inverse, right - np.einsum("ij,j->i", self.normal, step_y))
-        step_slack = self.dual - self.matrix.transposed_times(step_y)
+        matrix = self.program.matrix
+        right = self.primal + matrix.times(self.ratio * self.dual - complement / self.slack)
+        step_y = self._solve(right)
+        step_y += self._solve(right - matrix.times(self.ratio * matrix.transposed_times(step_y)))
+        step_slack = self.dual - matrix.transposed_times(step_y)
         return complement / self.slack - self.ratio * step_slack, step_y, step_slack
+
+    def _solve(self, right: Array) -> Array:
+        rows, y = self.program.rows[self.eliminated], np.empty_like(right)
+        part = _times(rows.T, right[self.eliminated] / self.own)
+        others = _times(self.outer, right[~self.eliminated] - _times(self.across, part))
+        shared = _times(self.inner, part) + _times(self.across.T, others)
+        y[~self.eliminated] = others
+        y[self.eliminated] = (right[self.eliminated] - _times(rows, shared)) / self.own
+        return y
 
 
 def _inverse(matrix: Array) -> Array:
@@ -140,7 +187,7 @@ def _inverse(matrix: Array) -> Array:
 
     Rows that depend on earlier ones, and their columns, are zero in it.
     """
-    result = matrix.copy()
+    result, product = matrix.copy(), np.empty_like(matrix)
     least = _DEPENDENT * np.diag(matrix)
     for k in range(len(result)):
         pivot = result[k, k]
@@ -151,7 +198,7 @@ def _inverse(matrix: Array) -> Array:
         row[k] = 1 / pivot
         column[k] = 0.0
         result[:, k] = 0.0
-        result -= np.multiply.outer(column, row)
+        result -= np.multiply.outer(column, row, out=product)
         result[k] = row
     return result
 
@@ -159,6 +206,10 @@ def _inverse(matrix: Array) -> Array:
 def _sums(places: npt.NDArray[np.intp], values: Array, size: int) -> Array:
     """Values added up by their places."""
     return np.bincount(places, weights=values, minlength=size).astype(np.float64)
+
+
+def _times(matrix: Array, vector: Array) -> Array:
+    return np.einsum("ij,j->i", matrix, vector)
 
 
 def _dot(first: Array, second: Array) -> float:

@@ -40,7 +40,11 @@ CACHE_TRACE = 120  # address of the trace of requests, or 0
 CACHE_TRACE_WORDS = 128  # words in it
 CACHE_TRACE_CAPACITY = 136  # 0: requests are not recorded
 CACHE_REQUESTS = 144  # requests recorded, those beyond the capacity included
-CACHE_HEADER = 152
+CACHE_L1_LATEST = 152  # addresses of the entries used last
+CACHE_L2_LATEST = 160
+CACHE_L2_IN_USE = 168  # address of the indices of the L2's entries that have a line, in the order in which they got one
+CACHE_L2_IN_USE_COUNT = 176
+CACHE_HEADER = 184
 L1_WAYS = 16
 """Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
 ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
@@ -104,9 +108,11 @@ class CacheModel:
         self._header = np.zeros(CACHE_HEADER // 8, dtype=np.int64)
         self.resize_l1(l1_bytes)
         l2_sets = max(l2_bytes // (LINE_BYTES * L2_WAYS), 1)
-        self._l2 = np.zeros(l2_sets * L2_WAYS * L2_ENTRY // 8, dtype=np.int64)
+        self._l2 = np.zeros((l2_sets * L2_WAYS, L2_ENTRY // 8), dtype=np.int64)
         self._header[CACHE_L2_SETS // 8] = l2_sets
-        self._header[CACHE_L2_TAGS // 8] = self._l2.ctypes.data
+        self._header[CACHE_L2_TAGS // 8] = self._header[CACHE_L2_LATEST // 8] = self._l2.ctypes.data
+        self._in_use = np.empty(len(self._l2), dtype=np.int64)
+        self._header[CACHE_L2_IN_USE // 8] = self._in_use.ctypes.data
         self._header[CACHE_FETCH // 8] = fetch_bytes // 32
         self._stores = np.zeros(STORE_ENTRIES * STORE_ENTRY // 8, dtype=np.int64)
         self._header[CACHE_STORES // 8] = self._stores.ctypes.data
@@ -154,38 +160,41 @@ class CacheModel:
         if sets != self._header[CACHE_L1_SETS // 8]:
             self.l1_tags = np.zeros(sets * L1_WAYS * L1_ENTRY // 8, dtype=np.int64)
             self._header[CACHE_L1_SETS // 8] = sets
-            self._header[CACHE_L1_TAGS // 8] = self.l1_tags.ctypes.data
+            self._header[CACHE_L1_TAGS // 8] = self._header[CACHE_L1_LATEST // 8] = self.l1_tags.ctypes.data
 
     def reset(self) -> None:
         """Empty both caches and clear the counters."""
         self.l1_tags[:] = 0
-        self._l2[:] = 0
+        self._l2[self._used] = 0
+        self._header[CACHE_L2_IN_USE_COUNT // 8] = 0
         self._stores[:] = 0
         self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + 7] = 0
+
+    @property
+    def _used(self) -> npt.NDArray[np.int64]:
+        """Indices of the L2's entries that have a line."""
+        return self._in_use[: int(self._header[CACHE_L2_IN_USE_COUNT // 8])]
 
     def flush(self) -> None:
         """Write dirty L2 sectors back, counting the DRAM writes; clean data stays."""
         self._finish_stores()
-        entries = self._l2.reshape(-1, L2_ENTRY // 8)
-        dirty = entries[:, 2]
-        self._header[CACHE_COUNTERS // 8 + 6] += sum(int(v).bit_count() for v in dirty[dirty != 0])
-        entries[:, 2] = 0
+        self._header[CACHE_COUNTERS // 8 + 6] += int(np.bitwise_count(self._l2[self._used, 2]).sum())
+        self._l2[self._used, 2] = 0
 
     def complete(self) -> None:
         """Fetch the rest of sectors that were written in part, counting the DRAM reads: a launch has ended."""
         self._finish_stores()
-        entries = self._l2.reshape(-1, L2_ENTRY // 8)
-        dirty = entries[entries[:, 2] != 0]
-        written = dirty[:, 4:].copy().view(np.uint32)
-        partly = (dirty[:, 2, None] >> np.arange(_LINE_SECTORS) & 1 != 0) & (written != lay.COMPLETE_SECTOR)
+        written = self._used[self._l2[self._used, 2] != 0]
+        dirty = self._l2[written]
+        masks = dirty[:, 4:].copy().view(np.uint32)
+        partly = (dirty[:, 2, None] >> np.arange(_LINE_SECTORS) & 1 != 0) & (masks != lay.COMPLETE_SECTOR)
         self._header[CACHE_COUNTERS // 8 + 5] += np.count_nonzero(partly)
-        entries[entries[:, 2] != 0, 4:] = -1
+        self._l2[written, 4:] = -1
 
     def sectors(self) -> tuple[Sectors, Sectors]:
         """Sectors in the L2, and the dirty ones among them; sorted."""
         self._finish_stores()
-        entries = self._l2.reshape(-1, L2_ENTRY // 8)
-        entries = entries[entries[:, 0] != 0]
+        entries = self._l2[self._used]
         first = (entries[:, 0] - 1) * _LINE_SECTORS
         bits = np.arange(_LINE_SECTORS)
         cached = (first[:, None] + bits)[(entries[:, 1, None] >> bits & 1) != 0]
@@ -252,16 +261,22 @@ def l2_entry(cache: int, sector: int) -> int:
     """The entry of a sector's line in L2, which takes the place of another one's where there is none."""
     counters = cache + CACHE_COUNTERS
     line = (sector >> 2) + 1
-    sets = load_i64(cache + CACHE_L2_SETS)
-    base = load_i64(cache + CACHE_L2_TAGS) + ((line ^ (line >> 11)) % sets) * L2_WAYS * L2_ENTRY
     tick = load_i64(cache + CACHE_TICK) + 1
     store_i64(cache + CACHE_TICK, tick)
+    latest = load_i64(cache + CACHE_L2_LATEST)
+    if load_i64(latest) == line:
+        store_i64(latest + 24, tick)
+        return latest
+    sets = load_i64(cache + CACHE_L2_SETS)
+    tags = load_i64(cache + CACHE_L2_TAGS)
+    base = tags + ((line ^ (line >> 11)) % sets) * L2_WAYS * L2_ENTRY
     victim = base
     oldest = load_i64(base + 24)
     for way in range(L2_WAYS):
         entry = base + way * L2_ENTRY
         if load_i64(entry) == line:
             store_i64(entry + 24, tick)
+            store_i64(cache + CACHE_L2_LATEST, entry)
             return entry
         used = load_i64(entry + 24)
         if used < oldest:
@@ -272,6 +287,11 @@ def l2_entry(cache: int, sector: int) -> int:
         store_i64(counters + 48, load_i64(counters + 48) + popcount(dirty))
         fetched = partly_written(victim)
         store_i64(counters + 40, load_i64(counters + 40) + fetched)
+    if load_i64(victim) == 0:
+        used = load_i64(cache + CACHE_L2_IN_USE_COUNT)
+        store_i64(load_i64(cache + CACHE_L2_IN_USE) + 8 * used, (victim - tags) // L2_ENTRY)
+        store_i64(cache + CACHE_L2_IN_USE_COUNT, used + 1)
+    store_i64(cache + CACHE_L2_LATEST, victim)
     store_i64(victim, line)
     store_i64(victim + 8, 0)
     store_i64(victim + 16, 0)
@@ -285,20 +305,26 @@ def l2_entry(cache: int, sector: int) -> int:
 def l1_entry(cache: int, tags: int, sets: int, sector: int) -> int:
     """The entry of a sector's line in an L1, which takes the place of another one's where there is none."""
     line = (sector >> 2) + 1
-    base = tags + ((line ^ (line >> 8)) % sets) * L1_WAYS * L1_ENTRY
     tick = load_i64(cache + CACHE_TICK) + 1
     store_i64(cache + CACHE_TICK, tick)
+    latest = load_i64(cache + CACHE_L1_LATEST)
+    if load_i64(latest) == line:
+        store_i64(latest + 16, tick)
+        return latest
+    base = tags + ((line ^ (line >> 8)) % sets) * L1_WAYS * L1_ENTRY
     victim = base
     oldest = load_i64(base + 16)
     for way in range(L1_WAYS):
         entry = base + way * L1_ENTRY
         if load_i64(entry) == line:
             store_i64(entry + 16, tick)
+            store_i64(cache + CACHE_L1_LATEST, entry)
             return entry
         used = load_i64(entry + 16)
         if used < oldest:
             oldest = used
             victim = entry
+    store_i64(cache + CACHE_L1_LATEST, victim)
     store_i64(victim, line)
     store_i64(victim + 8, 0)
     store_i64(victim + 16, tick)

@@ -90,11 +90,11 @@ def through_l1(cache: int, replay: int, job: int, slot: int, at: int) -> None:
 
 
 @native
-def through_l2(cache: int, replay: int, job: int, at: int) -> None:
-    """Send one sector through the L2."""
+def through_l2(cache: int, replay: int, at: int, moved: int) -> None:
+    """Send one sector through the L2. ``moved``: by how many it lies beyond that of the recorded block."""
     header = load_i64(at)
     access = header & 7
-    sector = load_i64(at + 8) + moved_by(replay, job, header >> HEADER_REQUEST & 0xFFFFFFFF)
+    sector = load_i64(at + 8) + moved
     if not is_followed(sector, load_i64(replay + REPLAY_MASK)):
         return
     fetched = cache + CACHE_COUNTERS + 40
@@ -131,6 +131,8 @@ def advance(cache: int, replay: int, slot: int, state: int) -> bool:
     l1 = load_i64(replay + REPLAY_THROUGH_L1)
     beyond = load_i64(replay + REPLAY_BEYOND)
     turn = load_i64(replay + REPLAY_TURN)
+    request = -1
+    moved = 0
     while at < words and turn > 0:
         length = 1 + (load_i64(trace + 8 * at) >> HEADER_COUNT & 0xFF)
         turn -= length
@@ -143,7 +145,12 @@ def advance(cache: int, replay: int, slot: int, state: int) -> bool:
                 store_i64(by_request + 8, load_i64(by_request + 8) + 1)
                 turn -= beyond * load_i64(by_request) // load_i64(by_request + 8)
         else:
-            through_l2(cache, replay, job, trace + 8 * at)
+            # The sectors of a request follow each other.
+            number = load_i64(trace + 8 * at) >> HEADER_REQUEST & 0xFFFFFFFF
+            if number != request:
+                request = number
+                moved = moved_by(replay, job, request)
+            through_l2(cache, replay, trace + 8 * at, moved)
         at += length
     store_i64(state + 8, at)
     if at < words:
