@@ -281,16 +281,14 @@ _FILE = re.compile(r'\s*\.file\s+(\d+)\s+"([^"]*)"')
 
 def source_lines(ptx: Sequence[str]) -> dict[int, int]:
     """Lines of the PTX, and the line of the candidate's source that each comes from; those of headers have none."""
-    files: dict[str, str] = {}
-    for text in ptx:
-        if match := _FILE.match(text):
-            files[match[1]] = match[2]
+    headers = {
+        match[1] for text in ptx if (match := _FILE.match(text)) and PurePath(match[2]).suffix not in ("", ".cu")
+    }
     sources: dict[int, int] = {}
     current = 0
     for number, text in enumerate(ptx, 1):
         if match := _LOC.match(text):
-            own = PurePath(files.get(match[1], "")).suffix in ("", ".cu")
-            current = int(match[2]) if own else 0
+            current = 0 if match[1] in headers else int(match[2])
         elif text.lstrip().startswith((".entry", ".visible", ".func", ".weak")):
             current = 0
         elif current:
