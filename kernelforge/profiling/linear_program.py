@@ -209,7 +209,8 @@ def _sums(places: npt.NDArray[np.intp], values: Array, size: int) -> Array:
 
 
 def _times(matrix: Array, vector: Array) -> Array:
-    return np.einsum("ij,j->i", matrix, vector)
+    product: Array = np.einsum("ij,j->i", matrix, vector)
+    return product
 
 
 def _dot(first: Array, second: Array) -> float:
