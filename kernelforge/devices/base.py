@@ -7,7 +7,7 @@ runs resolved plans on given inputs, and returns bytes and counters.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Literal, Protocol, runtime_checkable
 
@@ -117,6 +117,9 @@ class RunRequest:
     others up to 2**32 - 2 by a hash. Equal numbers give equal results."""
     worst_errors: bool = False
     """On an emulated device: approximate instructions are as far off as their documented error surely allows."""
+    tiled: Mapping[int, int] = field(default_factory=dict)
+    """Bytes of the buffers whose tensor is longer than its content in ``tensors``, which stands there again and again:
+    a whole number of pages. Only for an emulated device."""
 
 
 @dataclass(frozen=True)

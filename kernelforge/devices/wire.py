@@ -26,8 +26,13 @@ def check_tensors(request: RunRequest) -> None:
         ValueError: a tensor is missing or has another size.
     """
     for buffer in request.plan.buffers:
-        if buffer.provided and len(request.tensors.get(buffer.id, b"")) != buffer.nbytes:
+        if buffer.provided and tensor_bytes(request, buffer.id) != buffer.nbytes:
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes; the request has others")
+
+
+def tensor_bytes(request: RunRequest, buffer: int) -> int:
+    """Size of the tensor in a request that fills a buffer."""
+    return request.tiled.get(buffer) or len(request.tensors.get(buffer, b""))
 
 
 def read_faults(reply: Frame) -> tuple[RunFailure, ...]:

@@ -322,8 +322,9 @@ def _limit(grant: JailSpec, sizes: tuple[int, int], *, counts_threads: bool, oth
     limits, (space, data) = grant.limits, sizes
     seconds = max(1, math.ceil(limits.cpu_s))
     files = _OPEN_FILES_OF_PROGRAMS if grant.gpu or grant.programs else _OPEN_FILES
-    address_space = space + limits.memory_bytes + grant.headroom_bytes
-    private = data + limits.memory_bytes + (grant.headroom_bytes if grant.gpu else 0)
+    allowed = limits.memory_bytes + limits.reserved_bytes
+    address_space = space + allowed + grant.headroom_bytes
+    private = data + allowed + (grant.headroom_bytes if grant.gpu else 0)
     # Replies of a child with a GPU are memory files; its folder has a separate limit.
     largest = max(limits.file_bytes, limits.reply_bytes) if grant.gpu else limits.file_bytes
     tasks = limits.processes + grant.processes + (0 if counts_threads else others)

@@ -220,6 +220,9 @@ class Limits:
     cpu_s: float = 60.0
     """CPU time of the child, all threads together; rounded up to seconds."""
     memory_bytes: int = 2 << 30
+    reserved_bytes: int = 0
+    """Address space beyond ``memory_bytes`` of which most pages are never touched; of a child that has such, the parent
+    watches the memory that it holds."""
     tmp_bytes: int = 64 << 20
     """Size of the private ``/tmp``."""
     processes: int = 1

@@ -31,7 +31,7 @@ def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | N
         grant: Its limits.
         proc: From :func:`open_proc`.
     """
-    memory = grant.gpu or grant.programs
+    memory = grant.gpu or grant.programs or grant.limits.reserved_bytes > 0
     if grant.tmp is None and not memory:
         return None
     process = Process(pid, proc)

@@ -69,13 +69,28 @@ def test_a_plan_that_calls_torch_is_compared_whole_and_has_no_time(
 
 
 def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluators.append(workshop.evaluator(axpy_task()))
+    monkeypatch.setattr(evaluators[-1].device, "memory_bytes", 10**10)
+    (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1 << 16, 1 << 14))
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert full.status == "skipped"
+    assert "its own tensors take 12.9 GB, of 10 GB" in full.message
+    assert profile is None
+
+
+def test_tensors_that_the_host_cannot_hold_are_profiled_at_their_size(
     evaluators: list[Evaluator], workshop: EvaluatorPool
 ) -> None:
     (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1 << 16, 1 << 14))
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert full.status == "skipped"
     assert "its own tensors take 12.9 GB" in full.message
-    assert profile is None
+    assert profile is not None
+    assert profile.value("dram__bytes.sum") == pytest.approx(3 * (1 << 32), rel=0.01)
+    assert evaluation.performance is not None
+    assert evaluation.performance.time_us > 3 * (1 << 32) / 3.35e6  # bytes at 3.35 TB/s
 
 
 def test_a_reference_too_large_for_its_process_is_compared_in_part(
@@ -99,10 +114,12 @@ def test_a_dear_size_is_compared_in_part(
     draws: list[bool] = []
     draw = Oracle.draw
 
-    def recorded(self: Oracle, size: str, family: str, seed: int, *, expected: bool = True) -> DrawHandle:
+    def recorded(
+        self: Oracle, size: str, family: str, seed: int, *, expected: bool = True, tiled: bool = False
+    ) -> DrawHandle:
         if size == "full":
             draws.append(expected)
-        return draw(self, size, family, seed, expected=expected)
+        return draw(self, size, family, seed, expected=expected, tiled=tiled)
 
     monkeypatch.setattr(Oracle, "draw", recorded)
     name, limit = ("DEAR_FLOPS", 10) if dear == "task" else ("FULL_SIZE_INSTRUCTIONS", 10)

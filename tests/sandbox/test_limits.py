@@ -24,6 +24,15 @@ def test_mapped_memory_is_limited_too(act):
     assert "Cannot allocate" in act("map_hog", 1024)["gave"]
 
 
+def test_reserved_memory_counts_where_it_is_touched(zygote):
+    limits = replace(LIMITS, reserved_bytes=4 << 30)
+    with zygote.spawn(limits) as child:
+        assert child.call({"act": "private_memory", "arguments": [2048]}).data["reply"]["gave"] == "mapped"
+        with pytest.raises(ChildDied, match="out of memory"):
+            child.call({"act": "map_hog", "arguments": [1024, 100]})
+        assert child.death().cause == "memory"
+
+
 def test_memory_files_are_refused(act):
     assert not act("memfd_hog")["opened"]
 

@@ -35,7 +35,7 @@ class PlanLimits:
     extra."""
     launches: int = 20_000
     """Kernel launches, memsets and library calls together, of ``setup`` and ``forward``."""
-    workspace_bytes: int = 16 << 30
+    workspace_bytes: int = 64 << 30
     """All buffers that the plan allocates together, after reuse: workspace, outputs, prepared tensors."""
     sequence_length: int = 65_536
     """Elements of one tuple, list or range."""

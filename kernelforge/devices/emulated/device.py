@@ -32,7 +32,10 @@ from kernelforge.records import Clocks, Performance, Profile, SizeFacts
 from kernelforge.sandbox import Child, ExitReport, Frame, Limits, Zygote
 from kernelforge.sandbox.policy import PATIENCE
 
-DEFAULT_MEMORY_BYTES = 4 * GIB
+HOST_BYTES = 9 * GIB
+"""Memory of the host that one run may take: device memory is as large as the GPU's, and sparse."""
+TILES_BYTES = GIB
+"""Content of large tensors that the host holds once and device memory shows again and again."""
 GRACE_S = 15.0
 """Time after its deadline in which a child may still answer: it compiles kernels to native code and copies tensors."""
 SESSION_CPU_S = 3600.0
@@ -46,7 +49,7 @@ class EmulatedDevice:
     Args:
         spec: The GPU that is emulated.
         threads: Threads that one run may use.
-        memory_bytes: Device memory of one run; more is a fault of kind ``memory``.
+        memory_bytes: Device memory of one run, that of the GPU if left out; more is a fault of kind ``memory``.
         allow_unconfined: Run children without a jail where none works.
     """
 
@@ -57,7 +60,7 @@ class EmulatedDevice:
         spec: DeviceSpec,
         *,
         threads: int = 1,
-        memory_bytes: int = DEFAULT_MEMORY_BYTES,
+        memory_bytes: int | None = None,
         allow_unconfined: bool = False,
     ) -> None:
         self.spec = spec
@@ -74,7 +77,7 @@ class EmulatedDevice:
         self.arch = spec.arch
         self.threads = threads
         self.environment: Mapping[str, str] = {}
-        self.memory_bytes = memory_bytes
+        self.memory_bytes = memory_bytes or spec.dram_bytes
         self.l2_bytes = spec.l2_bytes
         self.memory_bandwidth_gbps = spec.dram_bandwidth_gbps
         tensor_memory = spec.compute_capability[0] == 10
@@ -92,7 +95,7 @@ class EmulatedDevice:
             "multiprocessors": str(spec.sm_count),
             "clock": f"{spec.max_clock_mhz} MHz",
             "fp32": f"{spec.fp32_flops_per_s / 1e12:.1f} TFLOPS",
-            "memory": f"{self.memory_bytes / GIB:g} GiB usable here ({spec.dram_bytes / 1e9:g} GB on the GPU)",
+            "memory": f"{self.memory_bytes / 1e9:g} GB",
             "memory bandwidth": f"{spec.dram_bandwidth_gbps:g} GB/s",
             "L2 cache": f"{spec.l2_bytes // MIB} MiB",
             "L1 and shared memory per multiprocessor": f"{spec.unified_l1_bytes_per_sm // KIB} KiB",
@@ -301,6 +304,7 @@ class EmulatedSession:
             "op": op,
             "plan": request.plan.to_wire(),
             "tensors": order,
+            "tiled": list(request.tiled.items()),
             # A profile leaves blocks out: memory that they would have written must read as harmless values.
             "poison": 0 if op == "profile" else request.poison,
             "effort": effort,
@@ -355,10 +359,11 @@ class EmulatedSession:
             limits = Limits(
                 wall_s=60.0,
                 cpu_s=SESSION_CPU_S,
-                # Device memory, and as much again for tensors on their way in and out.
-                memory_bytes=2 * device.memory_bytes + GIB,
+                memory_bytes=HOST_BYTES,
+                reserved_bytes=device.memory_bytes,
+                tmp_bytes=TILES_BYTES,
+                file_bytes=TILES_BYTES,
                 processes=device.threads + 4,
-                reply_bytes=device.memory_bytes,
             )
             self._child = self._zygote.spawn(limits)
             load = {

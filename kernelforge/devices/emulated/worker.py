@@ -219,6 +219,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
     return RunRequest(
         plan=ResolvedPlan.from_wire(data["plan"]),
         tensors=dict(zip(data["tensors"], blobs, strict=True)),
+        tiled=dict(data["tiled"]),
         poison=data["poison"],
         mutable=frozenset(data["mutable"]),
         deadline_s=data["deadline_s"],

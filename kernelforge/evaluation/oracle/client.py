@@ -125,6 +125,9 @@ class DrawHandle:
     """Input tensors by position: the elements in C order, or the storage span of a non-contiguous one."""
     weights: Mapping[str, Blob]
     """Weights by dotted name, aliases included."""
+    tiled: Mapping[int, int] = field(default_factory=dict)
+    """Bytes of inputs, by position, of which ``tensors`` holds only a tile: see
+    :attr:`kernelforge.devices.base.RunRequest.tiled`."""
     scalars: Mapping[int, int | float | bool | None] = field(default_factory=dict)
     """Inputs that are no tensors, by position."""
 
@@ -290,17 +293,18 @@ class Oracle(Closing):
         self._call(self._generators_request())
 
     @_read_as_hostile()
-    def draw(self, size: str, family: str, seed: int, *, expected: bool = True) -> DrawHandle:
+    def draw(self, size: str, family: str, seed: int, *, expected: bool = True, tiled: bool = False) -> DrawHandle:
         """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
 
-        With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle.
+        With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle. With
+        ``tiled`` too, of a large input of the task's own family only as much is drawn as shows its values.
 
         Raises:
-            TaskError: the family is not admitted at this size.
+            TaskError: the family is not admitted at this size, or an input can only be drawn whole.
         """
         handle = next(self._handles)
         request = {"op": "draw", "handle": handle, "size": self._checked_size(size), "family": family}
-        frame = self._call({**request, "seed": str(seed), "expected": expected})
+        frame = self._call({**request, "seed": str(seed), "expected": expected, "tiled": tiled})
         data, positions, names = frame.data, frame.data["positions"], frame.data["weights"]
         if len(frame.blobs) != len(positions) + len(names):
             raise SandboxError("the oracle child sent a draw whose parts do not add up")
@@ -313,6 +317,7 @@ class Oracle(Closing):
             family=family,
             tensors=dict(zip(positions, frame.blobs[: len(positions)], strict=True)),
             weights=weights,
+            tiled={int(position): int(nbytes) for position, nbytes in data["tiled"]},
             scalars={int(position): value for position, value in data["scalars"].items()},
         )
 

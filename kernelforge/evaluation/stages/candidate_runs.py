@@ -124,7 +124,9 @@ class EvaluationState(BuildState):
         raise StageFailed(verdict, stage or _stage(size), reason)
 
     @contextmanager
-    def drawn(self, oracle: Oracle, size: Size, family: str, *turn: int, expected: bool = True) -> Iterator[DrawHandle]:
+    def drawn(
+        self, oracle: Oracle, size: Size, family: str, *turn: int, expected: bool = True, tiled: bool = False
+    ) -> Iterator[DrawHandle]:
         """Fresh inputs with their expected outputs, which stay with the oracle and are forgotten afterwards.
 
         Args:
@@ -133,10 +135,11 @@ class EvaluationState(BuildState):
             family: of inputs, one that the oracle admits there.
             turn: tells several draws of one size and family apart.
             expected: whether outputs are computed too.
+            tiled: whether large inputs may be drawn in part: see :meth:`.Oracle.draw`.
         """
         with self.clock("oracle"):
             seed = int(content_hash(self.seed, oracle.task.name, size.name, family, *turn), 16)
-            draw = oracle.draw(size.name, family, seed, expected=expected)
+            draw = oracle.draw(size.name, family, seed, expected=expected, tiled=tiled)
         try:
             yield draw
         finally:
@@ -189,9 +192,9 @@ class CandidateRuns(ExitStack):
         return self._sessions[key]
 
     @contextmanager
-    def drawn(self, size: Size, family: str, *, expected: bool = True) -> Iterator[DrawHandle]:
+    def drawn(self, size: Size, family: str, *, expected: bool = True, tiled: bool = False) -> Iterator[DrawHandle]:
         """See :meth:`EvaluationState.drawn`."""
-        with self.work.drawn(self.oracle, size, family, expected=expected) as draw:
+        with self.work.drawn(self.oracle, size, family, expected=expected, tiled=tiled) as draw:
             yield draw
 
     def run_and_compare(self, size: Size, draw: DrawHandle, poisons: tuple[int, ...]) -> Comparison:
@@ -324,22 +327,26 @@ def run_request(
         TaskError: a tensor of the draw has another size than the plan was resolved for.
     """
     tensors: dict[int, Blob] = {}
+    tiled: dict[int, int] = {}
     mutable: set[int] = set()
     for buffer in plan.buffers:
         if isinstance(buffer.source, int):
             tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
+            if buffer.source in draw.tiled:
+                tiled[buffer.id] = draw.tiled[buffer.source]
             if buffer.source in task.policy.mutates:
                 mutable.add(buffer.id)
         elif isinstance(buffer.source, str):
             tensors[buffer.id] = draw.weights.get(buffer.source, b"")
-        if buffer.provided and len(tensors[buffer.id]) != buffer.nbytes:
+        if buffer.provided and (nbytes := tiled.get(buffer.id) or len(tensors[buffer.id])) != buffer.nbytes:
             raise TaskError(
-                f"{buffer.label} has {len(tensors[buffer.id])} bytes in one draw and {buffer.nbytes} in another: "
+                f"{buffer.label} has {nbytes} bytes in one draw and {buffer.nbytes} in another: "
                 "shapes of inputs and weights must not depend on the seed"
             )
     return RunRequest(
         plan,
         tensors,
+        tiled=tiled,
         poison=poison,
         mutable=frozenset(mutable),
         deadline_s=limit_s,

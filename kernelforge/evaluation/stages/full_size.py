@@ -39,8 +39,8 @@ DEAR_FLOPS = 2_000_000_000
 REFERENCE_BYTES = 768 << 20
 """A reference that touches more is not run: with its float64 twin it would not fit into the oracle's process."""
 
-SPARE_BYTES = 512 << 20
-"""Device memory that a task's own tensors must leave to a candidate, else its full size is not run here."""
+WHOLE_DRAW_BYTES = 3584 << 20
+"""Tensors of a task that are drawn whole for a profile; of larger ones only as much as shows their values."""
 
 PROFILE_POISON = 0
 """What memory holds before a profile: blocks that are left out must leave something harmless behind."""
@@ -160,15 +160,21 @@ class ModelledFullSize(FullSizeStage):
         return None if self.plan.libraries else checked
 
     def _checked(self, profile: bool, *, last: bool) -> FullSizeResult | None:
+        profiled: FullSizeResult | None = None
+        too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
         tensors, memory = tensor_bytes(self.facts), self.device.memory_bytes
-        if tensors > memory - SPARE_BYTES:
+        if tensors > memory:
             self._skipped(
                 f"its own tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that this device has", None
             )
             return None
-        profiled: FullSizeResult | None = None
-        too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
         try:
+            if tensors > WHOLE_DRAW_BYTES:
+                if profile:
+                    with self.runs.drawn(self.size, self.family, expected=False, tiled=True) as draw:
+                        profiled = self._profiled(draw)
+                self._skipped(f"its own tensors take {tensors / 1e9:.3g} GB, too much for the reference here", profiled)
+                return profiled
             if too_large or self.facts.flops > DEAR_FLOPS:
                 with self.runs.drawn(self.size, self.family, expected=False) as draw:
                     why = self._compare_in_part(draw)

@@ -27,7 +27,7 @@ from kernelforge.evaluation.stages.candidate_runs import (
 )
 from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
-from kernelforge.evaluation.stages.full_size import SPARE_BYTES
+from kernelforge.evaluation.stages.full_size import WHOLE_DRAW_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.hardware.specs import figures_digest
 from kernelforge.prediction.baseline import NORMAL_90
@@ -206,17 +206,12 @@ class Screen(Closing):
         """
         work, size = runs.work, runs.task.size("full")
         facts, plan, artifact = runs.facts.at("full"), work.plans["full"], work.artifacts["full"]
-        tensors, memory = tensor_bytes(facts), self.device.memory_bytes
-        if tensors > memory - SPARE_BYTES:
-            why = (
-                f"the task's tensors take {tensors / 1e9:.3g} GB, of {memory / 1e9:.3g} GB that {self.device.name} has"
-            )
-            return None, why
+        tiled = tensor_bytes(facts) > WHOLE_DRAW_BYTES
         seed = int(content_hash(work.seed, runs.task.name, "sample"), 16) >> 1
         family = runs.oracle.families("full")[0]
         with ExitStack() as stack:
             try:
-                draw = stack.enter_context(runs.drawn(size, family, expected=False))
+                draw = stack.enter_context(runs.drawn(size, family, expected=False, tiled=tiled))
                 request = runs.request(plan, draw, POISONS[0])
                 limit_s = min(request.deadline_s, COUNTING_S)
                 with work.clock("profile"):

@@ -25,7 +25,8 @@ from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import run_request
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
-from kernelforge.evaluation.stages.full_size import PROFILE_POISON
+from kernelforge.evaluation.stages.full_size import PROFILE_POISON, WHOLE_DRAW_BYTES
+from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.records import Candidate, TuneTrial, content_hash
 
 LEAST_GAIN = 0.02
@@ -171,7 +172,9 @@ class _SuccessiveHalving:
     def _drawn(self, seed: int) -> Iterator[DrawHandle]:
         """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
         oracle = self._evaluator.oracle
-        draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False)
+        modelled = not self._evaluator.device.capabilities.measures_time
+        tiled = modelled and tensor_bytes(self._evaluator.facts.at("full")) > WHOLE_DRAW_BYTES
+        draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False, tiled=tiled)
         try:
             yield draw
         finally:

@@ -257,7 +257,7 @@ class LoadedModule:
         size = check_cluster(kernel_entry, grid, cluster)
         workspace = self._addresses.get(_WORKSPACE, 0) if cooperative else 0
         if workspace:
-            self.memory.fill(workspace, _WORKSPACE_BYTES, bytes(1))
+            self.memory.fill(workspace, _WORKSPACE_BYTES, 0)
         launch = Launch(
             program=program,
             grid=grid,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import bisect
 import ctypes
 import mmap
+import os
+import tempfile
 import zlib
 from dataclasses import dataclass, replace
 
@@ -17,6 +19,16 @@ from kernelforge.devices.emulated.runtime.sanitize import OWNER_BYTES
 
 _SLACK = 1 << 22
 """Address space for the gaps that a variation leaves between allocations."""
+
+SPARSE_FROM_BYTES = 256 << 20
+"""Ranges from this size on are filled by mapping, so that the host's memory holds only those pages that a run touches.
+Smaller ones are written, which is faster than to fault their pages in."""
+_PATTERN_BYTES = 16 << 20
+_PAGE = mmap.PAGESIZE
+_MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
 
 
 def vary(variation: int, what: str) -> int:
@@ -84,13 +96,13 @@ class Memory:
     Device addresses start at ``base`` and are independent of host addresses.
 
     Args:
-        capacity_bytes: Address space to reserve. Host pages are touched only when used.
+        capacity_bytes: Address space to reserve, not counted as memory. Host pages are touched only when used.
     """
 
     def __init__(self, capacity_bytes: int) -> None:
         self.capacity_bytes = max(capacity_bytes, lay.GRANULE)
         total = self.capacity_bytes + 2 * lay.RED_ZONE + _SLACK + mmap.PAGESIZE
-        self._map = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._map = mmap.mmap(-1, total, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
         self._bytes = np.frombuffer(self._map, dtype=np.uint8)
         self.host_base = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
         self.base = lay.GLOBAL_BASE
@@ -166,8 +178,10 @@ class Memory:
         Raises:
             KeyError: No allocation starts there.
         """
-        del self._allocations[address]
+        allocation = self._allocations.pop(address)
         self._bases.remove(address)
+        if allocation.size >= SPARSE_FROM_BYTES:
+            self._clear(address - self.base, allocation.size)  # give its pages back to the host
 
     @property
     def used_bytes(self) -> int:
@@ -203,14 +217,56 @@ class Memory:
         """Copy device bytes to the host."""
         return self.view(address, nbytes).tobytes()
 
-    def fill(self, address: int, nbytes: int, pattern: bytes) -> None:
-        """Repeat ``pattern`` over a range."""
+    def fill(self, address: int, nbytes: int, value: int) -> None:
+        """Set each byte of a range to ``value``."""
         target = self.view(address, nbytes)
-        if len(pattern) == 1:
-            target[:] = pattern[0]
-            return
-        repeats = -(-nbytes // len(pattern))
-        target[:] = np.frombuffer(pattern * repeats, dtype=np.uint8)[:nbytes]
+        if nbytes < SPARSE_FROM_BYTES:
+            target[:] = value
+        elif value == 0:
+            self._clear(address - self.base, nbytes)
+        else:
+            self.repeat(address, nbytes, bytes([value]) * _PATTERN_BYTES)
+
+    def repeat(self, address: int, nbytes: int, tile: bytes | memoryview) -> None:
+        """Fill a range with a tile, again and again; pages of the host are taken as a run writes to them.
+
+        Args:
+            address: Where the range begins.
+            nbytes: Its size; the last tile is cut off.
+            tile: Content of a whole number of pages.
+        """
+        target = self.view(address, nbytes)
+        period, host = len(tile), self.host_base + address - self.base
+        content = np.frombuffer(tile, dtype=np.uint8)
+        first = min(-host % _PAGE, nbytes)
+        pages = (nbytes - first) // _PAGE * _PAGE
+        target[:first] = content[:first]
+        end = first + pages
+        target[end:] = content[(end + np.arange(nbytes - end)) % period]
+        with tempfile.TemporaryFile() as file:
+            # What a page holds begins with the first whole page of the range.
+            file.write(np.roll(content, -first).data)
+            file.flush()
+            for start in range(0, pages, period):
+                size = min(period, pages - start)
+                self._remap(host + first + start, size, mmap.MAP_PRIVATE, file.fileno())
+
+    def _clear(self, start: int, nbytes: int) -> None:
+        """Set a range of the reserved bytes to zero, and give its pages back to the host."""
+        first = min(-(self.host_base + start) % _PAGE, nbytes)
+        pages = (nbytes - first) // _PAGE * _PAGE
+        self._bytes[start : start + first] = 0
+        self._bytes[start + first + pages : start + nbytes] = 0
+        if pages:
+            self._remap(self.host_base + start + first, pages, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+
+    @staticmethod
+    def _remap(host: int, nbytes: int, flags: int, descriptor: int) -> None:
+        """Map pages of a file, or of zeros, over some of the reserved ones."""
+        readable = mmap.PROT_READ | mmap.PROT_WRITE
+        flags |= _MAP_NORESERVE | _MAP_FIXED
+        if _libc.mmap(host, nbytes, readable, flags, descriptor, 0) != host:
+            raise OutOfDeviceMemory(f"the host cannot map {nbytes} bytes: {os.strerror(ctypes.get_errno())}")
 
     def table(self) -> npt.NDArray[np.int64]:
         """Return the allocation table that the runtime searches: rows of (base, size, flags)."""

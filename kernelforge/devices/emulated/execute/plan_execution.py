@@ -182,9 +182,12 @@ class Execution:
         )
         self._address[buffer.id] = address
         if not buffer.provided:
-            self._memory.fill(address, buffer.nbytes, bytes([self.request.poison]))
+            self._memory.fill(address, buffer.nbytes, self.request.poison)
             return
         content = self.request.tensors.get(buffer.id)
+        if content is not None and buffer.id in self.request.tiled:
+            self._memory.repeat(address, buffer.nbytes, content)
+            return
         if content is None or len(content) != buffer.nbytes:
             got = "nothing" if content is None else f"{len(content)} bytes"
             raise ValueError(f"buffer {buffer.label!r} takes {buffer.nbytes} bytes, the request has {got}")
@@ -259,7 +262,7 @@ class Execution:
             self.launch(step)
         elif isinstance(step, Fill):
             address = self._address[step.buffer] + step.offset_bytes
-            self._memory.fill(address, step.nbytes, bytes(1))
+            self._memory.fill(address, step.nbytes, 0)
             if self._sanitizer is not None:
                 self._sanitizer.mark(address, step.nbytes)
         else:
@@ -294,11 +297,11 @@ class Execution:
         """Fill workspace and outputs with the run's poison, as before the run."""
         for buffer in self.request.plan.buffers:
             if buffer.kind == "workspace":
-                self._memory.fill(self._address[buffer.id], buffer.nbytes, bytes([self.request.poison]))
+                self._memory.fill(self._address[buffer.id], buffer.nbytes, self.request.poison)
 
     def clear(self, buffer: int) -> None:
         """Fill a buffer with zeros."""
-        self.content(buffer)[:] = 0
+        self._memory.fill(self._address[buffer], self.content(buffer).size, 0)
 
     def content(self, buffer: int) -> npt.NDArray[np.uint8]:
         """A view of a buffer's bytes."""

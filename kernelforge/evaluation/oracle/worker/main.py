@@ -178,7 +178,12 @@ class _OracleServer:
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
-        drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
+        tiled: dict[int, int] = {}
+        tiles: dict[int, Blob] = {}
+        if data["tiled"]:
+            drawn, tiled, tiles = reckoner.draw_tiles(size, int(data["seed"]))
+        else:
+            drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
         self._draws[data["handle"]] = drawn
         # Views: nothing writes to a draw or to its weights before the reply is sent.
         out: list[Blob] = []
@@ -187,13 +192,14 @@ class _OracleServer:
             if isinstance(value, torch.Tensor):
                 tensor_spec(value)
                 positions.append(position)
-                out.append(tensor_view(value))
+                out.append(tiles[position] if position in tiles else tensor_view(value))
             else:
                 scalars[str(position)] = value
         weights = reckoner.reference(size).weights()
         out += [tensor_view(tensor) for tensor in weights.values()]
         aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
-        return {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}, out
+        reply = {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}
+        return reply | {"tiled": list(tiled.items())}, out
 
     def _op_check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])

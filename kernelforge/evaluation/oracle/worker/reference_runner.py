@@ -24,10 +24,12 @@ from kernelforge.evaluation.oracle.worker.inputs import (
 )
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_device
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
+from kernelforge.evaluation.oracle.worker.tiles import draw_tiles
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, unfused_kernels
 from kernelforge.evaluation.oracle.worker.trivial import blind_answers
 from kernelforge.records import Comparison, Size, Task
+from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 
 PROBE_LIMIT: Final = 1 << 20
@@ -166,6 +168,17 @@ class ReferenceRunner:
             if probe:
                 break
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
+
+    def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, dict[int, int], dict[int, Blob]]:
+        """Draw of large inputs of the task's own family only as much as shows their values: see :func:`.draw_tiles`.
+
+        Raises:
+            TaskError: some slices of an input alone cannot be drawn.
+        """
+        reference = self.reference(size)
+        inputs, nbytes, tiles = draw_tiles(reference, derived_seed(seed, "inputs"))
+        reference.redraw_weights(derived_seed(seed, "weights"))
+        return InputDraw(size, "task", inputs, None, seed=seed), nbytes, tiles
 
     def _draw_test(self, size: str, family: str, seed: int, *, expected: bool) -> InputDraw:
         """A draw by a recipe. Finite, and torch accurate on it, as our own families must be; and well-conditioned."""

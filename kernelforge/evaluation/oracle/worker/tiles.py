@@ -1,0 +1,110 @@
+"""Inputs of a size that no memory holds: of each large tensor only the first slices are drawn.
+
+``get_inputs`` runs with factories (``torch.rand``, ``torch.randint``, ...) that make fewer slices of the first axis
+that has several. What it then does element by element, or along another axis, is the same with all of them; anything
+else is refused. The device shows what was drawn again and again.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from kernelforge.errors import TaskError
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, tensor_view
+from kernelforge.sandbox.shared_memory import Blob
+
+TILE_BYTES: Final = 64 << 20
+"""Least bytes that are drawn of a large tensor."""
+
+_DRAWN = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "bernoulli", "multinomial"})
+_KEPT = frozenset({"clone", "_to_copy", "detach", "copy_", "fill_", "zero_", "alias", "lift_fresh"})
+_LIKE = frozenset({"rand_like", "randn_like", "randint_like", "zeros_like", "ones_like", "full_like", "empty_like"})
+_SLICEWISE = _DRAWN | _KEPT | _LIKE
+_ALONG = frozenset({"_softmax", "_log_softmax", "cumsum", "sort"})
+"""Operators along one axis, their second argument."""
+
+
+class _FewSlices(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets factories make fewer slices of large tensors, and refuses what cannot be done on those alone."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.extents: dict[int, tuple[torch.Tensor, int, int]] = {}
+        """By identity of a tensor with fewer slices: itself, the axis, and how many slices there would be."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[Any], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        tensors = [value for value in tree_leaves((args, kwargs)) if isinstance(value, torch.Tensor)]
+        if not tensors:
+            return self._made(func, args, kwargs)
+        cut = [self.extents[id(tensor)] for tensor in tensors if id(tensor) in self.extents]
+        result = func(*args, **kwargs)
+        if not cut:
+            return result
+        name = func._schema.name.split("::")[-1]
+        (first, axis, extent), others = cut[0], cut[1:]
+        slicewise = torch.Tag.pointwise in func.tags or name in _SLICEWISE
+        slicewise |= name in _ALONG and args[1] % first.dim() != axis
+        outcomes = [value for value in tree_leaves(result) if isinstance(value, torch.Tensor)]
+        alike = all((other.shape, at, full) == (first.shape, axis, extent) for other, at, full in others)
+        if not slicewise or not alike or any(value.shape != first.shape for value in outcomes):
+            raise TaskError(f"'{name}' in get_inputs is none that can be done on some slices of a tensor alone")
+        for value in outcomes:
+            self.extents[id(value)] = (value, axis, extent)
+        return result
+
+    def _made(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The tensor of a factory, with fewer slices where it would be large."""
+        schema = func._schema  # type: ignore[attr-defined]
+        position = next((at for at, argument in enumerate(schema.arguments) if argument.name == "size"), None)
+        if position is None or position >= len(args):
+            return func(*args, **kwargs)
+        shape = list(args[position])
+        for tensor, axis, extent in list(self.extents.values()):
+            if list(tensor.shape) == shape:  # of a tensor whose shape was asked for
+                made = func(*args, **kwargs)
+                self.extents[id(made)] = (made, axis, extent)
+                return made
+        first = next((at for at, size in enumerate(shape) if size > 1), None)
+        total = torch.Size(shape).numel() * (kwargs.get("dtype") or torch.get_default_dtype()).itemsize
+        if first is None or total < 2 * TILE_BYTES:
+            return func(*args, **kwargs)
+        extent = shape[first]
+        shape[first] = min(-(-TILE_BYTES // (total // extent)), extent)
+        made = func(*args[:position], shape, *args[position + 1 :], **kwargs)
+        if shape[first] < extent:
+            self.extents[id(made)] = (made, first, extent)
+        return made
+
+
+def draw_tiles(reference: Reference, seed: int) -> tuple[tuple[Value, ...], dict[int, int], dict[int, Blob]]:
+    """The task's own inputs, of which large ones are tiles.
+
+    Returns:
+        The inputs; by position of a large one, the bytes of the whole tensor; and the tile of each, a number of pages.
+
+    Raises:
+        TaskError: some slices alone cannot be drawn.
+    """
+    with _FewSlices() as mode:
+        inputs = reference.inputs(seed)
+    nbytes: dict[int, int] = {}
+    tiles: dict[int, Blob] = {}
+    for position, value in enumerate(inputs):
+        if not isinstance(value, torch.Tensor) or id(value) not in mode.extents:
+            continue
+        _, axis, extent = mode.extents[id(value)]
+        content = tensor_view(value)
+        if not value.is_contiguous():
+            raise TaskError(f"input {position} is large and not contiguous")
+        nbytes[position] = content.nbytes // value.shape[axis] * extent
+        tiles[position] = content[: content.nbytes // mmap.PAGESIZE * mmap.PAGESIZE]
+    return inputs, nbytes, tiles
