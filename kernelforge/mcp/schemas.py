@@ -1,18 +1,30 @@
 """Results of the tools as typed JSON: what a Coder may know of an evaluation.
 
-Hidden sizes keep their secret here: they are numbered, their messages come masked from the cascade, counts that tell
-their extents are left out, and the compiler's words are shown for visible sizes alone.
+Hidden sizes keep their secret here: all of them are one row without a count, an error or a family of inputs, for each
+of these can be made to tell extents; their messages come masked from the cascade.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sized
 from typing import Annotated
 
 from pydantic import AfterValidator
 
-from kernelforge.records import Build, Evaluation, Finding, Metric, Performance, Profile, SizeCheck, Verdict
+from kernelforge.evaluation.visible_sizes import Reproduction
+from kernelforge.records import (
+    Attempt,
+    Build,
+    Evaluation,
+    Finding,
+    Metric,
+    Performance,
+    Profile,
+    SizeCheck,
+    TuneTrial,
+    Verdict,
+)
 from kernelforge.report.views import View
 from kernelforge.report.views.task import MetricChange
 
@@ -44,14 +56,25 @@ class TaskRow(View):
     tags: tuple[str, ...]
 
 
+class SuiteRow(View):
+    """One suite that is offered."""
+
+    suite: str
+    tasks: int
+
+
 class TaskList(View):
-    """Tasks of one suite."""
+    """A page of the tasks of one suite."""
 
     suite: str
     title: str
-    suites: tuple[str, ...]
+    suites: tuple[SuiteRow, ...]
     """Every suite that is offered."""
+    total: int
+    """Tasks that the filters leave."""
     tasks: tuple[TaskRow, ...]
+    next_offset: int | None
+    """Offset of the next page; None at the end."""
 
 
 class TaskPage(View):
@@ -63,9 +86,39 @@ class TaskPage(View):
     device: str
     prompt: str
     """The task, its visible sizes, the device, a whole candidate and the rules of launch plans."""
-    plan_language: str
-    """The reference page of launch plans, without what the task and the device have no use for."""
+    plan_sections: tuple[str, ...]
+    """Sections of the reference page of launch plans, for ``plan_language``."""
     how_to_answer: str
+
+
+class PlanPage(View):
+    """The reference page of launch plans, without what the task and the device have no use for."""
+
+    sections: tuple[str, ...]
+    text: str
+    """Of the section that was asked for, or of the whole page."""
+
+
+class NoteRow(View):
+    """One piece of advice, with where the fact behind it can be checked."""
+
+    id: str
+    title: str
+    text: str
+    bottlenecks: tuple[str, ...]
+    """What it is about, the most telling first."""
+    source: str
+
+
+class NoteList(View):
+    """A page of notes about a bottleneck, or about all."""
+
+    bottlenecks: tuple[str, ...]
+    """Every bottleneck that a note is about."""
+    total: int
+    notes: tuple[NoteRow, ...]
+    next_offset: int | None
+    """Offset of the next page; None at the end."""
 
 
 class KernelRow(View):
@@ -98,11 +151,26 @@ class BuildAnswer(View):
     """Warnings and notes."""
 
 
+class CodeAnswer(View):
+    """A page of the code that one kernel of a candidate became at the full size."""
+
+    kernel: str
+    kernels: tuple[str, ...]
+    """Every kernel of the build, as the plan launches it."""
+    arch: str
+    text: str
+    """Lines of PTX; or one line for each machine instruction: address, opcode without operands, cycles until the warp
+    issues the next one, addresses that it may go to, line of the source."""
+    total_lines: int
+    next_offset: int | None
+    """Offset of the next page; None at the end."""
+
+
 class CheckRow(View):
-    """Correctness at one size."""
+    """Correctness at one size, or at all hidden ones."""
 
     size: str
-    """``small``, ``full``, or ``hidden 1`` and so on."""
+    """``small``, ``full``, or ``hidden``: every hidden size that was reached."""
     status: str
     """``passed``, ``failed``, ``guarded`` (the plan's own assert refused a hidden size) or ``skipped`` (no value was
     compared)."""
@@ -110,7 +178,7 @@ class CheckRow(View):
     """Input distributions that were run."""
     message: Bounded
     error: Finite
-    """Largest error as a multiple of the tolerance; None where it is unknown or not finite."""
+    """Largest error as a multiple of the tolerance; None where it is unknown, not finite or hidden."""
     launches: int | None
 
 
@@ -150,6 +218,15 @@ class TimeRow(View):
         return cls.of(performance, predicted=None if predicted is None else PredictionRow.of(predicted))
 
 
+class VisibleFailure(View):
+    """A failure at a hidden size, shown at a visible one that follows from what every author sees."""
+
+    constants: dict[str, int | float | bool]
+    """Module constants of the task's file at that size."""
+    verdict: Verdict
+    reason: Bounded
+
+
 class EvaluationAnswer(View):
     """The verdict on a candidate."""
 
@@ -162,6 +239,8 @@ class EvaluationAnswer(View):
     """Where the cascade ended; ``done`` for OK."""
     reason: Bounded
     checks: tuple[CheckRow, ...]
+    visible_failure: VisibleFailure | None
+    """Of a failure at a hidden size: a visible size at which it fails alike; None where none was found."""
     time: TimeRow | None
     kernels: tuple[KernelRow, ...]
     diagnostics: tuple[Bounded, ...]
@@ -220,6 +299,50 @@ class ProfileAnswer(View):
     finding: FindingRow
 
 
+class BatchRow(View):
+    """One candidate of a batch, in the order in which they came."""
+
+    candidate: str
+    verdict: Verdict | None
+    """None where it was not evaluated."""
+    outcome: str
+    stage: str | None
+    reason: Bounded
+    visible_failure: VisibleFailure | None
+    time: TimeRow | None
+
+
+class BatchAnswer(View):
+    """Verdicts on several candidates."""
+
+    task: str
+    results: tuple[BatchRow, ...]
+    fastest: int | None
+    """Position of the fastest correct one, from 0."""
+    evaluations_left: int | None
+
+
+class TrialRow(View):
+    """One combination of ``# tune:`` values."""
+
+    choices: dict[str, int]
+    rung: int
+    """The last rung of the search that it reached; times of one rung can be compared."""
+    time_us: float | None
+    problem: Bounded
+    """Why it has no time."""
+
+
+class TuneAnswer(View):
+    """A search among the ``# tune:`` values of a candidate. Times pick what to try; only an evaluation is a result."""
+
+    evaluation: EvaluationAnswer
+    """Of the candidate as it was sent; nothing is searched unless it is correct."""
+    trials: tuple[TrialRow, ...]
+    winner: dict[str, int] | None
+    """Choices to submit; None where none is faster than the candidate's own by more than 2 %."""
+
+
 class SubmitAnswer(View):
     """A journalled attempt."""
 
@@ -257,6 +380,83 @@ class DiffAnswer(View):
     """Metrics whose value changed."""
 
 
+class AttemptRow(View):
+    """One journalled attempt."""
+
+    attempt: str
+    task: str
+    parent: str | None
+    operator: str
+    verdict: Verdict
+    outcome: str
+    time_us: float | None
+    origin: str | None
+    predicted_speedup: float | None
+    """Over eager PyTorch; of a modelled time only."""
+    reward: Finite
+    accepted: bool
+    client_note: str
+    """What the client wrote with it."""
+
+    @classmethod
+    def of_attempt(cls, suite: str, attempt: Attempt) -> AttemptRow:
+        """The row of an attempt at a task of a suite."""
+        time = attempt.evaluation.performance
+        replies = [message.content for message in attempt.messages if message.role == "reply"]
+        return cls.of(
+            attempt,
+            attempt.evaluation,
+            time,
+            attempt=attempt.id,
+            task=f"{suite}/{attempt.task}",
+            predicted_speedup=None if time is None or time.predicted is None else time.predicted.speedup,
+            reward=attempt.reward.value,
+            client_note=replies[0].partition("```")[0].strip() if replies else "",
+        )
+
+
+class TaskProgress(View):
+    """Attempts of a session at one task, and the best of them."""
+
+    task: str
+    attempts: int
+    best: str | None
+    best_time_us: float | None
+    next_parent: str | None
+    """Parent of the next submission, if none is named."""
+
+
+class AttemptList(View):
+    """A page of the attempts of a session, in the order of their submission."""
+
+    progress: tuple[TaskProgress, ...]
+    """Of every task with an attempt, or of the one that was asked for."""
+    total: int
+    attempts: tuple[AttemptRow, ...]
+    next_offset: int | None
+    """Offset of the next page; None at the end."""
+
+
+class AttemptPage(View):
+    """One attempt as it was submitted."""
+
+    attempt: AttemptRow
+    source: str
+    plan: str
+    choices: dict[str, int]
+    evaluation: EvaluationAnswer
+    note: str
+    """Why it was accepted or not."""
+
+
+class SessionAnswer(View):
+    """The run of an earlier session, which this one goes on with."""
+
+    run: str
+    suite: str
+    progress: tuple[TaskProgress, ...]
+
+
 def build_answer(
     task: str, candidate: str, build: Build | None, failure: tuple[Verdict, str, str] | None
 ) -> BuildAnswer:
@@ -275,14 +475,24 @@ def build_answer(
     )
 
 
-def evaluation_answer(task: str, evaluation: Evaluation, remaining: int | None) -> EvaluationAnswer:
-    """The answer of an evaluation; ``remaining`` is the number of evaluations that are left in the budget."""
+def evaluation_answer(
+    task: str, evaluation: Evaluation, remaining: int | None, reproduction: Reproduction | None = None
+) -> EvaluationAnswer:
+    """The answer of an evaluation.
+
+    Args:
+        task: name of the task.
+        evaluation: as its author may see it.
+        remaining: number of evaluations that are left in the budget.
+        reproduction: of a failure at a hidden size.
+    """
     speed = evaluation.performance
     return EvaluationAnswer.of(
         evaluation,
         evaluation.fingerprint,
         task=task,
         checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),
+        visible_failure=None if reproduction is None else VisibleFailure.of(reproduction),
         time=None if speed is None else TimeRow.of_performance(speed),
         kernels=_kernels(evaluation.build),
         diagnostics=_diagnostics(evaluation.build),
@@ -310,6 +520,11 @@ def profile_answer(
     )
 
 
+def next_offset(rows: Sized, offset: int, limit: int) -> int | None:
+    """Offset of the page after the one of ``limit`` rows from ``offset``; None at the end."""
+    return offset + limit if offset + limit < len(rows) else None
+
+
 def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
     """Metrics that differ, with finite values only."""
     finite = (
@@ -319,15 +534,32 @@ def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
     return tuple(metric for metric in finite if metric.before != metric.after)
 
 
+def batch_row(candidate: str, answer: EvaluationAnswer | None, problem: str = "") -> BatchRow:
+    """The row of a candidate; without an answer it was not evaluated, because of ``problem``."""
+    if answer is None:
+        return BatchRow.of(candidate=candidate, outcome="not evaluated", reason=problem)
+    return BatchRow.of(answer)
+
+
+def tune_answer(evaluation: EvaluationAnswer, trials: Iterable[TuneTrial], winner: dict[str, int] | None) -> TuneAnswer:
+    """The answer of a search among ``# tune:`` values."""
+    return TuneAnswer(evaluation=evaluation, trials=tuple(map(TrialRow.of, trials)), winner=winner)
+
+
 def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
-    rows: list[CheckRow] = []
-    hidden = 0
-    for check in checks:
-        secret = check.size.startswith("hidden")
-        hidden += secret
-        masked = {"size": f"hidden {hidden}", "launches": None} if secret else {}
-        rows.append(CheckRow.of(check, **masked))
+    """Rows of the sizes, all hidden ones in one: which of them, and how near to failing, would tell extents."""
+    every = tuple(checks)
+    hidden = [check for check in every if check.size.startswith("hidden")]
+    rows = [CheckRow.of(check) for check in every if not check.size.startswith("hidden")]
+    if hidden:
+        telling = min(hidden, key=lambda check: _TELLING.index(check.status))
+        row = CheckRow.of(telling, size="hidden", families=(), error=None, launches=None)
+        rows.insert(every.index(hidden[0]), row)
     return tuple(rows)
+
+
+_TELLING = ("failed", "guarded", "passed", "skipped")
+"""States of checks; the first of these among hidden sizes is that of all."""
 
 
 def _kernels(build: Build | None) -> tuple[KernelRow, ...]:

@@ -4,44 +4,84 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import ValidationError
 
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
+from kernelforge.agents.diagnosis.diagnose import all_notes
+from kernelforge.agents.prompting.render import launch_plan_page, page_sections
 from kernelforge.agents.prompting.text import inline
-from kernelforge.agents.prompts import coder_prompt, launch_plan_page
-from kernelforge.candidate import format_reply
-from kernelforge.errors import DeviceError, KernelForgeError, SandboxError, TaskError, UnsupportedError, UsageError
+from kernelforge.agents.prompts import coder_prompt
+from kernelforge.candidate import format_reply, parse_plan
+from kernelforge.errors import (
+    BudgetExhausted,
+    CandidateError,
+    DeviceError,
+    KernelForgeError,
+    SandboxError,
+    TaskError,
+    UnsupportedError,
+    UsageError,
+)
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, redact_hidden_failures
+from kernelforge.evaluation.stages.tuning import tune, winner
+from kernelforge.evaluation.visible_sizes import Reproduction, reproduce, with_visible_sizes
+from kernelforge.mcp.code_pages import code_page
 from kernelforge.mcp.schemas import (
+    AttemptList,
+    AttemptPage,
+    AttemptRow,
+    BatchAnswer,
+    BatchRow,
     BuildAnswer,
+    CodeAnswer,
     DiffAnswer,
     EvaluationAnswer,
     FindingRow,
+    NoteList,
+    NoteRow,
+    PlanPage,
     ProfileAnswer,
+    SessionAnswer,
     SubmitAnswer,
+    SuiteRow,
     TaskList,
     TaskPage,
     TaskRow,
+    TuneAnswer,
+    batch_row,
     build_answer,
     changed,
     evaluation_answer,
+    next_offset,
     profile_answer,
+    tune_answer,
 )
+from kernelforge.mcp.sessions import Session, run_to_go_on_with
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import Attempt, Budget, Candidate, Evaluation, Finding, Message, Operator, Task
+from kernelforge.records import (
+    Attempt,
+    Budget,
+    Candidate,
+    Evaluation,
+    Finding,
+    Message,
+    Operator,
+    RunConfig,
+    Task,
+    Verdict,
+)
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.run.budget import RunBudget, StopSignal
-from kernelforge.run.submissions import Submission, SubmissionRun, external_config
+from kernelforge.run.submissions import Submission, SubmissionRun, earlier_runs, external_config
 from kernelforge.run.task_loop import infrastructure_failure, make_task_context
 from kernelforge.store import Store
 from kernelforge.tasks import Suite
@@ -50,6 +90,7 @@ from kernelforge.tasks.suites import Catalogue
 MAX_CHOICES = 32
 MAX_NAME_CHARS = 120
 MAX_NOTE_CHARS = 2_000
+MAX_BATCH = 16
 MAX_SESSIONS = 32
 """Clients of different names that one server journals runs of."""
 
@@ -59,18 +100,11 @@ HOW_TO_ANSWER = (
 )
 
 
-@dataclass
-class _Session:
-    """Prompts, findings and submissions of one client."""
+class _Judged(NamedTuple):
+    """An evaluation as its author may see it."""
 
-    runs: dict[str, SubmissionRun] = field(default_factory=dict)
-    """By suite."""
-    attempts: dict[str, tuple[str, Attempt]] = field(default_factory=dict)
-    """Every attempt with its suite, by id."""
-    findings: dict[str, Finding] = field(default_factory=dict)
-    """The Judge's findings, by id of the attempt."""
-    prompts: dict[str, str] = field(default_factory=dict)
-    """Text that preceded a submission: by id of the parent, or by digest of the task before the first."""
+    result: EvaluationResult
+    reproduction: Reproduction | None
 
 
 class Service:
@@ -92,16 +126,34 @@ class Service:
         self._task_budget = RunBudget(budget, stop=StopSignal()).task()
         self._evaluations = 0
         self._judge = BuiltinJudge()
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, Session] = {}
         self._hidden_failures: dict[str, list[Evaluation]] = {}
         """Failures at hidden sizes, of all clients together, by digest of the task."""
 
-    def list_tasks(self, suite: str | None) -> TaskList:
+    def list_tasks(
+        self,
+        suite: str | None = None,
+        select: Sequence[str] = (),
+        level: int | None = None,
+        tag: str | None = None,
+        offset: int = 0,
+        limit: int = 50,
+    ) -> TaskList:
         selected = self._catalogue.suite(suite or self._catalogue.default)
-        rows = tuple(
-            TaskRow.of(task, task=f"{selected.name}/{task.name}") for task in self._catalogue.tasks(selected.name)
+        tasks = [
+            task
+            for task in self._catalogue.selected(selected.name, select)
+            if level in (None, task.level) and (tag is None or tag in task.tags)
+        ]
+        rows = (TaskRow.of(task, task=f"{selected.name}/{task.name}") for task in tasks[offset : offset + limit])
+        return TaskList(
+            suite=selected.name,
+            title=selected.title,
+            suites=tuple(SuiteRow(suite=n, tasks=len(self._catalogue.tasks(n))) for n in self._catalogue.names),
+            total=len(tasks),
+            tasks=tuple(rows),
+            next_offset=next_offset(tasks, offset, limit),
         )
-        return TaskList(suite=selected.name, title=selected.title, suites=self._catalogue.names, tasks=rows)
 
     def show_task(self, client: str, reference: str) -> TaskPage:
         suite, task = self._catalogue.task(reference)
@@ -113,24 +165,109 @@ class Service:
             digest=task.digest,
             device=self._pool.name,
             prompt=prompt,
-            plan_language=launch_plan_page(context),
+            plan_sections=tuple(page_sections(context)),
             how_to_answer=HOW_TO_ANSWER,
+        )
+
+    def plan_language(self, reference: str, section: str | None) -> PlanPage:
+        context = self._context(self._catalogue.task(reference)[1])
+        sections = page_sections(context)
+        if section is not None and section not in sections:
+            raise UsageError(f"there is no section {section[:80]!r}; sections: {', '.join(sections)}")
+        text = launch_plan_page(context) if section is None else sections[section]
+        return PlanPage(sections=tuple(sections), text=text)
+
+    def notes(self, reference: str | None, bottleneck: str | None, offset: int = 0, limit: int = 10) -> NoteList:
+        families = None if reference is None else set(self._context(self._catalogue.task(reference)[1]).graph.families)
+        every = all_notes()
+        bottlenecks = dict.fromkeys(str(name) for note in every for name in note.bottlenecks)
+        if bottleneck is not None and bottleneck not in bottlenecks:
+            raise UsageError(f"no note is about {bottleneck[:80]!r}; there are notes about {', '.join(bottlenecks)}")
+        about = [
+            note
+            for note in every
+            if (bottleneck is None or bottleneck in note.bottlenecks)
+            and (families is None or not note.families or not families.isdisjoint(note.families))
+        ]
+        if bottleneck is not None:
+            about.sort(key=lambda note: [str(name) for name in note.bottlenecks].index(bottleneck))
+        return NoteList(
+            bottlenecks=tuple(bottlenecks),
+            total=len(about),
+            notes=tuple(map(NoteRow.of, about[offset : offset + limit])),
+            next_offset=next_offset(about, offset, limit),
         )
 
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        state, refused = BuildState(), None
-        try:
-            self._evaluator(task).prepare(candidate, state)
-        except StageFailed as failure:
-            refused = failure.verdict, failure.stage, failure.reason
-        return build_answer(f"{suite.name}/{task.name}", candidate.hash, state.build, refused)
+        state, refused = self._prepared(task, candidate)
+        failure = None if refused is None else (refused.verdict, str(refused.stage), refused.reason)
+        return build_answer(f"{suite.name}/{task.name}", candidate.hash, state.build, failure)
+
+    def show_code(
+        self,
+        reference: str,
+        source: str,
+        plan: str,
+        choices: Mapping[str, int] | None,
+        *,
+        kind: Literal["ptx", "sass"],
+        kernel: str | None = None,
+        offset: int = 0,
+        limit: int = 150,
+    ) -> CodeAnswer:
+        _, task = self._catalogue.task(reference)
+        state, refused = self._prepared(task, read_candidate(source, plan, choices))
+        if refused is not None:
+            raise UsageError(f"there is no code: {refused.verdict} at stage {refused.stage}: {refused.reason}")
+        return code_page(state.artifacts["full"], kind, kernel, offset, limit)
 
     def evaluate(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> EvaluationAnswer:
         suite, task = self._catalogue.task(reference)
-        result = self._evaluated(task, read_candidate(source, plan, choices))
-        return self._evaluation_answer(suite, task, result)
+        return self._evaluation_answer(suite, task, self._evaluated(task, read_candidate(source, plan, choices)))
+
+    def evaluate_batch(
+        self, reference: str, candidates: Sequence[tuple[str, str, Mapping[str, int] | None]]
+    ) -> BatchAnswer:
+        suite, task = self._catalogue.task(reference)
+        if not 0 < len(candidates) <= MAX_BATCH:
+            raise UsageError(f"{len(candidates)} candidates; a batch has 1 to {MAX_BATCH}")
+        rows: list[BatchRow] = []
+        for candidate in [read_candidate(*texts) for texts in candidates]:
+            try:
+                answer = self._evaluation_answer(suite, task, self._evaluated(task, candidate))
+            except BudgetExhausted as error:
+                if not rows:
+                    raise
+                rows.append(batch_row(candidate.hash, None, str(error)))
+            else:
+                rows.append(batch_row(candidate.hash, answer))
+        correct = [
+            (row.time.time_us, position)
+            for position, row in enumerate(rows)
+            if row.time is not None and row.outcome == Verdict.OK
+        ]
+        fastest = min(correct)[1] if correct else None
+        name = f"{suite.name}/{task.name}"
+        return BatchAnswer(task=name, results=tuple(rows), fastest=fastest, evaluations_left=self._evaluations_left)
+
+    def tune(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> TuneAnswer:
+        suite, task = self._catalogue.task(reference)
+        candidate = read_candidate(source, plan, choices)
+        try:
+            if len(parse_plan(plan, candidate.language or "cuda").combinations) < 2:
+                raise UsageError("the plan offers no choice: give a '# tune:' line two values or more")
+        except CandidateError:
+            pass  # the evaluation says what is wrong with it
+        judged = self._evaluated(task, candidate)
+        answer = self._evaluation_answer(suite, task, judged)
+        if judged.result.evaluation.verdict is not Verdict.OK:
+            return tune_answer(answer, (), None)
+        with self._pool.evaluators.using(task):
+            evaluator = with_visible_sizes(self._evaluator(task))
+            trials = tune(evaluator, candidate, seed=secrets.randbits(63), stopped=self._task_budget.stopped)
+        return tune_answer(answer, trials, winner(trials, candidate.choices))
 
     def profile(
         self,
@@ -142,7 +279,8 @@ class Service:
     ) -> ProfileAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        result = self._evaluated(task, candidate)
+        judged = self._evaluated(task, candidate)
+        result = judged.result
         unjournalled = Attempt(
             id=f"none/{task.name}/00",
             run="none",
@@ -159,7 +297,7 @@ class Service:
         )
         finding = self._assess(task, unjournalled, (unjournalled,), None)
         names = CUDAFORGE if metrics == "subset" else None
-        return profile_answer(self._evaluation_answer(suite, task, result), result.profile, names, finding)
+        return profile_answer(self._evaluation_answer(suite, task, judged), result.profile, names, finding)
 
     def submit(
         self,
@@ -180,8 +318,12 @@ class Service:
             raise UsageError(f"the note has {len(note):,} characters; the limit is {MAX_NOTE_CHARS:,}")
         session = self._session(client)
         current = session.runs.get(suite.name)
-        before = self._parent(session, suite, task, parent)
-        result = self._evaluated(task, candidate)
+        before = session.parent(suite, task, parent)
+        judged = self._evaluated(task, candidate)
+        if before is not None and follows_finding and before.id not in session.findings:  # of an earlier session
+            run = session.runs[suite.name]
+            finding = self._assess(task, before, run.attempts(task.name), run.best(task.name))
+            session.findings[before.id] = finding
         run = current or self._start(session, client, suite)
         run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
         words = session.prompts.get(task.digest if before is None else before.id)
@@ -189,7 +331,7 @@ class Service:
             Submission(
                 task=task,
                 candidate=candidate,
-                result=result,
+                result=judged.result,
                 parent=before,
                 finding=session.findings.get(before.id) if before is not None and follows_finding else None,
                 messages=_messages(run.run.config.coder, words, candidate, note),
@@ -197,12 +339,56 @@ class Service:
                 seconds=time.perf_counter() - clock,
             )
         )
-        session.attempts[attempt.id] = (suite.name, attempt)
-        return self._answer(session, suite, task, run, attempt, result)
+        session.submitted[attempt.id] = (suite.name, attempt)
+        return self._answer(session, suite, task, run, attempt, judged)
+
+    def attempts(self, client: str, reference: str | None, offset: int = 0, limit: int = 50) -> AttemptList:
+        only = None
+        if reference is not None:
+            suite, task = self._catalogue.task(reference)
+            only = suite.name, task.name
+        return self._session(client).attempts(only, offset, limit)
+
+    def show_attempt(self, client: str, attempt_id: str) -> AttemptPage:
+        session = self._session(client)
+        attempt = session.attempt(attempt_id)
+        suite = session.submitted[attempt.id][0]
+        candidate = attempt.candidate
+        assert candidate is not None, "what is submitted is a candidate"
+        row = AttemptRow.of_attempt(suite, attempt)
+        evaluation = evaluation_answer(row.task, attempt.evaluation, self._evaluations_left)
+        return AttemptPage.of(candidate, attempt=row, evaluation=evaluation, note=attempt.note)
+
+    def go_on(self, client: str, suite: str | None, run: str | None) -> SessionAnswer:
+        """Go on with the run of an earlier session of the client; its attempts count as this session's.
+
+        Raises:
+            UsageError: there is none, this session has submitted to the suite, or another evaluator judged it.
+            StoreError: another process works on the run.
+        """
+        selected = self._catalogue.suite(suite or self._catalogue.default)
+        session = self._session(client)
+        if selected.name in session.runs:
+            raise UsageError(f"this session has a run of {selected.name} already: {session.runs[selected.name].run.id}")
+        config = self._config(client, selected)
+        earlier = run_to_go_on_with(earlier_runs(config, self._store), run)
+        versions = {a.evaluation.fingerprint.evaluator for a in self._store.attempts(earlier.id, texts=False)}
+        if not versions <= {self._pool.fingerprint.evaluator}:
+            raise UsageError(
+                f"run {earlier.id} was judged by evaluator {', '.join(sorted(versions))}, and this is "
+                f"{self._pool.fingerprint.evaluator}: results would not be comparable, so start a new session"
+            )
+        continued = SubmissionRun(config, self._store, earlier)
+        session.go_on(selected.name, continued)
+        for task in self._catalogue.tasks(selected.name):
+            judged = (attempt.evaluation for attempt in continued.attempts(task.name))
+            failed = [evaluation for evaluation in judged if evaluation.failed_at_hidden]
+            self._hidden_failures.setdefault(task.digest, []).extend(failed)
+        return SessionAnswer(run=earlier.id, suite=selected.name, progress=tuple(session.progress()))
 
     def diff(self, client: str, before: str, after: str) -> DiffAnswer:
         session = self._session(client)
-        first, second = self._attempt(session, before), self._attempt(session, after)
+        first, second = session.attempt(before), session.attempt(after)
         view = attempt_view(second, first)
         return DiffAnswer(
             before=first.id,
@@ -225,12 +411,12 @@ class Service:
 
     def _answer(
         self,
-        session: _Session,
+        session: Session,
         suite: Suite,
         task: Task,
         run: SubmissionRun,
         attempt: Attempt,
-        result: EvaluationResult,
+        judged: _Judged,
     ) -> SubmitAnswer:
         best, following = run.best(task.name), run.next_parent(task.name)
         finding: Finding | None = None
@@ -240,7 +426,7 @@ class Service:
         answer = SubmitAnswer.of(
             attempt,
             attempt=attempt.id,
-            evaluation=self._evaluation_answer(suite, task, result),
+            evaluation=self._evaluation_answer(suite, task, judged),
             reward=attempt.reward.value,
             reward_policy=attempt.reward.policy,
             best=None if best is None else best.id,
@@ -254,7 +440,16 @@ class Service:
     def _assess(self, task: Task, attempt: Attempt, history: tuple[Attempt, ...], best: Attempt | None) -> Finding:
         return self._judge.find(JudgeRequest(self._context(task), attempt, history, best))
 
-    def _evaluated(self, task: Task, candidate: Candidate) -> EvaluationResult:
+    def _prepared(self, task: Task, candidate: Candidate) -> tuple[BuildState, StageFailed | None]:
+        """Resolve and compile at visible sizes alone: whether more compiles would tell hidden extents at no cost."""
+        state = BuildState()
+        try:
+            with_visible_sizes(self._evaluator(task)).prepare(candidate, state)
+        except StageFailed as failure:
+            return state, failure
+        return state, None
+
+    def _evaluated(self, task: Task, candidate: Candidate) -> _Judged:
         """Evaluate within the budget; an evaluation that cannot start is not counted."""
         self._evaluator(task)
         self._task_budget.take_evaluation()
@@ -266,9 +461,20 @@ class Service:
         self._evaluations += 1
         earlier = self._hidden_failures.setdefault(task.digest, [])
         evaluation = redact_hidden_failures(result.evaluation, earlier)
+        reproduction = None
         if evaluation.failed_at_hidden:
             earlier.append(evaluation)
-        return result._replace(evaluation=evaluation)
+            # Where its author may not know how it fails, any failure is shown.
+            verdict = evaluation.verdict if evaluation is result.evaluation else None
+            reproduction = self._reproduced(task, candidate, verdict)
+        return _Judged(result._replace(evaluation=evaluation), reproduction)
+
+    def _reproduced(self, task: Task, candidate: Candidate, verdict: Verdict | None) -> Reproduction | None:
+        try:
+            with self._pool.evaluators.using(task) as evaluator:
+                return reproduce(evaluator, candidate, verdict, seed=secrets.randbits(63))
+        except (SandboxError, TaskError, UnsupportedError, DeviceError):
+            return None  # the verdict stands without it
 
     def _evaluate(self, task: Task, candidate: Candidate) -> EvaluationResult:
         """Evaluate on inputs from a new random seed. Infrastructure failures have the verdict ``INFRA``.
@@ -302,18 +508,26 @@ class Service:
             self._evaluator(task)
         return self._contexts[task.digest]
 
-    def _evaluation_answer(self, suite: Suite, task: Task, result: EvaluationResult) -> EvaluationAnswer:
+    @property
+    def _evaluations_left(self) -> int | None:
         limit = self._budget.evaluations
-        remaining = None if limit is None else max(limit - self._evaluations, 0)
-        return evaluation_answer(f"{suite.name}/{task.name}", result.evaluation, remaining)
+        return None if limit is None else max(limit - self._evaluations, 0)
 
-    def _session(self, client: str) -> _Session:
+    def _evaluation_answer(self, suite: Suite, task: Task, judged: _Judged) -> EvaluationAnswer:
+        name = f"{suite.name}/{task.name}"
+        return evaluation_answer(name, judged.result.evaluation, self._evaluations_left, judged.reproduction)
+
+    def _session(self, client: str) -> Session:
         if client not in self._sessions and len(self._sessions) >= MAX_SESSIONS:
             raise UsageError(f"this server has served {MAX_SESSIONS} clients of different names; start another one")
-        return self._sessions.setdefault(client, _Session())
+        return self._sessions.setdefault(client, Session())
 
-    def _start(self, session: _Session, client: str, suite: Suite) -> SubmissionRun:
-        config = external_config(
+    def _start(self, session: Session, client: str, suite: Suite) -> SubmissionRun:
+        session.runs[suite.name] = SubmissionRun(self._config(client, suite), self._store)
+        return session.runs[suite.name]
+
+    def _config(self, client: str, suite: Suite) -> RunConfig:
+        return external_config(
             self._catalogue.reference(suite.name),
             suite.digest,
             [task.name for task in self._catalogue.tasks(suite.name)],
@@ -322,23 +536,6 @@ class Service:
             budget=self._budget,
             allow_unconfined=self._pool.allow_unconfined,
         )
-        session.runs[suite.name] = SubmissionRun(config, self._store)
-        return session.runs[suite.name]
-
-    def _parent(self, session: _Session, suite: Suite, task: Task, attempt_id: str | None) -> Attempt | None:
-        if attempt_id is None:
-            run = session.runs.get(suite.name)
-            return None if run is None else run.next_parent(task.name)
-        parent = self._attempt(session, attempt_id)
-        if session.attempts[parent.id][0] != suite.name or parent.task != task.name:
-            raise UsageError(f"attempt {parent.id} is at another task than {task.name}")
-        return parent
-
-    def _attempt(self, session: _Session, attempt_id: str) -> Attempt:
-        if attempt_id not in session.attempts:
-            latest = ", ".join(list(session.attempts)[-4:]) or "none yet"
-            raise UsageError(f"this session has submitted no attempt {attempt_id[:120]!r}; the latest: {latest}")
-        return session.attempts[attempt_id][1]
 
 
 def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) -> Candidate:

@@ -52,6 +52,7 @@ from kernelforge.records.run import (
 )
 from kernelforge.records.task import (
     DRAWN_SIZE,
+    VISIBLE_SIZE,
     Build,
     Candidate,
     CompiledLaunch,
@@ -78,6 +79,7 @@ __all__ = [
     "DRAWN_SIZE",
     "MODELLED_TIME",
     "UNCOMPARED",
+    "VISIBLE_SIZE",
     "AgentName",
     "Attempt",
     "Budget",

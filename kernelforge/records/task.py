@@ -95,12 +95,15 @@ class TensorSpec(Record):
 DRAWN_SIZE: Final = "hidden_drawn"
 """Name of the hidden size drawn for each evaluation; no task lists it."""
 
+VISIBLE_SIZE: Final = "visible"
+"""Name of a size that follows from what an author sees, to show a failure at; no task lists it."""
+
 
 class Size(Record):
     """Values for the task file's module constants."""
 
-    name: str = Field(pattern=r"^(full|small|hidden(_[a-z0-9_]+)?)$")
-    """``full`` (the file as it is), ``small``, or ``hidden_...``."""
+    name: str = Field(pattern=r"^(full|small|visible|hidden(_[a-z0-9_]+)?)$")
+    """``full`` (the file as it is), ``small``, or ``hidden_...``; :data:`VISIBLE_SIZE` is no task's own."""
     constants: dict[str, int | float | bool] = {}
     """Module constants replaced in the file; none for ``full``."""
 

@@ -1,7 +1,7 @@
 """Runs whose candidates are submitted from outside: evaluated and stored as they arrive.
 
 The strategy of such a run is :data:`EXTERNAL`: it has no state that ``resume`` could go on from, because the
-submitting client decides what to try next.
+submitting client decides what to try next. That client may go on with it in a later session.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from kernelforge.records import (
     Graph,
     Message,
     Operator,
+    Run,
     RunConfig,
     RunState,
     Task,
@@ -78,6 +79,12 @@ def external_config(
     )
 
 
+def earlier_runs(config: RunConfig, store: Store) -> list[Run]:
+    """Runs of the same Coder over the same tasks on the same device, the oldest first; budgets may differ."""
+    alike = {"suite": config.suite, "budget": config.budget}
+    return [run for run in store.runs() if run.config.model_copy(update=alike) == config]
+
+
 @dataclass(frozen=True)
 class Submission:
     """A candidate from outside with what it came to."""
@@ -96,17 +103,27 @@ class Submission:
 class SubmissionRun:
     """One such run, held by this process until it is closed. Not for use by two threads at a time.
 
+    Args:
+        config: its configuration.
+        store: the journal.
+        earlier: the run to go on with, one of :func:`earlier_runs`; None starts a new one.
+
     Raises:
-        StoreError: the journal cannot be written.
+        StoreError: the journal cannot be written, or another process works on the earlier run.
     """
 
-    def __init__(self, config: RunConfig, store: Store) -> None:
+    def __init__(self, config: RunConfig, store: Store, earlier: Run | None = None) -> None:
         self._store = store
         self._attempts: dict[str, list[Attempt]] = {name: [] for name in config.tasks}
-        self.run = new_run(config)
+        self.run = earlier or new_run(config)
         with ExitStack() as stack:
             stack.enter_context(store.lock_run(self.run.id))
-            store.start_run(self.run)
+            if earlier is None:
+                store.start_run(self.run)
+            else:
+                for attempt in store.attempts(earlier.id):
+                    self._attempts[attempt.task].append(attempt)
+                store.update_run(earlier.id, RunState.RUNNING, None)
             self._held = stack.pop_all()
 
     def attempts(self, task: str) -> tuple[Attempt, ...]:

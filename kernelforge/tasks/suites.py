@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -371,16 +372,35 @@ class Catalogue:
         """
         return tuple(self._offered[self.suite(suite).name].values())
 
-    def task(self, reference: str) -> tuple[Suite, Task]:
-        """A task by ``suite/name``, or by its name alone in the default suite.
+    def selected(self, suite: str, patterns: Sequence[str]) -> tuple[Task, ...]:
+        """Offered tasks of a suite by name or pattern; :func:`~kernelforge.tasks.selection.selected_names` says which
+        patterns there are.
 
         Raises:
-            UsageError: it is not offered.
+            UsageError: the suite is not offered, or a pattern selects none.
+        """
+        offered = {task.name: task for task in self.tasks(suite)}
+        if not patterns:
+            return tuple(offered.values())
+        return tuple(offered[name] for name in selected_names(patterns, list(offered), f"suite '{suite}'"))
+
+    def task(self, reference: str) -> tuple[Suite, Task]:
+        """A task by ``suite/name``, or by its name alone: of the default suite, or of the only other one that has it.
+
+        Raises:
+            UsageError: it is not offered, or several suites have it.
         """
         for name, suite in self._suites.items():
             if reference.startswith(f"{name}/") and reference.removeprefix(f"{name}/") in self._offered[name]:
                 return suite, self._offered[name][reference.removeprefix(f"{name}/")]
-        offered = self._offered[self.default]
-        if reference in offered:
-            return self._suites[self.default], offered[reference]
-        raise UsageError(f"there is no task {reference[:80]!r} here; list_tasks names the offered ones")
+        having = [name for name, offered in self._offered.items() if reference in offered]
+        if self.default in having or len(having) == 1:
+            suite = self._suites[self.default if self.default in having else having[0]]
+            return suite, self._offered[suite.name][reference]
+        if having:
+            raise UsageError(
+                f"several suites have a task {reference!r}: {', '.join(f'{n}/{reference}' for n in having)}"
+            )
+        close = get_close_matches(reference[:200], [name for names in self._offered.values() for name in names], 3)
+        advice = f"; did you mean {' or '.join(dict.fromkeys(close))}?" if close else ""
+        raise UsageError(f"there is no task {reference[:80]!r} here; list_tasks names the offered ones{advice}")

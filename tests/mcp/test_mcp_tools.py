@@ -6,8 +6,6 @@ import json
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from kernelforge.records import (
 )
 from kernelforge.report import RunRecords, export_object, leaderboard, run_view
 from kernelforge.run import StopSignal, resume_run
-from kernelforge.store import DATABASE_NAME, Store
+from kernelforge.store import Store
 from kernelforge.tasks.suites import Catalogue
 from tests.mcp.mcp_talk import (
     BROKEN,
@@ -49,30 +47,7 @@ from tests.mcp.mcp_talk import (
     Refused,
     ask,
     talk,
-    write_suite,
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def pool(warmly: Callable[[], AbstractContextManager[None]]) -> Iterator[EvaluatorPool]:
-    with warmly(), EvaluatorPool("emulated:h100", threads=2) as pool:
-        yield pool
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[Store]:
-    with Store.open(tmp_path / DATABASE_NAME) as store:
-        yield store
-
-
-@pytest.fixture(scope="module")
-def catalogue(tmp_path_factory: pytest.TempPathFactory) -> Catalogue:
-    return Catalogue([os.fspath(write_suite(tmp_path_factory.mktemp("suites") / "tiny")), "core"])
-
-
-@pytest.fixture
-def service(catalogue: Catalogue, pool: EvaluatorPool, store: Store) -> Service:
-    return Service(catalogue, pool, store, Budget())
 
 
 def test_every_tool_is_described_and_typed(service: Service) -> None:
@@ -80,7 +55,23 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
         return await build_server(service).list_tools()
 
     tools = {tool.name: tool for tool in anyio.run(listed)}
-    assert set(tools) == {"list_tasks", "show_task", "compile", "evaluate", "profile", "submit", "diff"}
+    assert set(tools) == {
+        "list_tasks",
+        "show_task",
+        "plan_language",
+        "notes",
+        "compile",
+        "show_code",
+        "evaluate",
+        "evaluate_batch",
+        "tune",
+        "profile",
+        "submit",
+        "attempts",
+        "show_attempt",
+        "go_on",
+        "diff",
+    }
     for tool in tools.values():
         assert tool.description
         assert tool.output_schema
@@ -88,7 +79,23 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
             description for description in tool.input_schema["properties"].values() if description.get("description")
         ]
         assert len(described) == len(tool.input_schema["properties"])
-    assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit"]
+    assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit", "go_on"]
+
+
+def test_the_page_names_every_tool_with_its_arguments(service: Service) -> None:
+    async def listed() -> list[Any]:
+        return await build_server(service).list_tools()
+
+    tools = {
+        tool.name: [
+            name if name in tool.input_schema.get("required", ()) else f"{name}?"
+            for name in tool.input_schema["properties"]
+        ]
+        for tool in anyio.run(listed)
+    }
+    page = (Path(__file__).parents[2] / "docs" / "mcp.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)\(([^)]*)\)` \|", page, re.MULTILINE)
+    assert {name: arguments.split(", ") for name, arguments in rows} == tools
 
 
 def test_a_task_is_shown_without_its_hidden_sizes(service: Service) -> None:
@@ -134,10 +141,12 @@ def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store:
     assert store.runs() == []
 
 
-def test_hidden_sizes_are_numbered_and_what_tells_their_extents_is_left_out(service: Service) -> None:
+def test_hidden_sizes_are_one_row_and_what_tells_their_extents_is_left_out(service: Service) -> None:
     answer = ask(service, "evaluate", task="tiny/gelu", source=RIGHT, plan=PLAN)
-    assert [check["size"] for check in answer["checks"]] == ["small", "hidden 1", "hidden 2", "hidden 3", "full"]
-    assert [check["launches"] for check in answer["checks"]] == [1, None, None, None, 1]
+    assert [check["size"] for check in answer["checks"]] == ["small", "hidden", "full"]
+    assert [check["launches"] for check in answer["checks"]] == [1, None, 1]
+    hidden = answer["checks"][1]
+    assert (hidden["status"], hidden["error"], hidden["families"]) == ("passed", None, [])
 
 
 def test_after_so_many_failures_at_hidden_sizes_a_client_is_not_told_how(
@@ -160,7 +169,9 @@ def test_a_build_that_fails_at_a_hidden_size_alone_does_not_tell_its_extents(ser
         "const float v", f'static_assert({condition}, "no"); const float v'
     )
     plan = PLAN.replace("gelu[", 'kernel(f"gelu<{x.shape[1]}>")[')
-    for tool in ("compile", "evaluate", "profile", "submit"):
+    compiled = ask(service, "compile", task="tiny/gelu", source=source, plan=plan)
+    assert compiled["ok"], "what costs nothing must not tell whether hidden sizes compile"
+    for tool in ("evaluate", "profile", "submit"):
         answer = ask(service, tool, task="tiny/gelu", source=source, plan=plan)
         judged = answer.get("evaluation", answer)
         assert (judged["verdict"], judged["stage"]) == ("BUILD", "compile")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,6 +62,33 @@ def test_a_session_over_stdio_from_the_list_of_tasks_to_the_journal(tmp_path: Pa
         verdicts = [attempt.evaluation.verdict for attempt in store.attempts(run.id)]
         assert verdicts == [Verdict.WRONG, Verdict.OK]
         assert store.finished_tasks(run.id) == {"gelu": "the session ended"}
+
+
+@pytest.mark.slow
+def test_the_configuration_of_the_page_starts_servers_that_go_on_with_each_other(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    (block, *_) = re.findall(r"```json\n(.*?)```", (root / "docs" / "mcp.md").read_text(encoding="utf-8"), re.DOTALL)
+    _, *args = json.loads(block)["mcpServers"]["kernelforge"]["args"]
+    assert "/data/kernels" in args
+    placed = [os.fspath(tmp_path) if arg == "/data/kernels" else arg for arg in args]
+    server = StdioServerParameters(command=sys.executable, args=[*COMMAND, *placed], cwd=root)
+    plan = "def forward(x):\n    return x\n"
+    refused = {"task": "gelu", "source": "__global__ void k() {}", "plan": plan}
+
+    async def session(go_on: bool) -> dict[str, Any]:
+        async with Client(server, client_info=ME) as client:
+            call = caller(client)
+            if go_on:
+                await call("go_on")
+            await call("submit", **refused)
+            return await call("attempts")
+
+    first, second = anyio.run(session, False), anyio.run(session, True)
+    assert (first["total"], second["total"]) == (1, 2)
+    assert second["attempts"][0] == first["attempts"][0]
+    assert second["attempts"][1]["parent"] == first["attempts"][0]["attempt"]
+    with Store.open(tmp_path / DATABASE_NAME, read_only=True) as store:
+        assert [(run.config.coder, run.state) for run in store.runs()] == [(CODER, RunState.FINISHED)]
 
 
 @pytest.mark.slow

@@ -1,0 +1,67 @@
+"""Pages of the PTX and of the machine code of a candidate's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from kernelforge.compile import Artifact
+from kernelforge.compile.machine_code import read_machine_code
+from kernelforge.errors import UsageError
+from kernelforge.mcp.schemas import CodeAnswer, next_offset
+from kernelforge.profiling.sass import source_lines
+
+
+def code_page(
+    artifact: Artifact, kind: Literal["ptx", "sass"], kernel: str | None, offset: int, limit: int
+) -> CodeAnswer:
+    """A page of the code of a kernel, as the plan launches it; of the first one if none is named.
+
+    Raises:
+        UsageError: the build has no such kernel, or its machine code cannot be read.
+    """
+    kernels = {built.expression: built.symbol for built in artifact.build.kernels}
+    if kernel is not None and kernel not in kernels:
+        raise UsageError(f"the build has no kernel {kernel[:120]!r}; it has: {', '.join(kernels)}")
+    expression = kernel or next(iter(kernels))
+    read = _ptx if kind == "ptx" else _sass
+    lines = list(read(artifact, kernels[expression]))
+    return CodeAnswer(
+        kernel=expression,
+        kernels=tuple(kernels),
+        arch=artifact.build.arch,
+        text="\n".join(lines[offset : offset + limit]),
+        total_lines=len(lines),
+        next_offset=next_offset(lines, offset, limit),
+    )
+
+
+def _text(artifact: Artifact) -> Sequence[str]:
+    return artifact.ptx.decode("ascii", "replace").split("\n")
+
+
+def _ptx(artifact: Artifact, symbol: str) -> Iterator[str]:
+    """The lines of one entry point, without the tables of line numbers and of other kernels."""
+    inside = False
+    for line in _text(artifact):
+        inside = inside or f".entry {symbol}(" in line
+        if inside:
+            yield line
+        if inside and line.startswith("}"):
+            return
+
+
+def _sass(artifact: Artifact, symbol: str) -> Iterator[str]:
+    code = read_machine_code(artifact.cubin)
+    function = code.function(symbol)
+    if function is None:
+        raise UsageError(code.problem or f"the machine code of {symbol} is too large to be shown")
+    sources = source_lines(_text(artifact))
+    for instruction in function.instructions:
+        parts = [f"{instruction.address:#06x}", "@P" if instruction.predicated else "  "]
+        parts.append(f"{instruction.opcode:<14}stall {instruction.control.stall:>2}")
+        if instruction.targets:
+            parts.append("to " + ", ".join(f"{target:#06x}" for target in instruction.targets))
+        if line := sources.get(instruction.ptx_line):
+            parts.append(f"line {line}")
+        yield " ".join(parts)
