@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kernelforge.evaluation import size_search
-from kernelforge.evaluation.size_search import SizeChoice, SizeChooser
+from kernelforge.evaluation.size_search import Bounds, SizeChoice, SizeChooser
 from kernelforge.evaluation.size_search.choice import sizes_of
 from kernelforge.evaluation.size_search.shipped import (
     FILE,
@@ -84,6 +84,19 @@ def test_a_chooser_takes_what_ships_and_searches_where_it_is_to_refresh(
         assert chooser.choose(SOFTMAX) == CHOICE
     with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped=entries, refresh=True) as chooser:
         assert chooser.choose(SOFTMAX).refused == "a new search"
+
+
+def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factory: pytest.TempPathFactory) -> None:
+    beyond = files.SOFTMAX.replace("torch.softmax(x, dim=1)", "x[:, 64:].sum(dim=1)")
+    bounds = Bounds()
+    narrow = replace(bounds, base=replace(bounds.base, elements=1 << 11))
+    with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
+        at_first, _ = chooser._within(narrow, task_of(beyond))
+        choice = chooser.choose(task_of(beyond))
+    assert "a trivial answer passes: zeros" in at_first.refused
+    assert choice.admitted
+    small = next(size for size in choice.sizes if size.name == "small")
+    assert small.constants["dim"] > 64
 
 
 def test_the_file_that_ships_is_as_the_script_writes_it() -> None:

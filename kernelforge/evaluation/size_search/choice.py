@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from kernelforge.records import Size, Task
 from kernelforge.records.base import Record
@@ -29,9 +28,7 @@ class SizeChoice(Record):
 
     def applied_to(self, task: ExternalTask) -> ExternalTask:
         """The task with the policy that it can be judged by."""
-        if not self.task_precision:
-            return task
-        return replace(task, policy=task.policy.model_copy(update={"oracle": "task-precision"}))
+        return task.with_policy(oracle="task-precision") if self.task_precision else task
 
 
 def as_task(task: ExternalTask, sizes: tuple[Size, ...], suite: str = "import") -> Task:

@@ -29,8 +29,10 @@ from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.utils.atomic_files import atomic_write
 from kernelforge.utils.closing import Closing
 
-VERSION = 4
+VERSION = 5
 """Of the choice itself: raised whenever the same task would get other sizes."""
+
+_UNJUDGED = "it cannot be judged: "
 
 _CASTS = "task-precision"
 """What the oracle advises where a reference fails in float64."""
@@ -114,16 +116,24 @@ class SizeChooser(Closing):
 
     def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
         """The choice, and whether another search would give the same: one after a timeout may not."""
-        prober = SizeSearchClient(self._zygote, task.source, self.bounds)
+        choice, lasting = self._within(self.bounds, task)
+        if choice.refused.startswith(_UNJUDGED):
+            # A deep network may be too narrow for its precision, or its answer too uniform, only because it is small.
+            larger, larger_lasting = self._within(self.bounds.wider(), task)
+            return (choice if larger.refused else larger), lasting and larger_lasting
+        return choice, lasting
+
+    def _within(self, bounds: Bounds, task: ExternalTask) -> tuple[SizeChoice, bool]:
+        prober = SizeSearchClient(self._zygote, task.source, bounds)
         try:
             with prober:
-                extents, notes = self._search(task, prober)
+                extents, notes = self._search(task, prober, bounds)
         except TaskError as error:
             return SizeChoice(refused=str(error)), prober.settled
         choice, lasting = self._judged(task, extents, notes)
         return choice, lasting and prober.settled
 
-    def _search(self, task: ExternalTask, prober: SizeSearchClient) -> tuple[Chosen, list[str]]:
+    def _search(self, task: ExternalTask, prober: SizeSearchClient, bounds: Bounds) -> tuple[Chosen, list[str]]:
         full = prober.abstract()
         room = max(spec.dram_bytes for spec in SPECS.values())
         if full.cost is not None and full.cost.bytes > room:
@@ -139,7 +149,7 @@ class SizeChooser(Closing):
             if type(value) is int and 1 < value < 64
         ]
         try:
-            selected = ExtentSearch(extents, prober.run, self.bounds, others).choose()
+            selected = ExtentSearch(extents, prober.run, bounds, others).choose()
         except TooLarge:
             raise
         except TaskError as error:
@@ -185,7 +195,7 @@ class SizeChooser(Closing):
         sized = as_task(choice.applied_to(task), choice.sizes)
         refused = rejected_sizes(self._zygote, sized, reply_s=_JUDGE_S, memory_bytes=self.bounds.memory_bytes)
         if "small" in refused:
-            return SizeChoice(refused=f"it cannot be judged: {refused['small']}")
+            return SizeChoice(refused=_UNJUDGED + refused["small"])
         notes = [*choice.notes, *(f"no {name}: {why}" for name, why in refused.items())]
         if choice.task_precision:
             notes.append("the reference casts: it is judged at its own precision")

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Annotated, Any, Protocol
 
 from pydantic import Field
@@ -63,6 +63,10 @@ class Ceiling:
     flops: int
     """Of matrix products and convolutions: an emulated device runs them too."""
 
+    def times(self, factor: int) -> Ceiling:
+        """More of everything but operators."""
+        return Ceiling(factor * self.elements, factor * self.work, self.calls, factor * self.flops)
+
     def holds(self, cost: Cost) -> bool:
         """Whether a cost is within all of them."""
         return all(getattr(cost, name) <= most for name, most in asdict(self).items())
@@ -82,6 +86,10 @@ class Bounds:
     tries: int = 240
     answer_s: float = 120.0
     """A stop for a try that does not end. What it cuts is never kept as a property of the task."""
+
+    def wider(self) -> Bounds:
+        """Eight times as much for every size, as many operators."""
+        return replace(self, base=self.base.times(8), reach=self.reach.times(8))
 
     def key(self) -> dict[str, Any]:
         """Limits that a choice depends on, by name."""

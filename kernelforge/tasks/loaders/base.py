@@ -7,7 +7,7 @@ text of a task file in KernelBench's format (docs/tasks.md), which later runs in
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -35,6 +35,10 @@ class ExternalTask:
     """Module constants that no size may change: part of the problem, not extents."""
     sizes: Mapping[str, Mapping[str, int | float | bool]] = field(default_factory=dict)
     """Further sizes of the benchmark itself (``hidden_...``); the size search adds ``small`` and others."""
+
+    def with_policy(self, **values: object) -> ExternalTask:
+        """The task with other values of its policy."""
+        return replace(self, policy=self.policy.model_copy(update=values))
 
 
 @dataclass(frozen=True)
