@@ -6,6 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,10 @@ def import_tasks(
             "--jobs", min=1, metavar="N", help="Tasks at a time; one per core, as memory allows, if left out."
         ),
     ] = None,
+    library: Annotated[
+        list[str] | None,
+        typer.Option("--library", metavar="OPERATOR", help="A torch operator that plans may call; repeat for more."),
+    ] = None,
     refresh: Annotated[
         bool,
         typer.Option("--refresh", help="Search for sizes again, also where they ship with KernelForge or were kept."),
@@ -68,13 +73,27 @@ def import_tasks(
     loader = loader_for(source) if format_name is None else loader_named(format_name)
     origin = Origin(loader.name, source)
     refuse_other_folder(output, origin)
+    operators = _operators(library or ())
     loaded = _select(loader.load(source), level, select or (), limit)
     with SizeChooser(allow_unconfined=allow_unconfined, refresh=refresh) as chooser:
         tasks, missing, rows = _sized(chooser, loaded, jobs or _jobs(chooser.bounds.memory_bytes), quiet=as_json)
     if tasks:
+        tasks = [replace(sized, task=sized.task.with_policy(library=operators)) for sized in tasks]
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
     _print(output, rows, missing, as_json)
     raise typer.Exit(0 if tasks else 1)
+
+
+def _operators(names: Sequence[str]) -> tuple[str, ...]:
+    """Names of torch operators; refused where torch has none of that name."""
+    from kernelforge.devices.library_calls import operator
+
+    for name in names:
+        try:
+            operator(name)
+        except KeyError:
+            raise UsageError(f"--library: torch and torch.nn.functional have no function {name!r}") from None
+    return tuple(dict.fromkeys(names))
 
 
 def _jobs(memory_bytes: int) -> int:

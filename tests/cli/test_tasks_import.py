@@ -120,6 +120,23 @@ def test_what_is_written_is_a_suite_with_hidden_sizes_of_three_kinds(imported: W
     assert all(size.constants["INPUT_SHAPE"] == size.constants["num_classes"] for size in targets.sizes[1:])
 
 
+def test_plans_may_call_the_operators_that_are_named(imported: Workplace) -> None:
+    arguments = [imported.checkout, "--select", "1/19", "--library", "linear", "--library", "conv2d"]
+    assert run(*arguments, "--output", str(imported.folder / "with operators"))[0] == 0
+    (relu,) = load_suite(imported.folder / "with operators").tasks
+    assert relu.policy.library == ("linear", "conv2d")
+    assert load_suite(imported.folder / "suite").task("level1_19_relu").policy.library == ()
+
+
+def test_an_operator_that_torch_does_not_have_is_refused(
+    imported: Workplace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _ = run(imported.checkout, "--library", "convolve2d", "--output", str(imported.folder / "refused"))
+    assert code == 2
+    assert "--library: torch and torch.nn.functional have no function 'convolve2d'" in capsys.readouterr().err
+    assert not (imported.folder / "refused").exists()
+
+
 def test_sizes_come_from_the_cache_the_second_time(imported: Workplace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(size_search.SizeChooser.func, "_find", None)  # type: ignore[attr-defined]
     code, output = run(
