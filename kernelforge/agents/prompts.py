@@ -208,7 +208,8 @@ def _notes(request: JudgeRequest) -> tuple[Note, ...]:
         return ()
     sizes = {item.size: item for item in request.brief.facts.sizes}
     diagnoses = diagnose(profile, request.parent.evaluation.build, sizes.get(profile.size), request.brief.spec)
-    return notes_for([item.bottleneck for item in diagnoses[request.rank - 1 :]], request.brief.graph.families)
+    bottlenecks = [item.bottleneck for item in diagnoses[request.rank - 1 :]]
+    return notes_for(bottlenecks, request.brief.graph.families, request.brief.spec)
 
 
 def _has_code(attempt: Attempt | None) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from kernelforge.cli.support.options import (
     DEFAULT_RESULTS,
     DeviceOption,
     JsonOption,
+    Metrics,
     ResultsOption,
     UnconfinedOption,
     console,
@@ -27,14 +27,6 @@ if TYPE_CHECKING:
     from kernelforge.records import Attempt, Task
 
 app = typer.Typer(help="List and show the prompts.", no_args_is_help=True, rich_markup_mode=None)
-
-
-class Metrics(StrEnum):
-    """Values of ``--metrics``: the share of a profile in a prompt."""
-
-    NONE = "none"
-    SUBSET = "subset"
-    FULL = "full"
 
 
 @app.command("list")
@@ -74,7 +66,7 @@ def show(
     device: DeviceOption = None,
     metrics: Annotated[
         Metrics, typer.Option("--metrics", help="What the agent sees of a profile: none, subset or full.")
-    ] = Metrics.SUBSET,
+    ] = Metrics.FULL,
     latency: Annotated[
         bool, typer.Option("--latency/--no-latency", help="Whether the agent sees times and speedups.")
     ] = True,

@@ -22,6 +22,7 @@ from kernelforge.cli.support.options import (
     ApproxOption,
     DeviceOption,
     MeasureOption,
+    Metrics,
     ProtocolOption,
     ResultsOption,
     RuntimeOption,
@@ -47,13 +48,6 @@ if TYPE_CHECKING:
 
     Work = Callable[[Observer, StopSignal], Run]
     from kernelforge.records import Attempt
-
-
-class Metrics(StrEnum):
-    """Values of ``--metrics``."""
-
-    SUBSET = "subset"
-    FULL = "full"
 
 
 class Memory(StrEnum):
@@ -124,9 +118,8 @@ def run(
         typer.Option("--set", metavar="NAME=VALUE", help="An option of the strategy; repeat for more."),
     ] = None,
     metrics: Annotated[
-        Metrics | None, typer.Option("--metrics", help="Which metrics the agents see, where the strategy shows any.")
+        Metrics | None, typer.Option("--metrics", help="What the agents see of profiles; full, for 'contrast' none.")
     ] = None,
-    ncu: Annotated[bool, typer.Option("--ncu", help="Strategy 'contrast': show profiles, as CUDA-L2 does.")] = False,
     coder: Annotated[
         list[str] | None,
         typer.Option("--coder", metavar="AGENT", help="What writes candidates; repeat for several that take turns."),
@@ -201,11 +194,9 @@ def run(
     """
     display_kind = _chosen_display(display, quiet)
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
-    options = strategy_settings(option, None if metrics is None else metrics.value, ncu)
+    options = strategy_settings(option, metrics)
     settings = llm_settings(llm, base_url, prices)
-    measuring = measure_settings(
-        runtime, protocol, sanitizer, measure, full_counters=metrics is Metrics.FULL, approx=approx, screen=screen
-    )
+    measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx, screen=screen)
     from kernelforge.run import configure, start_run
 
     make_config = partial(

@@ -291,6 +291,17 @@ class DeviceSpec:
         return self.fp16_tensor_tflops * 1e12 * ratio * full
 
     @property
+    def tensor_peaks_text(self) -> str:
+        """Peaks of the tensor cores for dense products with FP32 sums, in TFLOPS, by the types that they have."""
+        types = (("FP16", "f16", (7, 0)), ("BF16", "bf16", (8, 0)), ("TF32", "tf32", (8, 0)), ("FP8", "e4m3", (8, 9)))
+        peaks = [
+            f"{name} {self.tensor_flops_per_s(a_type, 'f32') / 1e12:,.0f}"
+            for name, a_type, since in types
+            if self.compute_capability >= since
+        ]
+        return f"{', '.join(peaks)} TFLOPS" if peaks else ""
+
+    @property
     def ridge_flop_per_byte(self) -> float:
         """Arithmetic intensity above which FP32 arithmetic binds before DRAM."""
         return self.fp32_flops_per_s / (self.dram_bandwidth_gbps * 1e9)

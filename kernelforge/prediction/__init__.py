@@ -3,7 +3,7 @@
 from kernelforge.prediction.baseline import BaselineKind, BaselineTime, OperatorTime, predict_baseline
 from kernelforge.prediction.operators import Operator, OperatorTrace
 from kernelforge.prediction.published import baseline_time, published_baseline
-from kernelforge.prediction.speedup import idle_share, predict_speedup
+from kernelforge.prediction.speedup import idle_share, modelled_interval_us, predict_speedup
 
 __all__ = [
     "BaselineKind",
@@ -13,6 +13,7 @@ __all__ = [
     "OperatorTrace",
     "baseline_time",
     "idle_share",
+    "modelled_interval_us",
     "predict_baseline",
     "predict_speedup",
     "published_baseline",

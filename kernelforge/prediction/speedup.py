@@ -35,6 +35,12 @@ def kernel_spread(idle: float) -> float:
     return math.hypot(KERNEL_SPREAD, idle * IDLE_SPREAD)
 
 
+def modelled_interval_us(time_us: float, idle: float) -> tuple[float, float]:
+    """The 90 % interval of a modelled time, in microseconds, by :func:`idle_share`."""
+    width = math.exp(NORMAL_90 * kernel_spread(idle))
+    return time_us / width, time_us * width
+
+
 def predict_speedup(spec: DeviceSpec, time_us: float, eager: BaselineTime, idle: float = 0.0) -> PredictedSpeedup:
     """Predict how many times as fast as eager PyTorch a kernel would be.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
@@ -26,15 +26,21 @@ from kernelforge.records import Attempt, Operator, Origin, Record, Verdict, firs
 class ProfileVisibility:
     """Parts of a profile that the agents see."""
 
-    metrics: Literal["none", "subset", "full"] = "subset"
-    """``subset``: the 24 metrics that CudaForge found to tell most. ``full``: all of the profile, with hot spots."""
+    metrics: Literal["none", "subset", "full"] = "full"
+    """``full``: all of the profile, with hot spots and machine code. ``subset``: the 24 metrics that CudaForge found to
+    tell most."""
     latency: bool = True
     """Times and speedups."""
-    machine_code: bool = False
-    """Estimated executions of machine code, for a ``full`` profile (``--metrics full``)."""
 
 
 DEFAULT_VISIBILITY = ProfileVisibility()
+
+
+class StrategyOptions(Record):
+    """Options that every strategy has."""
+
+    metrics: Literal["none", "subset", "full"] = "full"
+    """What the agents see of a profile: all of it (ours), CudaForge's 24 metrics, or nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +64,7 @@ class Proposal:
     sight: ProfileVisibility = DEFAULT_VISIBILITY
 
 
-OptionsT = TypeVar("OptionsT", bound=Record)
+OptionsT = TypeVar("OptionsT", bound=StrategyOptions)
 
 
 class Strategy(ABC, Generic[OptionsT]):
@@ -80,7 +86,7 @@ class Strategy(ABC, Generic[OptionsT]):
     """Whether its proposals, other than seeds, ask the Judge first."""
     ends_on_stop: ClassVar[bool] = False
     """Whether a Judge's ``stop`` ends the search; otherwise the Coder is asked without a finding."""
-    Options: ClassVar[type[Record]] = Record
+    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     """The options, with the defaults of the paper."""
 
     def __init__(self, options: OptionsT, *, rounds: int | None, stop_after: int | None, coders: int = 1) -> None:
@@ -88,6 +94,8 @@ class Strategy(ABC, Generic[OptionsT]):
         self.rounds = self.default_rounds(options) if rounds is None else rounds
         self.stop_after = stop_after
         self.coders = coders
+        self.sight = ProfileVisibility(metrics=options.metrics)
+        """What the agents see of profiles, in every proposal."""
         self.attempts: list[Attempt] = []
         """Every recorded attempt, by number."""
         self.steps: list[int] = []
@@ -155,7 +163,8 @@ class Strategy(ABC, Generic[OptionsT]):
         step = len(self.steps) + ahead
         if self.stopped is not None or step >= self.rounds:
             return None
-        return self._propose(step, rng)
+        proposal = self._propose(step, rng)
+        return None if proposal is None else replace(proposal, sight=self.sight)
 
     def tell(self, attempt: Attempt) -> None:
         """Record a finished attempt. Attempts come in order of their numbers.

@@ -17,10 +17,11 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kernelforge.records import Attempt, Operator, Record
+from kernelforge.records import Attempt, Operator
 from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
+    StrategyOptions,
     current_best,
     is_correct,
     is_repairable,
@@ -32,7 +33,7 @@ ROUNDS = 10
 """Rounds of expansions by default: KernelAgent's ``OptimizationManager``."""
 
 
-class BeamOptions(Record):
+class BeamOptions(StrategyOptions):
     """Options of ``beam``. ``width=1``, ``bottlenecks=1``, ``patience=5`` is KernelAgent's greedy strategy."""
 
     width: int = Field(default=2, ge=1)

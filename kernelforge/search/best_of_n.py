@@ -12,11 +12,11 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from kernelforge.records import Operator, Record
-from kernelforge.search.base import Proposal, Strategy
+from kernelforge.records import Operator
+from kernelforge.search.base import Proposal, Strategy, StrategyOptions
 
 
-class BestOfNOptions(Record):
+class BestOfNOptions(StrategyOptions):
     """Options of ``best-of-n``."""
 
     samples: int = Field(default=10, ge=1)

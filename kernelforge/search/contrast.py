@@ -9,7 +9,7 @@ The score here is the logarithm of the speed relative to the first correct kerne
 same for a measured and for a modelled time; the paper's is the speedup over the reference.
 
 While nothing is correct, every proposal is a seed, because the paper's first stages sample and never repair. With one
-bucket, the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``ncu``.
+bucket, the Coder sees one example. CUDA-L2 shows the profile in the prompt as well: ``metrics=subset``.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from kernelforge.records import Attempt, Operator, Record
+from kernelforge.records import Attempt, Operator
 from kernelforge.search.base import (
     GenerationalStrategy,
-    ProfileVisibility,
     Proposal,
+    StrategyOptions,
     best_per_step,
     best_scoring,
     score,
@@ -37,17 +37,17 @@ ROUNDS = 20
 model 20 tries at a task."""
 
 
-class ContrastOptions(Record):
+class ContrastOptions(StrategyOptions):
     """Options of ``contrast``."""
 
+    metrics: Literal["none", "subset", "full"] = "none"
+    """What the Coder sees of the profiles of its examples: nothing as in CUDA-L1, 24 metrics as in CUDA-L2, or all."""
     exemplars: int = Field(default=2, ge=2, le=5)
     """Kernels that the Coder is shown, each of another bucket. CUDA-L1: 2."""
     temperature: float = Field(default=0.5, gt=0, allow_inf_nan=False)
     """How evenly buckets are drawn: at 0.5, one that is twice as fast is four times as likely. Not published, ours."""
     bucket: float = Field(default=0.1, gt=0, allow_inf_nan=False)
     """Width of a bucket, in log speed: kernels less than about 10 % apart are alike. Not published, ours."""
-    ncu: bool = False
-    """Show the Coder the 24 metrics of its examples, as CUDA-L2 does."""
     samples: int = Field(default=4, ge=1)
     """Steps that draw from the same past, so that they can be asked for at once. Ours, in place of the group of replies
     that a training step compares."""
@@ -66,14 +66,13 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
     """One task's contrastive search."""
 
     name: ClassVar[str] = "contrast"
-    source: ClassVar[str] = "CUDA-L1 (arXiv 2507.14111); with ncu, CUDA-L2 (arXiv 2512.02551)"
+    source: ClassVar[str] = "CUDA-L1 (arXiv 2507.14111); with metrics=subset, CUDA-L2 (arXiv 2512.02551)"
     Options = ContrastOptions
 
     def __init__(
         self, options: ContrastOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
-        self._sight = ProfileVisibility(metrics="subset" if options.ncu else "none", latency=True)
         self._buckets: list[SpeedBucket] = []
 
     @classmethod
@@ -93,7 +92,7 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
         if not exemplars and (best := best_scoring(self.known)) is not None:
             exemplars = [best]  # correct, but without a time: no score tells it from others
         if not exemplars:
-            return Proposal(Operator.SEED, coder=coder, sample=step, sight=self._sight)
+            return Proposal(Operator.SEED, coder=coder, sample=step)
         parent, *others = (attempt.number for attempt in exemplars)
         return Proposal(
             Operator.CONTRAST,
@@ -101,7 +100,6 @@ class Contrast(GenerationalStrategy[ContrastOptions]):
             inspirations=tuple(others),
             coder=coder,
             sample=slot,
-            sight=self._sight,
         )
 
     def _state(self) -> dict[str, Any]:

@@ -23,12 +23,13 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from kernelforge.records import Attempt, Operator, Record
+from kernelforge.records import Attempt, Operator
 from kernelforge.search.archive import Cell, behaviour_cell, elites
 from kernelforge.search.bandit import CostAwareUCB, cost_of
 from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
+    StrategyOptions,
     best_per_step,
     current_best,
     gain,
@@ -48,7 +49,7 @@ Arm = tuple[int, Operator]
 """Which Coder, doing what."""
 
 
-class EvolveOptions(Record):
+class EvolveOptions(StrategyOptions):
     """Options of ``evolve``."""
 
     batch: int = Field(default=6, ge=1)

@@ -21,10 +21,11 @@ from typing import Any, ClassVar, get_args
 
 from pydantic import Field
 
-from kernelforge.records import Attempt, Operator, Record, Stage, Verdict
+from kernelforge.records import Attempt, Operator, Stage, Verdict
 from kernelforge.search.base import (
     GenerationalStrategy,
     Proposal,
+    StrategyOptions,
     best_per_step,
     best_scoring,
     gain,
@@ -40,7 +41,7 @@ TECHNIQUES = ("tiling", "shared-memory", "vectorisation", "warp-primitives", "oc
 not take."""
 
 
-class FsrOptions(Record):
+class FsrOptions(StrategyOptions):
     """Options of ``fsr``."""
 
     samples: int = Field(default=5, ge=1)

@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 
 from pydantic import Field, field_validator
 
-from kernelforge.records import Attempt, Operator, Record
-from kernelforge.search.base import Proposal, Strategy
+from kernelforge.records import Attempt, Operator
+from kernelforge.search.base import Proposal, Strategy, StrategyOptions
 from kernelforge.search.beam import Beam
 from kernelforge.search.best_of_n import BestOfN
 from kernelforge.search.contrast import Contrast
@@ -28,12 +28,12 @@ MEMBERS: dict[str, type[Strategy[Any]]] = {
 """Strategies that may be members."""
 
 
-class PortfolioOptions(Record):
+class PortfolioOptions(StrategyOptions):
     """Options of ``portfolio``."""
 
     members: str = "refine,beam,evolve"
-    """Strategies with commas between them, in the order of their turns; each has its own defaults. Ours: the cheapest
-    first."""
+    """Strategies with commas between them, in the order of their turns; each has its own defaults, but all
+    see what ``metrics`` says. Ours: the cheapest first."""
     plateau: int = Field(default=10, ge=1)
     """Steps without a new best after which the next member has its turn. Ours: over two rounds of the beam."""
 

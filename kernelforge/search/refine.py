@@ -1,9 +1,9 @@
 """``refine``: seed, then repair or optimise, one finding a round.
 
 The loop is CudaForge's: ten rounds, the seed included; a round repairs when the latest kernel fails and optimises
-otherwise; the Judge names one thing; the agents see 24 metrics of Nsight Compute. Two changes are on by default and can
-be switched off, which gives the published loop: an optimisation starts from the best attempt instead of the latest
-(``rollback``), and the agents see times (``latency``).
+otherwise; the Judge names one thing; the agents see 24 metrics of Nsight Compute. Three changes are on by default and
+can be switched off, which gives the published loop: an optimisation starts from the best attempt instead of the latest
+(``rollback``), and the agents see times (``latency``) and all of the profile (``metrics``).
 
 CudaForge does not stop early; here ``stop_after`` and the Judge's ``stop`` do. Nor does it say what follows a reply
 without a kernel (its program ends there): such a reply cannot be repaired, so the next round goes on from the best
@@ -13,10 +13,10 @@ attempt, or without ``rollback`` from the latest kernel there is, or with a fres
 from __future__ import annotations
 
 from random import Random
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from kernelforge.records import Attempt, Operator, Record, Verdict
-from kernelforge.search.base import ProfileVisibility, Proposal, Strategy, best_per_step
+from kernelforge.records import Attempt, Operator, Verdict
+from kernelforge.search.base import ProfileVisibility, Proposal, Strategy, StrategyOptions, best_per_step
 
 ROUNDS = 10
 """Rounds of a task, the seed included: the default of CudaForge and of its main results."""
@@ -26,12 +26,9 @@ SEEDS = 3
 """With ``rollback``, a task with nothing correct is started again at most this often. Ours."""
 
 
-class RefineOptions(Record):
-    """Options of ``refine``. With ``rollback`` and ``latency`` off it is CudaForge's loop as published."""
+class RefineOptions(StrategyOptions):
+    """Options of ``refine``. With ``rollback`` and ``latency`` off and ``metrics=subset`` it is CudaForge's loop."""
 
-    metrics: Literal["subset", "full"] = "subset"
-    """What the agents see of a profile: CudaForge's 24 metrics (its default, and better than all of them in its
-    ablation), or all of it, with what is estimated of the machine code."""
     rollback: bool = True
     """Optimise the best attempt so far. Off, as in CudaForge: always work on the latest kernel."""
     latency: bool = True
@@ -52,8 +49,7 @@ class Refine(Strategy[RefineOptions]):
         self, options: RefineOptions, *, rounds: int | None = None, stop_after: int | None = None, coders: int = 1
     ) -> None:
         super().__init__(options, rounds=rounds, stop_after=stop_after, coders=coders)
-        full = options.metrics == "full"
-        self._sight = ProfileVisibility(metrics=options.metrics, latency=options.latency, machine_code=full)
+        self.sight = ProfileVisibility(metrics=options.metrics, latency=options.latency)
         self._repairs = 0
         self._seeds = 0
 
@@ -72,11 +68,11 @@ class Refine(Strategy[RefineOptions]):
         coder = self.turn(step)
         broken = self._broken()
         if broken is not None:
-            return Proposal(Operator.REPAIR, parent=broken, judge=True, coder=coder, sight=self._sight)
+            return Proposal(Operator.REPAIR, parent=broken, judge=True, coder=coder)
         parent = self.best if self.options.rollback else self._latest()
         if parent is not None:
-            return Proposal(Operator.OPTIMISE, parent=parent, judge=True, coder=coder, sight=self._sight)
-        return Proposal(Operator.SEED, coder=coder, sample=self._seeds, sight=self._sight)
+            return Proposal(Operator.OPTIMISE, parent=parent, judge=True, coder=coder)
+        return Proposal(Operator.SEED, coder=coder, sample=self._seeds)
 
     def _broken(self) -> int | None:
         """The failed kernel that the next round has to repair, if there is one."""

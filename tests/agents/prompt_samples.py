@@ -46,7 +46,7 @@ from tests.support.factories import (
 )
 
 GOLDEN = Path(__file__).parent / "golden"
-FULL_SIGHT = ProfileVisibility("full")
+SUBSET = ProfileVisibility("subset")
 BLIND = ProfileVisibility("none", latency=False)
 
 SOURCE = '''"""Softmax over rows, scaled."""
@@ -250,22 +250,22 @@ def coder_on_gpu(parent: Attempt) -> Prompt:
 
 
 def judge_on_gpu(parent: Attempt) -> Prompt:
-    return judge_prompt(JudgeRequest(GPU_BRIEF, parent, GPU_HISTORY, GPU_FAST, 1, FULL_SIGHT))
+    return judge_prompt(JudgeRequest(GPU_BRIEF, parent, GPU_HISTORY, GPU_FAST, 1))
 
 
 SAMPLES: dict[str, Callable[[], Prompt]] = {
     "seed": lambda: coder(Operator.SEED, None, history=(), best=None),
     "repair": lambda: coder(Operator.REPAIR, FAILED, finding=MENDING),
     "optimise": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING),
-    "optimise-full": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING, sight=FULL_SIGHT),
+    "optimise-subset": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING, sight=SUBSET),
     "optimise-blind": lambda: coder(Operator.OPTIMISE, FAST, finding=FINDING, sight=BLIND),
     "contrast": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=ProfileVisibility("none")),
-    "contrast-ncu": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=FULL_SIGHT),
+    "contrast-subset": lambda: coder(Operator.CONTRAST, SLOW, inspirations=(SLOW, FAST), sight=SUBSET),
     "fsr": lambda: coder(Operator.FSR, FAST, technique="vectorised loads", sample=2),
     "fsr-failed": lambda: coder(Operator.FSR, FAILED, history=(FAILED,), best=None),
     "crossover": lambda: coder(Operator.CROSSOVER, SLOW, inspirations=(FAST,)),
     "judge-repair": lambda: judge(FAILED),
-    "judge-optimise": lambda: judge(FAST, FULL_SIGHT),
+    "judge-optimise": lambda: judge(FAST),
     "judge-optimise-third": lambda: judge(SLOW, rank=3),
     "optimise-gpu": lambda: coder_on_gpu(GPU_FAST),
     "optimise-gpu-quarantined": lambda: coder_on_gpu(GPU_DOUBTED),

@@ -110,10 +110,10 @@ def test_the_worked_example_is_right(shape: str, compiler: Compiler) -> None:
 
 
 def test_a_first_candidate_is_asked_for_in_few_tokens() -> None:
-    for task in ("layernorm", "softmax", "matmul"):
+    for task, most in (("layernorm", 1_900), ("softmax", 1_900), ("matmul", 1_900), ("conv2d", 2_200)):
         brief = workbench.brief(task)
         prompt = coder_prompt(CoderRequest(brief, Operator.SEED, None, None, ()))
-        assert estimate_tokens(prompt.text) <= 2_000
+        assert estimate_tokens(prompt.text) <= most
 
 
 class OneReply:

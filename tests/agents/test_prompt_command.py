@@ -22,6 +22,7 @@ from kernelforge.run.task_loop import make_task_context
 from kernelforge.search.base import ProfileVisibility
 from kernelforge.tasks import load_task
 from tests.agents import prompt_samples as samples
+from tests.support.benchmark_scripts import benchmark_script
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +115,16 @@ def test_a_prompt_is_shown_with_its_lengths(
     assert rendered["text"] == prompt.text
     assert (rendered["characters"], rendered["stable_characters"]) == (len(prompt.text), prompt.stable)
     assert 0 < rendered["stable_tokens_estimate"] < rendered["tokens_estimate"] == estimate_tokens(prompt.text)
+
+
+def test_what_a_plan_uses_is_looked_for_in_a_prompt() -> None:
+    script = benchmark_script("prompts")
+    plan = """# tune: B = 1 | 2
+def forward(x):
+    n = x.shape[0] // B
+    rows[n, B](x, i32(n), cluster=(2, 1, 1))
+    return x
+"""
+    words = script.used(plan)
+    assert words == {"shape", "//", "i32", "cluster"}
+    assert script.unnamed(words, "`i32()` and `x.shape`, but no xcluster") == ["//", "cluster"]

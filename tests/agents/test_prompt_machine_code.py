@@ -17,7 +17,7 @@ def test_a_full_profile_names_opcodes_and_the_lines_they_come_from() -> None:
     )
     kernels = tuple(kernel.model_copy(update={"sass": sass}) for kernel in profile.kernels)
     with_code = profile.model_copy(update={"kernels": kernels})
-    table = profile_table(with_code, ProfileVisibility(metrics="full", machine_code=True))
+    table = profile_table(with_code, ProfileVisibility(metrics="full"))
     assert "machine code (estimated): 3,000 warp instructions: FFMA 2,000, LDG 1,000" in table
     assert "line 7 2,500 (most FFMA)" in table
-    assert "machine code" not in profile_table(with_code, ProfileVisibility(metrics="full"))
+    assert "machine code" not in profile_table(with_code, ProfileVisibility(metrics="subset"))

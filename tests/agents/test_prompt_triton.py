@@ -10,6 +10,8 @@ import pytest
 from kernelforge.agents import CoderRequest
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
+from kernelforge.candidate.plan import parse_plan
+from kernelforge.compile.triton_source import read_source
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.records import Operator
 from kernelforge.run import configure
@@ -41,6 +43,14 @@ def test_what_only_cuda_has_use_for_is_in_no_prompt_for_triton() -> None:
         assert text in cuda
         assert text in either
         assert text not in triton
+
+
+def test_the_worked_example_is_a_whole_candidate() -> None:
+    text = coder_prompt(request_in("triton")).text
+    example = parse_reply(text[text.index("## Triton instead") : text.index("- `kernel[grid](arguments)`")], "triton")
+    assert parse_plan(example.plan, "triton").tunables == {"WARPS": (4, 8)}
+    assert list(read_source(example.source).functions) == ["softmax_rows"]
+    assert text.count("```python\n# tune") == 1
 
 
 def test_a_reply_in_another_language_is_refused() -> None:

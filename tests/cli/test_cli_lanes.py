@@ -107,8 +107,11 @@ def test_a_setting_that_makes_no_sense_is_named(cli, setting: str, message: str)
     assert message in done.err
 
 
-def test_full_counters_are_no_reason_to_refuse(cli) -> None:
-    """An emulated device always gives all it has, and ``--metrics full`` says what agents see."""
-    done = cli("run", "--metrics", "full", "--device", "cuda:7")
-    assert done.code == 2
-    assert "no use" not in done.err
+@pytest.mark.parametrize("strategy", ["refine", "evolve"])
+def test_every_strategy_takes_the_metrics_that_agents_see(cli, strategy: str) -> None:
+    run = ("run", "--strategy", strategy, "--device", "emulated:h100", "--task", "softmax", "--dry-run")
+    for metrics in ("none", "subset", "full"):
+        assert cli(*run, "--metrics", metrics).code == 0
+    twice = cli(*run, "--metrics", "full", "--set", "metrics=full")
+    assert twice.code == 2
+    assert "say the same; give one of them" in twice.err

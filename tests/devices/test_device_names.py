@@ -206,6 +206,7 @@ def test_a_device_describes_itself_with_units() -> None:
         assert device.arch == "sm_90a"
         assert facts["memory bandwidth"] == "4800 GB/s"
         assert facts["shared memory per block"] == "227 KiB"
+        assert facts["tensor cores"].startswith("FP16 989, BF16 989, ")
         assert not device.capabilities.measures_time
 
 

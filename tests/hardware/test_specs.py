@@ -368,3 +368,10 @@ def test_a_file_that_is_not_there_or_too_large_or_no_text_is_refused(tmp_path: P
 @EVERY_GPU
 def test_a_spec_survives_the_channel_of_a_runner(spec: DeviceSpec) -> None:
     assert DeviceSpec.from_wire(json.loads(json.dumps(spec.to_wire()))) == spec
+
+
+def test_the_peaks_of_tensor_cores_are_of_the_types_that_the_gpu_has() -> None:
+    texts = {gpu: SPECS[gpu].tensor_peaks_text for gpu in ("h100", "a100", "t4")}
+    assert texts["h100"] == "FP16 989, BF16 989, TF32 495, FP8 1,979 TFLOPS"
+    assert texts["a100"] == "FP16 312, BF16 312, TF32 156 TFLOPS"
+    assert texts["t4"] == "FP16 65 TFLOPS"

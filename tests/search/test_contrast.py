@@ -200,10 +200,10 @@ def test_steps_of_one_generation_draw_from_the_same_past() -> None:
     assert exemplars(strategy.ask(Random(0))) == (1, 0)
 
 
-@pytest.mark.parametrize(("ncu", "metrics"), [(False, "none"), (True, "subset")])
-def test_scores_are_always_shown_and_the_profile_only_with_ncu(ncu: bool, metrics: Any) -> None:
+@pytest.mark.parametrize(("options", "metrics"), [({}, "none"), ({"metrics": "subset"}, "subset")])
+def test_scores_are_always_shown_and_the_profile_only_where_asked_for(options: Any, metrics: Any) -> None:
     for attempts in ([], [correct(0, 10.0)]):
-        proposal = contrast(*attempts, ncu=ncu).ask(Random(0))
+        proposal = contrast(*attempts, **options).ask(Random(0))
         assert proposal is not None
         assert proposal.sight == ProfileVisibility(metrics=metrics, latency=True)
         assert not proposal.judge

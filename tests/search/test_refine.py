@@ -241,11 +241,11 @@ def test_every_proposal_says_what_the_agents_may_see(metrics: Any, latency: bool
     outcomes = [(WRONG, True), (OK, True), (OK, True)]
     requested = asks(outcomes, metrics=metrics, latency=latency)
     assert [proposal.sight for proposal in requested if proposal] == [
-        ProfileVisibility(metrics=metrics, latency=latency, machine_code=metrics == "full")
+        ProfileVisibility(metrics=metrics, latency=latency)
     ] * 4
 
 
-def test_by_default_the_agents_see_the_24_metrics_and_times() -> None:
+def test_by_default_the_agents_see_all_of_the_profile_and_times() -> None:
     (seed,) = asks([])
     assert seed is not None
-    assert seed.sight == ProfileVisibility(metrics="subset", latency=True)
+    assert seed.sight == ProfileVisibility(metrics="full", latency=True)

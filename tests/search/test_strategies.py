@@ -20,7 +20,7 @@ from tests.search.strategy_harness import RESULT, STORY, Result, Story, Tuned, p
 VARIANTS: dict[str, tuple[dict[str, Any], ...]] = {
     "refine": ({"rollback": False, "latency": False, "metrics": "full"},),
     "best-of-n": ({"samples": 3},),
-    "contrast": ({"samples": 1}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "ncu": True}),
+    "contrast": ({"samples": 1}, {"exemplars": 3, "temperature": 0.01, "bucket": 1.0, "metrics": "full"}),
     "fsr": ({"samples": 2, "depth": 9}, {"samples": 8, "depth": 3, "features": True}),
     "beam": ({"width": 1, "bottlenecks": 1, "patience": 5}, {"width": 3, "seeds": 2, "repairs": 1}),
     "evolve": ({"batch": 1}, {"batch": 4, "islands": 3, "islands_after": 6, "migration_rate": 0.1}),
@@ -48,6 +48,14 @@ def test_it_ends_in_time_and_a_resumed_search_goes_on_as_the_killed_one_would(
     assert 1 <= len(played.proposals) <= rounds
     killed_at = data.draw(st.integers(0, len(played.attempts)))
     retell(make(), story, played, killed_at)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("metrics", ["none", "subset", "full"])
+def test_every_strategy_shows_as_much_of_a_profile_as_it_is_told_to(name: str, metrics: str) -> None:
+    played = play(STRATEGIES[name].make({"metrics": metrics}, rounds=8), Story((Result(Verdict.OK),)), rounds=8)
+    assert {proposal.sight.metrics for proposal in played.proposals} == {metrics}
+    assert STRATEGIES[name].settle({})["metrics"] == ("none" if name == "contrast" else "full")
 
 
 @EACH

@@ -150,6 +150,8 @@ class Note(BaseModel):
     """What it is about, the most telling first."""
     families: tuple[str, ...] = ()
     """Operator families that it is about; empty: any."""
+    capabilities: tuple[tuple[int, int], tuple[int, int]] = ((0, 0), (99, 0))
+    """First and last compute capability of the GPUs that have what it speaks of."""
     source: str = Field(min_length=1)
     """Document and section, or paper."""
 
@@ -165,16 +167,19 @@ def all_notes() -> tuple[Note, ...]:
         return TypeAdapter(tuple[Note, ...]).validate_python(tomllib.load(file)["note"])
 
 
-def notes_for(bottlenecks: Sequence[Bottleneck], families: Sequence[str], limit: int = NOTES_SHOWN) -> tuple[Note, ...]:
+def notes_for(
+    bottlenecks: Sequence[Bottleneck], families: Sequence[str], spec: DeviceSpec, limit: int = NOTES_SHOWN
+) -> tuple[Note, ...]:
     """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first.
 
     A note whose own first bottleneck is the one at hand comes before one that names it in passing. Notes about other
-    operators than those of ``families`` are left out.
+    operators than those of ``families``, and about what the GPU of ``spec`` lacks, are left out.
     """
     selected: list[Note] = []
     for bottleneck in bottlenecks:
         about = [note for note in all_notes() if bottleneck in note.bottlenecks and note not in selected]
         about = [note for note in about if not note.families or not set(note.families).isdisjoint(families)]
+        about = [note for note in about if note.capabilities[0] <= spec.compute_capability <= note.capabilities[1]]
         about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
         selected += about[:NOTES_EACH]
     return tuple(selected[:limit])

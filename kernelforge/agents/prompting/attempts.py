@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
+from kernelforge.agents.acceptance import Outcome
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.prompting.profiles import changes
+from kernelforge.agents.prompting.profiles import changes, modelled_text
 from kernelforge.agents.prompting.text import inline
 from kernelforge.records import Attempt, DType, Operator, Origin, PredictedSpeedup, TensorSpec, Verdict
 from kernelforge.search.base import ProfileVisibility
@@ -33,7 +35,7 @@ def timing(attempt: Attempt, *, short: bool = False) -> str:
     if performance.origin is Origin.MODELLED or performance.interval_us is None:
         predicted = None if short else performance.predicted
         speedup = "" if predicted is None else f"; predicted {_predicted(predicted)}"
-        return f"{time} (modelled){speedup}"
+        return f"{time} ({_modelled(attempt, performance.time_us)}){speedup}"
     low, high = performance.interval_us
     text = f"{time} (measured, confidence interval {low:,.4g} to {high:,.4g} us, {performance.samples} samples)"
     if performance.quarantined is not None:
@@ -48,6 +50,16 @@ def timing(attempt: Attempt, *, short: bool = False) -> str:
     if performance.speedup_eager is not None:
         text += f"; {performance.speedup_eager:.3g}x over eager PyTorch"
     return text
+
+
+def _modelled(attempt: Attempt, time_us: float) -> str:
+    """The origin of a modelled time, with its 90 % interval and the share of its blocks that ran, if not all did."""
+    profile = attempt.profile
+    kernels = () if profile is None else profile.kernels
+    blocks = [kernel.launches * math.prod(kernel.grid) for kernel in kernels]
+    ran = sum(count * kernel.sampled for count, kernel in zip(blocks, kernels, strict=True))
+    sampled = f", from {ran / sum(blocks):.2%} of its blocks" if ran < sum(blocks) else ""
+    return f"{modelled_text(time_us, '' if profile is None else profile.device, kernels)}{sampled}"
 
 
 def _predicted(speedup: PredictedSpeedup) -> str:
@@ -157,7 +169,7 @@ def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibilit
     evaluation, correct = attempt.evaluation, attempt.evaluation.verdict is Verdict.OK
     head = f"- {label(attempt.id)}, {attempt.operator}{origin}: {evaluation.outcome}"
     if correct:
-        head += ", became the best" if attempt.accepted else ", did not become the best"
+        head += f", {_standing(attempt)}"
         if sight.latency:
             head += f"; {timing(attempt, short=True)}"
     else:
@@ -175,6 +187,14 @@ def _entry(attempt: Attempt, history: Sequence[Attempt], sight: ProfileVisibilit
         if moved:
             lines.append(f"  changed: {'; '.join(moved)}")
     return "\n".join(lines)
+
+
+def _standing(attempt: Attempt) -> str:
+    """Outcome of the comparison with the best before it, in words."""
+    if attempt.accepted:
+        return "became the best"
+    words = {Outcome.UNDECIDED: "not clearly apart from the best", Outcome.NOT_COMPARED: "could not be compared"}
+    return next((text for outcome, text in words.items() if attempt.note.startswith(outcome)), "is no better")
 
 
 def trials_text(attempt: Attempt, history: Sequence[Attempt]) -> str:

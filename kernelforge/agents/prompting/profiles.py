@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelforge.agents.prompting.text import inline
-from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE
+from kernelforge.hardware.specs import nearest_spec
+from kernelforge.prediction import idle_share, modelled_interval_us
+from kernelforge.profiling.ncu.catalogue import CUDAFORGE, DURATION
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, SassProfile
 from kernelforge.search.base import ProfileVisibility
 
@@ -30,8 +31,6 @@ def seen(metrics: Iterable[Metric], sight: ProfileVisibility) -> list[Metric]:
     """The metrics that ``sight`` shows, in the order of a table."""
     if sight.metrics == "none":
         return []
-    if not sight.machine_code:
-        metrics = [metric for metric in metrics if metric.origin is not Origin.ESTIMATED]
     if sight.metrics == "subset":
         named = {metric.name: metric for metric in metrics}
         return [named[name] for name in CUDAFORGE if name in named]
@@ -43,11 +42,11 @@ def _table_rank(name: str) -> tuple[int, str]:
     return next((at for at, start in enumerate(_NCU_FIRST) if name.startswith(start)), len(_NCU_FIRST)), name
 
 
-def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = True, also: Sequence[str] = ()) -> str:
-    """A profile as Markdown: a row per metric with unit and origin; for a full sight roofline and hot spots too.
+def profile_table(profile: Profile, sight: ProfileVisibility, also: Sequence[str] = ()) -> str:
+    """A profile as Markdown: a row per metric with unit and origin, and a line per kernel with its time and the share
+    of its blocks that ran; for a full sight roofline, hot spots and machine code too.
 
-    For the subset, ``absent`` has the metrics named that this device does not give; ``also`` names metrics that a
-    finding speaks of, which are shown even outside the subset.
+    ``also`` names metrics that a finding speaks of, which are shown even outside the subset.
     """
     kernels = _shown_kernels(profile)
     columns = kernels if len(profile.kernels) > 1 else []
@@ -67,21 +66,15 @@ def profile_table(profile: Profile, sight: ProfileVisibility, absent: bool = Tru
         unit = inline(metric.unit, 20)
         lines.append(f"| {inline(metric.name)} | {' | '.join(values)} | {unit} | {metric.origin} |")
     lines.append("")
-    if sight.metrics == "subset":
-        lacking = [name for name in CUDAFORGE if name not in {metric.name for metric in metrics}]
-        if lacking and absent:
-            lines += [f"Not available on this device: {', '.join(lacking)}.", ""]
-    else:
+    if sight.metrics == "full":
         lines += [_roofline(profile, sight), ""]
     for kernel in kernels:
-        full = sight.metrics == "full"
-        lines += _kernel_lines(kernel, hot_spots=full, machine_code=full and sight.machine_code)
+        lines += _kernel_lines(kernel, profile.device, sight)
         if sight.latency and profile.roofline.time_origin is Origin.MODELLED:
             lines += _limits(kernel)
     if len(profile.kernels) > len(kernels):
         lines.append(f"- and {len(profile.kernels) - len(kernels)} more kernels")
-    notes = (note for note in profile.notes if sight.machine_code or not note.startswith(NO_MACHINE_CODE))
-    lines += [f"- Note: {inline(note, 300)}" for note in notes]
+    lines += [f"- Note: {inline(note, 300)}" for note in profile.notes]
     return "\n".join(lines).rstrip()
 
 
@@ -89,17 +82,35 @@ def _shown_kernels(profile: Profile) -> list[KernelProfile]:
     return sorted(profile.kernels, key=lambda kernel: -kernel.launches)[:MAX_KERNELS]
 
 
-def _kernel_lines(kernel: KernelProfile, *, hot_spots: bool, machine_code: bool) -> list[str]:
-    lines = [f"- `{inline(kernel.kernel)}`: {kernel.launches} launches, grid {kernel.grid}, block {kernel.block}"]
-    if machine_code and kernel.sass is not None:
-        lines += _machine_code(kernel.sass)
-    if hot_spots:
+def _kernel_lines(kernel: KernelProfile, device: str, sight: ProfileVisibility) -> list[str]:
+    parts = [f"{kernel.launches} launches, grid {kernel.grid}, block {kernel.block}"]
+    if sight.latency and (time := _time(kernel, device)):
+        parts.append(time)
+    if kernel.sampled < 1:
+        parts.append(f"scaled up from {kernel.sampled:.2%} of its blocks")
+    lines = [f"- `{inline(kernel.kernel)}`: {', '.join(parts)}"]
+    if sight.metrics == "full":
+        lines += [] if kernel.sass is None else _machine_code(kernel.sass)
         lines += [
             f"  - line {spot.source_line}: {inline(spot.space, 20)} {inline(spot.access, 20)}, "
             f"{spot.transactions:,} transactions in {spot.requests:,} requests ({spot.ideal_transactions:,} would do)"
             for spot in kernel.hot_spots
         ]
     return lines
+
+
+def _time(kernel: KernelProfile, device: str) -> str:
+    """The time of all launches of a kernel, with its origin; empty where the profile has none."""
+    if kernel.modelled_us is not None:
+        return f"{kernel.modelled_us:,.4g} us ({modelled_text(kernel.modelled_us, device, (kernel,))})"
+    durations = (metric for metric in kernel.metrics if metric.name == DURATION)
+    return next((f"{metric.value / 1e3:,.4g} us ({metric.origin})" for metric in durations), "")
+
+
+def modelled_text(time_us: float, device: str, kernels: Sequence[KernelProfile]) -> str:
+    """The origin of the modelled time of ``kernels``, with its 90 % interval."""
+    low, high = modelled_interval_us(time_us, idle_share(nearest_spec(device).spec, kernels))
+    return f"modelled, 90 %: {low:,.3g} to {high:,.3g} us"
 
 
 def _limits(kernel: KernelProfile) -> list[str]:
@@ -123,7 +134,8 @@ def _machine_code(sass: SassProfile) -> list[str]:
 def _roofline(profile: Profile, sight: ProfileVisibility) -> str:
     roofline = profile.roofline
     ratio = roofline.dram_bytes / roofline.compulsory_bytes if roofline.compulsory_bytes else math.nan
-    time = f", {roofline.time_us:,.4g} us ({roofline.time_origin})" if sight.latency else ""
+    has_time = sight.latency and roofline.time_origin is Origin.MEASURED  # a modelled one is the attempt's time
+    time = f", {roofline.time_us:,.4g} us ({roofline.time_origin})" if has_time else ""
     return (
         f"Roofline: bound by {roofline.bound}{time}; "
         f"{roofline.arithmetic_intensity:.3g} flop/byte, ridge at {roofline.ridge:.3g}; "

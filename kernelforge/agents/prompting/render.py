@@ -46,8 +46,16 @@ def sizes_text(facts: TaskFacts, *, eager: bool = True) -> str:
 
 
 def shared_text(shared: Mapping[str, str]) -> str:
-    """A line for everything that all sizes have in common."""
-    return "\n".join(f"- {inline(name)}: {inline(fact, 600)}" for name, fact in shared.items())
+    """A line for each fact that all sizes have in common, after the names that it is about.
+
+    Extents of outputs that equal others follow from the reference, and are left out.
+    """
+    names: dict[str, list[str]] = {}
+    for name, fact in shared.items():
+        if name.startswith("output ") and fact.startswith("equal to "):
+            continue
+        names.setdefault(fact.removesuffix(" at every size"), []).append(inline(name))
+    return "\n".join(f"- {', '.join(group)}: {inline(fact, 600)}" for fact, group in names.items())
 
 
 def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
@@ -61,7 +69,7 @@ def _line(size: SizeFacts, full: SizeFacts | None, eager: bool) -> str:
         )
     attrs = {name: value for name, value in size.attrs.items() if attributes.get(name) != value}
     if attrs:
-        parts.append("attributes " + ", ".join(f'attrs["{inline(name)}"] = {inline(v)}' for name, v in attrs.items()))
+        parts.append("attrs " + ", ".join(f"{inline(name)} = {inline(value)}" for name, value in attrs.items()))
     if full is None:
         parts.append(_work(size, eager))
     elif size.weights or size.attrs:

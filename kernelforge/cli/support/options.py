@@ -81,7 +81,6 @@ def measure_settings(
     sanitizer: bool,
     measure: Sequence[str] | None,
     *,
-    full_counters: bool = False,
     approx: Approximations = Approximations.VARIED,
     screen: bool = True,
 ) -> MeasureSettings:
@@ -99,8 +98,6 @@ def measure_settings(
     for name in values:
         if name not in names:
             raise UsageError(f"--measure has no {name!r}; choose of {', '.join(names)}")
-    if full_counters:
-        values.setdefault("counters", "full")
     for name, value in (("runtime", runtime), ("protocol", protocol)):
         if value is not None:
             values[name] = value.value
@@ -145,15 +142,21 @@ def pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     return values
 
 
-def strategy_settings(set_options: Sequence[str] | None, metrics: str | None, ncu: bool) -> dict[str, Any]:
-    """Options of the strategy, from ``--set``, ``--metrics`` and ``--ncu``."""
+class Metrics(StrEnum):
+    """Values of ``--metrics``: the share of a profile in a prompt."""
+
+    NONE = "none"
+    SUBSET = "subset"
+    FULL = "full"
+
+
+def strategy_settings(set_options: Sequence[str] | None, metrics: Metrics | None) -> dict[str, Any]:
+    """Options of the strategy, from ``--set`` and ``--metrics``."""
     settings: dict[str, Any] = pairs("--set", set_options)
-    for name, value in (("metrics", metrics), ("ncu", ncu or None)):
-        if value is None:
-            continue
-        if name in settings:
-            raise UsageError(f"--{name} and --set {name}=... say the same; give one of them")
-        settings[name] = value
+    if metrics is not None:
+        if "metrics" in settings:
+            raise UsageError("--metrics and --set metrics=... say the same; give one of them")
+        settings["metrics"] = metrics.value
     return settings
 
 

@@ -151,10 +151,13 @@ def description(name: str, facts: GpuFacts, memory_bytes: int, capabilities: Cap
         rows["fp32"] = f"{flops / 1e12:.1f} TFLOPS" if flops else ""
         rows["L1 and shared memory per multiprocessor"] = f"{sm.unified_l1_kib} KiB"
         rows["blocks per multiprocessor"] = str(sm.blocks)
-    if not nearest.exact:
+    if nearest.exact:
+        rows["tensor cores"] = nearest.spec.tensor_peaks_text
+    else:
         rows["modelled as"] = nearest.label
     order = [
-        "device", "architecture", "multiprocessors", "clock", "fp32", "memory", "memory bandwidth", "L2 cache",
+        "device", "architecture", "multiprocessors", "clock", "fp32", "tensor cores", "memory",
+        "memory bandwidth", "L2 cache",
         "L1 and shared memory per multiprocessor", "shared memory per multiprocessor", "shared memory per block",
         "registers per multiprocessor", "registers per thread", "warps per multiprocessor", "blocks per multiprocessor",
         "threads per block", "not supported here", "modelled as",

@@ -95,6 +95,7 @@ class EmulatedDevice:
             "multiprocessors": str(spec.sm_count),
             "clock": f"{spec.max_clock_mhz} MHz",
             "fp32": f"{spec.fp32_flops_per_s / 1e12:.1f} TFLOPS",
+            "tensor cores": spec.tensor_peaks_text,
             "memory": f"{self.memory_bytes / 1e9:g} GB",
             "memory bandwidth": f"{spec.dram_bandwidth_gbps:g} GB/s",
             "L2 cache": f"{spec.l2_bytes // MIB} MiB",
