@@ -37,6 +37,8 @@ class TaskContext:
     """What earlier tasks of the same operator family taught, most useful first."""
     language: LanguageChoice = "cuda"
     """Language that candidates are to be written in."""
+    small_graph: Graph | None = None
+    """The reference at the small size, where it was traced there too."""
 
 
 @dataclass(frozen=True)

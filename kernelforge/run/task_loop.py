@@ -485,6 +485,7 @@ def make_task_context(evaluator: Evaluator, language: LanguageChoice = "cuda") -
         facts=public_facts(facts),
         shared=shape_invariants(task, facts),
         graph=evaluator.oracle.trace("full"),
+        small_graph=evaluator.oracle.trace("small"),
         device=evaluator.device.describe(),
         spec=evaluator.device.spec,
         language=language,

@@ -87,6 +87,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "self.m(x), self.t(x)", "torch.randn(2, 4, N)",
         "self.m = nn.Conv1d(4, 6, 3, 2, 1); self.t = nn.ConvTranspose1d(4, 6, 3, 2, 1, 1, groups=2)",
     ),
+    "convolution without padding": ("self.m(x)", IMAGE, "self.m = nn.Conv2d(4, 6, (3, 2), 2)"),
+    "transposed convolution of one dilation": (
+        "self.m(x)", "torch.randn(2, 4, 5, 6, K)", "self.m = nn.ConvTranspose3d(4, 3, 3, (2, 1, 3), 1, (1, 0, 2))"
+    ),
+    "other names": ("torch.multiply(x, 2).subtract(y, alpha=3).divide(torch.absolute(y) + 1)", MATRIX, MATRIX),
+    "a tensor made of a number": ("torch.min(x, torch.tensor(0.5))", MATRIX),
     "transposed convolution": ("self.m(x)", IMAGE, "self.m = nn.ConvTranspose2d(4, 3, (3, 2), 2, (1, 0), dilation=2)"),
     "pooling over one and three axes": (
         "F.max_pool1d(x, 3, 2, 1, ceil_mode=True), F.avg_pool3d(x[None], 2, 1), F.adaptive_max_pool1d(x, 1)",

@@ -15,7 +15,7 @@ from kernelforge.agents.base import BUILTIN, CoderRequest, TaskContext
 from kernelforge.agents.builtin.advice import ADVICE
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
-from kernelforge.agents.builtin.ir.lowering import Attributes
+from kernelforge.agents.builtin.ir.lowering import Attributes, paired
 from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.llm.base import Answer
@@ -82,7 +82,8 @@ def write(brief: TaskContext, design: Design) -> Rendered:
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
-    return render(brief.graph, design, readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs))
+    attributes = readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs)
+    return render(brief.graph, design, attributes, brief.small_graph)
 
 
 def readable(full: Attributes, small: Attributes) -> dict[str, int | float | bool | str]:
@@ -92,7 +93,7 @@ def readable(full: Attributes, small: Attributes) -> dict[str, int | float | boo
     differ at another size: groups, steps and dilations.
     """
     return {
-        name: value
+        name: paired(value, small.get(name))
         for name, value in full.items()
         if small.get(name) != value or (type(value) is int and value > 1 and _OF_SIZE.fullmatch(name))
     }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, replace
 
 from kernelforge.agents.builtin.ir.iteration_space import Signature
-from kernelforge.agents.builtin.ir.nodes import Dim, Extent, Iota, Scalar, StoredTensor, Value
+from kernelforge.agents.builtin.ir.nodes import Dim, Extent, Iota, Scalar, StoredTensor, Value, product
 
 THREADS = 256
 
@@ -81,6 +82,16 @@ def leaves(root: Value, stored: frozenset[Value]) -> list[Value]:
             if operand in stored or isinstance(operand, StoredTensor):
                 reached[operand] = None
     return list(reached)
+
+
+def with_wide_indices(kernel: KernelText, stored: frozenset[Value]) -> KernelText:
+    """The kernel with indices of 64 bits, where a tensor has more elements at the full size than 32 bits count."""
+    tensors = (kernel.root, *leaves(kernel.root, stored))
+    if max(product(tensor.shape).value for tensor in tensors) < 2**31:
+        return kernel
+    source = re.sub(r"\bint (?!(?:T|V|STAGE)\b)", "long long ", kernel.source)
+    source = source.replace("blockIdx.x * ", "(long long)blockIdx.x * ")
+    return replace(kernel, source=source, signature=replace(kernel.signature, wide=True))
 
 
 def same_shape(a: tuple[Dim, ...], b: tuple[Dim, ...]) -> bool:

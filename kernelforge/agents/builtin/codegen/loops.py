@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import INFINITY, CppEmitter, indent
 from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type
@@ -102,8 +102,9 @@ class LoopEmitter(CppEmitter):
             write()
         self.lines += [*before, "#pragma unroll", "for (int k = 0; k < V; ++k) {", *indent(body), "}"]
 
-    def count(self, var: str, extent: str, body: list[str]) -> None:
-        self.add(f"for (int {var} = 0; {var} < {extent}; ++{var}) {{")
+    def count(self, var: str, extent: str, body: list[str], start: str = "0", step: str = "1") -> None:
+        advance = f"++{var}" if step == "1" else f"{var} += {step}"
+        self.add(f"for (int {var} = {start}; {var} < {extent}; {advance}) {{")
         self.lines += [*indent(body), "}"]
 
     def _reduce(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
@@ -134,47 +135,71 @@ class LoopEmitter(CppEmitter):
         return total
 
     def _convolution(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
+        """Loops over the window around one over channels, whose places and conditions they decide; in lanes, where
+        these differ between lanes, all of it is in the innermost loop."""
         assert isinstance(value, Convolution)
         total = self.accumulator("float", "0", slot)
         depth, per_group = channels_of(value)
         channels = LoopGroup(self.fresh("c"), (depth,))
+        image, out_channel, *spots = coords
         taps = self._taps(value.weight.shape[2:])
+        stepped = value.transposed and not slot and all(dim.text == "1" for dim in value.dilation)
+        source, inside = channels.coords()[0], out_channel
+        if value.groups > 1:
+            first = f"{self.text(out_channel)} / {self.signature.extent(per_group)} * "
+            source = Coordinate(f"({first}{self.signature.extent(depth)} + {channels.var})")
+            inside = Coordinate(f"({self.text(out_channel)} % {self.signature.extent(per_group)})")
 
-        def write() -> None:
-            image, out_channel = coords[:2]
-            channel = channels.coords()[0]
-            steps = tuple(tap.coords()[0] for tap in taps)
-            source = channel
-            if value.groups > 1:
-                first = f"{self.text(out_channel)} / {self.signature.extent(per_group)} * "
-                source = Coordinate(f"({first}{self.signature.extent(depth)} + {channels.var})")
+        def places() -> tuple[tuple[str, ...], str]:
+            steps = [tap.var for tap in taps]
             if value.transposed:
-                inside = out_channel
-                if value.groups > 1:
-                    inside = Coordinate(f"({self.text(out_channel)} % {self.signature.extent(per_group)})")
-                weight = self.read(value.weight, (source, inside, *steps))
-                places, conditions = self._sources(value, coords[2:], [tap.var for tap in taps])
-            else:
-                weight = self.read(value.weight, (out_channel, channel, *steps))
-                places = self.window_positions(value, coords[2:], [tap.var for tap in taps])
-                conditions = self.inside(value.x, places)
-            element = self.tap(value.x, (image, source), places, conditions, "0.0f")
+                return self._sources(value, tuple(spots), steps, every=not stepped)
+            at = self.window_positions(value, tuple(spots), steps)
+            return at, self.inside(value, at)
+
+        def multiply(at: Sequence[str], condition: str) -> None:
+            lead = (source, inside) if value.transposed else (out_channel, channels.coords()[0])
+            weight = self.read(value.weight, (*lead, *(tap.coords()[0] for tap in taps)))
+            element = self.tap(value.x, (image, source), at, condition, "0.0f")
             self.add(f"{total} += {element} * {weight};")
 
-        self._nest([channels, *taps], slot, write)
+        def over_channels() -> None:
+            at, condition = places()
+            with self.scope() as body:
+                self._nest([channels], "", lambda: multiply(at, ""))
+            self.lines += [f"if ({condition}) {{", *indent(body), "}"] if condition else body
+
+        if slot:
+            self._nest([channels, *taps], slot, lambda: multiply(*places()))
+            return total
+        for coord in coords:
+            self.text(coord)  # once, outside of the loops
+        firsts = {}
+        if stepped:
+            for axis, tap in enumerate(taps):
+                stride, padding = (self.signature.extent(dims[axis]) for dims in (value.stride, value.padding))
+                firsts[tap] = (f"({self.text(spots[axis])} + {padding}) % {stride}", stride)
+        self._nest(taps, "", over_channels, firsts)
         return total
 
     def _taps(self, extents: tuple[Dim, ...]) -> list[LoopGroup]:
         """Loop variables over the window's axes."""
         return [LoopGroup(self.fresh(v), (dim,)) for v, dim in zip("zyx"[-len(extents) :], extents, strict=True)]
 
-    def _nest(self, groups: list[LoopGroup], slot: str, write: Callable[[], None]) -> None:
-        """Loops over ``groups``, the last innermost, around what ``write`` adds."""
+    def _nest(
+        self,
+        groups: list[LoopGroup],
+        slot: str,
+        write: Callable[[], None],
+        steps: Mapping[LoopGroup, tuple[str, str]] | None = None,
+    ) -> None:
+        """Loops over ``groups``, the last innermost, around what ``write`` adds; ``steps`` are other starts and
+        steps than 0 and 1."""
         with self.scope() as body:
             self.inner(slot, write)
         for group in reversed(groups):
             with self.scope() as outer:
-                self.count(group.var, self.signature.extent(group.extent), body)
+                self.count(group.var, self.signature.extent(group.extent), body, *(steps or {}).get(group, ()))
             body = outer
         self.lines += body
 
@@ -197,29 +222,40 @@ class LoopEmitter(CppEmitter):
         return tuple(names)
 
     def _sources(
-        self, value: Convolution, coords: tuple[Coordinate, ...], steps: Sequence[str]
+        self, value: Convolution, coords: tuple[Coordinate, ...], steps: Sequence[str], every: bool
     ) -> tuple[tuple[str, ...], str]:
-        """Coordinates of the input that one tap of a transposed convolution comes from, and whether there is one."""
+        """Coordinates of the input that one tap of a transposed convolution comes from, and whether there is one.
+
+        Args:
+            every: the taps are not only those that some element of the input comes to.
+        """
         names, conditions = [], []
         for axis, letter in enumerate("dhw"[-len(steps) :]):
             numbers = (value.stride[axis], value.dilation[axis], value.padding[axis])
             stride, dilation, padding = (self.signature.extent(dim) for dim in numbers)
             far, name = self.fresh("q"), self.fresh(letter)
-            text = f"{self.text(coords[axis])} + {padding} - {steps[axis]} * {dilation}"
-            self.add(f"const int {far} = {text};")
+            text = f"{self.text(coords[axis])} + {padding} - {steps[axis]}"
+            self.add(f"const int {far} = {text if dilation == '1' else f'{text} * {dilation}'};")
             self.add(f"const int {name} = {far} / {stride};")
-            even = f" && {far} % {stride} == 0" if stride != "1" else ""
+            even = f" && {far} % {stride} == 0" if every and stride != "1" else ""
             conditions.append(f"{far} >= 0{even} && {name} < {self.signature.extent(value.x.shape[2 + axis])}")
             names.append(name)
         return tuple(names), " && ".join(conditions)
 
-    def inside(self, x: Value, at: Sequence[str]) -> str:
-        """The condition that a place lies within the last axes of ``x``."""
-        extents = [self.signature.extent(dim) for dim in x.shape[-len(at) :]]
-        return " && ".join(f"{p} >= 0 && {p} < {n}" for p, n in zip(at, extents, strict=True))
+    def inside(self, value: Convolution | Window, at: Sequence[str]) -> str:
+        """The condition that a place lies in the input, where the window may hang over; empty where it cannot."""
+        conditions = []
+        for place, dim, padding in zip(at, value.x.shape[-len(at) :], value.padding, strict=True):
+            if padding.text != "0":
+                conditions.append(f"{place} >= 0")
+            if padding.text != "0" or isinstance(value, Window):
+                conditions.append(f"{place} < {self.signature.extent(dim)}")
+        return " && ".join(conditions)
 
     def tap(self, x: Value, lead: tuple[Coordinate, ...], at: Sequence[str], condition: str, outside: str) -> str:
         """An element of ``x``, or ``outside`` in the padding."""
+        if not condition:
+            return self.read(x, (*lead, *(Coordinate(text) for text in at)))
         return self.guarded(x.dtype, outside, [(condition, x, (*lead, *(Coordinate(text) for text in at)))])
 
     def _window(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
@@ -233,15 +269,18 @@ class LoopEmitter(CppEmitter):
 
         def write() -> None:
             at = self.window_positions(value, coords[-rank:], [tap.var for tap in taps])
-            condition = self.inside(value.x, at)
+            condition = self.inside(value, at)
             element = self.tap(value.x, coords[:-rank], at, condition, start)
             if value.op == "max":
                 self.add(f"{total} = max_of({total}, {element});")
             else:
                 self.add(f"{total} += {element};")
             if counts:
-                self.add(f"{taken} += {condition};")
+                self.add(f"{taken} += {condition or 1};")
 
+        if not slot:
+            for coord in coords:
+                self.text(coord)  # once, outside of the loops
         self._nest(taps, slot, write)
         if value.op == "max":
             return total
@@ -266,7 +305,8 @@ def output_dim(extent: Dim, kernel: Dim, stride: Dim, padding: Dim, dilation: Di
     if not (kernel.is_literal and padding.is_literal and dilation.is_literal):
         spread = f"{dilation.atom} * ({kernel.text} - 1) + 1 - 2 * {padding.atom}"
         return Dim(f"({extent.atom} - ({spread})) // {stride.atom} + 1", value)
-    if stride.text == "1" and reach == 1:
-        return extent
+    if stride.text == "1":
+        less = reach - 1
+        return Dim(f"{extent.atom} {'-' if less > 0 else '+'} {abs(less)}", value) if less else extent
     text = f"{extent.atom} - {reach}" if reach >= 0 else f"{extent.atom} + {-reach}"
     return Dim(f"({text}) // {stride.atom} + 1", value)

@@ -144,6 +144,16 @@ POINTWISE: dict[str, Callable[..., str]] = {
 }  # fmt: skip
 """Operator name without ``aten.`` and overload (and without a trailing ``_``) to its expression."""
 
+ALIASES = {
+    "absolute": "abs", "arccos": "acos", "arcsin": "asin", "arctan": "atan", "arctan2": "atan2", "divide": "div",
+    "true_divide": "div", "fix": "trunc", "greater": "gt", "greater_equal": "ge", "less": "lt", "less_equal": "le",
+    "multiply": "mul", "negative": "neg", "not_equal": "ne", "subtract": "sub", "special_expit": "sigmoid",
+    "special_erf": "erf", "special_expm1": "expm1", "special_log1p": "log1p",
+}  # fmt: skip
+"""Other names of the same operators."""
+
+POINTWISE |= {name: POINTWISE[same] for name, same in ALIASES.items()}
+
 CHOICES = frozenset({"where", "masked_fill"})
 """Operators whose operands differ in type by nature."""
 
@@ -165,5 +175,5 @@ def expression(op: str, operands: list[Any], kwargs: dict[str, Any]) -> str:
     Raises:
         TypeError: the operator was called in a form that the table does not know.
     """
-    numbers = {name: kwargs[name] for name in KEYWORDS.get(op, ()) if name in kwargs}
+    numbers = {name: kwargs[name] for name in KEYWORDS.get(ALIASES.get(op, op), ()) if name in kwargs}
     return POINTWISE[op](*operands, **numbers)

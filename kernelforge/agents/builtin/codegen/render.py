@@ -8,11 +8,13 @@ what belongs to one operator of the reference; the move ``fuse`` folds across op
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone
+from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, leaves, with_wide_indices
 from kernelforge.agents.builtin.codegen.rowwise import row_kernel
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
 from kernelforge.agents.builtin.codegen.tiled import contraction_tile, transpose_tile
@@ -33,6 +35,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     strip_views,
 )
 from kernelforge.agents.builtin.ir.operators import lower
+from kernelforge.candidate.plan_language.interpreter import PlanLimits
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import Graph
 
@@ -97,6 +100,18 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     return [value for value in everything if value in stored]
 
 
+def workspace_bytes(order: Sequence[Value], outputs: Sequence[Value]) -> int:
+    """Bytes that a plan needs at the full size: tensors of equal size share memory, as far as they are not in use at
+    the same time; results share none."""
+    last = {leaf: step for step, root in enumerate(order) for leaf in leaves(root, frozenset(order))}
+    last |= dict.fromkeys(outputs, len(order))
+    needed: Counter[tuple[int, bool]] = Counter()
+    for step in range(len(order)):
+        live = [value for value in order[: step + 1] if last.get(value, step) >= step]
+        needed |= Counter((product(value.shape).value * value.dtype.itemsize, value in outputs) for value in live)
+    return sum(size * count for (size, _), count in needed.items())
+
+
 def _computes(value: Value) -> bool:
     """Whether a value takes work: constants and views are written out where they are read."""
     return isinstance(value, ANCHORS) or (isinstance(value, Pointwise) and bool(value.args))
@@ -125,7 +140,7 @@ _PLAN_WORDS = {
 _SUFFIX = {Reduce: "rows", Scan: "scan", Contraction: "product", Convolution: "conv", Window: "window"}
 
 
-LONG_TEXT = 72
+LONG_TEXT = 12
 """Characters of an extent from which the plan gives it a name."""
 
 
@@ -138,23 +153,27 @@ class Rendered:
     kernels: tuple[str, ...]
 
 
-def render(graph: Graph, design: Design, attributes: Attributes | None = None) -> Rendered:
+def render(graph: Graph, design: Design, attributes: Attributes | None = None, small: Graph | None = None) -> Rendered:
     """Write a design of a reference.
 
     Args:
-        attributes: as for :func:`~kernelforge.agents.builtin.ir.operators.lower`.
+        graph, attributes, small: as for :func:`~kernelforge.agents.builtin.ir.operators.lower`.
+        design: what to write.
 
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
-    program = lower(graph, attributes)
+    program = lower(graph, attributes, small)
     options = design.options
     order = partition(program, options, fuse=design.fuse)
+    if workspace_bytes(order, program.outputs) > PlanLimits().workspace_bytes:
+        order = partition(program, options, fuse=True)
     stored = frozenset(order)
     kernels: list[KernelText] = []
     taken: set[str] = set()
     for value in order:
-        kernels.append(write_kernel(_name(value, stored, taken), value, stored, options))
+        kernel = write_kernel(_name(value, stored, taken), value, stored, options)
+        kernels.append(with_wide_indices(kernel, stored - {value}))
     bodies = "\n\n".join(kernel.source for kernel in kernels)
     helpers = helpers_for(bodies)
     source = "\n\n".join(part for part in (design.comment(), helpers, bodies) if part) + "\n"
@@ -190,7 +209,7 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
         dims = returned.get(root, root.shape)
         for axis, dim in enumerate(root.shape):
             # Extents of extents grow without bound: the long ones get names of their own.
-            if len(extent := _named(dim.text, long)) > LONG_TEXT:
+            if len(extent := _named(dim.text, long)) > LONG_TEXT and not extent.isidentifier():
                 long[extent] = f"{names[root]}_n{axis}"
                 body.append(f"{long[extent]} = {extent}")
         shape = ", ".join(dim.text for dim in dims) + ("," if len(dims) == 1 else "")
@@ -209,7 +228,9 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
 
 
 def _named(text: str, long: dict[str, str]) -> str:
-    """Plan text with the names of long extents in place of them."""
+    """Plan text with the names of long extents where these stand alone: in brackets, or between commas."""
     for extent, name in long.items():
-        text = text.replace(extent, name)
+        if extent in text:
+            text = re.sub(rf"(^|[(\[]|, |= ){re.escape(extent)}(?=$|[)\],])", rf"\1{name}", text)
+            text = re.sub(rf"(?<![\w\]])\({name}\)", name, text)
     return text

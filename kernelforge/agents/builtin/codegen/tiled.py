@@ -76,7 +76,7 @@ class _TileWriter:
         channel, *steps = self.k.coords()
         places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
         lead = (*self.b.coords(), channel)
-        return em.tap(anchor.x, lead, places, em.inside(anchor.x, places), "0.0f"), False
+        return em.tap(anchor.x, lead, places, em.inside(anchor, places), "0.0f"), False
 
     def _fill(self, side: str, extent: int, axis: LoopGroup, limits: tuple[str, str]) -> list[str]:
         """The loop in which the block's threads load one operand's tile."""

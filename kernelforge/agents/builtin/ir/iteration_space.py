@@ -78,6 +78,8 @@ class Signature:
     tensors: dict[Value, str] = field(default_factory=dict)
     extents: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
+    wide: bool = False
+    """Whether extents and indices have 64 bits."""
 
     def tensor(self, value: Value) -> str:
         if value not in self.tensors:
@@ -110,6 +112,6 @@ class Signature:
     def arguments(self, names: dict[Value, str], out: str) -> str:
         parts = [value.text if isinstance(value, StoredTensor) else names[value] for value in self.tensors]
         parts.append(out)
-        parts += [f"i32({text})" for text in self.extents]
+        parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.extents]
         parts += [f"f32({text})" for text in self.scalars]
         return ", ".join(parts)

@@ -18,6 +18,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     Reduce,
     Reshape,
     Scalar,
+    Size,
     StoredTensor,
     Value,
     View,
@@ -39,6 +40,15 @@ SMALL = 8
 LONG = 2**16
 """Elements that one thread may take in."""
 Attributes = Mapping[str, "int | float | bool | str"]
+
+
+def paired(full: Any, small: Any) -> Any:
+    """An argument of the graph at the full size, whose integers know what they are at the small one."""
+    if isinstance(full, dict) and isinstance(small, dict):
+        return {name: paired(value, small.get(name, value)) for name, value in full.items()}
+    if isinstance(full, list | tuple) and isinstance(small, list | tuple) and len(full) == len(small):
+        return type(full)(paired(*pair) for pair in zip(full, small, strict=True))
+    return Size.of(full, small) if type(full) is int and type(small) is int else full
 
 
 def lowers(*names: str) -> Callable[[_Handler], _Handler]:
@@ -64,31 +74,48 @@ class Lowering:
     def __init__(self, attributes: Attributes) -> None:
         self._numbers = {value: f'attrs["{name}"]' for name, value in attributes.items() if isinstance(value, float)}
         """What the plan calls a number of the graph."""
-        # The model's own attributes come last, and so before those of its layers.
-        own_last = sorted(attributes.items(), key=lambda item: "." not in item[0])
-        self._integers = {value: f'attrs["{name}"]' for name, value in own_last if type(value) is int}
+        self._integers: dict[int, list[str]] = {}
+        """How the plan can call an integer of the graph: by the model's own attributes first, then by its layers'."""
+        for name, value in sorted(attributes.items(), key=lambda item: "." in item[0]):
+            if isinstance(value, int) and not isinstance(value, bool):
+                self._integers.setdefault(value, []).append(f'attrs["{name}"]')
         self._extents: dict[int, Dim] = {}
         self._values: dict[str, Any] = {}
+        self._shapes: list[tuple[Dim, ...]] = []
+        """Of the values so far, for reshapes that go back to one of them."""
         self._returned: set[Value] = set()
         self.origin = ""
         self.dtype = DType.FLOAT32
         """Element type of the node being lowered."""
 
-    def run(self, graph: Graph) -> Program:
+    def run(self, graph: Graph, small: Graph | None = None) -> Program:
+        """Lower the graph.
+
+        Args:
+            graph: the reference at the full size.
+            small: the same at the small size; ignored where that has other operators, whose integers have no pairs.
+        """
+        at_small = graph.nodes
+        if small is not None and [(n.op, n.name) for n in graph.nodes] == [(n.op, n.name) for n in small.nodes]:
+            at_small = small.nodes
         leaves: list[StoredTensor | Scalar] = []
         parameters: list[str] = []
         ends: list[Value] = []
-        for node in graph.nodes:
+        for node, other in zip(graph.nodes, at_small, strict=True):
+            args = [self.resolve(arg) for arg in paired(node.args, other.args)]
             if node.kind == "output":
-                results = [self._result(self.resolve(arg)) for arg in node.args]
-                outputs, shapes = zip(*results, strict=True)
+                outputs, shapes = zip(*map(self._result, args), strict=True)
                 return Program(tuple(parameters), tuple(leaves), outputs, shapes, tuple(ends))
             if node.kind == "op":
-                self._values[node.name] = value = self._operator(node)
-                ends += [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, Value)]
+                kwargs = {name: self.resolve(arg) for name, arg in paired(node.kwargs, other.kwargs).items()}
+                self._values[node.name] = value = self._operator(node, args, kwargs)
+                results = [item for item in (value if isinstance(value, list) else [value]) if isinstance(item, Value)]
+                self._shapes += [item.shape for item in results]
+                ends += results
                 continue
-            leaf = self._leaf(node)
+            leaf = self._leaf(node, other)
             leaves.append(leaf)
+            self._shapes.append(leaf.shape)
             for dim in leaf.shape:
                 self._extents.setdefault(dim.value, dim)
             if node.kind == "input":
@@ -96,14 +123,17 @@ class Lowering:
             self._values[node.name] = self._as_strided(leaf, node)
         raise UnsupportedError("the reference's graph has no output")
 
-    def _leaf(self, node: Node) -> StoredTensor | Scalar:
+    def _leaf(self, node: Node, small: Node) -> StoredTensor | Scalar:
         name = identifier(node.name if node.kind == "input" else node.op)
         if node.spec is None:
             # The graph has the number itself wherever it is used.
             self._numbers |= {float(value): name for value in node.args if isinstance(value, float)}
-            self._integers |= {value: name for value in node.args if type(value) is int}
+            for value in paired(node.args, small.args):
+                if isinstance(value, int) and not isinstance(value, bool):
+                    self._integers.setdefault(value, []).insert(0, name)
             return Scalar((), DType.FLOAT32, name)
-        shape = tuple(Dim(f"{name}_{axis}", extent) for axis, extent in enumerate(node.spec.shape))
+        extents = paired(node.spec.shape, (small.spec or node.spec).shape)
+        shape = tuple(Dim(f"{name}_{axis}", extent) for axis, extent in enumerate(extents))
         return StoredTensor(shape, node.spec.dtype, name if node.kind == "input" else f'w["{node.op}"]', name)
 
     def _as_strided(self, leaf: StoredTensor | Scalar, node: Node) -> Value:
@@ -113,7 +143,7 @@ class Lowering:
         strides = node.spec.stride
         order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
         dims, steps = tuple(leaf.shape[axis] for axis in order), [strides[axis] for axis in order]
-        if steps == [product(dims[axis_number + 1 :]).value for axis_number in range(len(dims))]:
+        if steps == [int(product(dims[axis_number + 1 :]).value) for axis_number in range(len(dims))]:
             leaf.shape = dims
             return self.permute(leaf, [order.index(axis) for axis in range(len(dims))])
         raise UnsupportedError(
@@ -128,11 +158,9 @@ class Lowering:
             return [self.resolve(item) for item in argument]
         return argument
 
-    def _operator(self, node: Node) -> Any:
+    def _operator(self, node: Node, args: list[Any], kwargs: dict[str, Any]) -> Any:
         op = node.op.removeprefix("aten.").split(".")[0]
         op = op if op.startswith("__") else op.rstrip("_")
-        args = [self.resolve(arg) for arg in node.args]
-        kwargs = {name: self.resolve(value) for name, value in node.kwargs.items()}
         self.origin = identifier(node.name)
         self.dtype = node.spec.dtype if node.spec is not None else DType.FLOAT32
         if op in IDENTITY:
@@ -168,31 +196,60 @@ class Lowering:
         """A number of the graph that is an attribute of the reference, as a value read at each size."""
         if isinstance(argument, float) and argument in self._numbers:
             return Scalar((), DType.FLOAT32, self._numbers[argument], origin=self.origin)
-        if type(argument) is int and argument > SMALL and not self.extent(argument).is_literal:
+        if isinstance(argument, int) and argument > SMALL and not self.extent(argument).is_literal:
             return Extent((), DType.INT32, self.extent(argument), origin=self.origin)
         return argument
 
     def extent(self, size: int, *near: Dim) -> Dim:
-        """An integer of the graph as an extent that holds at every size, as far as its value shows it.
+        """An integer of the graph as an extent that holds at every size, as far as its values show it.
 
-        One of ``near``; an attribute of the reference that changes with the size; the extent of an input or a weight;
-        a part of one of ``near``; else the number itself.
+        One of ``near``; an attribute of the reference; a part of one of ``near``; the extent of an input or a weight;
+        a sum, difference, product or quotient of those; else the number itself.
+
+        Raises:
+            UnsupportedError: it differs between the sizes shown, and nothing explains it.
         """
         for dim in near:
             if dim.value == size:
                 return dim
-        if size in self._integers:
-            return self.number(size)
+        if size in self._integers and not (number := self.number(size)).is_literal:
+            return number
+        for dim in near:
+            share = dim.value // size if size > SMALL and dim.value % size == 0 else 0
+            if 0 < share <= SMALL and not isinstance(share, Size):
+                return quotient(dim, literal(share))
         if size > SMALL and size in self._extents:
             return self._extents[size]
-        for dim in near:
-            if size > SMALL and dim.value % size == 0 and dim.value // size <= SMALL:
-                return quotient(dim, literal(dim.value // size))
-        return literal(size)
+        return self._composed(size, near) if isinstance(size, Size) else literal(size)
 
-    def number(self, value: int) -> Dim:
-        """An integer of the graph that is no extent: an attribute of the reference, or itself."""
-        return Dim(self._integers[value], value) if value > 1 and value in self._integers else literal(value)
+    def number(self, value: int, setting: str = "") -> Dim:
+        """An integer of the graph that is no extent: an attribute of the reference, or itself.
+
+        Args:
+            setting: which attribute of a layer it may be, such as ``conv.stride``; another layer's would be chance.
+        """
+        names = self._integers.get(value, []) if value > 1 else []
+        its_own = [text for text in names if setting and text.startswith(f'attrs["{setting}')]
+        for text in (*its_own, *names):
+            if text in its_own or "." not in text or isinstance(value, Size):
+                return Dim(text, value)
+        return literal(value)
+
+    def _composed(self, size: Size, near: Sequence[Dim]) -> Dim:
+        """A size as the sum, difference, product or quotient of two extents, or of one and a small number."""
+        attributes = (self.number(value) for value in self._integers)
+        known = [dim for dim in (*near, *attributes, *self._extents.values()) if not dim.is_literal]
+        numbers = [literal(number) for number in range(1, SMALL + 1)]
+        for a in known:
+            for b in (*numbers, *known):
+                if a.value * b.value == size:
+                    return product((a, b))
+                if b.value * size == a.value:
+                    return quotient(a, b)
+                for sign, value in (("+", a.value + b.value), ("-", a.value - b.value)):
+                    if value == size:
+                        return Dim(f"{a.text} {sign} {b.atom}", value)
+        return literal(size)
 
     def cast(self, value: Value, dtype: DType) -> Value:
         """A value in another element type; integers become real numbers before anything is computed with them."""
@@ -281,14 +338,17 @@ class Lowering:
 
     def shape_like(self, sizes: Sequence[int], value: Value) -> tuple[Dim, ...]:
         """Extents for the integers of a reshape: the value's own where they agree, else products and quotients."""
+        for shape in reversed(self._shapes):
+            if [dim.value for dim in shape] == list(sizes) and len(set(shape)) > 1:
+                return shape
         total = product(value.shape)
         dims_or_none: list[Dim | None] = []
         for axis, size in enumerate(sizes):
             dims_or_none.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
-        if None in dims_or_none:
+        if dims_or_none.count(None) == 1:
             known_product = product(tuple(dim for dim in dims_or_none if dim is not None))
             dims_or_none[dims_or_none.index(None)] = quotient(total, known_product)
-        dims = tuple(dim for dim in dims_or_none if dim is not None)
+        dims = tuple(self.extent(size) if dim is None else dim for size, dim in zip(sizes, dims_or_none, strict=True))
         # A literal extent may be a size of the task that hides in the graph: let the others explain it.
         literals = [axis for axis, dim in enumerate(dims) if dim.is_literal and dim.value > 1]
         if len(literals) == 1 and product(dims).value == total.value:
@@ -299,7 +359,8 @@ class Lowering:
             return (*dims[:axis], quotient(total, rest), *dims[axis + 1 :])
         return dims
 
-    def _find_extent(self, size: int, axis: int, rank: int, shape: tuple[Dim, ...]) -> Dim:
+    def _find_extent(self, size: int, axis: int, rank: int, shape: tuple[Dim, ...]) -> Dim | None:
+        """An extent of a reshape from the shape before it; None where it must follow from the other extents."""
         if axis < len(shape) and shape[axis].value == size:
             return shape[axis]
         from_end = axis - rank
@@ -310,7 +371,7 @@ class Lowering:
                 dim = product(shape[first:last])
                 if dim.value == size and size != 1:
                     return dim
-        return self.number(size)
+        return None if isinstance(size, Size) and size not in self._integers else self.number(size)
 
     def _result(self, value: Any) -> tuple[Value, tuple[Dim, ...]]:
         """An output, as the value to store and the shape to store it under."""

@@ -11,11 +11,73 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
+from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
 
+class Size(int):
+    """An integer of the full size that is another one at the small size: both must agree where it is recognised.
+
+    Arithmetic applies to both, and a result that is the same at both sizes is a plain integer. Order is the full
+    size's.
+    """
+
+    small: int
+
+    @staticmethod
+    def of(full: int, small: int) -> int:
+        """The integer that is ``full`` at the full size and ``small`` at the small one."""
+        if full == small:
+            return full
+        size = Size(full)
+        size.small = small
+        return size
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, int) and int(self) == int(other) and self.small == small(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = int.__hash__
+
+    def __neg__(self) -> int:
+        return Size.of(-int(self), -self.small)
+
+    def __add__(self, other: int) -> int:
+        return Size.of(int(self) + int(other), self.small + small(other))
+
+    def __sub__(self, other: int) -> int:
+        return Size.of(int(self) - int(other), self.small - small(other))
+
+    def __rsub__(self, other: int) -> int:
+        return Size.of(int(other) - int(self), small(other) - self.small)
+
+    def __mul__(self, other: int) -> int:
+        return Size.of(int(self) * int(other), self.small * small(other))
+
+    def __floordiv__(self, other: int) -> int:
+        return Size.of(int(self) // int(other), self.small // small(other))
+
+    def __rfloordiv__(self, other: int) -> int:
+        return Size.of(int(other) // int(self), small(other) // self.small)
+
+    def __mod__(self, other: int) -> int:
+        return Size.of(int(self) % int(other), self.small % small(other))
+
+    def __rmod__(self, other: int) -> int:
+        return Size.of(int(other) % int(self), small(other) % self.small)
+
+    __radd__, __rmul__ = __add__, __mul__
+
+
+def small(value: int) -> int:
+    """An integer's value at the small size."""
+    return value.small if isinstance(value, Size) else int(value)
+
+
 class Dim(NamedTuple):
-    """An extent: an expression over the plan's names, and its value at the full size."""
+    """An extent: an expression over the plan's names, and its value at the full size (a :class:`Size`)."""
 
     text: str
     value: int
@@ -31,6 +93,16 @@ class Dim(NamedTuple):
 
 
 def literal(value: int) -> Dim:
+    """A number that is the same at every size.
+
+    Raises:
+        UnsupportedError: it is not.
+    """
+    if isinstance(value, Size):
+        raise UnsupportedError(
+            f"the built-in Coder does not see how {value} at the full size, {value.small} at the small one, follows "
+            "from the inputs"
+        )
     return Dim(str(value), value)
 
 
@@ -76,6 +148,11 @@ class StoredTensor(Value):
 
     text: str
     name: str
+
+    @property
+    def layer(self) -> str:
+        """Dotted name of the layer that a weight belongs to; empty for the model's own, and for inputs."""
+        return self.text.removeprefix('w["').rpartition(".")[0] if self.text.startswith('w["') else ""
 
 
 @dataclass(eq=False)

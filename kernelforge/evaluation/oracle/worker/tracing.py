@@ -56,6 +56,7 @@ def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) ->
     signature = program.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     weights |= dict(signature.inputs_to_lifted_tensor_constants)
+    numbers = {name: value.item() for name, value in program.constants.items() if _is_number(value)}
     canonical = {alias: spec.name for spec in reference.weight_specs() for alias in (spec.name, *spec.aliases)}
     positions = iter(range(len(inputs)))
     user_inputs = set(signature.user_inputs)
@@ -63,8 +64,11 @@ def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) ->
     for node in program.graph.nodes:
         spec = _spec(node.meta.get("val"))
         if node.op == "placeholder":
-            if node.name in weights:
-                name = weights[node.name]
+            name = weights.get(node.name, node.name)
+            if name in numbers and name not in canonical:
+                # ``torch.tensor(0.5)`` in forward: no candidate is handed it.
+                nodes.append(Node(name=node.name, kind="op", op="aten.scalar_tensor", args=(numbers[name],), spec=spec))
+            elif node.name in weights:
                 nodes.append(Node(name=node.name, kind="weight", op=canonical.get(name, name), spec=spec))
             elif spec is None:
                 # A number, or None: the graph has it as a constant wherever it is used.
@@ -121,6 +125,10 @@ def _export(model: nn.Module, inputs: Sequence[Value]) -> torch.export.ExportedP
 def _spec(value: Any) -> TensorSpec | None:
     """None for several results, and for complex values, which stay inside a reference (between two transforms)."""
     return tensor_spec(value) if isinstance(value, torch.Tensor) and not value.is_complex() else None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and not value.is_meta and value.dim() == 0 and not value.is_complex()
 
 
 def _flat(results: Any) -> list[Any]:

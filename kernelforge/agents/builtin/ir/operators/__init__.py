@@ -17,15 +17,16 @@ from kernelforge.records import Graph
 __all__ = ["lower"]
 
 
-def lower(graph: Graph, attributes: Attributes | None = None) -> Program:
+def lower(graph: Graph, attributes: Attributes | None = None, small: Graph | None = None) -> Program:
     """Lower a graph.
 
     Args:
         graph: the reference at the full size.
         attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
             number of the graph that equals one is read from it.
+        small: the reference at the small size. Extents that are equal at one size alone are told apart by the other.
 
     Raises:
         UnsupportedError: an operator that the built-in Coder does not know; the message names it.
     """
-    return Lowering(attributes or {}).run(graph)
+    return Lowering(attributes or {}).run(graph, small)

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.pointwise import number
 from kernelforge.agents.builtin.ir.lowering import Lowering, lowers, quotient
-from kernelforge.agents.builtin.ir.nodes import Value, product
+from kernelforge.agents.builtin.ir.nodes import StoredTensor, Value, product
 from kernelforge.agents.builtin.ir.operators.reductions import centred
 from kernelforge.agents.builtin.ir.operators.views import channelwise
 
@@ -90,7 +90,8 @@ def _group_norm(
     lo: Lowering, x: Value, groups: int, weight: Value | None = None, bias: Value | None = None, eps: float = 1e-5,
     *_: Any,
 ) -> Value:  # fmt: skip
-    count = lo.extent(groups, x.shape[1])
+    layer = weight.layer if isinstance(weight, StoredTensor) else ""
+    count = lo.number(groups, f"{layer}.num_groups")
     grouped = lo.reshape(x, (x.shape[0], count, quotient(x.shape[1], count), *x.shape[2:]))
     scaled = _standardised(lo, grouped, range(2, len(grouped.shape)), eps)
     return _per_channel(lo, lo.reshape(scaled, x.shape), weight, bias)

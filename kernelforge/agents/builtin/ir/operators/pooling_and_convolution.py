@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.agents.builtin.codegen.loops import output_dim
 from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
-from kernelforge.agents.builtin.ir.nodes import Convolution, Dim, Value, Window, product
+from kernelforge.agents.builtin.ir.nodes import Convolution, Dim, StoredTensor, Value, Window, product
 from kernelforge.agents.builtin.ir.operators.reductions import reduced
 from kernelforge.agents.builtin.ir.operators.views import channelwise
 from kernelforge.errors import UnsupportedError
@@ -15,11 +15,17 @@ from kernelforge.errors import UnsupportedError
 RANKS = (1, 2, 3)
 
 
-def _each(lo: Lowering, value: int | Sequence[int], rank: int) -> tuple[Dim, ...]:
-    """One number per axis; those above 1 may be attributes of the model."""
+def _each(lo: Lowering, value: int | Sequence[int], rank: int, setting: str = "") -> tuple[Dim, ...]:
+    """One number per axis; those above 1 may be attributes of the model, or the layer's (``conv.stride``)."""
     numbers = [value] if isinstance(value, int) else list(value)
-    dims = tuple(lo.number(number) for number in numbers)
+    dims = tuple(lo.number(number, setting) for number in numbers)
     return dims * rank if len(dims) == 1 else dims
+
+
+def _settings(lo: Lowering, weight: Value, rank: int, **settings: Any) -> list[tuple[Dim, ...]]:
+    """The numbers of a convolution's settings, per axis."""
+    layer = weight.layer if isinstance(weight, StoredTensor) else ""
+    return [_each(lo, value, rank, f"{layer}.{name}") for name, value in settings.items()]
 
 
 def _with_bias(lo: Lowering, result: Value, bias: Value | None) -> Value:
@@ -35,18 +41,19 @@ def _convolution(
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise UnsupportedError("the built-in Coder knows convolutions of a batch only")
-    steps, spread = _each(lo, stride, rank), _each(lo, dilation, rank)
+    steps, spread = _settings(lo, weight, rank, stride=stride, dilation=dilation)
     window = tuple(lo.number(dim.value) for dim in weight.shape[2:])
     reaches = [d.value * (k.value - 1) for d, k in zip(spread, window, strict=True)]
     if padding == "same" and not any(reach % 2 for reach in reaches):
         padding = [reach // 2 for reach in reaches]
     elif isinstance(padding, str):
         padding = _valid(padding)
-    pads = _each(lo, padding, rank)
+    (pads,) = _settings(lo, weight, rank, padding=padding)
     shape = (
         x.shape[0], weight.shape[0],
         *(output_dim(x.shape[2 + a], window[a], steps[a], pads[a], spread[a]) for a in range(rank)),
     )  # fmt: skip
+    weight = lo.reshape(weight, (*weight.shape[:2], *window))
     result = Convolution(shape, x.dtype, x, weight, steps, pads, spread, groups, origin=lo.origin)
     return _with_bias(lo, result, bias)
 
@@ -64,12 +71,15 @@ def _transposed(
     rank = len(weight.shape) - 2
     if len(x.shape) != rank + 2:
         raise UnsupportedError("the built-in Coder knows convolutions of a batch only")
-    steps, pads, spread, beyond = (_each(lo, setting, rank) for setting in (stride, padding, dilation, output_padding))
+    steps, pads, spread, beyond = _settings(
+        lo, weight, rank, stride=stride, padding=padding, dilation=dilation, output_padding=output_padding
+    )
     channels = weight.shape[1] if groups == 1 else product((weight.shape[1], lo.extent(groups, x.shape[1])))
     shape = [x.shape[0], channels if bias is None else bias.shape[0]]
+    window = tuple(lo.number(dim.value) for dim in weight.shape[2:])
+    weight = lo.reshape(weight, (*weight.shape[:2], *window))
     for axis, dim in enumerate(x.shape[2:]):
-        step, pad, apart, after = (numbers[axis] for numbers in (steps, pads, spread, beyond))
-        tap = weight.shape[2 + axis]
+        step, pad, apart, after, tap = (numbers[axis] for numbers in (steps, pads, spread, beyond, window))
         text = f"({dim.atom} - 1) * {step.atom} - 2 * {pad.atom} + {apart.atom} * ({tap.text} - 1) + {after.atom} + 1"
         reach = apart.value * (tap.value - 1) + after.value + 1
         shape.append(Dim(text, (dim.value - 1) * step.value - 2 * pad.value + reach))

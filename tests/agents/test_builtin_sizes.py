@@ -1,0 +1,134 @@
+"""The built-in Coder tells extents apart by the two sizes it sees, and writes kernels for tensors of any size."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kernelforge.agents.builtin.codegen.render import Rendered, render
+from kernelforge.agents.builtin.coder import readable
+from kernelforge.agents.builtin.design import Design
+from kernelforge.agents.builtin.ir.nodes import Size, literal
+from kernelforge.candidate.plan_language.interpreter import PlanLimits
+from kernelforge.compile import Artifact, Compiler
+from kernelforge.errors import UnsupportedError
+from kernelforge.evaluation.oracle.worker.reference import Reference
+from kernelforge.evaluation.oracle.worker.tracing import trace_source
+from kernelforge.records import DType, Graph, Node, TensorSpec
+from tests.agents import agent_setup as workbench
+
+TASK = """
+import torch
+import torch.nn as nn
+B, C, H, K = 16, 16, 16, 16
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        {init}
+    def forward(self, x):
+        return {body}
+def get_inputs():
+    return [torch.randn(B, C, H, 2 * K)]
+def get_init_inputs():
+    return []
+"""
+SMALL = {"B": 4, "C": 4, "H": 8, "K": 4}
+OTHER = {"B": 3, "C": 6, "H": 9, "K": 5}
+
+CASES = {
+    "a reshape back to an earlier shape": (
+        "pass", "torch.softmax(x.view(x.shape[0], x.shape[1], -1), 2).view(x.shape) * 2"
+    ),
+    "a length one below an extent": ("pass", "x.narrow(3, 0, x.shape[3] - 1) + 1"),
+    "a length that is half an extent": ("pass", "x[..., : x.shape[3] // 2] * 2"),
+    "zeros of the extents of two axes": ("pass", "x + torch.zeros(x.shape[2], 2 * K)"),
+    "groups that equal the channels before": (
+        "self.c = nn.Conv2d(C, 2 * K, 1); self.m = nn.GroupNorm(K, 2 * K)", "self.m(self.c(x))"
+    ),
+    "pooling by as much as another layer strides": (
+        "self.c = nn.ConvTranspose2d(C, K, 3, stride=2); self.p = nn.AvgPool2d(2)", "self.c(self.p(x))"
+    ),
+}  # fmt: skip
+
+
+def ran(written: Rendered, task: str, constants: dict[str, int], compiler: Compiler) -> None:
+    """Run on the emulated device at a size, and compare with torch."""
+    reference = Reference(task, constants)
+    at = workbench.Bench(reference, reference.inputs(5))
+    resolved = workbench.resolve(written.plan, at)
+    built = workbench.build(compiler, written.source, resolved)
+    assert isinstance(built, Artifact), (built.errors, written.source)
+    for got, expected in zip(workbench.run(built, resolved, at), at.expected(), strict=True):
+        torch.testing.assert_close(got, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_extents_that_are_equal_at_the_full_size_are_told_apart(name: str, compiler: Compiler) -> None:
+    init, body = CASES[name]
+    task = TASK.format(init=init, body=body)
+    full, small = trace_source(task, {}), trace_source(task, SMALL, "small")
+    attributes = readable(Reference(task, {}).attributes(), Reference(task, SMALL).attributes())
+    ran(render(full, Design(), attributes, small), task, OTHER, compiler)
+
+
+def test_a_size_is_recognised_by_both_of_its_values() -> None:
+    size = Size.of(64, 16)
+    assert size == Size.of(64, 16)
+    assert size not in {64: "", 16: "", Size.of(64, 8): ""}
+    assert (size - 1, size * 2, size // 2, 128 // size) == (
+        Size.of(63, 15), Size.of(128, 32), Size.of(32, 8), Size.of(2, 8),
+    )  # fmt: skip
+    assert size % 16 == 0
+    assert type(size - size) is int
+
+
+def test_a_size_that_nothing_explains_is_no_literal() -> None:
+    with pytest.raises(UnsupportedError, match="64 at the full size, 16 at the small one"):
+        literal(Size.of(64, 16))
+
+
+def graph(*shape: int) -> Graph:
+    """Three additions to one large input, as a trace would have them."""
+    steps = [shape[1], 1] if len(shape) == 2 else [1]
+    spec = TensorSpec(shape=shape, dtype=DType.FLOAT32, stride=tuple(steps))
+    names = ["x", "one", "two", "three"]
+    nodes = [Node(name="x", kind="input", op="0", spec=spec)]
+    for before, name in zip(names, names[1:], strict=False):
+        nodes.append(Node(name=name, kind="op", op="aten.add.Tensor", args=({"ref": before}, {"ref": "x"}), spec=spec))
+    nodes.append(Node(name="output", kind="output", op="output", args=({"ref": names[-1]},)))
+    return Graph(size="full", nodes=tuple(nodes))
+
+
+ADDED = """
+import torch
+N, D = 32, 48
+class Model(torch.nn.Module):
+    def forward(self, x):
+        return x + x + x + x
+def get_inputs():
+    return [torch.randn(N, D)]
+def get_init_inputs():
+    return []
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moves", [(), ("block-shape",), ("vectorise",)])
+def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
+    moves: tuple[str, ...], compiler: Compiler
+) -> None:
+    written = render(graph(2**16, 2**15), Design(moves))
+    assert "long long" in written.source
+    assert "i64(x_0 * x_1)" in written.plan
+    ran(written, ADDED, {"N": 7, "D": 36}, compiler)
+    assert "long long" not in render(graph(2**16, 2**14), Design(moves)).source
+
+
+def test_a_first_candidate_fuses_where_its_tensors_would_exceed_a_plans_memory() -> None:
+    few, many = render(graph(2**14, 2**14), Design()), render(graph(2**15, 2**15 - 1), Design())
+    assert 4 * 2**30 < PlanLimits().workspace_bytes
+    assert len(few.kernels) == 3
+    large = render(graph(3 * 2**15, 2**14), Design())
+    assert len(many.kernels) == 3
+    assert len(large.kernels) == 1
