@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 
@@ -88,13 +90,12 @@ def test_a_size_that_nothing_explains_is_no_literal() -> None:
         literal(Size.of(64, 16))
 
 
-def graph(*shape: int) -> Graph:
+def graph(rows: int, columns: int) -> Graph:
     """Three additions to one large input, as a trace would have them."""
-    steps = [shape[1], 1] if len(shape) == 2 else [1]
-    spec = TensorSpec(shape=shape, dtype=DType.FLOAT32, stride=tuple(steps))
+    spec = TensorSpec(shape=(rows, columns), dtype=DType.FLOAT32, stride=(columns, 1))
     names = ["x", "one", "two", "three"]
     nodes = [Node(name="x", kind="input", op="0", spec=spec)]
-    for before, name in zip(names, names[1:], strict=False):
+    for before, name in itertools.pairwise(names):
         nodes.append(Node(name=name, kind="op", op="aten.add.Tensor", args=({"ref": before}, {"ref": "x"}), spec=spec))
     nodes.append(Node(name="output", kind="output", op="output", args=({"ref": names[-1]},)))
     return Graph(size="full", nodes=tuple(nodes))
@@ -126,9 +127,7 @@ def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
 
 
 def test_a_first_candidate_fuses_where_its_tensors_would_exceed_a_plans_memory() -> None:
-    few, many = render(graph(2**14, 2**14), Design()), render(graph(2**15, 2**15 - 1), Design())
-    assert 4 * 2**30 < PlanLimits().workspace_bytes
-    assert len(few.kernels) == 3
-    large = render(graph(3 * 2**15, 2**14), Design())
-    assert len(many.kernels) == 3
-    assert len(large.kernels) == 1
+    """Two tensors of a chain are in use at a time, and the result is a third."""
+    for rows, kernels in ((2**16, 3), (3 * 2**15, 1)):
+        assert (3 * rows * 2**16 > PlanLimits().workspace_bytes) == (kernels == 1)
+        assert len(render(graph(rows, 2**14), Design()).kernels) == kernels

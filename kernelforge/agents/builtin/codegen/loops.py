@@ -245,11 +245,11 @@ class LoopEmitter(CppEmitter):
     def inside(self, value: Convolution | Window, at: Sequence[str]) -> str:
         """The condition that a place lies in the input, where the window may hang over; empty where it cannot."""
         conditions = []
-        for place, dim, padding in zip(at, value.x.shape[-len(at) :], value.padding, strict=True):
+        for spot, dim, padding in zip(at, value.x.shape[-len(at) :], value.padding, strict=True):
             if padding.text != "0":
-                conditions.append(f"{place} >= 0")
+                conditions.append(f"{spot} >= 0")
             if padding.text != "0" or isinstance(value, Window):
-                conditions.append(f"{place} < {self.signature.extent(dim)}")
+                conditions.append(f"{spot} < {self.signature.extent(dim)}")
         return " && ".join(conditions)
 
     def tap(self, x: Value, lead: tuple[Coordinate, ...], at: Sequence[str], condition: str, outside: str) -> str:

@@ -238,10 +238,10 @@ class Lowering:
     def _composed(self, size: Size, near: Sequence[Dim]) -> Dim:
         """A size as the sum, difference, product or quotient of two extents, or of one and a small number."""
         attributes = (self.number(value) for value in self._integers)
-        known = [dim for dim in (*near, *attributes, *self._extents.values()) if not dim.is_literal]
+        extents = [dim for dim in (*near, *attributes, *self._extents.values()) if not dim.is_literal]
         numbers = [literal(number) for number in range(1, SMALL + 1)]
-        for a in known:
-            for b in (*numbers, *known):
+        for a in extents:
+            for b in (*numbers, *extents):
                 if a.value * b.value == size:
                     return product((a, b))
                 if b.value * size == a.value:

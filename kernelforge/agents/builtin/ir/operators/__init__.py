@@ -24,7 +24,8 @@ def lower(graph: Graph, attributes: Attributes | None = None, small: Graph | Non
         graph: the reference at the full size.
         attributes: scalar attributes of the reference that change with the size, by their value at the full size; a
             number of the graph that equals one is read from it.
-        small: the reference at the small size. Extents that are equal at one size alone are told apart by the other.
+        small: the reference at the small size. Where two extents are equal at one of them, the other
+            shows which is meant.
 
     Raises:
         UnsupportedError: an operator that the built-in Coder does not know; the message names it.
