@@ -402,6 +402,41 @@ def forward(a, x):
     k[ceil_div(m, 256), 256](a, x, y, i32(m), i32(n))
     return y
 """),
+    Faulty("a scan with barriers at every step", B.SYNCHRONISATION, ((256, 4096),), """
+__global__ void k(const float* __restrict__ x, float* __restrict__ y, int cols) {
+  __shared__ float s[1024];
+  int t = threadIdx.x;
+  float carry = 0.f;
+  for (int base = 0; base < cols; base += 1024) {
+    s[t] = x[blockIdx.x * cols + base + t];
+    __syncthreads();
+    for (int d = 1; d < 1024; d *= 2) {
+      float v = t >= d ? s[t - d] : 0.f;
+      __syncthreads();
+      s[t] += v;
+      __syncthreads();
+    }
+    y[blockIdx.x * cols + base + t] = s[t] + carry;
+    carry += s[1023];
+    __syncthreads();
+  }
+}""", """
+def forward(x):
+    rows, cols = x.shape
+    y = empty_like(x)
+    k[rows, 1024](x, y, i32(cols))
+    return y
+"""),
+    Faulty("blocks of one warp", B.LOW_OCCUPANCY_BLOCK, ((1 << 20,),), """
+__global__ void k(const float* __restrict__ x, float* __restrict__ y, int n) {
+  int i = blockIdx.x * 32 + threadIdx.x;
+  if (i < n) { float v = x[i]; y[i] = v / (1.f + __expf(-v)); }
+}""", """
+def forward(x):
+    y = empty_like(x)
+    k[ceil_div(x.numel(), 32), 32](x, y, i32(x.numel()))
+    return y
+"""),
     Faulty("a row's mean by each of its threads", B.REDUNDANT_LOADS, ((256, 512),), """
 __global__ void k(const float* x, float* y, int rows, int cols) {
   int c = blockIdx.x * 256 + threadIdx.x, r = blockIdx.y;

@@ -13,7 +13,7 @@ from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Compiler
 from kernelforge.hardware.specs import A100, H100, DeviceSpec
 from kernelforge.profiling.counts import with_counts
-from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline
+from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SassOpcode, SassProfile
 from tests.agents.faulty_kernels import FAULTY, SOUND, Faulty, profiled
 from tests.agents.prompt_samples import BRIEF, FAST, HISTORY
 
@@ -39,7 +39,7 @@ def test_a_kernel_at_the_floor_has_no_fault(compiler: Compiler) -> None:
 
 
 def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
-    result = diagnosed(next(case for case in FAULTY if case.name == "dynamic local array"), compiler)
+    result = diagnosed(planted("dynamic local array"), compiler)
     curable = [item for item in result if item.curable]
     assert [item.share for item in curable] == sorted((item.share for item in curable), reverse=True)
     assert len({item.bottleneck for item in result}) == len(result)
@@ -47,9 +47,62 @@ def test_the_rest_is_ranked_by_what_it_costs(compiler: Compiler) -> None:
     assert not result[-1].curable
 
 
+def planted(name: str) -> Faulty:
+    return next(case for case in FAULTY if case.name == name)
+
+
+def share_of(bottleneck: Bottleneck, result: tuple[Diagnosis, ...]) -> float:
+    return sum(item.share for item in result if item.bottleneck is bottleneck)
+
+
+def test_small_blocks_cost_the_time_that_starting_and_ending_them_takes(compiler: Compiler) -> None:
+    profile, build, facts = profiled(planted("blocks of one warp"), compiler)
+    (kernel,) = profile.kernels
+    assert kernel.limits_us["blocks"] == max(kernel.limits_us.values()), "what these blocks are bound by"
+    assert share_of(Bottleneck.LOW_OCCUPANCY_BLOCK, diagnose(profile, build, facts)) > 0.5
+
+
+def test_one_thread_is_the_fault_of_the_grid_and_not_of_the_block(compiler: Compiler) -> None:
+    """A single wave lets no block wait for the place of empty lanes."""
+    result = diagnosed(planted("one thread"), compiler)
+    assert share_of(Bottleneck.LOW_OCCUPANCY_BLOCK, result) < 0.5 * share_of(Bottleneck.TINY_GRID, result)
+
+
+def changed(profile: Profile, **changes: object) -> Profile:
+    """A profile of one kernel, with other fields of that kernel."""
+    (kernel,) = profile.kernels
+    return profile.model_copy(update={"kernels": (kernel.model_copy(update=changes),)})
+
+
+def test_registers_limit_nothing_where_more_blocks_fit_than_there_are(compiler: Compiler) -> None:
+    profile, build, facts = profiled(planted("too many registers"), compiler)
+    waves = "launch__waves_per_multiprocessor"
+    metrics = [
+        item.model_copy(update={"value": 0.5}) if item.name == waves else item for item in profile.kernels[0].metrics
+    ]
+    few = diagnose(changed(profile, metrics=tuple(metrics)), build, facts)
+    assert share_of(Bottleneck.LOW_OCCUPANCY_REGISTERS, diagnose(profile, build, facts)) > 0.1
+    assert share_of(Bottleneck.LOW_OCCUPANCY_REGISTERS, few) == 0
+
+
+def test_machine_code_says_how_often_spills_run(compiler: Compiler) -> None:
+    profile, build, facts = profiled(planted("spilled registers"), compiler)
+
+    def spilling(accesses: int) -> float:
+        opcodes = (
+            SassOpcode(opcode="FFMA", warp_instructions=10**6),
+            SassOpcode(opcode="LDL", warp_instructions=accesses),
+        )
+        sass = SassProfile(warp_instructions=10**6 + accesses, opcodes=opcodes)
+        return share_of(Bottleneck.SPILLS, diagnose(changed(profile, sass=sass), build, facts))
+
+    assert spilling(100) == 0, "outside of every loop, which costs too little to name"
+    assert 0.02 < spilling(10**5) < spilling(10**6)
+
+
 def test_every_metric_that_a_diagnosis_names_is_in_the_profile(compiler: Compiler) -> None:
     for name in ("unpadded tile", "an atomic per element", "a barrier at every step", "odd lanes work more"):
-        profile, build, facts = profiled(next(case for case in FAULTY if case.name == name), compiler)
+        profile, build, facts = profiled(planted(name), compiler)
         first = diagnose(profile, build, facts)[0]
         assert profile.value(first.metrics[0].removeprefix("+")) is not None, name
 

@@ -28,6 +28,7 @@ WAVEFRONTS = "memory_l1_wavefronts_shared"
 CONFLICTS = "kernelforge__shared_wavefronts_excess.sum"
 LOCAL_SECTORS = "ptx__local_sectors.sum"
 INSTRUCTIONS = "ptx__warp_inst_executed.sum"
+MACHINE_INSTRUCTIONS = "sass__warp_inst_executed.sum"
 LANES = "ptx__thread_inst_executed_per_inst_executed.ratio"
 UNIFORM = "ptx__branch_uniform.pct"
 BARRIERS = "ptx__block_barriers.sum"
@@ -108,6 +109,12 @@ class KernelMetrics:
     def share(self, *classes: str) -> float:
         """Share of the warp instructions that are of some classes."""
         return sum(self.value(f"ptx__inst_{name}.sum") for name in classes) / max(self.instructions, 1)
+
+    @property
+    def local_accesses(self) -> float:
+        """Accesses of warps to local memory that the machine code has, spills among them; 0 where there is none."""
+        opcodes = self.kernel.sass.opcodes if self.kernel.sass is not None else ()
+        return float(sum(item.warp_instructions for item in opcodes if item.opcode in ("LDL", "STL")))
 
     @property
     def sectors(self) -> float:

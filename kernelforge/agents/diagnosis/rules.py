@@ -16,6 +16,7 @@ from kernelforge.agents.diagnosis import metrics as ev
 from kernelforge.agents.diagnosis.metrics import KernelMetrics, PlanMetrics
 from kernelforge.profiling.demand import BARRIER_CYCLES, CYCLES_PER_INSTRUCTION
 from kernelforge.profiling.metrics import MATRIX_INSTRUCTIONS
+from kernelforge.profiling.model import BARRIER_CYCLES_PER_WARP
 from kernelforge.records import DType
 
 
@@ -145,7 +146,8 @@ def redundant_loads(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
 
 
 SPILL_RUNS = 2.0
-"""An assumption: how often each instruction runs that ptxas added to spill a register."""
+"""An assumption where there is no machine code: how often each instruction runs that ptxas added to spill a register.
+"""
 
 
 def spills(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
@@ -154,15 +156,20 @@ def spills(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     spilled = 0 if k.compiled is None else k.compiled.spill_load_bytes + k.compiled.spill_store_bytes
     if not sectors and spilled < 16:
         return None
-    # What ptxas spills is not in the PTX, and how often a spill in a loop runs is not known.
-    passes = SPILL_RUNS * k.threads * k.kernel.launches / 32 * spilled / 4
+    cost = k.data_path("local") + k.limits["latency"] * k.memory_share("local")
     rate = 1e6 / k.spec.clock_hz / k.spec.sm_count
-    cost = k.data_path("local") + k.limits["latency"] * k.memory_share("local") + min(passes * rate, k.busy_us)
-    if not sectors:
-        cost = max(cost, 0.15 * k.busy_us)
+    # What ptxas spills is not in the PTX. How often a spill in a loop runs, the machine code tells.
+    if k.kernel.sass is not None:
+        passes = max(k.local_accesses - sectors / ev.COALESCED, 0.0)
+        share = passes / max(k.kernel.sass.warp_instructions, 1)
+        cost += min(passes * rate, k.busy_us) + share * (k.limits["issue"] + k.limits["latency"])
+    else:
+        passes = SPILL_RUNS * k.threads * k.kernel.launches / 32 * spilled / 4
+        cost += min(passes * rate, k.busy_us)
+        cost = cost if sectors else max(cost, 0.15 * k.busy_us)
     evidence = (
         f"{ev.LOCAL_SECTORS} is {sectors:,.0f} sector; ptxas spills {spilled:,} byte per thread at "
-        f"{k.value(ev.REGISTERS):.0f} registers (any is a fault)"
+        f"{k.value(ev.REGISTERS):.0f} registers (any is a fault); {passes:,.0f} accesses of warps to what is spilled"
     )
     return RuleHit(Bottleneck.SPILLS, cost, evidence, (ev.LOCAL_SECTORS,) if sectors else ())
 
@@ -183,10 +190,14 @@ def low_occupancy(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     limits = {name: k.value(f"launch__occupancy_limit_{name}", math.inf) for name in _LIMITERS}
     limiter = min(limits, key=lambda name: limits[name])
     by_block = _LIMITERS[limiter] is Bottleneck.LOW_OCCUPANCY_BLOCK
-    if percent > (50.0 if by_block else 45.0):
-        return None
-    # With fewer warps there is less in flight under every limit but the one that all share, DRAM's.
-    cost = (1 - percent / 75) * (k.limits["latency"] + 0.25 * (k.busy_us - k.limits["latency"]))
+    waves = k.value(ev.WAVES, math.inf)
+    if percent > (50.0 if by_block else 45.0) or waves < 1:
+        return None  # where more blocks fit than there are, none waits for another's place
+    # Fewer waves wait one after another. With fewer warps there is less in flight under every limit but the one that
+    # all share, DRAM's.
+    saved = 1 - percent / 75
+    fewer_waves = saved if math.isinf(waves) else 1 - math.ceil(waves * percent / 75) / math.ceil(waves)
+    cost = fewer_waves * k.limits["latency"] + 0.25 * saved * (k.busy_us - k.limits["latency"]) + _turnover_saved(k)
     evidence = (
         f"{ev.OCCUPANCY} is {percent:.1f} %, limited by {limiter} to {limits[limiter]:.0f} blocks of "
         f"{k.threads_per_block} threads ({k.value(ev.REGISTERS):.0f} registers each); threshold "
@@ -196,11 +207,30 @@ def low_occupancy(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     return RuleHit(_LIMITERS[limiter], cost, evidence, ("+" + ev.OCCUPANCY, raised))
 
 
+FULL_BLOCK_WARPS = 8
+"""Warps of a block of 256 threads, which is what the remedy of small blocks asks for."""
+
+
+def _turnover_saved(k: KernelMetrics) -> float:
+    """Modelled time that starting and ending blocks would take less if the same warps were in blocks of 256 threads."""
+    warps = math.ceil(k.threads_per_block / 32)
+
+    def each_warp(of_block: int) -> float:
+        return k.spec.block_cycles / of_block + k.spec.block_cycles_per_warp
+
+    blocks_us = k.kernel.limits_us.get("blocks", 0.0)
+    if not blocks_us or warps >= FULL_BLOCK_WARPS:
+        return 0.0
+    return (1 - each_warp(FULL_BLOCK_WARPS) / each_warp(warps)) * blocks_us
+
+
 def ragged_block(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     """Best Practices Guide, "Thread and Block Heuristics": threads per block are to be a multiple of the warp size."""
     if k.fill > 0.8:
         return None
-    cost = (1 - k.fill) * (k.busy_us - k.limits["dram"])
+    # In a single wave no block waits for the place that empty lanes take, so the chain of a warp is what it was.
+    chain = k.limits["latency"] if k.value(ev.WAVES, math.inf) <= 1 else 0.0
+    cost = (1 - k.fill) * (k.busy_us - k.limits["dram"] - chain)
     evidence = (
         f"blocks of {k.threads_per_block} threads leave {1 - k.fill:.0%} of their warps' lanes empty (threshold 20 %)"
     )
@@ -288,15 +318,24 @@ def atomics_contention(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
 def synchronisation(k: KernelMetrics, plan: PlanMetrics) -> RuleHit | None:
     """Best Practices Guide, "Synchronization Instruction": a barrier stalls the warps that come first."""
     per_block = k.value(ev.BARRIERS) / max(k.blocks * k.kernel.launches, 1)
-    waited = per_block * BARRIER_CYCLES * math.ceil(k.value(ev.WAVES, 1.0)) * k.kernel.launches
-    share = min(waited * 1e6 / k.spec.clock_hz / max(k.limits["latency"], 1e-9), 1.0)
+    to_us = 1e6 / k.spec.clock_hz
+    waited = per_block * BARRIER_CYCLES * math.ceil(k.value(ev.WAVES, 1.0)) * k.kernel.launches * to_us
+    share = min(waited / max(k.limits["latency"], 1e-9), 1.0)
     per_instruction = k.share("barrier")
-    if per_block < 8 or share < 0.2 or per_instruction < 0.03:
+    # Each warp that arrives takes the SM some cycles; where those are more than its instructions take, they bind.
+    busiest = math.ceil(k.blocks / k.spec.sm_count) / max(k.blocks, 1) * to_us
+    warps = math.ceil(k.threads_per_block / 32)
+    arrivals = k.value(ev.BARRIERS) * warps * BARRIER_CYCLES_PER_WARP * busiest
+    few = share < 0.2 and arrivals < 0.5 * max(k.limits.values())
+    if per_block < 8 or few or per_instruction < 0.03:
         return None
-    cost = share * k.limits["latency"] + per_instruction * k.limits["issue"]
+    issued = k.limits["issue"]
+    if arrivals > 0.98 * issued:
+        issued = min(k.value(ev.MACHINE_INSTRUCTIONS, k.instructions) / k.spec.schedulers_per_sm * busiest, issued)
+    cost = share * k.limits["latency"] + k.limits["issue"] - (1 - per_instruction) * issued
     evidence = (
         f"{per_block:,.0f} barriers per block, one for every {1 / per_instruction:.0f} warp instructions (threshold "
-        f"33); about {share:.0%} of the latency chain"
+        f"33); about {share:.0%} of the latency chain, and {arrivals:,.3g} us for the warps that arrive"
     )
     return RuleHit(Bottleneck.SYNCHRONISATION, cost, evidence, (ev.BARRIERS, "ptx__inst_barrier.sum"))
 
