@@ -4,7 +4,7 @@ The kernels in ``tests/planted`` are correct and slow for one known reason each.
 count as right, by a person who had not read the Judge's code. Each is evaluated on the emulated device and given to
 the Judge as any candidate is. Exits with 1 when fewer than ``--least`` are named.
 
-    python benchmarks/judge.py [--least 18]
+    python benchmarks/judge.py [--least 28]
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ def _words(text: str) -> list[str]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--least", type=int, default=18)
+    parser.add_argument("--least", type=int, default=28)
     options = parser.parse_args()
     named = 0
     judged = 0

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.judge import is_named, judge_all, kernels
 from kernelforge.records import Finding, Verdict
 
-WANTED = 18
+WANTED = 28
 
 
 @pytest.mark.parametrize(
@@ -28,9 +28,9 @@ def test_a_symptom_is_no_name(bottleneck: str | None, headline: str, named: bool
 @pytest.mark.slow
 @pytest.mark.usefixtures("warm_zygotes")
 @pytest.mark.timeout(900)  # a minute alone, several with other tests
-def test_at_least_eighteen_of_twenty_planted_bottlenecks_are_named() -> None:
+def test_at_least_28_of_30_planted_bottlenecks_are_named() -> None:
     judged = list(judge_all())
-    assert len(judged) == len(kernels()) == 20
+    assert len(judged) == len(kernels()) == 30
     assert {kernel.file for kernel in judged if kernel.verdict is not Verdict.OK} == set(), (
         "a planted kernel must be correct"
     )
