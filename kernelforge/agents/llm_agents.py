@@ -5,6 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from kernelforge.agents.base import CoderRequest, JudgeReply, JudgeRequest
+from kernelforge.agents.diagnosis.floor import reason_to_go_on
 from kernelforge.agents.prompts import (
     check_three_parts,
     coder_prompt,
@@ -57,7 +58,9 @@ class LLMJudge:
         correct = request.parent.evaluation.verdict is Verdict.OK
 
         def check(text: str) -> None:
-            _check_metrics(parse_finding(text, optimise=correct), request)
+            finding = parse_finding(text, optimise=correct)
+            _check_metrics(finding, request)
+            _check_stop(finding, request)
 
         schema = OptimiseReply if correct else RepairReply
         answer = self._answerer.ask(Question("judge", request.brief.task.name, judge_prompt(request), check, schema))
@@ -68,6 +71,17 @@ class LLMJudge:
             # What was wrong with it is among the messages.
             finding = None
         return JudgeReply(finding, answer.messages)
+
+
+def _check_stop(finding: Finding, request: JudgeRequest) -> None:
+    """See that a Judge says ``stop`` near the floor only.
+
+    Raises:
+        CandidateError: the best candidate is further from it; the message says how far.
+    """
+    reason = reason_to_go_on(request.brief, request.best or request.parent) if finding.kind == "stop" else ""
+    if reason:
+        raise CandidateError(f"it is too early to stop: {reason}. Name its next bottleneck")
 
 
 def _check_metrics(finding: Finding, request: JudgeRequest) -> None:

@@ -16,6 +16,7 @@ from pydantic import TypeAdapter
 
 from kernelforge.agents import BUILTIN, Coder, CoderRequest, Judge, JudgeRequest, TaskContext, Tester
 from kernelforge.agents.builtin import BuiltinCoder, BuiltinJudge, BuiltinTester
+from kernelforge.agents.diagnosis.floor import reason_to_go_on
 from kernelforge.agents.llm_agents import LLMCoder, LLMJudge
 from kernelforge.agents.reflexion import BuiltinReflexion, LLMReflexion, Reflexion
 from kernelforge.agents.tester import LLMTester
@@ -53,8 +54,11 @@ class ProposalExecutor:
 
     Args:
         attempts: the task's attempts, by number; grows as the loop goes on.
-        ends_on_stop: whether a Judge's ``stop`` ends the task; else the Coder is asked without a finding.
+        ends_on_stop: whether a Judge's ``stop`` near the floor ends the task; else, and where it comes earlier, the
+            Coder is asked without a finding. Where both agents are built in it ends the task wherever it comes: then
+            the Coder has no move left that the Judge knows.
         report: receives each stage: the step, and ``judge`` or ``coder``.
+        warn: receives what a user should know, in words.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class ProposalExecutor:
         ends_on_stop: bool,
         concurrency: int,
         report: Callable[[int, str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self._run = run
         self._brief = brief
@@ -79,7 +84,9 @@ class ProposalExecutor:
         self._store = store
         self._attempts = attempts
         self._ends_on_stop = ends_on_stop
+        self._rules_alone = judge.name == BUILTIN and all(coder.name == BUILTIN for coder in coders)
         self._report = report
+        self._warn = warn
         self._pool = ThreadPoolExecutor(max_workers=concurrency, thread_name_prefix="draft")
         self._open: dict[int, tuple[Proposal, Future[AgentReply]]] = {}
         self._journalled = {draft.step: draft for draft in store.drafts(run, brief.task.name)}
@@ -182,7 +189,10 @@ class ProposalExecutor:
             finding, messages = reply.finding, reply.messages
             if finding is not None and finding.kind == "stop":
                 if self._ends_on_stop:
-                    return record(None)
+                    early = "" if self._rules_alone else reason_to_go_on(self._brief, best or parent)
+                    if not early:
+                        return record(None)
+                    self._warn(f"the Judge's stop ({finding.headline}) is not taken: {early}")
                 finding = None
             if self._judge.name != BUILTIN:
                 record(None, complete=False)

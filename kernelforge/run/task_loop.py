@@ -193,6 +193,7 @@ class TaskLoop:
                 ends_on_stop=self.strategy.ends_on_stop,
                 concurrency=config.llm.concurrency,
                 report=lambda step, stage: self._stage(stage),
+                warn=lambda message: self.report(Event("warning", task=self.task.name, message=message)),
             )
             try:
                 reason = self._rounds(executor)

@@ -143,3 +143,25 @@ def test_the_faster_of_two_right_kernels_is_kept_whatever_became_of_the_judges_m
     assert fast.note.startswith("accepted: modelled time")
     assert last.note.startswith("not accepted: modelled time")
     assert f"{REQUESTS} 1,024 -> 4,096" in fast.note, "what became of the metric is said all the same"
+
+
+def test_a_stop_far_from_the_floor_is_not_taken_and_a_warning_says_why(tmp_path: Path) -> None:
+    slow = reply(WIDE, PLAN.replace("ceil_div(x.numel(), 256)", "1"))
+    stop = '```json\n{"stop": "nothing is left to gain"}\n```'
+    warnings: list[str] = []
+
+    def note(event: Event, signal: StopSignal) -> None:
+        if event.kind == "warning":
+            warnings.append(event.message)
+
+    judge = f"exchange:{tmp_path / 'desk'}"
+    replies = [slow, stop, stop, stop, reply()]
+    state, _ = run_with(tmp_path, replies, note, judge=judge, budget=Budget(rounds=2))
+    assert state is RunState.FINISHED
+    with open_store(tmp_path) as store:
+        first, second = store.attempts(store.run("latest").id)
+    assert (first.evaluation.verdict, second.evaluation.verdict) == (Verdict.OK, Verdict.OK)
+    assert second.finding is None
+    assert "too early to stop: the candidate takes" in second.messages[2].content
+    (warning,) = warnings
+    assert warning.startswith("the Judge's stop (nothing is left to gain) is not taken: the candidate takes")

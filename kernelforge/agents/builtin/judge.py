@@ -16,15 +16,11 @@ from kernelforge.agents.builtin.coder import applicable_designs
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.transformations import RULES
 from kernelforge.agents.diagnosis.diagnose import Diagnosis, diagnose
-from kernelforge.agents.diagnosis.rules import Bottleneck
+from kernelforge.agents.diagnosis.floor import reason_to_go_on
 from kernelforge.agents.prompts import judge_prompt
 from kernelforge.agents.reply_forms import write_finding
 from kernelforge.errors import UnsupportedError
-from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, SizeFacts, Verdict
-
-AT_FLOOR = 1.25
-"""DRAM traffic, over the compulsory bytes, that is as good as can be expected."""
+from kernelforge.records import Attempt, Finding, Message, Operator, Origin, Profile, Verdict
 
 
 class BuiltinJudge:
@@ -87,23 +83,13 @@ def _by_diagnosis(request: JudgeRequest, profile: Profile) -> list[Finding]:
     """Findings by the profile, which fit any candidate: the most costly first, without those tried in vain."""
     parent, failed = request.parent, failed_bottlenecks(request.history, request.parent)
     facts = next((item for item in request.brief.facts.sizes if item.size == profile.size), None)
-    diagnoses = [
-        item for item in diagnosed(parent, profile, facts, request.brief.spec) if item.bottleneck not in failed
-    ]
-    # At DRAM's bandwidth and the compulsory traffic nothing is left to gain; every other limit can be worked on.
-    at_floor = profile.roofline.dram_bytes <= AT_FLOOR * profile.roofline.compulsory_bytes
+    diagnoses = diagnose(profile, parent.evaluation.build, facts, request.brief.spec)
+    untried = [item for item in diagnoses if item.bottleneck not in failed]
+    faults = [item for item in untried if item.curable]
+    # A hardware limit can be worked on too, but for a candidate that is near the floor.
+    named = faults or (untried[:1] if reason_to_go_on(request.brief, parent) else [])
     measured = profile.roofline.time_origin is Origin.MEASURED
-    return [
-        finding_of(item, measured) for item in diagnoses if item.bottleneck is not Bottleneck.DRAM_BOUND or not at_floor
-    ]
-
-
-def diagnosed(attempt: Attempt, profile: Profile, facts: SizeFacts | None, spec: DeviceSpec) -> tuple[Diagnosis, ...]:
-    """The diagnoses of an attempt: its faults, else the hardware limits that it meets."""
-    diagnoses = diagnose(profile, attempt.evaluation.build, facts, spec)
-    if any(diagnosis.curable for diagnosis in diagnoses):
-        return tuple(diagnosis for diagnosis in diagnoses if diagnosis.curable)
-    return diagnoses[:1]
+    return [finding_of(item, measured) for item in named]
 
 
 def finding_of(diagnosis: Diagnosis, measured: bool = False) -> Finding:

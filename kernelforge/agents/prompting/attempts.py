@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from kernelforge.agents.acceptance import Outcome
 from kernelforge.agents.base import TaskContext
+from kernelforge.agents.diagnosis.floor import arithmetic_floor
 from kernelforge.agents.prompting.profiles import changes, modelled_text
 from kernelforge.agents.prompting.text import inline
-from kernelforge.records import Attempt, DType, Operator, Origin, PredictedSpeedup, TensorSpec, Verdict
+from kernelforge.records import Attempt, Operator, Origin, PredictedSpeedup, Verdict
 from kernelforge.search.base import ProfileVisibility
 
 HISTORY_SHARED = 10
@@ -110,25 +111,15 @@ def floor_us(brief: TaskContext) -> float | None:
 
 
 def floor_text(brief: TaskContext) -> str:
-    """The least time of the full size in words, by memory or by arithmetic; empty where the bandwidth is unknown.
-
-    Operations are the reference's, at the tensor cores' peak where all floating-point tensors have 16 bits, else at the
-    FP32 peak: what the tensor cores do with FP32 is not as precise as a candidate has to be.
-    """
+    """The least time of the full size in words, by memory or by arithmetic; empty where the bandwidth is unknown."""
     least = floor_us(brief)
     if least is None:
         return ""
-    full = brief.facts.at("full")
-    tensors = [item for item in (*full.inputs, *full.outputs) if isinstance(item, TensorSpec)]
-    floating = {item.dtype for item in tensors if "float" in item.dtype.value}
-    halves = bool(floating) and floating <= {DType.FLOAT16, DType.BFLOAT16}
-    rate = brief.spec.tensor_flops_per_s("f16", "f32") if halves else brief.spec.fp32_flops_per_s
-    arithmetic = full.flops / rate * 1e6
+    arithmetic = arithmetic_floor(brief.spec, brief.facts.at("full"))
     memory = f"{least:,.4g} us, for the compulsory bytes at peak memory bandwidth"
-    if arithmetic <= least:
+    if arithmetic.time_us <= least:
         return memory
-    unit = "the tensor cores' peak" if halves else "the FP32 peak"
-    return f"{arithmetic:,.4g} us, for the reference's operations at {unit} ({memory})"
+    return f"{arithmetic.time_us:,.4g} us, for the reference's operations at {arithmetic.unit} ({memory})"
 
 
 def find(history: Sequence[Attempt], attempt_id: str | None) -> Attempt | None:
