@@ -84,7 +84,10 @@ def reproduce(evaluator: Evaluator, candidate: Candidate, verdict: Verdict | Non
 
 
 def visible_sizes(task: Task) -> Iterator[Size]:
-    """Sizes that follow from the full and the small one, each once: first those that change all that varies."""
+    """Sizes that follow from the full and the small one, each once: first those that change all that varies.
+
+    No extent is larger than at the full size.
+    """
     own, small = parse_task_file(task.source, task.name).constants, task.size("small").constants
     full = {name: value for name, value in own.items() if _is_extent(value) and _is_extent(small.get(name, value))}
     varying = [name for name in full if small.get(name, full[name]) != full[name]]
@@ -95,7 +98,7 @@ def visible_sizes(task: Task) -> Iterator[Size]:
     seen = [tuple(least.values()), tuple(int(full[name]) for name in varying)]
     for values in _rows(varying, least, {name: int(full[name]) for name in varying}):
         row = tuple(values[name] for name in varying)
-        if row not in seen and math.prod(row) <= most and all(values[name] <= full[name] for name in varying):
+        if row not in seen and math.prod(row) <= most:
             seen.append(row)
             yield Size(name=VISIBLE_SIZE, constants={**small, **values})
 
@@ -115,12 +118,13 @@ def _rows(names: Sequence[str], small: dict[str, int], full: dict[str, int]) -> 
             for at, value in enumerate(LONG):
                 short = (SHORT[index % len(SHORT)] for index in range(len(groups)))
                 extents = [value if index == at % len(groups) else next(short) for index in range(len(groups))]
-                yield {name: _up(extent, step) for group, extent in zip(groups, extents, strict=True) for name in group}
+                extent_of = {name: extents[index] for index, group in enumerate(groups) for name in group}
+                yield {name: min(_up(extent, step), full[name]) for name, extent in extent_of.items()}
     for step in STEPS:
         for value in LONG:
             for groups in groupings:
                 for group in groups:
-                    yield {**small, **dict.fromkeys(group, _up(value, step))}
+                    yield {**small, **{name: min(_up(value, step), full[name]) for name in group}}
 
 
 def _up(extent: int, step: int) -> int:

@@ -22,7 +22,6 @@ from kernelforge.records import (
     Performance,
     Profile,
     SizeCheck,
-    TuneTrial,
     Verdict,
 )
 from kernelforge.report.views import View
@@ -279,6 +278,8 @@ class FindingRow(View):
     headline: str
     why: Bounded
     action: Bounded
+    bottleneck: str | None
+    """For ``notes``."""
     metrics: tuple[str, ...]
     """Metrics that the action should lower, or raise where one begins with ``+``, the most telling first."""
 
@@ -532,18 +533,6 @@ def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
         for metric in metrics
     )
     return tuple(metric for metric in finite if metric.before != metric.after)
-
-
-def batch_row(candidate: str, answer: EvaluationAnswer | None, problem: str = "") -> BatchRow:
-    """The row of a candidate; without an answer it was not evaluated, because of ``problem``."""
-    if answer is None:
-        return BatchRow.of(candidate=candidate, outcome="not evaluated", reason=problem)
-    return BatchRow.of(answer)
-
-
-def tune_answer(evaluation: EvaluationAnswer, trials: Iterable[TuneTrial], winner: dict[str, int] | None) -> TuneAnswer:
-    """The answer of a search among ``# tune:`` values."""
-    return TuneAnswer(evaluation=evaluation, trials=tuple(map(TrialRow.of, trials)), winner=winner)
 
 
 def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:

@@ -54,14 +54,13 @@ from kernelforge.mcp.schemas import (
     TaskList,
     TaskPage,
     TaskRow,
+    TrialRow,
     TuneAnswer,
-    batch_row,
     build_answer,
     changed,
     evaluation_answer,
     next_offset,
     profile_answer,
-    tune_answer,
 )
 from kernelforge.mcp.sessions import Session, run_to_go_on_with
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
@@ -236,13 +235,11 @@ class Service:
         rows: list[BatchRow] = []
         for candidate in [read_candidate(*texts) for texts in candidates]:
             try:
-                answer = self._evaluation_answer(suite, task, self._evaluated(task, candidate))
+                rows.append(BatchRow.of(self._evaluation_answer(suite, task, self._evaluated(task, candidate))))
             except BudgetExhausted as error:
                 if not rows:
                     raise
-                rows.append(batch_row(candidate.hash, None, str(error)))
-            else:
-                rows.append(batch_row(candidate.hash, answer))
+                rows.append(BatchRow.of(candidate=candidate.hash, outcome="not evaluated", reason=str(error)))
         correct = [
             (row.time.time_us, position)
             for position, row in enumerate(rows)
@@ -263,11 +260,12 @@ class Service:
         judged = self._evaluated(task, candidate)
         answer = self._evaluation_answer(suite, task, judged)
         if judged.result.evaluation.verdict is not Verdict.OK:
-            return tune_answer(answer, (), None)
+            return TuneAnswer(evaluation=answer, trials=(), winner=None)
         with self._pool.evaluators.using(task):
             evaluator = with_visible_sizes(self._evaluator(task))
             trials = tune(evaluator, candidate, seed=secrets.randbits(63), stopped=self._task_budget.stopped)
-        return tune_answer(answer, trials, winner(trials, candidate.choices))
+        rows = tuple(map(TrialRow.of, trials))
+        return TuneAnswer(evaluation=answer, trials=rows, winner=winner(trials, candidate.choices))
 
     def profile(
         self,

@@ -138,6 +138,8 @@ def test_an_evaluation_and_a_profile_are_not_journalled(service: Service, store:
     assert {"dram__bytes.sum", "ptx__warp_inst_executed.sum"} <= names
     assert profile["dram_ratio"] == pytest.approx(1.0, abs=0.2)
     assert profile["finding"]["kind"] in ("optimise", "stop")
+    bottleneck = profile["finding"]["bottleneck"]
+    assert bottleneck is None or ask(service, "notes", bottleneck=bottleneck)["total"] > 0
     assert store.runs() == []
 
 
