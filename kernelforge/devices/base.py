@@ -90,7 +90,11 @@ class PartResult:
 
 
 RUN_LIMIT_S = 20.0
-"""Default deadline of one run of a plan."""
+"""Default deadline of one run of a plan on a GPU."""
+
+EMULATED_RUN_LIMIT_S = 240.0
+"""The same on an emulated device. Limits there are of work, which is counted and the same on every machine: no run
+takes this long without exceeding them, but for a fault of ours."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,8 @@ class RunRequest:
     memory_bytes: int | None = None
     """Device memory for the plan's buffers; None for all that one run may use."""
     max_thread_instructions: int | None = None
-    """Stop (kind ``timeout``) after about this many."""
+    """Stop (kind ``timeout``) after about this many, on an emulated device, of which a matrix product counts what it
+    computes."""
     sample_seed: int = 0
     """Seed of the choice of sampled blocks and launches; secret from candidates."""
     sanitize: bool = False

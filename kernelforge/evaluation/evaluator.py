@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import NamedTuple
 
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import RUN_LIMIT_S, Device
+from kernelforge.devices.base import Device
 from kernelforge.errors import CandidateError, SandboxError, TaskError
 from kernelforge.evaluation.generators.parser import generators_digest, parse_generator
 from kernelforge.evaluation.oracle.client import Oracle
@@ -80,13 +80,14 @@ class Evaluator:
         screen: Screen | None = None,
         settings: MeasureSettings | None = None,
         gpu_lock: Callable[[], AbstractContextManager[None]] = nullcontext,
-        run_limit_s: float = RUN_LIMIT_S,
+        run_limit_s: float | None = None,
     ) -> None:
         """Args:
         screen: the emulated device in front of a GPU, which it needs no lock for; closed with this evaluator.
         settings: how a device that measures is used.
         gpu_lock: held while the device is used, so that no other process runs on it.
-        run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``.
+        run_limit_s: longest that one run of a plan may take, in seconds; a longer one is ``TIMEOUT``. None for what is
+            usual on the device.
         """
         self.task = task
         self.oracle = oracle

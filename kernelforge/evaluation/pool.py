@@ -159,7 +159,8 @@ class EvaluatorPool(Closing):
         tell: receives a message for each wait for a GPU that another process holds, and for GPUs that are quarantined
             or used again.
         opened: devices that are open already, in place of ``device``; they are closed with the pool.
-        run_limit_s: longest that one run of a candidate's plan may take; None for :data:`RUN_LIMIT_S`.
+        run_limit_s: longest that one run of a candidate's plan may take; None for what is usual on its
+            device.
         compile_limit_s: longest that one compilation may take, wall and CPU time each; None for what
             :data:`COMPILE_LIMITS` allows. Verdicts hang on both, so every fingerprint names what is not the default.
         warm_tasks: most tasks that :attr:`evaluators` keeps warm.
@@ -192,7 +193,7 @@ class EvaluatorPool(Closing):
         self.settings = measure or MeasureSettings()
         self._threads = threads
         self._tell = tell or (lambda message: None)
-        self._run_limit_s = run_limit_s or RUN_LIMIT_S
+        self._run_limit_s = run_limit_s
         self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
         self._evaluator_version += "" if self.settings.screen else "+unscreened"
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)

@@ -16,7 +16,6 @@ from kernelforge.candidate import parse_reply
 from kernelforge.errors import (
     BudgetExhausted,
     CandidateError,
-    ChildDied,
     DeviceError,
     KernelForgeError,
     ProviderError,
@@ -58,6 +57,10 @@ SHOWN = 6
 """Lessons that a prompt shows at most, over all of the task's families."""
 PER_FAMILY = 3
 """Of these, about one family."""
+
+
+OPENINGS = 3
+"""Times that an evaluator of a task is opened before the task is given up for now."""
 
 
 class TaskLoop:
@@ -175,7 +178,7 @@ class TaskLoop:
 
     def _search(self) -> bool:
         self._stage("describe")
-        self._evaluator = self.pool.evaluator(self.task, errors=self.errors)
+        self._evaluator = self._open_evaluator()
         self._device = self._evaluator.device.name
         try:
             context = self._make_context()
@@ -413,7 +416,8 @@ class TaskLoop:
         """Evaluate a candidate; an infrastructure failure becomes verdict ``INFRA``.
 
         A device that fails is not the candidate's doing, so it is evaluated once more on another. It is not where a
-        second one fails under it: it must not take them all. So with a child that died: once may be the system's doing.
+        second one fails under it: it must not take them all. So with a child that died, hung or sent nonsense: once may
+        be the system's doing.
 
         Raises:
             DeviceError: no device is left.
@@ -433,20 +437,36 @@ class TaskLoop:
             except DeviceError as error:
                 failure = error
                 self.pool.quarantine(evaluator.device, error)
-            except ChildDied as error:
+            except SandboxError as error:
                 failure = error
                 if self.budget.aborted:  # that is what ended it
                     break
-            except (SandboxError, TaskError, UnsupportedError) as error:
+            except (TaskError, UnsupportedError) as error:
                 failure = error
                 break
         self._switch_device()
         return EvaluationResult(infrastructure_failure(evaluator, candidate, str(failure)), None)
 
+    def _open_evaluator(self) -> Evaluator:
+        """An evaluator of the task. Where its helper process fails another is tried, since a busy machine may do so.
+
+        Raises:
+            SandboxError: several failed.
+            TaskError: the task cannot be judged.
+            DeviceError: no device is left.
+        """
+        for _ in range(OPENINGS - 1):
+            try:
+                return self.pool.evaluator(self.task, self._tests, self.errors)
+            except SandboxError:
+                if self.budget.aborted:
+                    raise
+        return self.pool.evaluator(self.task, self._tests, self.errors)
+
     def _switch_device(self) -> None:
         """Go on with a new oracle, on a device that can be used."""
         self._evaluator.close()
-        self._evaluator = self.pool.evaluator(self.task, self._tests, self.errors)
+        self._evaluator = self._open_evaluator()
         self._device = self._evaluator.device.name
 
     def _seed(self) -> int:

@@ -93,6 +93,44 @@ def test_tensors_that_the_host_cannot_hold_are_profiled_at_their_size(
     assert evaluation.performance.time_us > 3 * (1 << 32) / 3.35e6  # bytes at 3.35 TB/s
 
 
+@pytest.mark.parametrize("dear", [False, True])
+def test_a_profile_over_its_budget_is_skipped_with_the_budget(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: bool
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.PROFILE_INSTRUCTIONS", 10**6)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10 if dear else 10**9)
+    slow = "if (n == 6144) for (volatile int k = 0; k < 10000; k++) {}"
+    source = KERNEL.replace("    if (i < n)", f"    {slow}\n    if (i < n)")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation, profile = evaluators[-1].evaluate(Candidate(source=source, plan=PLAN), seed=11)
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert (evaluation.verdict, full.status) == (Verdict.OK, "passed"), evaluation.reason
+    assert "no profile: a few blocks take over 1e+06 thread instructions, the budget of a profile" in full.message
+    assert "compared in part" in full.message
+    assert (profile, evaluation.performance) == (None, None)
+
+
+def test_a_kernel_that_does_not_end_for_so_small_a_task_is_too_slow(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.PROFILE_INSTRUCTIONS", 10**8)
+    source = KERNEL.replace("    if (i < n)", "    if (n == 6144) while (x[0] == x[0]) {}\n    if (i < n)")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=PLAN), seed=11).evaluation
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.TIMEOUT, "full")
+
+
+def test_a_slow_machine_changes_no_verdict_of_an_emulated_device(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.candidate_runs.EVALUATION_SECONDS", 0.0)
+    monkeypatch.setattr("kernelforge.evaluation.stages.candidate_runs.RUN_LIMIT_S", 0.0)
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert (evaluation.verdict, full.status) == (Verdict.OK, "passed")
+    assert profile is not None
+
+
 def test_a_reference_too_large_for_its_process_is_compared_in_part(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -268,6 +269,17 @@ def test_to_wait_for_the_device_takes_none_of_the_searchs_time(
     clock = SimpleNamespace(monotonic=lambda: time.monotonic() + waited[0])
     monkeypatch.setattr("kernelforge.evaluation.stages.tuning.time", clock)
     monkeypatch.setattr(evaluator, "gpu_lock", gpu_lock)
+    measuring = replace(evaluator.device.capabilities, measures_time=True)
+    monkeypatch.setattr(evaluator.device, "capabilities", measuring)
+    trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN.replace(" | 256 | 512", "")), seed=2)
+    assert [trial.problem for trial in trials] == ["", ""]
+
+
+def test_a_slow_machine_leaves_no_combination_untried_on_an_emulated_device(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.tuning.TUNING_SECONDS", -1.0)
+    monkeypatch.setattr("kernelforge.evaluation.stages.tuning.RATING_SECONDS", 0.0)
     trials = tune(evaluator, Candidate(source=SOFTMAX, plan=PLAN.replace(" | 256 | 512", "")), seed=2)
     assert [trial.problem for trial in trials] == ["", ""]
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from kernelforge.errors import ChildDied, SandboxError, StoreError, TaskError, UsageError
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError, StoreError, TaskError, UsageError
 from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.records import Budget, Run, RunState, Verdict
 from kernelforge.run import StopSignal, extend_budget, resume_run, runner, start_run
@@ -122,9 +122,10 @@ def test_what_an_abort_does_to_helper_processes_says_nothing_of_candidate_or_tas
         assert store.finished_tasks(run.id) == {}
 
 
+@pytest.mark.parametrize("error", [ChildDied("signal 9", signal=9), ChildTimeout("no answer in 180 s")])
 @pytest.mark.parametrize(("deaths", "verdict"), [(1, Verdict.OK), (2, Verdict.INFRA)])
-def test_a_child_that_died_once_costs_no_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, verdict: Verdict
+def test_a_child_that_failed_once_costs_no_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deaths: int, verdict: Verdict, error: Exception
 ) -> None:
     calls: list[int] = []
     evaluate = Evaluator.evaluate
@@ -132,7 +133,7 @@ def test_a_child_that_died_once_costs_no_attempt(
     def dying(evaluator: Evaluator, *arguments: Any, **options: Any) -> Any:
         calls.append(options["seed"])
         if len(calls) <= deaths:
-            raise ChildDied("the oracle child ended without an answer: signal 9", signal=9)
+            raise error
         return evaluate(evaluator, *arguments, **options)
 
     monkeypatch.setattr(Evaluator, "evaluate", dying)
@@ -141,3 +142,20 @@ def test_a_child_that_died_once_costs_no_attempt(
         first = store.attempts(run.id)[0]
     assert first.evaluation.verdict is verdict
     assert len(set(calls[:2])) == 1, "both tries have the same inputs"
+
+
+def test_a_task_whose_helper_process_failed_to_start_is_worked_on_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened, failures = runner.EvaluatorPool.evaluator, [ChildTimeout("no answer in 180 s"), SandboxError("no room")]
+
+    def failing(pool: runner.EvaluatorPool, *arguments: Any, **options: Any) -> Evaluator:
+        if failures:
+            raise failures.pop()
+        return opened(pool, *arguments, **options)
+
+    monkeypatch.setattr(runner.EvaluatorPool, "evaluator", failing)
+    with open_store(tmp_path) as store:
+        run = start_run(quick_config(tasks=("gelu",)), store, Watcher(), StopSignal())
+        assert run.state is RunState.FINISHED
+        assert store.attempts(run.id)[0].evaluation.verdict is Verdict.OK

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -12,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.matrix_ir import ELEMENT_BITS
+from kernelforge.devices.emulated.codegen.matrix_ir import OPERATIONS_PER_WORK, matrix_work
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
 from kernelforge.devices.emulated.ptx import parser
 from kernelforge.devices.emulated.ptx.instruction_facts import is_barrier
-from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
+from kernelforge.devices.emulated.ptx.parser import Instruction
 from kernelforge.devices.emulated.runtime import tensor_products
 
 _PENDING = (
@@ -231,6 +230,11 @@ class LaunchReport:
     """Wall time of the emulation, without JIT compilation. Unrelated to the time on a GPU."""
     jit_seconds: float = 0.0
 
+    @property
+    def work(self) -> int:
+        """Thread instructions, of which a matrix product counts what it computes: limits are about this."""
+        return self.thread_instructions + sum(count for count, _ in self.matrix.values()) // OPERATIONS_PER_WORK
+
 
 _TYPE_MARKS = frozenset(parser.TYPE_BYTES)
 
@@ -255,30 +259,6 @@ def operation_name(i: Instruction) -> str:
     if i.opcode in ("mul", "mad") and "wide" in i.modifiers:
         return f"{i.opcode}.wide.{kind}"
     return f"{i.opcode}.{kind}" if kind else i.opcode
-
-
-_PRODUCT_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
-
-
-def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
-    """Kind and operations of a matrix instruction of one warp, and bytes that it reads from shared memory.
-
-    A sparse product counts the half that is computed. The four warps of a ``wgmma`` share its columns of B: each counts
-    a quarter of them.
-    """
-    shape = next((match for m in i.modifiers if (match := _PRODUCT_SHAPE.match(m))), None)
-    types = [m for m in i.modifiers if m in ELEMENT_BITS or m in ("f32", "s32")]
-    if i.opcode not in ("mma", "wgmma") or shape is None or len(types) < 3:
-        return None
-    rows, columns, depth = (int(extent) for extent in shape.groups())
-    total, a_type = types[:2]
-    kept = 2 if any(m.startswith("sp") for m in i.modifiers) else 1
-    read = 0
-    if i.opcode == "wgmma":
-        rows //= 4
-        lines = columns // 4 + (0 if isinstance(i.operands[1], Vec) else rows // kept)
-        read = ELEMENT_BITS[a_type] * depth * lines // 8
-    return f"{a_type}.{total}", 2 * rows * columns * depth // kept, read
 
 
 def summarise(memory: Memory, program: Program, runs: Sequence[Run], report: LaunchReport) -> None:

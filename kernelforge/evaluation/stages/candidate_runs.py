@@ -15,7 +15,15 @@ from typing import NamedTuple, NoReturn
 from kernelforge.candidate import ResolvedPlan
 from kernelforge.compile import Artifact
 from kernelforge.compile.ptx_text import written_inline
-from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailure, RunRequest, RunResult, Session
+from kernelforge.devices.base import (
+    EMULATED_RUN_LIMIT_S,
+    RUN_LIMIT_S,
+    Device,
+    RunFailure,
+    RunRequest,
+    RunResult,
+    Session,
+)
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
@@ -42,11 +50,15 @@ POISONS = (0xFF, 0x5A)
 """Workspace, outputs and shared memory hold each of these bytes in turn before a run; the results must agree. As
 floats the first is NaN, the second large (1.5e16 in float32)."""
 
-SMALL_SIZE_INSTRUCTIONS = 1_000_000_000
+SMALL_SIZE_INSTRUCTIONS = 4_000_000_000
 """Most thread instructions of a run at a small or hidden size; one that executes more never ends: ``TIMEOUT``."""
 
+FULL_SIZE_INSTRUCTIONS = 8_000_000_000
+"""The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
+
 EVALUATION_SECONDS = 180.0
-"""Longest evaluation, from when it has the device; a longer one is ended: ``TIMEOUT``. Honest ones take seconds."""
+"""Longest evaluation on a GPU, from when it has the device; a longer one is ended: ``TIMEOUT``. Honest ones take
+seconds. On an emulated device the work of each run is limited instead, and the plan says how many there are."""
 
 _USED_BEFORE_WRITTEN = (
     "the result changes with what memory held before the run: "
@@ -155,7 +167,7 @@ class CandidateRuns(ExitStack):
         facts: of the task.
         device: where the candidate runs.
         work: the candidate's builds and checks.
-        run_limit_s: longest that one run of a plan may take.
+        run_limit_s: longest that one run of a plan may take; None for what is usual on the device.
         worst_errors: whether approximate instructions of an emulated device err as far as they may.
         behind: the GPU that candidates are built for, where ``device`` is the emulated one in front of it.
     """
@@ -167,7 +179,7 @@ class CandidateRuns(ExitStack):
         facts: TaskFacts,
         device: Device,
         work: EvaluationState,
-        run_limit_s: float = RUN_LIMIT_S,
+        run_limit_s: float | None = None,
         worst_errors: bool = False,
         behind: Device | None = None,
     ) -> None:
@@ -177,7 +189,7 @@ class CandidateRuns(ExitStack):
         self.facts = facts
         self.device = device
         self.work = work
-        self.run_limit_s = run_limit_s
+        self.run_limit_s = run_limit_s or usual_limit_s(device)
         self.worst_errors = worst_errors
         self.arch = (behind or device).arch
         """Architecture of the builds."""
@@ -214,7 +226,9 @@ class CandidateRuns(ExitStack):
         work, session = self.work, self.on_device(self.work.artifacts[size.name])
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
         ordered = self.device.capabilities.checks_accesses
-        instructions = None if size.name == "full" or not ordered else SMALL_SIZE_INSTRUCTIONS
+        # At the full size a profile, which may be of some blocks, counted no more than a quarter of this.
+        most = 4 * FULL_SIZE_INSTRUCTIONS if size.name == "full" else SMALL_SIZE_INSTRUCTIONS
+        instructions = most if ordered else None
         first: tuple[Blob, ...] | None = None
         worst = Comparison(ok=True)
         for poison in poisons:
@@ -278,8 +292,8 @@ class CandidateRuns(ExitStack):
         return result
 
     def _refuse_overtime(self, size: Size, family: str) -> None:
-        """Limit the evaluation as a whole: many short launches pass under the limits of each."""
-        if time.perf_counter() - self.work.started > EVALUATION_SECONDS:
+        """Limit the evaluation on a GPU as a whole: many short launches pass under the limits of each."""
+        if self.device.capabilities.measures_time and time.perf_counter() - self.work.started > EVALUATION_SECONDS:
             message = f"the evaluation took more than {EVALUATION_SECONDS:g} s in all; launch fewer or faster kernels"
             self.work.fail(Verdict.TIMEOUT, size, family, message)
 
@@ -308,6 +322,11 @@ class CandidateRuns(ExitStack):
             return False
         ptx = self.work.artifacts[size.name].ptx.decode(errors="replace")
         return written_inline(self.work.source, ptx, line)
+
+
+def usual_limit_s(device: Device) -> float:
+    """Longest that one run of a plan may take where nothing else is asked for."""
+    return RUN_LIMIT_S if device.capabilities.measures_time else EMULATED_RUN_LIMIT_S
 
 
 def run_request(

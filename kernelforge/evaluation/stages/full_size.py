@@ -21,17 +21,16 @@ from kernelforge.devices.base import PartialSession, PartResult, RunFailed, RunR
 from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import (
+    FULL_SIZE_INSTRUCTIONS,
     POISONS,
     SMALL_SIZE_INSTRUCTIONS,
     CandidateRuns,
     EvaluationState,
 )
 from kernelforge.evaluation.timing import tensor_bytes
+from kernelforge.profiling.metrics import MATRIX_OPERATIONS
 from kernelforge.records import Comparison, Performance, Profile, SizeCheck, SizeFacts, Verdict, content_hash
 from kernelforge.sandbox.shared_memory import Blob, same_bytes
-
-FULL_SIZE_INSTRUCTIONS = 8_000_000_000
-"""The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
 
 DEAR_FLOPS = 2_000_000_000
 """A reference with more operations is not run before a profile has shown that a complete run is affordable."""
@@ -48,8 +47,12 @@ PROFILE_POISON = 0
 ELEMENTS = 16
 """Elements of each output that a comparison in part is about; what else their blocks write is compared with them."""
 
-PART_SECONDS = 60.0
-"""Longest that finding and running the blocks behind them may take."""
+PART_INSTRUCTIONS = 28_000_000_000
+"""Most thread instructions to find and to run the blocks behind them, of which a matrix product counts what it
+computes."""
+
+PROFILE_INSTRUCTIONS = 8_000_000_000
+"""The same for a profile. It runs a few million as a rule: more only where a single block executes so many."""
 
 LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
 """Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
@@ -75,11 +78,20 @@ class FullSizeResult(NamedTuple):
 
     profile: Profile | None = None
     performance: Performance | None = None
+    missing: str = ""
+    """Why there is no profile though one was asked for."""
 
     @property
     def instructions(self) -> float | None:
         """Thread instructions that the profile counted."""
         return None if self.profile is None else self.profile.value("ptx__thread_inst_executed.sum")
+
+    @property
+    def work(self) -> float | None:
+        """The same, but a matrix product counts what it computes: two operations as one instruction."""
+        if self.profile is None or self.instructions is None:
+            return None
+        return self.instructions + (self.profile.value(MATRIX_OPERATIONS) or 0.0) / 2
 
 
 class FullSizeStage(ABC):
@@ -250,11 +262,14 @@ class ModelledFullSize(FullSizeStage):
                 elements = self.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
-        request = replace(self.request(draw, POISONS[0]), deadline_s=PART_SECONDS)
+        request = replace(self.request(draw, POISONS[0]), max_thread_instructions=PART_INSTRUCTIONS)
         with self.work.clock("emulation"):
             result = session.run_part(request, elements)
         if result.faults and result.faults[0].kind == "timeout":
-            return f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_SECONDS:g} s"
+            return (
+                f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_INSTRUCTIONS:.2g} "
+                "thread instructions"
+            )
         if result.faults:
             self.runs.fault(result.faults[0], self.size, draw.family)
         if result.reason:
@@ -279,10 +294,11 @@ class ModelledFullSize(FullSizeStage):
     def _believed_in_part(self, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """The profile, if it can be right."""
         why = "" if profiled is None else self._below_least(profiled)
-        if why:
+        note = f"the profile is left out: {why}" if why else "" if profiled is None else profiled.missing
+        if note:
             check = self.work.checks[-1]
-            self.work.record(check.model_copy(update={"message": f"{check.message}; the profile is left out: {why}"}))
-        return None if why else profiled
+            self.work.record(check.model_copy(update={"message": f"{check.message}; {note}"}))
+        return None if note else profiled
 
     def _skipped(self, reason: str, profiled: FullSizeResult | None) -> None:
         """Record that nothing could be compared here. That may be for the task's size, not for what the candidate does.
@@ -294,17 +310,29 @@ class ModelledFullSize(FullSizeStage):
         if instructions is not None:
             self._refuse_padding(instructions)
         self._refuse_unchecked()
-        message = f"values not compared: {reason}"
+        missing = "" if profiled is None else profiled.missing
+        message = f"values not compared: {reason}" + (f"; {missing}" if missing else "")
         self.work.checks.append(SizeCheck(size="full", status="skipped", message=message[:500]))
 
     def _profiled(self, draw: DrawHandle) -> FullSizeResult:
+        """The profile, or why there is none: over its budget it is skipped, and that is no fault of the candidate.
+
+        Raises:
+            StageFailed: a launch faulted, or the kernel is far too slow for the task.
+        """
         session = self.runs.on_device(self.artifact)
         seed = int(content_hash(self.work.seed, self.runs.task.name, "sample"), 16) >> 1
-        request = replace(self.request(draw, POISONS[0]), sample_seed=seed)
+        request = replace(
+            self.request(draw, POISONS[0]), sample_seed=seed, max_thread_instructions=PROFILE_INSTRUCTIONS
+        )
         try:
             with self.work.clock("profile"):
                 return FullSizeResult(*session.profile(request, self.facts))
         except RunFailed as faulted:
+            if faulted.fault.kind == "timeout":
+                self._refuse_padding(PROFILE_INSTRUCTIONS)
+                few = f"a few blocks take over {PROFILE_INSTRUCTIONS:.2g} thread instructions, the budget of a profile"
+                return FullSizeResult(missing=f"no profile: {few}")
             self.runs.fault(faulted.fault, self.size, self.family)
 
     def _disbelieved(self, profiled: FullSizeResult) -> str:
@@ -349,8 +377,8 @@ class ModelledFullSize(FullSizeStage):
 
 def _affordable(profiled: FullSizeResult | None) -> bool:
     """Whether a run is short enough to be made whole, as far as a profile tells; without one it is not known to be."""
-    instructions = None if profiled is None else profiled.instructions
-    return instructions is not None and instructions <= FULL_SIZE_INSTRUCTIONS
+    work = None if profiled is None else profiled.work
+    return work is not None and work <= FULL_SIZE_INSTRUCTIONS
 
 
 def _same(first: PartResult, second: PartResult) -> bool:

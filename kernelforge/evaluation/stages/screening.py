@@ -14,7 +14,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 
 from kernelforge.compile import Compiler
-from kernelforge.devices.base import RUN_LIMIT_S, Device, RunFailed
+from kernelforge.devices.base import Device, RunFailed
 from kernelforge.errors import ChildDied, DeviceError, SandboxError, TaskError
 from kernelforge.evaluation.generators.parser import parse_generator
 from kernelforge.evaluation.oracle.client import Oracle
@@ -46,9 +46,9 @@ from kernelforge.records import (
 )
 from kernelforge.utils.closing import Closing
 
-COUNTING_S = 20.0
-"""Longest that the emulated device may count over the full size. It runs a sample of blocks, which takes about a
-second; a plan's ``setup`` may take longer."""
+COUNTING_INSTRUCTIONS = 2_000_000_000
+"""Work of the emulated device, in thread instructions, to count over the full size. It runs a sample of blocks, which
+takes about a second; a plan's ``setup`` may take longer."""
 
 
 class Screen(Closing):
@@ -61,7 +61,7 @@ class Screen(Closing):
         exact: whether its figures are those of that GPU; else they are of the nearest known one.
         errors: of earlier forecasts, which correct later ones; None corrects none.
         open_oracle: opens an oracle of the task on the CPU, at the first candidate.
-        run_limit_s: longest that one run of a plan may take.
+        run_limit_s: longest that one run of a plan may take; None for what is usual on an emulated device.
         worst_errors: whether approximate instructions err as far as they may.
     """
 
@@ -74,7 +74,7 @@ class Screen(Closing):
         gpu: str,
         exact: bool,
         errors: ModelErrors | None = None,
-        run_limit_s: float = RUN_LIMIT_S,
+        run_limit_s: float | None = None,
         worst_errors: bool = False,
     ) -> None:
         self.device = device
@@ -213,10 +213,9 @@ class Screen(Closing):
             try:
                 draw = stack.enter_context(runs.drawn(size, family, expected=False, tiled=tiled))
                 request = runs.request(plan, draw, POISONS[0])
-                limit_s = min(request.deadline_s, COUNTING_S)
                 with work.clock("profile"):
                     profile, performance = runs.on_device(artifact).profile(
-                        replace(request, deadline_s=limit_s, sample_seed=seed), facts
+                        replace(request, max_thread_instructions=COUNTING_INSTRUCTIONS, sample_seed=seed), facts
                     )
             except RunFailed as faulted:
                 if faulted.fault.kind == "sanitizer":

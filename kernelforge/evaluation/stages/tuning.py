@@ -23,7 +23,7 @@ from kernelforge.devices.base import RunFailed, TuningTime
 from kernelforge.errors import SandboxError, TaskError
 from kernelforge.evaluation.evaluator import Evaluator
 from kernelforge.evaluation.oracle.client import DrawHandle
-from kernelforge.evaluation.stages.candidate_runs import run_request
+from kernelforge.evaluation.stages.candidate_runs import run_request, usual_limit_s
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed
 from kernelforge.evaluation.stages.full_size import PROFILE_POISON, WHOLE_DRAW_BYTES
 from kernelforge.evaluation.timing import tensor_bytes
@@ -34,10 +34,14 @@ LEAST_GAIN = 0.02
 combinations differ at all. A child that gains less would not replace its parent either."""
 
 RATING_SECONDS = 10.0
-"""One rating that takes longer is that combination's problem. A profile is a fraction of a second."""
+"""One rating on a GPU that takes longer is that combination's problem."""
+
+RATING_INSTRUCTIONS = 1_000_000_000
+"""The same on an emulated device, in thread instructions. A rating takes a few million as a rule."""
 
 TUNING_SECONDS = 120.0
-"""After this long nothing more is compiled or rated; what is known by then decides. To wait for a device is no part."""
+"""After this long nothing more is compiled or rated for a GPU; what is known by then decides. To wait for a device is
+no part. On an emulated device the number of combinations and the work of each are limits enough."""
 
 _LOST_GENERALITY = "the plan's assert refuses a hidden size that the candidate's own values support"
 
@@ -81,8 +85,8 @@ def tune(
     Args:
         evaluator: of the candidate's task; it has found the candidate OK with its own choices.
         candidate: what to tune. Its own choices take part.
-        seed: secret seed of the inputs that kernels are rated on. The same one gives the same trials, as long as no
-            limit of time is hit.
+        seed: secret seed of the inputs that kernels are rated on. On an emulated device the same one gives the same
+            trials.
         stopped: asked before each step; once it says True, what is left is not tried.
 
     Returns:
@@ -142,7 +146,8 @@ class _SuccessiveHalving:
         self._candidate = candidate
         self._own = own
         self._stopped = stopped
-        self._end = time.monotonic() + TUNING_SECONDS
+        self._modelled = not evaluator.device.capabilities.measures_time
+        self._end = time.monotonic() + (math.inf if self._modelled else TUNING_SECONDS)
 
     def prepare(self, arms: Sequence[_Combination]) -> list[_Combination]:
         """Resolve and compile every combination; gives back those to be rated, the candidate's own first."""
@@ -172,8 +177,7 @@ class _SuccessiveHalving:
     def _drawn(self, seed: int) -> Iterator[DrawHandle]:
         """Inputs at the full size, of the task's own distribution; what must come out is not asked."""
         oracle = self._evaluator.oracle
-        modelled = not self._evaluator.device.capabilities.measures_time
-        tiled = modelled and tensor_bytes(self._evaluator.facts.at("full")) > WHOLE_DRAW_BYTES
+        tiled = self._modelled and tensor_bytes(self._evaluator.facts.at("full")) > WHOLE_DRAW_BYTES
         draw = oracle.draw("full", oracle.families("full")[0], seed, expected=False, tiled=tiled)
         try:
             yield draw
@@ -218,7 +222,11 @@ class _SuccessiveHalving:
         if arm.rating is not None and arm.rating.settled:
             return
         plan = arm.work.plans["full"]
-        request = run_request(self._evaluator.task, plan, draw, PROFILE_POISON, limit_s=RATING_SECONDS)
+        limit_s = usual_limit_s(self._evaluator.device) if self._modelled else RATING_SECONDS
+        instructions = RATING_INSTRUCTIONS if self._modelled else None
+        request = run_request(
+            self._evaluator.task, plan, draw, PROFILE_POISON, limit_s=limit_s, instructions=instructions
+        )
         try:
             with self._evaluator.device.open(arm.work.artifacts["full"]) as session:
                 arm.rating = session.rate(request, effort)

@@ -125,6 +125,26 @@ def test_an_endless_loop_ends_at_its_deadline() -> None:
     assert ran.faults[0].kind == "timeout"
 
 
+def test_a_matrix_product_counts_what_it_computes() -> None:
+    """Fewer instructions than the limit, but more work."""
+    product = 'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%4,%4}, '
+    product += '{%0,%1,%2,%3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(0));'
+    source = f"""extern "C" __global__ void multiply(const float* x, float* out, int times) {{
+      float d[4] = {{x[0], 0, 0, 0}};
+      for (int i = 0; i < times; i++) {{ {product} }}
+      out[threadIdx.x] = d[0];
+    }}"""
+    plan = "def forward(x):\n    out = empty((32,))\n    multiply[1, 32](x, out, i32(50000))\n    return out\n"
+    instructions = run(source, plan, np.ones(4, np.float32)).thread_instructions
+    assert instructions is not None
+    computed = 50000 * 16 * 8 * 8  # multiply-adds
+    assert instructions < computed // 2
+    over = run(source, plan, np.ones(4, np.float32), max_thread_instructions=computed // 2).faults
+    assert [fault.kind for fault in over] == ["timeout"]
+    assert f"the budget is {computed // 2:.2g} thread instructions" in over[0].message
+    assert run(source, plan, np.ones(4, np.float32), max_thread_instructions=2 * computed).faults == ()
+
+
 def test_a_trap_is_a_crash() -> None:
     source = 'extern "C" __global__ void stop(const float* x, float* out) { if (x[0] > 0) __trap(); out[0] = 1; }'
     plan = "def forward(x):\n    out = empty_like(x)\n    stop[1, 32](x, out)\n    return out\n"

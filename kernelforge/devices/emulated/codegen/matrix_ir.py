@@ -11,8 +11,10 @@ Products are exact. Sums of f64 are formed in the order of k, those of other flo
 from __future__ import annotations
 
 import functools
+import re
 from typing import Final, NamedTuple
 
+from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES
@@ -25,6 +27,7 @@ from kernelforge.devices.emulated.codegen.tensor_core_ir import (
     arithmetic,
     wide_sums,
 )
+from kernelforge.devices.emulated.ptx.parser import Instruction, Vec
 
 ELEMENT_BITS: Final = {
     "f16": 16, "bf16": 16, "tf32": 32, "f64": 64, "e4m3": 8, "e5m2": 8, "e2m3": 8, "e3m2": 8, "e2m1": 8, "s8": 8,
@@ -459,3 +462,37 @@ def product_function(product: Product) -> str:
     w.write_d()
     w.emit("ret void\n}")
     return w.module()
+
+
+_PRODUCT_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)$")
+
+
+def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
+    """Kind and operations of a matrix instruction of one warp, and bytes that it reads from shared memory.
+
+    A sparse product counts the half that is computed. The four warps of a ``wgmma`` share its columns of B: each counts
+    a quarter of them.
+    """
+    shape = next((match for m in i.modifiers if (match := _PRODUCT_SHAPE.match(m))), None)
+    types = [m for m in i.modifiers if m in ELEMENT_BITS or m in ("f32", "s32")]
+    if i.opcode not in ("mma", "wgmma") or shape is None or len(types) < 3:
+        return None
+    rows, columns, depth = (int(extent) for extent in shape.groups())
+    total, a_type = types[:2]
+    kept = 2 if any(m.startswith("sp") for m in i.modifiers) else 1
+    read = 0
+    if i.opcode == "wgmma":
+        rows //= 4
+        lines = columns // 4 + (0 if isinstance(i.operands[1], Vec) else rows // kept)
+        read = ELEMENT_BITS[a_type] * depth * lines // 8
+    return f"{a_type}.{total}", 2 * rows * columns * depth // kept, read
+
+
+OPERATIONS_PER_WORK: Final = 2
+"""Operations of a matrix instruction that are as much work as one instruction of one thread: a multiply-add."""
+
+
+def warp_work(i: Instruction) -> int:
+    """The work of an instruction of one warp, in instructions of one warp: a product counts what it computes."""
+    product = matrix_work(i)
+    return 1 if product is None else 1 + product[1] // (OPERATIONS_PER_WORK * lay.LANES)

@@ -26,7 +26,7 @@ from kernelforge.devices.emulated.codegen.emit.wgmma import (
     watch_product_registers,
 )
 from kernelforge.devices.emulated.codegen.llvm_jit import Native
-from kernelforge.devices.emulated.codegen.matrix_ir import product_function
+from kernelforge.devices.emulated.codegen.matrix_ir import product_function, warp_work
 from kernelforge.devices.emulated.codegen.memory_ir import ATTRIBUTES, GROUP_BYTES, LOAD_BYTES
 from kernelforge.devices.emulated.codegen.tcgen05_ir import expand_function, expand_name, sums_function, sums_name
 from kernelforge.devices.emulated.codegen.wgmma_ir import group_product_function, group_product_name
@@ -75,6 +75,7 @@ class Program:
     clear_bytes: int
     """The same with registers that may be read before they are written."""
     block_costs: npt.NDArray[np.int64]
+    """Work of one warp in each basic block, in instructions: see :func:`.warp_work`."""
     copies: bool
     """It has asynchronous copies."""
     asynchronous: bool
@@ -674,7 +675,7 @@ def build(kernel: FlatKernel, shape: Shape, warps: int = 0) -> Program:
         state_bytes=e.state_bytes,
         header_bytes=e.header_bytes,
         clear_bytes=e.state_bytes if undefined else e.header_bytes,
-        block_costs=np.array([len(b.all()) for b in flow.blocks], dtype=np.int64),
+        block_costs=np.array([sum(map(warp_work, b.all())) for b in flow.blocks], dtype=np.int64),
         copies=e.copies,
         asynchronous=e.asynchronous,
         tensor=e.tensor,

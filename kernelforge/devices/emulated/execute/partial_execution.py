@@ -274,7 +274,7 @@ class PartialRun:
             if limit <= 0:
                 raise NotPartial(f"finding out which blocks write what takes over {MAP_INSTRUCTIONS:.2g} instructions")
             report = self._execution.run_blocks(step, ctas, entry=writer_entry(entry.name, plane), limit=limit)
-            self._slice_instructions += report.thread_instructions
+            self._slice_instructions += report.work
             for buffer in written:
                 content = self._execution.content(buffer)
                 content = content[: content.size - content.size % slices.granule]
@@ -374,7 +374,7 @@ class PartialRun:
                 unit's block, plus one. It could tell by that how many of them run.
         """
         execution = self._execution
-        before = execution.thread_instructions
+        before = execution.work
         cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
         foreign = foreign or {}
         extents = [extent for extent in execution.extents() if extent.buffer in earlier | foreign.keys()]
@@ -382,7 +382,7 @@ class PartialRun:
         for unit in execution.units_of(step, blocks).tolist():
             together = execution.blocks(step, [unit])
             ran += len(together)
-            if execution.thread_instructions - before > RUN_INSTRUCTIONS:
+            if execution.work - before > RUN_INSTRUCTIONS:
                 raise NotPartial("the blocks behind the chosen elements of the output take too long")
             if not extents:
                 execution.run_blocks(step, together, strict=False)
@@ -404,7 +404,7 @@ class PartialRun:
                     owner = _units_of(foreign[extent.buffer], words, granule)
                     if not np.isin(owner, [0, *(block + 1 for block in together)]).all():
                         raise NotPartial(f"blocks of {step.expression!r} read what other blocks of it write")
-        return (execution.thread_instructions - before) / max(ran, 1)
+        return (execution.work - before) / max(ran, 1)
 
     # Values
 

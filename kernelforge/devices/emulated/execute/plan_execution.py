@@ -156,6 +156,8 @@ class Execution:
         self.build = build
         self.request = request
         self.thread_instructions = 0
+        self.work = 0
+        """The same, but a matrix product counts what it computes."""
         self.global_sectors = 0
         self._in_setup = False
         self._memory = build.memory
@@ -390,7 +392,7 @@ class Execution:
             LaunchFailed: a launch faulted, or this device cannot run it.
         """
         most = self.request.max_thread_instructions
-        remaining = limit if limit is not None or most is None else max(most - self.thread_instructions, 1)
+        remaining = limit if limit is not None or most is None else max(most - self.work, 1)
         try:
             report = self.build.machine.launch(
                 entry or self.build.entry(step.expression).name,
@@ -417,12 +419,15 @@ class Execution:
             text = f"{error}; {step.expression!r} is launched in {self._where(step)}"
             raise LaunchFailed(RunFailure("crash", text)) from error
         self.thread_instructions += report.thread_instructions
+        self.work += report.work
         self.global_sectors += sum(
             op.transactions for op in report.memory if op.space == "global" and op.access in ("load", "store")
         )
         faults = [fault for fault in report.faults if strict or fault.kind == "timeout"]
         if faults:
             launched = f"{step.expression!r} is launched in {self._where(step)}"
+            if most is not None and limit is None and faults[0].kind == "timeout" and self.work >= most:
+                launched += f"; the budget is {most:.2g} thread instructions, {self.work:.3g} were counted"
             if self.build.entry(step.expression).meets and not step.cooperative:
                 launched += " without cooperative=True, which grid.sync() needs"
             raise LaunchFailed(*_run_failures(faults, launched))
