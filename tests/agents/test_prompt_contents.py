@@ -14,7 +14,7 @@ from kernelforge.agents.prompting.render import shared_text
 from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
-from kernelforge.records import UNCOMPARED, DType, Metric, Operator, Origin, TaskFacts, TensorSpec, Verdict
+from kernelforge.records import UNCOMPARED, DType, Metric, Operator, Origin, TaskFacts, TensorSpec, TuneTrial, Verdict
 from kernelforge.records.evaluation import MODELLED_TIME
 from kernelforge.search.base import DEFAULT_VISIBILITY, ProfileVisibility
 from tests.agents import prompt_samples as samples
@@ -266,7 +266,11 @@ def test_tuned_values_are_shown_with_the_code() -> None:
     candidate = FAST.candidate.model_copy(update={"choices": {"BLOCK": 128}})
     evaluation = FAST.evaluation.model_copy(update={"candidate": candidate.hash})
     tuned = FAST.model_copy(update={"candidate": candidate, "evaluation": evaluation})
-    assert "BLOCK = 128" in coder(Operator.OPTIMISE, tuned).text
+    trial = TuneTrial(choices={"BLOCK": 128}, rung=1, time_us=12.0)
+    text = coder(Operator.OPTIMISE, tuned.model_copy(update={"trials": (trial,)})).text
+    assert "The values of its `# tune:` names:\n\n```text\nBLOCK = 128\n" in text
+    assert "modelled and as uncertain as the time above; a plan" in text
+    assert "BLOCK = 128: 12 us\n" in text
 
 
 def test_history_is_the_latest_attempts_within_its_budget() -> None:
@@ -341,12 +345,13 @@ def test_a_sampled_share_and_each_kernels_time_stand_beside_modelled_numbers() -
     assert FAST.profile is not None
     (kernel,) = FAST.profile.kernels
     time = Metric(name=MODELLED_TIME, value=2.0, unit="us", origin=Origin.MODELLED)
+    both = {"sampled": 0.125, "metrics": (time, *kernel.metrics)}  # a GPU's profile has the model's time beside its own
     small = {"kernel": "sums", "sampled": 1.0, "grid": (64, 1, 1), "metrics": (time,)}
-    kernels = (kernel.model_copy(update={"sampled": 0.125}), kernel.model_copy(update=small))
+    kernels = (kernel.model_copy(update=both), kernel.model_copy(update=small))
     parent = FAST.model_copy(update={"profile": FAST.profile.model_copy(update={"kernels": kernels})})
     for prompt in (coder(Operator.OPTIMISE, parent, best=parent), judge(parent), judge(parent, SUBSET)):
         assert "us, from 17.65% of its blocks); predicted" in prompt.text  # (1024 / 8 + 64) / (1024 + 64)
-        assert "15 us (modelled), scaled up from 12.50% of its blocks\n" in prompt.text
+        assert "15 us (modelled), counts scaled up from 12.50% of its blocks\n" in prompt.text
         assert "block (256, 1, 1), 2 us (modelled, 90 %: " in prompt.text
         assert prompt.text.count("of its blocks") == 2
     assert "2 us" not in judge(parent, ProfileVisibility(latency=False)).text.partition("## Its profile")[2]

@@ -87,7 +87,7 @@ def _kernel_lines(kernel: KernelProfile, device: str, sight: ProfileVisibility) 
     if sight.latency and (time := _time(kernel, device)):
         parts.append(time)
     if kernel.sampled < 1:
-        parts.append(f"scaled up from {kernel.sampled:.2%} of its blocks")
+        parts.append(f"counts scaled up from {kernel.sampled:.2%} of its blocks")
     lines = [f"- `{inline(kernel.kernel)}`: {', '.join(parts)}"]
     if sight.metrics == "full":
         lines += [] if kernel.sass is None else _machine_code(kernel.sass)
@@ -100,11 +100,13 @@ def _kernel_lines(kernel: KernelProfile, device: str, sight: ProfileVisibility) 
 
 
 def _time(kernel: KernelProfile, device: str) -> str:
-    """The time of all launches of a kernel, with its origin; empty where the profile has none."""
-    if kernel.modelled_us is not None:
-        return f"{kernel.modelled_us:,.4g} us ({modelled_text(kernel.modelled_us, device, (kernel,))})"
-    durations = (metric for metric in kernel.metrics if metric.name == DURATION)
-    return next((f"{metric.value / 1e3:,.4g} us ({metric.origin})" for metric in durations), "")
+    """The time of all launches of a kernel, with its origin: a measured one if there is any; empty without one."""
+    for metric in kernel.metrics:
+        if metric.name == DURATION:
+            return f"{metric.value / 1e3:,.4g} us ({metric.origin})"
+    if kernel.modelled_us is None:
+        return ""
+    return f"{kernel.modelled_us:,.4g} us ({modelled_text(kernel.modelled_us, device, (kernel,))})"
 
 
 def modelled_text(time_us: float, device: str, kernels: Sequence[KernelProfile]) -> str:
