@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sized
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, ConfigDict
 
 from kernelforge.evaluation.visible_sizes import Reproduction
 from kernelforge.records import (
@@ -45,7 +45,18 @@ Finite = Annotated[float | None, AfterValidator(_finite)]
 """None where a number is unknown or not finite."""
 
 
-class TaskRow(View):
+def _without_titles(schema: dict[str, Any]) -> None:
+    for part in (schema, *schema.get("properties", {}).values()):
+        part.pop("title", None)
+
+
+class Answer(View):
+    """A part of an answer. Its schema has no titles, which repeat the names: a client's model may have to read it."""
+
+    model_config = ConfigDict(json_schema_extra=_without_titles)
+
+
+class TaskRow(Answer):
     """One task that is offered."""
 
     task: str
@@ -55,14 +66,14 @@ class TaskRow(View):
     tags: tuple[str, ...]
 
 
-class SuiteRow(View):
+class SuiteRow(Answer):
     """One suite that is offered."""
 
     suite: str
     tasks: int
 
 
-class TaskList(View):
+class TaskList(Answer):
     """A page of the tasks of one suite."""
 
     suite: str
@@ -76,7 +87,7 @@ class TaskList(View):
     """Offset of the next page; None at the end."""
 
 
-class TaskPage(View):
+class TaskPage(Answer):
     """A task as a Coder sees it."""
 
     task: str
@@ -90,7 +101,7 @@ class TaskPage(View):
     how_to_answer: str
 
 
-class PlanPage(View):
+class PlanPage(Answer):
     """The reference page of launch plans, without what the task and the device have no use for."""
 
     sections: tuple[str, ...]
@@ -98,7 +109,7 @@ class PlanPage(View):
     """Of the section that was asked for, or of the whole page."""
 
 
-class NoteRow(View):
+class NoteRow(Answer):
     """One piece of advice, with where the fact behind it can be checked."""
 
     id: str
@@ -109,7 +120,7 @@ class NoteRow(View):
     source: str
 
 
-class NoteList(View):
+class NoteList(Answer):
     """A page of notes about a bottleneck, or about all."""
 
     bottlenecks: tuple[str, ...]
@@ -120,7 +131,7 @@ class NoteList(View):
     """Offset of the next page; None at the end."""
 
 
-class KernelRow(View):
+class KernelRow(Answer):
     """The compiler's figures of one kernel."""
 
     kernel: str
@@ -131,7 +142,7 @@ class KernelRow(View):
     stack_frame_bytes: int
 
 
-class BuildAnswer(View):
+class BuildAnswer(Answer):
     """Result of the plan's interpreter, the compiler and the policy gate; nothing was run."""
 
     task: str
@@ -150,7 +161,7 @@ class BuildAnswer(View):
     """Warnings and notes."""
 
 
-class CodeAnswer(View):
+class CodeAnswer(Answer):
     """A page of the code that one kernel of a candidate became at the full size."""
 
     kernel: str
@@ -165,7 +176,7 @@ class CodeAnswer(View):
     """Offset of the next page; None at the end."""
 
 
-class CheckRow(View):
+class CheckRow(Answer):
     """Correctness at one size, or at all hidden ones."""
 
     size: str
@@ -181,7 +192,7 @@ class CheckRow(View):
     launches: int | None
 
 
-class PredictionRow(View):
+class PredictionRow(Answer):
     """Predicted speedup over eager PyTorch. Neither time was measured here."""
 
     gpu: str
@@ -194,7 +205,7 @@ class PredictionRow(View):
     """``predicted`` or ``published``."""
 
 
-class TimeRow(View):
+class TimeRow(Answer):
     """Time at the full size."""
 
     time_us: float
@@ -217,7 +228,7 @@ class TimeRow(View):
         return cls.of(performance, predicted=None if predicted is None else PredictionRow.of(predicted))
 
 
-class VisibleFailure(View):
+class VisibleFailure(Answer):
     """A failure at a hidden size, shown at a visible one that follows from what every author sees."""
 
     constants: dict[str, int | float | bool]
@@ -226,7 +237,7 @@ class VisibleFailure(View):
     reason: Bounded
 
 
-class EvaluationAnswer(View):
+class EvaluationAnswer(Answer):
     """The verdict on a candidate."""
 
     task: str
@@ -249,7 +260,7 @@ class EvaluationAnswer(View):
     """Evaluations that the server will still make; None without a limit."""
 
 
-class MetricRow(View):
+class MetricRow(Answer):
     """One number of a profile."""
 
     name: str
@@ -260,7 +271,7 @@ class MetricRow(View):
     """``measured``, ``counted``, ``compiler`` or ``modelled``."""
 
 
-class KernelMetrics(View):
+class KernelMetrics(Answer):
     """One kernel of a profile, all its launches together."""
 
     kernel: str
@@ -270,7 +281,7 @@ class KernelMetrics(View):
     metrics: tuple[MetricRow, ...]
 
 
-class FindingRow(View):
+class FindingRow(Answer):
     """The Judge's one finding. It is advice: verdicts come from the evaluator alone."""
 
     kind: str
@@ -284,7 +295,7 @@ class FindingRow(View):
     """Metrics that the action should lower, or raise where one begins with ``+``, the most telling first."""
 
 
-class ProfileAnswer(View):
+class ProfileAnswer(Answer):
     """Counters of a correct candidate at the full size, with what the Judge reads in them."""
 
     evaluation: EvaluationAnswer
@@ -300,8 +311,8 @@ class ProfileAnswer(View):
     finding: FindingRow
 
 
-class BatchRow(View):
-    """One candidate of a batch, in the order in which they came."""
+class ShortEvaluation(Answer):
+    """The verdict on a candidate in short."""
 
     candidate: str
     verdict: Verdict | None
@@ -313,17 +324,18 @@ class BatchRow(View):
     time: TimeRow | None
 
 
-class BatchAnswer(View):
+class BatchAnswer(Answer):
     """Verdicts on several candidates."""
 
     task: str
-    results: tuple[BatchRow, ...]
+    results: tuple[ShortEvaluation, ...]
+    """In the order in which they came."""
     fastest: int | None
     """Position of the fastest correct one, from 0."""
     evaluations_left: int | None
 
 
-class TrialRow(View):
+class TrialRow(Answer):
     """One combination of ``# tune:`` values."""
 
     choices: dict[str, int]
@@ -334,17 +346,18 @@ class TrialRow(View):
     """Why it has no time."""
 
 
-class TuneAnswer(View):
+class TuneAnswer(Answer):
     """A search among the ``# tune:`` values of a candidate. Times pick what to try; only an evaluation is a result."""
 
-    evaluation: EvaluationAnswer
+    evaluation: ShortEvaluation
     """Of the candidate as it was sent; nothing is searched unless it is correct."""
     trials: tuple[TrialRow, ...]
     winner: dict[str, int] | None
     """Choices to submit; None where none is faster than the candidate's own by more than 2 %."""
+    evaluations_left: int | None
 
 
-class SubmitAnswer(View):
+class SubmitAnswer(Answer):
     """A journalled attempt."""
 
     attempt: str
@@ -365,7 +378,7 @@ class SubmitAnswer(View):
     finding: FindingRow | None
 
 
-class DiffAnswer(View):
+class DiffAnswer(Answer):
     """Differences between two attempts of this session."""
 
     before: str
@@ -381,7 +394,7 @@ class DiffAnswer(View):
     """Metrics whose value changed."""
 
 
-class AttemptRow(View):
+class AttemptRow(Answer):
     """One journalled attempt."""
 
     attempt: str
@@ -416,7 +429,7 @@ class AttemptRow(View):
         )
 
 
-class TaskProgress(View):
+class TaskProgress(Answer):
     """Attempts of a session at one task, and the best of them."""
 
     task: str
@@ -427,7 +440,7 @@ class TaskProgress(View):
     """Parent of the next submission, if none is named."""
 
 
-class AttemptList(View):
+class AttemptList(Answer):
     """A page of the attempts of a session, in the order of their submission."""
 
     progress: tuple[TaskProgress, ...]
@@ -438,7 +451,7 @@ class AttemptList(View):
     """Offset of the next page; None at the end."""
 
 
-class AttemptPage(View):
+class AttemptPage(Answer):
     """One attempt as it was submitted."""
 
     attempt: AttemptRow
@@ -450,7 +463,7 @@ class AttemptPage(View):
     """Why it was accepted or not."""
 
 
-class SessionAnswer(View):
+class SessionAnswer(Answer):
     """The run of an earlier session, which this one goes on with."""
 
     run: str

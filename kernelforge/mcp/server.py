@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Literal, TypeVar
+from typing import Annotated, Literal
 
 import anyio
 from mcp.server.auth.provider import TokenVerifier
@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.errors import KernelForgeError
 from kernelforge.mcp.schemas import (
+    Answer,
     AttemptList,
     AttemptPage,
     BatchAnswer,
@@ -33,7 +34,6 @@ from kernelforge.mcp.schemas import (
 )
 from kernelforge.mcp.service import MAX_BATCH, MAX_NOTE_CHARS, Service
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
-from kernelforge.report.views import View
 from kernelforge.run.submissions import external_coder
 from kernelforge.version import __version__
 
@@ -89,10 +89,7 @@ class CandidateTexts(BaseModel):
     choices: ChoicesArgument = None
 
 
-Answer = TypeVar("Answer", bound=View)
-
-
-def _reply(answer: View) -> CallToolResult:
+def _reply(answer: Answer) -> CallToolResult:
     """The answer as typed JSON, and for clients that read text alone as the same JSON without blanks."""
     text = answer.model_dump_json()
     return CallToolResult(

@@ -38,7 +38,6 @@ from kernelforge.mcp.schemas import (
     AttemptPage,
     AttemptRow,
     BatchAnswer,
-    BatchRow,
     BuildAnswer,
     CodeAnswer,
     DiffAnswer,
@@ -49,6 +48,7 @@ from kernelforge.mcp.schemas import (
     PlanPage,
     ProfileAnswer,
     SessionAnswer,
+    ShortEvaluation,
     SubmitAnswer,
     SuiteRow,
     TaskList,
@@ -74,6 +74,7 @@ from kernelforge.records import (
     Operator,
     RunConfig,
     Task,
+    TuneTrial,
     Verdict,
 )
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -232,14 +233,14 @@ class Service:
         suite, task = self._catalogue.task(reference)
         if not 0 < len(candidates) <= MAX_BATCH:
             raise UsageError(f"{len(candidates)} candidates; a batch has 1 to {MAX_BATCH}")
-        rows: list[BatchRow] = []
+        rows: list[ShortEvaluation] = []
         for candidate in [read_candidate(*texts) for texts in candidates]:
             try:
-                rows.append(BatchRow.of(self._evaluation_answer(suite, task, self._evaluated(task, candidate))))
+                rows.append(ShortEvaluation.of(self._evaluation_answer(suite, task, self._evaluated(task, candidate))))
             except BudgetExhausted as error:
                 if not rows:
                     raise
-                rows.append(BatchRow.of(candidate=candidate.hash, outcome="not evaluated", reason=str(error)))
+                rows.append(ShortEvaluation.of(candidate=candidate.hash, outcome="not evaluated", reason=str(error)))
         correct = [
             (row.time.time_us, position)
             for position, row in enumerate(rows)
@@ -258,14 +259,17 @@ class Service:
         except CandidateError:
             pass  # the evaluation says what is wrong with it
         judged = self._evaluated(task, candidate)
-        answer = self._evaluation_answer(suite, task, judged)
-        if judged.result.evaluation.verdict is not Verdict.OK:
-            return TuneAnswer(evaluation=answer, trials=(), winner=None)
-        with self._pool.evaluators.using(task):
-            evaluator = with_visible_sizes(self._evaluator(task))
-            trials = tune(evaluator, candidate, seed=secrets.randbits(63), stopped=self._task_budget.stopped)
-        rows = tuple(map(TrialRow.of, trials))
-        return TuneAnswer(evaluation=answer, trials=rows, winner=winner(trials, candidate.choices))
+        trials: tuple[TuneTrial, ...] = ()
+        if judged.result.evaluation.verdict is Verdict.OK:
+            with self._pool.evaluators.using(task) as evaluator:
+                narrow = with_visible_sizes(evaluator)
+                trials = tune(narrow, candidate, seed=secrets.randbits(63), stopped=self._task_budget.stopped)
+        return TuneAnswer(
+            evaluation=ShortEvaluation.of(self._evaluation_answer(suite, task, judged)),
+            trials=tuple(map(TrialRow.of, trials)),
+            winner=winner(trials, candidate.choices),
+            evaluations_left=self._evaluations_left,
+        )
 
     def profile(
         self,

@@ -79,6 +79,8 @@ def test_every_tool_is_described_and_typed(service: Service) -> None:
             description for description in tool.input_schema["properties"].values() if description.get("description")
         ]
         assert len(described) == len(tool.input_schema["properties"])
+    listing = json.dumps([tool.model_dump(mode="json", exclude_none=True) for tool in tools.values()])
+    assert len(listing) < 62_000, "a client's model may have to read all of it"
     assert [name for name, tool in tools.items() if not tool.annotations.read_only_hint] == ["submit", "go_on"]
 
 
