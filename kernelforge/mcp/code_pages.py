@@ -21,6 +21,8 @@ def code_page(
         UsageError: the build has no such kernel, or its machine code cannot be read.
     """
     kernels = {built.expression: built.symbol for built in artifact.build.kernels}
+    if not kernels:
+        raise UsageError("the plan launches no kernel at the full size")
     if kernel is not None and kernel not in kernels:
         raise UsageError(f"the build has no kernel {kernel[:120]!r}; it has: {', '.join(kernels)}")
     expression = kernel or next(iter(kernels))

@@ -137,6 +137,9 @@ def test_code_is_shown_page_by_page(service: Service, pool: EvaluatorPool) -> No
     assert "ld.global" in ptx
     with pytest.raises(Refused, match="no kernel 'ghost'; it has: gelu"):
         ask(service, "show_code", **code, kernel="ghost")
+    idle = "def forward(x):\n    return empty_like(x)\n"
+    with pytest.raises(Refused, match="the plan launches no kernel"):
+        ask(service, "show_code", task="tiny/gelu", source=RIGHT, plan=idle)
     with pytest.raises(Refused, match=r"there is no code: BUILD at stage compile: .*no_such_name"):
         ask(service, "show_code", task="tiny/gelu", source=BROKEN, plan=PLAN)
 
