@@ -341,11 +341,11 @@ def test_a_modelled_time_has_no_speedup() -> None:
     assert "12.5 us (modelled, 90 %: 6.37 to 24.5 us)" in text
 
 
-def test_a_sampled_share_and_each_kernels_time_stand_beside_modelled_numbers() -> None:
+def test_a_sampled_share_and_each_kernels_time_are_with_modelled_numbers() -> None:
     assert FAST.profile is not None
     (kernel,) = FAST.profile.kernels
     time = Metric(name=MODELLED_TIME, value=2.0, unit="us", origin=Origin.MODELLED)
-    both = {"sampled": 0.125, "metrics": (time, *kernel.metrics)}  # a GPU's profile has the model's time beside its own
+    both = {"sampled": 0.125, "metrics": (time, *kernel.metrics)}  # a GPU has the model's time as well
     small = {"kernel": "sums", "sampled": 1.0, "grid": (64, 1, 1), "metrics": (time,)}
     kernels = (kernel.model_copy(update=both), kernel.model_copy(update=small))
     parent = FAST.model_copy(update={"profile": FAST.profile.model_copy(update={"kernels": kernels})})
