@@ -458,9 +458,11 @@ class AttemptPage(Answer):
     source: str
     plan: str
     choices: dict[str, int]
-    evaluation: EvaluationAnswer
+    evaluation: ShortEvaluation
     note: str
     """Why it was accepted or not."""
+    finding: FindingRow
+    """On this attempt: what a child of it should do."""
 
 
 class SessionAnswer(Answer):

@@ -44,7 +44,7 @@ INSTRUCTIONS = """\
 KernelForge judges CUDA kernels that are to do what a PyTorch module (or a C function) does. You are the Coder.
 
 1. list_tasks, then show_task: read the task. plan_language has the reference of launch plans, section by section.
-   go_on takes up the run of your last session; attempts and show_attempt say what it came to.
+   go_on takes up the run of your last session; attempts lists what it came to, show_attempt gives one to go on from.
 2. Write CUDA C++ device source and a launch plan. compile costs nothing; evaluate gives the verdict, evaluate_batch
    those of several candidates, tune the fastest of a plan's `# tune:` values.
 3. submit what you want to be counted: only submissions are journalled. The answer says whether it became the best,
@@ -366,7 +366,7 @@ def _add_journal_tools(server: MCPServer[object], service: Service, queue: _Queu
     async def show_attempt(
         ctx: Context, attempt: Annotated[str, Field(description="Id of a submitted attempt.")]
     ) -> Annotated[CallToolResult, AttemptPage]:
-        """One attempt of this session: source, plan, choices and evaluation."""
+        """One attempt of this session: source, plan, choices, evaluation, and the Judge's finding on it."""
         return await queue.do(ctx, lambda: service.show_attempt(_client(ctx), attempt))
 
     @server.tool(title="Go on with an earlier session", annotations=_WRITES)

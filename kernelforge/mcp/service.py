@@ -322,10 +322,6 @@ class Service:
         current = session.runs.get(suite.name)
         before = session.parent(suite, task, parent)
         judged = self._evaluated(task, candidate)
-        if before is not None and follows_finding and before.id not in session.findings:  # of an earlier session
-            run = session.runs[suite.name]
-            finding = self._assess(task, before, run.attempts(task.name), run.best(task.name))
-            session.findings[before.id] = finding
         run = current or self._start(session, client, suite)
         run.put_task(task, self._evaluator(task).facts, self._context(task).graph)
         words = session.prompts.get(task.digest if before is None else before.id)
@@ -354,12 +350,21 @@ class Service:
     def show_attempt(self, client: str, attempt_id: str) -> AttemptPage:
         session = self._session(client)
         attempt = session.attempt(attempt_id)
-        suite = session.submitted[attempt.id][0]
-        candidate = attempt.candidate
-        assert candidate is not None, "what is submitted is a candidate"
-        row = AttemptRow.of_attempt(suite, attempt)
-        evaluation = evaluation_answer(row.task, attempt.evaluation, self._evaluations_left)
-        return AttemptPage.of(candidate, attempt=row, evaluation=evaluation, note=attempt.note)
+        row = AttemptRow.of_attempt(session.submitted[attempt.id][0], attempt)
+        suite, task = self._catalogue.task(row.task)
+        run = session.runs[suite.name]
+        if attempt.id not in session.findings:
+            finding = self._assess(task, attempt, run.attempts(task.name), run.best(task.name))
+            session.findings[attempt.id] = finding
+        page = AttemptPage.of(
+            attempt.candidate,
+            attempt=row,
+            evaluation=ShortEvaluation.of(evaluation_answer(row.task, attempt.evaluation, self._evaluations_left)),
+            note=attempt.note,
+            finding=FindingRow.of(session.findings[attempt.id]),
+        )
+        session.prompts.setdefault(attempt.id, page.model_dump_json(indent=1))
+        return page
 
     def go_on(self, client: str, suite: str | None, run: str | None) -> SessionAnswer:
         """Go on with the run of an earlier session of the client; its attempts count as this session's.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,8 @@ def test_a_client_goes_on_with_its_earlier_session(
     async def session(call: Call) -> list[dict[str, Any]]:
         answer = await call("go_on", suite="tiny")
         assert store.run(run.id).state is RunState.RUNNING
+        page = await call("show_attempt", attempt=answer["progress"][0]["next_parent"])
+        assert (page["source"], page["finding"]["kind"]) == (WRONG, "repair")
         return [
             answer,
             await call("submit", task="tiny/gelu", source=RIGHT, plan=PLAN),
@@ -86,6 +89,7 @@ def test_a_client_goes_on_with_its_earlier_session(
     assert [attempt.id for attempt in journalled] == [first["attempt"], repaired["attempt"]]
     assert journalled[1].finding is not None
     assert journalled[1].finding.kind == "repair"
+    assert WRONG in json.loads(journalled[1].messages[0].content)["source"]
 
 
 def test_attempts_of_another_evaluator_are_not_gone_on_with(
