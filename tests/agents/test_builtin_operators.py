@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernelforge.agents.builtin.codegen.render import render
+from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.design import MOVES, Design
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.evaluation.oracle.worker.reference import Reference
@@ -150,11 +150,32 @@ def test_values_are_pytorchs_at_a_size_that_was_not_traced(name: str, compiler: 
         item.plan + item.source.partition("\n")[2]: item for item in (render(graph, ALL), render(graph, Design()))
     }
     for item in written.values():
-        resolved = workbench.resolve(item.plan, at)
-        built = workbench.build(compiler, item.source, resolved)
-        assert isinstance(built, Artifact), (built.errors, item.source)
-        for got, expected in zip(workbench.run(built, resolved, at), at.expected(), strict=True):
-            assert got.dtype == expected.dtype
-            assert got.shape == expected.shape
-            loose = expected.dtype in (torch.float16, torch.bfloat16)
-            torch.testing.assert_close(got, expected, rtol=2e-2 if loose else 2e-5, atol=2e-2 if loose else 2e-5)
+        run_and_compare(item, at, compiler)
+
+
+PRODUCTS = {
+    "product": ("F.relu(x @ y)", "torch.randn(N, D)", "torch.randn(D, N)"),
+    "convolution": ("self.m(x)", "torch.randn(D, K, N, N)", "self.m = nn.Conv2d(K, 2 * D, 3, padding=1)"),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_tiles_of_128_by_128_results_are_right_where_they_do_not_divide(name: str, compiler: Compiler) -> None:
+    task = _task(PRODUCTS[name])
+    item = render(trace_source(task, {"N": 2048, "D": 64}), Design(("tile", "register-tile")))
+    assert "tile_b[16][129]" in item.source
+    constants = {"product": {"N": 131, "D": 37}, "convolution": {"N": 12, "D": 3, "K": 2}}[name]
+    reference = Reference(task, constants)
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+def run_and_compare(item: Rendered, at: workbench.Bench, compiler: Compiler) -> None:
+    """Run on the emulated device, and compare with PyTorch."""
+    resolved = workbench.resolve(item.plan, at)
+    built = workbench.build(compiler, item.source, resolved)
+    assert isinstance(built, Artifact), (built.errors, item.source)
+    for got, expected in zip(workbench.run(built, resolved, at), at.expected(), strict=True):
+        assert got.dtype == expected.dtype
+        assert got.shape == expected.shape
+        loose = expected.dtype in (torch.float16, torch.bfloat16)
+        torch.testing.assert_close(got, expected, rtol=2e-2 if loose else 2e-5, atol=2e-2 if loose else 2e-5)

@@ -16,7 +16,7 @@ MOVES: dict[str, str] = {
     "fuse": "compute chains of operators in one kernel, so that intermediate tensors never reach memory",
     "warp-reduce": "give each row a warp or a block and combine its threads by shuffles",
     "tile": "stage tiles of the operands in padded shared memory",
-    "register-tile": "let each thread compute a 4x4 patch of a 64x64 tile in registers",
+    "register-tile": "let each thread compute a patch of 4x4 or 8x8 results in registers",
     "stage": "keep a row that several passes read in shared memory",
     "vectorise": "move four adjacent elements per instruction, where extents allow it",
     "block-shape": "lay threads out in two dimensions over the result",

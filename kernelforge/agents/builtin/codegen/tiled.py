@@ -11,6 +11,9 @@ from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup,
 from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Reshape, StoredTensor, Value, View, product
 from kernelforge.errors import UnsupportedError
 
+FEWEST_BLOCKS = 132
+"""Blocks from which tiles of 128 x 128 results keep a large GPU busy."""
+
 
 def fastest(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Value]) -> LoopGroup | None:
     """The group whose steps are adjacent in memory when ``value`` is read at ``coords``, if there is one."""
@@ -56,9 +59,16 @@ class _TileWriter:
         self.m = LoopGroup("m", anchor.shape[split : split + 1])
         self.n = LoopGroup("n", anchor.shape[split + 1 :])
         self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
-        self.bm, self.bn, self.bk, self.tm, self.tn = (
-            (64, 64, 16, 4, 4) if options.register_tile else (16, 16, 16, 1, 1)
-        )
+        self.bm, self.bn, self.bk, self.tm, self.tn = self._tile(options)
+
+    def _tile(self, options: Options) -> tuple[int, int, int, int, int]:
+        """Rows and columns of the result per block, the depth of its tiles, and rows and columns per thread."""
+        if not options.register_tile:
+            return 16, 16, 16, 1, 1
+        rows, columns, batch = (group.extent.value for group in (self.m, self.n, self.b))
+        if batch * (rows // 128) * (columns // 128) < FEWEST_BLOCKS:
+            return 64, 64, 16, 4, 4
+        return 128, 128, 16, 8, 8
 
     def _left_operand(self) -> tuple[str, bool]:
         """Element (m, kk) of the left operand, and whether kk is its fast coordinate."""
@@ -106,8 +116,16 @@ class _TileWriter:
         with em.scope() as end:
             element = to_storage(em.read(self.root, coords), self.root.dtype)
             em.add(f"out[{em.offset(self.root.shape, coords)}] = {element};")
+        row, pad = ("ty", 1) if tm == 1 else (f"ty * 4 + r % 4 + r / 4 * {4 * down}", 4)
+        rows_of_a = ["for (int r = 0; r < 1; ++r) x[r] = tile_a[s][ty];"] if tm == 1 else [
+            f"for (int r = 0; r < {tm}; r += 4) {{",
+            f"    const auto four = load<4>(&tile_a[s][ty * 4 + r * {down}]);  // the same for all threads of a row",
+            "    #pragma unroll",
+            "    for (int k = 0; k < 4; ++k) x[r + k] = four.v[k];", "}",
+        ]  # fmt: skip
         core = [
-            f"__shared__ float tile_a[{bk}][{bm + 1}], tile_b[{bk}][{bn + 1}];  // padded against bank conflicts",
+            f"__shared__ __align__(16) float tile_a[{bk}][{bm + pad}];  // padded against bank conflicts",
+            f"__shared__ float tile_b[{bk}][{bn + 1}];",
             f"const int tid = threadIdx.x, tx = tid % {across}, ty = tid / {across};",
             f"const int batch = blockIdx.z, m_start = blockIdx.y * {bm}, n_start = blockIdx.x * {bn};",
             f"float acc[{tm}][{tn}] = {{}};",
@@ -117,7 +135,7 @@ class _TileWriter:
             f"    for (int s = 0; s < {bk}; ++s) {{",
             f"        float x[{tm}], y[{tn}];",
             "        #pragma unroll",
-            f"        for (int r = 0; r < {tm}; ++r) x[r] = tile_a[s][ty + r * {down}];",
+            *indent(indent(rows_of_a)),
             "        #pragma unroll",
             f"        for (int c = 0; c < {tn}; ++c) y[c] = tile_b[s][tx + c * {across}];",
             "        #pragma unroll",
@@ -131,7 +149,7 @@ class _TileWriter:
             f"for (int r = 0; r < {tm}; ++r) {{",
             "    #pragma unroll",
             f"    for (int c = 0; c < {tn}; ++c) {{",
-            f"        const int m = m_start + ty + r * {down}, n = n_start + tx + c * {across};",
+            f"        const int m = m_start + {row}, n = n_start + tx + c * {across};",
             f"        if (m < {m_of} && n < {n_of}) {{", *indent(indent(indent(end))), "        }",
             "    }", "}",
         ]  # fmt: skip

@@ -342,13 +342,17 @@ class Lowering:
             if [dim.value for dim in shape] == list(sizes) and len(set(shape)) > 1:
                 return shape
         total = product(value.shape)
-        dims_or_none: list[Dim | None] = []
+        extents: list[Dim | None] = []
         for axis, size in enumerate(sizes):
-            dims_or_none.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
-        if dims_or_none.count(None) == 1:
-            known_product = product(tuple(dim for dim in dims_or_none if dim is not None))
-            dims_or_none[dims_or_none.index(None)] = quotient(total, known_product)
-        dims = tuple(self.extent(size) if dim is None else dim for size, dim in zip(sizes, dims_or_none, strict=True))
+            extents.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
+        if None in extents:
+            # One extent may be what is left of the elements; the others must follow from something.
+            left = sizes.index(-1) if -1 in sizes else extents.index(None)
+            for axis, size in enumerate(sizes):
+                if extents[axis] is None and axis != left:
+                    extents[axis] = self.extent(size)
+            extents[left] = quotient(total, product(tuple(dim for dim in extents if dim is not None)))
+        dims = tuple(dim for dim in extents if dim is not None)
         # A literal extent may be a size of the task that hides in the graph: let the others explain it.
         literals = [axis for axis, dim in enumerate(dims) if dim.is_literal and dim.value > 1]
         if len(literals) == 1 and product(dims).value == total.value:
