@@ -31,8 +31,8 @@ def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | N
         grant: Its limits.
         proc: From :func:`open_proc`.
     """
-    memory = grant.gpu or grant.programs or grant.limits.reserved_bytes > 0
-    if grant.tmp is None and not memory:
+    tree, reserved = grant.gpu or grant.programs, grant.limits.reserved_bytes > 0
+    if grant.tmp is None and not tree and not reserved:
         return None
     process = Process(pid, proc)
     spare = 0 if grant.tmp is None else min(_free(grant.tmp) // 2, SPARE_BYTES)
@@ -41,16 +41,26 @@ def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | N
             over: Literal["disk", "memory"] | None = None
             if grant.tmp is not None and (folder_bytes(grant.tmp) > grant.limits.tmp_bytes or _short(grant.tmp, spare)):
                 over = "disk"
-            elif memory:
+            elif tree:
                 adopted = _children(os.getpid(), proc) if grant.leaves_orphans else ()
                 if tree_bytes(pid, proc, adopted) > grant.limits.memory_bytes + grant.headroom_bytes:
                     over = "memory"
+            elif reserved and _exceeds(pid, grant.limits.memory_bytes, proc):
+                over = "memory"
             if over:
                 process.kill()
                 return over
     finally:
         process.close()
     return None
+
+
+def _exceeds(pid: int, allowed: int, proc: int) -> bool:
+    """Whether a process holds more memory; a page that it maps several times counts once."""
+    if _resident(pid, proc) <= allowed:
+        return False
+    held = _sum(f"{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(pid, proc)
+    return held > allowed
 
 
 def _free(folder: str) -> int:

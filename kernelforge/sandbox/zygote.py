@@ -33,8 +33,8 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[2]); "
     "from kernelforge.sandbox.zygote_main import main; main(int(sys.argv[1]))"
 )
-_WARM_UP_S = 180.0
-_SPAWN_S = 30.0
+_WARM_UP_S, _SPAWN_S = 1800.0, 300.0
+"""Far above the need of a machine that has little else to do: a busy one is no reason to give up a task."""
 _MAX_JSON_BYTES = 16 << 20
 _MAX_TRACE = 8000
 

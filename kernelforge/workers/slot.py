@@ -28,8 +28,8 @@ ENVIRONMENT = (
 )  # fmt: skip
 """Environment variables that a worker inherits: paths and locale, no keys and no tokens."""
 
-START_S = 300.0
-"""Longest warm-up of a worker."""
+START_S = 1800.0
+"""Longest warm-up of a worker; on a busy machine one takes minutes."""
 
 _LOG = logging.getLogger(__name__)
 _START = (

@@ -242,6 +242,22 @@ def map_hog(megabytes, held_s=0):
     return megabytes
 
 
+def map_again(megabytes):
+    """Map a file of one MiB again and again, and read it at each address."""
+    with tempfile.TemporaryFile() as file:
+        file.write(b"x" * (1 << 20))
+        file.flush()
+        libc = ctypes.CDLL(None)
+        libc.mmap.restype = ctypes.c_void_p
+        size = ctypes.c_size_t(1 << 20)
+        maps = [libc.mmap(None, size, mmap.PROT_READ, mmap.MAP_PRIVATE, file.fileno(), 0) for _ in range(megabytes)]
+        read = sum(
+            ctypes.c_ubyte.from_address(area + offset).value for area in maps for offset in range(0, 1 << 20, 4096)
+        )
+        time.sleep(1)
+        return read
+
+
 def memfd_hog():
     fd = os.memfd_create("hog")
     os.write(fd, b"x" * (1 << 20))
@@ -413,7 +429,7 @@ def big(channel, megabytes):
 
 ACTS = {name: attempt(globals()[name]) for name in (
     "read", "listing", "write", "connect", "kill", "kill_everyone", "peek", "environment", "descriptors", "identity",
-    "fork_bomb", "thread_bomb", "map_hog", "memfd_hog", "program", "new_namespace", "read_only_root",
+    "fork_bomb", "thread_bomb", "map_hog", "map_again", "memfd_hog", "program", "new_namespace", "read_only_root",
     "shell", "forks", "orphan", "clone_namespace", "entropy_ioctl", "name_thread", "memory_file", "wait_on_socket",
     "reserve", "private_memory", "limits", "map_code", "deepen", "fill_slowly", "orphans_hog", "mounted_read_only",
     "is_device", "harmless_calls", "temporary_file",

@@ -33,6 +33,12 @@ def test_reserved_memory_counts_where_it_is_touched(zygote):
         assert child.death().cause == "memory"
 
 
+def test_a_page_that_is_mapped_again_and_again_counts_once(zygote):
+    with zygote.spawn(replace(LIMITS, reserved_bytes=4 << 30)) as child:
+        read = child.call({"act": "map_again", "arguments": [600]}).data["reply"]["gave"]
+        assert read == ord("x") * 256 * 600
+
+
 def test_memory_files_are_refused(act):
     assert not act("memfd_hog")["opened"]
 

@@ -38,6 +38,8 @@ TILES_BYTES = GIB
 """Content of large tensors that the host holds once and device memory shows again and again."""
 GRACE_S = 15.0
 """Time after its deadline in which a child may still answer: it compiles kernels to native code and copies tensors."""
+LOAD_S = 600.0
+"""Longest wait for a child that loads a build. It runs nothing of the candidate's: to be late says nothing of it."""
 SESSION_CPU_S = 3600.0
 
 _REPORT_IT = "write the kernel in another way, and if it is a correct one, report it with its source as a bug"
@@ -377,7 +379,11 @@ class EmulatedSession:
                     for kernel in self._artifact.build.kernels
                 },
             }
-            self._child.call(load, [self._artifact.ptx])
+            try:
+                self._child.call(load, [self._artifact.ptx], timeout_s=LOAD_S)
+            except ChildTimeout as error:
+                self._drop()
+                raise SandboxError(f"the emulated device had not loaded the build after {LOAD_S:g} s") from error
         return self._child
 
     def _drop(self) -> None:

@@ -12,10 +12,10 @@ from kernelforge.errors import KernelForgeError
 from kernelforge.workers.base import WorkerDied
 from kernelforge.workers.ray.cluster import Cluster
 from kernelforge.workers.roles import Target, WorkerSettings
-from kernelforge.workers.slot import START_S, WorkerHandle, error_from
+from kernelforge.workers.slot import WorkerHandle, error_from
 from kernelforge.workers.worker_main import CLOSING_S
 
-PLACED_S = START_S + 30.0
+PLACED_S = 330.0
 """Longest time until an actor has its resources and its worker is warm, in a dedicated cluster."""
 
 

@@ -342,6 +342,19 @@ def test_a_child_that_cannot_be_started_says_nothing_of_the_candidate(
             session.run(request(plan, a, b))
 
 
+def test_a_child_that_loads_slowly_says_nothing_of_the_candidate(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    a, b = randoms(100), randoms(100, seed=1)
+    plan = resolve(ADD_PLAN, [a, b])
+    with device.open(build(compiler, ADD, plan)) as session:
+        monkeypatch.setattr("kernelforge.devices.emulated.device.LOAD_S", 0.0)
+        with pytest.raises(SandboxError, match="had not loaded the build"):
+            session.run(request(plan, a, b))
+        monkeypatch.undo()
+        assert session.run(request(plan, a, b)).faults == ()
+
+
 def test_a_request_without_its_tensors_is_an_error_of_the_caller(compiler: Compiler, device: EmulatedDevice) -> None:
     a, b = randoms(10), randoms(10)
     plan = resolve(ADD_PLAN, [a, b])
