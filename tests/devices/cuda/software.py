@@ -157,7 +157,7 @@ class SoftwareDriver:
 
     def fill(self, pointer: int, byte: int, nbytes: int) -> None:
         def work() -> None:
-            self._memory.fill(pointer, nbytes, bytes([byte]))
+            self._memory.fill(pointer, nbytes, byte)
             self._pass(1 + nbytes / BYTES_PER_US)
 
         self._put(work)
