@@ -1,6 +1,8 @@
 """Blocks side by side, from one that was recorded: what they share in an L1, and what a wave reads from DRAM."""
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +11,9 @@ from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.profile.side_by_side import (
     Pace,
     RecordedBlock,
+    Surroundings,
     recorded_block,
+    side_by_side,
     through_l1,
     through_l2,
 )
@@ -22,6 +26,7 @@ from kernelforge.devices.emulated.runtime.cache import (
     HEADER_WARP,
     Trace,
 )
+from kernelforge.hardware.specs import H100
 
 KIB = 1024
 EVERYTHING = slice(None)
@@ -154,3 +159,13 @@ def test_a_part_of_the_grid_is_measured_in_the_steady_state() -> None:
     measured = dram_reads(block, 48, 8, 1 << 20, first=31)
     assert measured[0] == pytest.approx(16 * 64 * 128, rel=0.1)
     assert 1 not in measured
+
+
+def test_blocks_that_start_together_are_measured_until_others_take_their_places() -> None:
+    spec = replace(H100, sm_count=8)
+    extents = [Extent(0, 0, 32 * 1_000_000), Extent(1, 32 * 1_000_000, 32 * 1_000_000)]
+    surroundings = Surroundings(spec, (48, 1, 1), 1, KIB, extents, burst=0.0)
+    sharing = side_by_side(recorded(products), 5, surroundings, random.Random(0))
+    assert sharing is not None
+    assert sharing.fetched is not None
+    assert sharing.fetched[0] == pytest.approx(48 * 64 * 128, rel=0.1)

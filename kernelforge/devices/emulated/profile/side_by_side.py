@@ -206,8 +206,9 @@ def _fetched(
     waves = 3 if 3 * measured * sectors <= L2_SECTORS else 2
     if sectors == 0 or waves * measured * sectors > 2 * L2_SECTORS:
         return None
-    count = min(total, waves * measured)
-    first, blocks = (count - measured, max(measured - 1, 1)) if count < total else (-1, total)
+    # From a block's start to that of the one that takes its place: blocks of a wave may start at about the same time.
+    count = min(total, waves * measured + 1)
+    first, blocks = (count - 1 - measured, measured) if count < total else (-1, total)
     start = draws.randrange(total - count + 1)
     in_order = _away(grid, recorded_id, np.arange(start, start + count))
     l2_bytes = spec.l2_distinct_bytes
