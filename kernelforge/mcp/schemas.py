@@ -1,27 +1,16 @@
-"""Results of the tools as typed JSON: what a Coder may know of an evaluation.
-
-Hidden sizes keep their secret here: all of them are one row without a count, an error or a family of inputs, for each
-of these can be made to tell extents; their messages come masked from the cascade.
-"""
+"""Results of the tools as typed JSON; ``answers`` makes them of records."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sized
+from collections.abc import Sized
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict
 
-from kernelforge.evaluation.visible_sizes import Reproduction
 from kernelforge.records import (
     Attempt,
-    Build,
-    Evaluation,
-    Finding,
-    Metric,
     Performance,
-    Profile,
-    SizeCheck,
     Verdict,
 )
 from kernelforge.report.views import View
@@ -32,7 +21,8 @@ MAX_TEXT_CHARS = 20_000
 """Longest text of a compiler or of a reason that is passed on."""
 
 
-def _finite(value: float | None) -> float | None:
+def finite_or_none(value: float | None) -> float | None:
+    """The value, or None in place of NaN and infinity."""
     return value if value is not None and math.isfinite(value) else None
 
 
@@ -41,7 +31,7 @@ def _bounded(text: str) -> str:
 
 
 Bounded = Annotated[str, AfterValidator(_bounded)]
-Finite = Annotated[float | None, AfterValidator(_finite)]
+Finite = Annotated[float | None, AfterValidator(finite_or_none)]
 """None where a number is unknown or not finite."""
 
 
@@ -473,111 +463,6 @@ class SessionAnswer(Answer):
     progress: tuple[TaskProgress, ...]
 
 
-def build_answer(
-    task: str, candidate: str, build: Build | None, failure: tuple[Verdict, str, str] | None
-) -> BuildAnswer:
-    """The answer of a build; ``failure`` is the verdict, stage and reason of a refused candidate."""
-    verdict, stage, reason = failure or (None, None, "")
-    return BuildAnswer.of(
-        build,
-        task=task,
-        candidate=candidate,
-        ok=failure is None,
-        verdict=verdict,
-        stage=stage,
-        reason=reason,
-        kernels=_kernels(build),
-        diagnostics=_diagnostics(build),
-    )
-
-
-def evaluation_answer(
-    task: str, evaluation: Evaluation, remaining: int | None, reproduction: Reproduction | None = None
-) -> EvaluationAnswer:
-    """The answer of an evaluation.
-
-    Args:
-        task: name of the task.
-        evaluation: as its author may see it.
-        remaining: number of evaluations that are left in the budget.
-        reproduction: of a failure at a hidden size.
-    """
-    speed = evaluation.performance
-    return EvaluationAnswer.of(
-        evaluation,
-        evaluation.fingerprint,
-        task=task,
-        checks=_checks(evaluation.correctness.sizes if evaluation.correctness else ()),
-        visible_failure=None if reproduction is None else VisibleFailure.of(reproduction),
-        time=None if speed is None else TimeRow.of_performance(speed),
-        kernels=_kernels(evaluation.build),
-        diagnostics=_diagnostics(evaluation.build),
-        evaluations_left=remaining,
-    )
-
-
-def profile_answer(
-    evaluation: EvaluationAnswer, profile: Profile | None, names: Iterable[str] | None, finding: Finding
-) -> ProfileAnswer:
-    """The answer of a profile; ``names`` are the metrics to show, None for all."""
-    selected = None if names is None else frozenset(names)
-    roofline = profile.roofline if profile else None
-    return ProfileAnswer(
-        evaluation=evaluation,
-        bound=roofline.bound if roofline else None,
-        dram_ratio=roofline.dram_bytes / roofline.compulsory_bytes if roofline and roofline.compulsory_bytes else None,
-        metrics=_metrics(profile.metrics, selected) if profile else (),
-        kernels=tuple(
-            KernelMetrics.of(item, metrics=_metrics(item.metrics, selected))
-            for item in (profile.kernels if profile else ())
-        ),
-        notes=profile.notes if profile else (),
-        finding=FindingRow.of(finding),
-    )
-
-
 def next_offset(rows: Sized, offset: int, limit: int) -> int | None:
     """Offset of the page after the one of ``limit`` rows from ``offset``; None at the end."""
     return offset + limit if offset + limit < len(rows) else None
-
-
-def changed(metrics: Iterable[MetricChange]) -> tuple[MetricChange, ...]:
-    """Metrics that differ, with finite values only."""
-    finite = (
-        metric.model_copy(update={name: _finite(getattr(metric, name)) for name in ("before", "after", "change")})
-        for metric in metrics
-    )
-    return tuple(metric for metric in finite if metric.before != metric.after)
-
-
-def _checks(checks: Iterable[SizeCheck]) -> tuple[CheckRow, ...]:
-    """Rows of the sizes, all hidden ones in one: which of them, and how near to failing, would tell extents."""
-    every = tuple(checks)
-    hidden = [check for check in every if check.size.startswith("hidden")]
-    rows = [CheckRow.of(check) for check in every if not check.size.startswith("hidden")]
-    if hidden:
-        telling = min(hidden, key=lambda check: _TELLING.index(check.status))
-        row = CheckRow.of(telling, size="hidden", families=(), error=None, launches=None)
-        rows.insert(every.index(hidden[0]), row)
-    return tuple(rows)
-
-
-_TELLING = ("failed", "guarded", "passed", "skipped")
-"""States of checks; the first of these among hidden sizes is that of all."""
-
-
-def _kernels(build: Build | None) -> tuple[KernelRow, ...]:
-    if build is None or not build.ok:
-        return ()
-    return tuple(KernelRow.of(kernel, kernel=kernel.expression) for kernel in build.kernels)
-
-
-def _diagnostics(build: Build | None) -> tuple[str, ...]:
-    # A failed build may belong to a hidden size; the reason has what a Coder may know.
-    if build is None or not build.ok:
-        return ()
-    return tuple(map(str, build.diagnostics[:MAX_DIAGNOSTICS]))
-
-
-def _metrics(metrics: Iterable[Metric], selected: frozenset[str] | None) -> tuple[MetricRow, ...]:
-    return tuple(MetricRow.of(metric) for metric in metrics if selected is None or metric.name in selected)

@@ -14,6 +14,7 @@ from mcp_types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from kernelforge.errors import KernelForgeError
+from kernelforge.mcp.candidates import MAX_NOTE_CHARS
 from kernelforge.mcp.schemas import (
     Answer,
     AttemptList,
@@ -32,7 +33,7 @@ from kernelforge.mcp.schemas import (
     TaskPage,
     TuneAnswer,
 )
-from kernelforge.mcp.service import MAX_BATCH, MAX_NOTE_CHARS, Service
+from kernelforge.mcp.service import MAX_BATCH, Service
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.run.submissions import external_coder
 from kernelforge.version import __version__

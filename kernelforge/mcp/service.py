@@ -8,15 +8,11 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from pydantic import ValidationError
-
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
-from kernelforge.agents.diagnosis.diagnose import all_notes
 from kernelforge.agents.prompting.render import launch_plan_page, page_sections
-from kernelforge.agents.prompting.text import inline
 from kernelforge.agents.prompts import coder_prompt
-from kernelforge.candidate import format_reply, parse_plan
+from kernelforge.candidate import parse_plan
 from kernelforge.errors import (
     BudgetExhausted,
     CandidateError,
@@ -32,7 +28,9 @@ from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, redact_hidden_failures
 from kernelforge.evaluation.stages.tuning import tune, winner
 from kernelforge.evaluation.visible_sizes import Reproduction, reproduce, with_visible_sizes
-from kernelforge.mcp.code_pages import code_page
+from kernelforge.mcp.answers import build_answer, changed, evaluation_answer, profile_answer
+from kernelforge.mcp.candidates import MAX_NOTE_CHARS, messages_of, read_candidate
+from kernelforge.mcp.pages import code_page, note_page, task_page
 from kernelforge.mcp.schemas import (
     AttemptList,
     AttemptPage,
@@ -44,23 +42,15 @@ from kernelforge.mcp.schemas import (
     EvaluationAnswer,
     FindingRow,
     NoteList,
-    NoteRow,
     PlanPage,
     ProfileAnswer,
     SessionAnswer,
     ShortEvaluation,
     SubmitAnswer,
-    SuiteRow,
     TaskList,
     TaskPage,
-    TaskRow,
     TrialRow,
     TuneAnswer,
-    build_answer,
-    changed,
-    evaluation_answer,
-    next_offset,
-    profile_answer,
 )
 from kernelforge.mcp.sessions import Session, run_to_go_on_with
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
@@ -70,14 +60,12 @@ from kernelforge.records import (
     Candidate,
     Evaluation,
     Finding,
-    Message,
     Operator,
     RunConfig,
     Task,
     TuneTrial,
     Verdict,
 )
-from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.report import attempt_view
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.run.budget import RunBudget, StopSignal
@@ -87,9 +75,6 @@ from kernelforge.store import Store
 from kernelforge.tasks import Suite
 from kernelforge.tasks.suites import Catalogue
 
-MAX_CHOICES = 32
-MAX_NAME_CHARS = 120
-MAX_NOTE_CHARS = 2_000
 MAX_BATCH = 16
 MAX_SESSIONS = 32
 """Clients of different names that one server journals runs of."""
@@ -139,21 +124,7 @@ class Service:
         offset: int = 0,
         limit: int = 50,
     ) -> TaskList:
-        selected = self._catalogue.suite(suite or self._catalogue.default)
-        tasks = [
-            task
-            for task in self._catalogue.selected(selected.name, select)
-            if level in (None, task.level) and (tag is None or tag in task.tags)
-        ]
-        rows = (TaskRow.of(task, task=f"{selected.name}/{task.name}") for task in tasks[offset : offset + limit])
-        return TaskList(
-            suite=selected.name,
-            title=selected.title,
-            suites=tuple(SuiteRow(suite=n, tasks=len(self._catalogue.tasks(n))) for n in self._catalogue.names),
-            total=len(tasks),
-            tasks=tuple(rows),
-            next_offset=next_offset(tasks, offset, limit),
-        )
+        return task_page(self._catalogue, suite, select, level, tag, offset, limit)
 
     def show_task(self, client: str, reference: str) -> TaskPage:
         suite, task = self._catalogue.task(reference)
@@ -178,25 +149,9 @@ class Service:
         return PlanPage(sections=tuple(sections), text=text)
 
     def notes(self, reference: str | None, bottleneck: str | None, offset: int = 0, limit: int = 10) -> NoteList:
-        families = None if reference is None else set(self._context(self._catalogue.task(reference)[1]).graph.families)
-        every = all_notes()
-        bottlenecks = dict.fromkeys(str(name) for note in every for name in note.bottlenecks)
-        if bottleneck is not None and bottleneck not in bottlenecks:
-            raise UsageError(f"no note is about {bottleneck[:80]!r}; there are notes about {', '.join(bottlenecks)}")
-        about = [
-            note
-            for note in every
-            if (bottleneck is None or bottleneck in note.bottlenecks)
-            and (families is None or not note.families or not families.isdisjoint(note.families))
-        ]
-        if bottleneck is not None:
-            about.sort(key=lambda note: [str(name) for name in note.bottlenecks].index(bottleneck))
-        return NoteList(
-            bottlenecks=tuple(bottlenecks),
-            total=len(about),
-            notes=tuple(map(NoteRow.of, about[offset : offset + limit])),
-            next_offset=next_offset(about, offset, limit),
-        )
+        task = None if reference is None else self._catalogue.task(reference)[1]
+        families = None if task is None else self._context(task).graph.families
+        return note_page(families, bottleneck, offset, limit)
 
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
@@ -332,7 +287,7 @@ class Service:
                 result=judged.result,
                 parent=before,
                 finding=session.findings.get(before.id) if before is not None and follows_finding else None,
-                messages=_messages(run.run.config.coder, words, candidate, note),
+                messages=messages_of(run.run.config.coder, words, candidate, note),
                 started=started,
                 seconds=time.perf_counter() - clock,
             )
@@ -543,40 +498,3 @@ class Service:
             budget=self._budget,
             allow_unconfined=self._pool.allow_unconfined,
         )
-
-
-def read_candidate(source: str, plan: str, choices: Mapping[str, int] | None) -> Candidate:
-    """A candidate as a client sent it.
-
-    Raises:
-        UsageError: a text is empty, too long, holds NUL or half of a surrogate pair, or there are too many choices.
-    """
-    for name, text, limit in (("source", source, MAX_SOURCE_BYTES), ("plan", plan, MAX_PLAN_BYTES)):
-        try:
-            size = len(text.encode())
-        except UnicodeEncodeError as error:
-            raise UsageError(f"the {name} holds half of a surrogate pair") from error
-        if size > limit:
-            raise UsageError(f"the {name} has {size:,} bytes; the limit is {limit:,}")
-        if not text.strip():
-            raise UsageError(f"the {name} is empty")
-        if "\0" in text:
-            raise UsageError(f"the {name} holds a NUL character")
-    if choices and len(choices) > MAX_CHOICES:
-        raise UsageError(f"{len(choices)} choices are too many; the limit is {MAX_CHOICES}")
-    for name, value in (choices or {}).items():
-        if not name.isidentifier() or len(name) > MAX_NAME_CHARS or abs(value) >= 2**63:
-            raise UsageError(f"choice {name[:80]!r} is not a '# tune:' name with a 64-bit integer")
-    try:
-        return Candidate(source=source, plan=plan, choices=dict(choices or {}))
-    except ValidationError as error:
-        raise UsageError(f"this is not a candidate: {error.errors()[0]['msg']}") from error
-
-
-def _messages(coder: str, prompt: str | None, candidate: Candidate, note: str) -> tuple[Message, ...]:
-    """The prompt verbatim, if there was one, and the reply of a submission."""
-    reply = format_reply(candidate, inline(note, MAX_NOTE_CHARS))
-    messages = [Message(agent="coder", role="reply", provider=coder, content=reply)]
-    if prompt is not None:
-        messages.insert(0, Message(agent="coder", role="prompt", provider=coder, content=prompt))
-    return tuple(messages)

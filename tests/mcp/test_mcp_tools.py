@@ -18,8 +18,9 @@ from kernelforge.errors import UsageError
 from kernelforge.evaluation.evaluator import EvaluationResult, Evaluator
 from kernelforge.evaluation.pool import EvaluatorPool
 from kernelforge.evaluation.stages.compile_stage import BuildState
+from kernelforge.mcp.candidates import MAX_NOTE_CHARS
 from kernelforge.mcp.server import build_server
-from kernelforge.mcp.service import MAX_NOTE_CHARS, Service
+from kernelforge.mcp.service import Service
 from kernelforge.records import (
     UNCOMPARED,
     Budget,

@@ -1,15 +1,74 @@
-"""Pages of the PTX and of the machine code of a candidate's kernels."""
+"""Pages that a client reads: tasks of a suite, optimisation notes, PTX and machine code."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Literal
 
+from kernelforge.agents.diagnosis.diagnose import all_notes
 from kernelforge.compile import Artifact
 from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.errors import UsageError
-from kernelforge.mcp.schemas import CodeAnswer, next_offset
+from kernelforge.mcp.schemas import CodeAnswer, NoteList, NoteRow, SuiteRow, TaskList, TaskRow, next_offset
 from kernelforge.profiling.sass import source_lines
+from kernelforge.tasks.suites import Catalogue
+
+
+def task_page(
+    catalogue: Catalogue,
+    suite: str | None,
+    select: Sequence[str],
+    level: int | None,
+    tag: str | None,
+    offset: int,
+    limit: int,
+) -> TaskList:
+    """A page of the tasks of a suite, of the default one if none is named.
+
+    Raises:
+        UsageError: the suite is not offered, or a pattern selects none.
+    """
+    selected = catalogue.suite(suite or catalogue.default)
+    tasks = [
+        task
+        for task in catalogue.selected(selected.name, select)
+        if level in (None, task.level) and (tag is None or tag in task.tags)
+    ]
+    rows = (TaskRow.of(task, task=f"{selected.name}/{task.name}") for task in tasks[offset : offset + limit])
+    return TaskList(
+        suite=selected.name,
+        title=selected.title,
+        suites=tuple(SuiteRow(suite=name, tasks=len(catalogue.tasks(name))) for name in catalogue.names),
+        total=len(tasks),
+        tasks=tuple(rows),
+        next_offset=next_offset(tasks, offset, limit),
+    )
+
+
+def note_page(families: Collection[str] | None, bottleneck: str | None, offset: int, limit: int) -> NoteList:
+    """A page of the notes, of those about a bottleneck or about operators of some families.
+
+    Raises:
+        UsageError: no note is about the bottleneck.
+    """
+    every = all_notes()
+    bottlenecks = dict.fromkeys(str(name) for note in every for name in note.bottlenecks)
+    if bottleneck is not None and bottleneck not in bottlenecks:
+        raise UsageError(f"no note is about {bottleneck[:80]!r}; there are notes about {', '.join(bottlenecks)}")
+    about = [
+        note
+        for note in every
+        if (bottleneck is None or bottleneck in note.bottlenecks)
+        and (families is None or not note.families or not set(families).isdisjoint(note.families))
+    ]
+    if bottleneck is not None:
+        about.sort(key=lambda note: [str(name) for name in note.bottlenecks].index(bottleneck))
+    return NoteList(
+        bottlenecks=tuple(bottlenecks),
+        total=len(about),
+        notes=tuple(map(NoteRow.of, about[offset : offset + limit])),
+        next_offset=next_offset(about, offset, limit),
+    )
 
 
 def code_page(
