@@ -11,11 +11,12 @@ from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.llm_agents import LLMJudge
 from kernelforge.compile import Compiler
 from kernelforge.errors import CandidateError
-from kernelforge.hardware.specs import H100
+from kernelforge.hardware.specs import H100, SPECS
 from kernelforge.llm.base import Answer, Question
 from kernelforge.records import Attempt, Candidate, DType, Profile, SizeFacts, TensorSpec
 from tests.agents import agent_setup as workbench
 from tests.agents.faulty_kernels import SOUND, profiled
+from tests.agents.prompt_samples import quarantined_on_gpu
 
 BYTES = 33_554_432
 """Compulsory bytes of core/softmax."""
@@ -38,6 +39,7 @@ def test_the_floor_is_of_the_bytes_or_of_the_operations_by_type() -> None:
     single, half = product(DType.FLOAT32), product(DType.FLOAT16)
     assert arithmetic_floor(H100, single).unit == "the FP32 peak"
     assert arithmetic_floor(H100, half).unit == "the tensor cores' peak"
+    assert arithmetic_floor(SPECS["gtx-1650"], half).unit == "twice the FP32 peak"
     expected = 2 * 4096**3 / H100.fp32_flops_per_s * 1e6 + H100.launch_overhead_us
     assert attainable_us(H100, single) == pytest.approx(expected)
     assert attainable_us(H100, half) < 0.1 * attainable_us(H100, single)
@@ -50,13 +52,18 @@ def candidate_of(context: TaskContext, time_us: float | None, profile: Profile |
 
 @pytest.mark.parametrize(
     ("times_floor", "words"),
-    [(0.9, ""), (1.09, ""), (1.11, "1.11x the 14.07 us"), (3, "3.00x"), (None, "has no time")],
+    [(0.9, ""), (1.09, ""), (1.11, "1.11x the 14.07 us"), (3, "3.00x"), (None, "has no time that is believed")],
 )
 def test_a_search_may_stop_within_a_tenth_of_the_floor(times_floor: float | None, words: str) -> None:
     context = workbench.brief("softmax")
     reason = reason_to_go_on(context, candidate_of(context, times_floor and times_floor * FLOOR_US))
     assert words in reason
     assert bool(reason) == bool(words)
+
+
+def test_a_time_that_is_not_believed_does_not_end_a_search() -> None:
+    doubted = quarantined_on_gpu(2, 1.0).model_copy(update={"profile": None})
+    assert "has no time that is believed" in reason_to_go_on(workbench.brief("softmax"), doubted)
 
 
 class Obstinate:

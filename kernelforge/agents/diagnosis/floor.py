@@ -20,13 +20,18 @@ class ArithmeticFloor(NamedTuple):
 
 
 def arithmetic_floor(spec: DeviceSpec, size: SizeFacts) -> ArithmeticFloor:
-    """The reference's operations at the tensor cores' peak where all floating-point tensors have 16 bits, else at the
-    FP32 peak: what the tensor cores do with FP32 is not as precise as a candidate has to be."""
+    """The reference's operations at the peak of what all floating-point tensors allow.
+
+    With 16 bits that is the tensor cores', or two operations at a time where a GPU has none; else the FP32 peak, as
+    what tensor cores do with FP32 is not as precise as a candidate has to be.
+    """
     tensors = [item for item in (*size.inputs, *size.outputs) if isinstance(item, TensorSpec)]
     floating = {item.dtype for item in tensors if "float" in item.dtype.value}
+    rate, unit = spec.fp32_flops_per_s, "the FP32 peak"
     if floating and floating <= {DType.FLOAT16, DType.BFLOAT16}:
-        return ArithmeticFloor(size.flops / spec.tensor_flops_per_s("f16", "f32") * 1e6, "the tensor cores' peak")
-    return ArithmeticFloor(size.flops / spec.fp32_flops_per_s * 1e6, "the FP32 peak")
+        products = spec.tensor_flops_per_s("f16", "f32")
+        rate, unit = (products, "the tensor cores' peak") if products else (2 * rate, "twice the FP32 peak")
+    return ArithmeticFloor(size.flops / rate * 1e6, unit)
 
 
 def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
@@ -39,12 +44,12 @@ def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
 def reason_to_go_on(context: TaskContext, attempt: Attempt) -> str:
     """Reason why a search does not end at an attempt, for a Judge that says ``stop``; empty where it may end."""
     performance, profile = attempt.evaluation.performance, attempt.profile
-    if performance is not None:
+    if performance is not None and performance.quarantined is None:
         time_us = performance.time_us
     elif profile is not None:
         time_us = profile.roofline.time_us
     else:
-        return "the candidate has no time, so nothing shows that it is near the floor"
+        return "the candidate has no time that is believed, so nothing shows that it is near the floor"
     floor_us = attainable_us(context.spec, context.facts.at("full"))
     if time_us <= NEAR * floor_us:
         return ""
