@@ -115,23 +115,23 @@ def main() -> int:
     table = Table(title=f"the built-in Coder's {'first ' if not design.moves else ''}design on {options.device}")
     for column in ("tasks", "number", "OK", "share", "target", "others"):
         table.add_column(column, justify="left" if column in ("tasks", "others") else "right")
+    rows: list[tuple[str, list[Task]]] = []
+    for suite in options.suites:
+        tasks = {task.name: task for task in load_suite(suite)}
+        for pattern in options.select or ["*"]:
+            names = selected_names([pattern], list(tasks), f"suite '{suite}'")
+            rows.append((pattern if options.select else suite, [tasks[name] for name in names]))
     listed: list[Outcome] = []
     met = True
     with EvaluatorPool(options.device, threads=1) as pool:
-        for suite in options.suites:
-            tasks = {task.name: task for task in load_suite(suite)}
-            for pattern in options.select or ["*"]:
-                names = selected_names([pattern], list(tasks), f"suite '{suite}'")
-                ended = list(outcomes(pool, [tasks[name] for name in names], design, not options.no_full))
-                counts = Counter(outcome.result for outcome in ended)
-                share, target = counts["OK"] / len(ended), TARGETS.get(pattern if options.select else suite, 0.0)
-                met = met and share >= target
-                others = ", ".join(f"{result} {count}" for result, count in counts.most_common() if result != "OK")
-                label = pattern if options.select else suite
-                table.add_row(
-                    label, str(len(ended)), str(counts["OK"]), f"{share:.0%}", f"{target:.0%}", others or "none"
-                )
-                listed += [outcome for outcome in ended if options.details or outcome.result != "OK"]
+        for label, selected in rows:
+            ended = list(outcomes(pool, selected, design, not options.no_full))
+            counts = Counter(outcome.result for outcome in ended)
+            share, target = counts["OK"] / len(ended), TARGETS.get(label, 0.0)
+            met = met and share >= target
+            others = ", ".join(f"{result} {count}" for result, count in counts.most_common() if result != "OK")
+            table.add_row(label, str(len(ended)), str(counts["OK"]), f"{share:.0%}", f"{target:.0%}", others or "none")
+            listed += [outcome for outcome in ended if options.details or outcome.result != "OK"]
     console = Console(width=120)
     console.print(table)
     for outcome in listed:
