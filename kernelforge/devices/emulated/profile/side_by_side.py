@@ -45,13 +45,12 @@ TRACE_WORDS = 4 << 20
 """Of one recorded block: 32 MiB."""
 L1_WORDS = 12_000_000
 """Words of traces that are replayed through one L1."""
-L1_REPLAYS = (16, 500)
-"""Least and most replays where chance decides which blocks meet on an SM."""
+L1_REPLAYS = (64, 500)
+"""Least and most replays where chance decides which blocks meet on an SM, and the order of blocks matters."""
 L1_REPLAYED_WORDS = 4_000_000
 """Words of traces in all of them together, beyond the least."""
-L1_SCATTER = 0.01
-"""Standard error, over the mean, that ends them. Of additions from offsets 16 replays have 5 %, and 500 have 1 %; of
-kernels whose blocks share nothing 16 have none."""
+L1_SCATTER = 0.002
+"""Standard error, over the mean, that ends them. Means of 500 have 1.5 % for additions from offsets."""
 L2_SECTORS = 30_000_000
 """Sectors of three waves that are replayed through the L2 at most; of two, twice as many."""
 L2_LOOKUPS = 400_000
@@ -141,7 +140,7 @@ def blocks_per_burst(
 
 
 def blocks_of_an_sm(first: int, count: int, surroundings: Surroundings, draws: random.Random) -> Blocks:
-    """Blocks, by linear id, that one SM runs one after another; their total wraps around."""
+    """Blocks, by linear id, that one SM runs one after another; more than there are wrap around."""
     burst, sms = surroundings.burst, surroundings.spec.sm_count
     apart = round(sms * (burst / -math.expm1(-burst) if burst else 1.0))
     ids: list[int] = []
@@ -155,7 +154,7 @@ def blocks_of_an_sm(first: int, count: int, surroundings: Surroundings, draws: r
             rest -= share
         ids += range(first, first + places)
         first += max(apart, places)
-    return np.array(ids[:count], dtype=np.int64) % math.prod(surroundings.grid)
+    return np.array(ids[:count], dtype=np.int64)
 
 
 def side_by_side(
@@ -174,23 +173,33 @@ def side_by_side(
     if not alone.l2_read_sectors:
         return None
     sent = alone.l2_read_sectors + alone.l2_write_sectors
-    least, most = L1_REPLAYS
-    replays = min(max(L1_REPLAYED_WORDS // (count * block.trace.size), least), most) if surroundings.burst else 1
-    results: list[L1Result] = []
-    read: list[float] = []
-    while len(read) < least or statistics.stdev(read) > L1_SCATTER * statistics.mean(read) * math.sqrt(len(read)):
-        away = _away(grid, recorded_id, blocks_of_an_sm(begin, count, surroundings, draws))
-        pace = Pace(surroundings.beyond_l1, sent)
-        results.append(through_l1(block, away, slots, slots * share, measured, pace))
-        read.append(results[-1].l2_read_sectors)
-        if len(read) == replays:
-            break
-    misses = statistics.mean(read) / alone.l2_read_sectors
+    pace = Pace(surroundings.beyond_l1, sent)
+
+    def replayed(ids: npt.NDArray[np.int64]) -> L1Result:
+        return through_l1(block, _away(grid, recorded_id, ids), slots, slots * share, measured, pace)
+
+    results = [replayed(blocks_of_an_sm(begin, count, surroundings, draws))]
+    most = 1
+    if surroundings.burst:
+        extremes = replayed(begin + np.arange(count)), replayed(begin + spec.sm_count * np.arange(count))
+        if any(extreme.l2_read_sectors != results[0].l2_read_sectors for extreme in extremes):
+            most = min(max(L1_REPLAYED_WORDS // (count * block.trace.size), L1_REPLAYS[0]), L1_REPLAYS[1])
+    while len(results) < most and not _is_settled(results):
+        results.append(replayed(blocks_of_an_sm(begin, count, surroundings, draws)))
+    misses = statistics.mean(result.l2_read_sectors for result in results) / alone.l2_read_sectors
     sender = results[0]
     headers, sectors, masks = sender.sent.reshape(-1, SENT_WORDS).T
     partly = (headers & 7 == lay.STORE) & (masks != lay.COMPLETE_SECTOR)
     partly_written = float(np.unique(sectors[partly]).size) * SECTOR_BYTES * total
     return Sharing(misses, _fetched(block, recorded_id, sender, surroundings, draws), partly_written)
+
+
+def _is_settled(results: Sequence[L1Result]) -> bool:
+    """Whether the mean of some replays is known well enough."""
+    read = [result.l2_read_sectors for result in results]
+    if len(read) < L1_REPLAYS[0]:
+        return False
+    return statistics.stdev(read) <= L1_SCATTER * statistics.mean(read) * math.sqrt(len(read))
 
 
 def _fetched(
@@ -221,8 +230,8 @@ def _fetched(
 
 
 def _away(grid: tuple[int, int, int], recorded_id: int, ids: npt.NDArray[np.int64]) -> Blocks:
-    """Distances of blocks from the recorded one on each axis of the grid."""
-    indices = np.stack(np.unravel_index(ids, grid[::-1])[::-1], axis=1)
+    """Distances of blocks from the recorded one on each axis of the grid; after its last block comes its first."""
+    indices = np.stack(np.unravel_index(ids % math.prod(grid), grid[::-1])[::-1], axis=1)
     return indices - np.asarray(coordinates(recorded_id, grid), dtype=np.int64)
 
 
