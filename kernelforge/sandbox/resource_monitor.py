@@ -59,8 +59,8 @@ def _exceeds(pid: int, allowed: int, proc: int) -> bool:
     """Whether a process holds more memory; a page that it maps several times counts once."""
     if _resident(pid, proc) <= allowed:
         return False
-    held = _sum(f"{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(pid, proc)
-    return held > allowed
+    once = _sum(f"{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc)
+    return (once or _resident(pid, proc)) > allowed
 
 
 def _free(folder: str) -> int:

@@ -98,6 +98,15 @@ def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
         assert slicing is None
 
 
+def test_slices_that_stand_on_the_tasks_own_inputs_alone_are_told_apart() -> None:
+    """Of products of triangular matrices, rows alone look right: the part that is cut off is zero anyway."""
+    square = "torch.rand(M, M).triu(), torch.rand(M, M).triu()"
+    triangular = Slices(ReferenceRunner(task("torch.triu(x @ y)", square)))
+    assert triangular.slicing == Slicing({0: 0}, (0,))
+    assert not triangular.stand_on("normal")
+    assert Slices(ReferenceRunner(task("x @ y", square))).stand_on("normal")
+
+
 def test_a_constant_divisor_does_not_hinder() -> None:
     assert Slices(ReferenceRunner(WHOLE["an extent of its own"])).slicing == Slicing({0: 0}, (0,))
 

@@ -39,7 +39,7 @@ TILES_BYTES = GIB
 GRACE_S = 15.0
 """Time after its deadline in which a child may still answer: it compiles kernels to native code and copies tensors."""
 LOAD_S = 600.0
-"""Longest wait for a child that loads a build. It runs nothing of the candidate's: to be late says nothing of it."""
+"""Longest wait for a child that loads a build. A late one is no fault of the candidate, which does not run yet."""
 SESSION_CPU_S = 3600.0
 
 _REPORT_IT = "write the kernel in another way, and if it is a correct one, report it with its source as a bug"

@@ -39,8 +39,8 @@ class OracleFacts:
     """By size: input families that torch itself passes, each with the factor at which it does; the task's own first."""
     operators: OperatorTrace | None = None
     """At the full size."""
-    has_slices: bool | None = None
-    """Whether the reference has an axis whose slices can be computed by themselves; None if not yet known."""
+    has_slices: dict[str, bool] = field(default_factory=dict)
+    """By input family: whether the reference has an axis whose slices can be computed by themselves."""
     admitted: bool = False
     """Whether it was proved at the small size that wrong answers earn nothing."""
 
@@ -338,11 +338,12 @@ class Oracle(Closing):
         }
         return Comparison.model_validate(self._call(request, outputs).data["comparison"])
 
-    def has_slices(self) -> bool:
-        """Whether the reference has an axis whose slices can be worked out by themselves."""
-        if self.cached.has_slices is None:
-            self.cached.has_slices = bool(self._call({"op": "has_slices"}).data.get("has_slices"))
-        return self.cached.has_slices
+    def has_slices(self, family: str = "task") -> bool:
+        """Whether the reference has an axis whose slices can be worked out by themselves, on inputs of a family."""
+        if family not in self.cached.has_slices:
+            reply = self._call({"op": "has_slices", "family": family})
+            self.cached.has_slices[family] = bool(reply.data.get("has_slices"))
+        return self.cached.has_slices[family]
 
     @_read_as_hostile()
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:

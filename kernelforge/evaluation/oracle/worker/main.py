@@ -212,7 +212,8 @@ class _OracleServer:
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
     def _op_has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        return {"has_slices": self._parts.slicing is not None}, []
+        own, family = self._parts.slicing is not None, data["family"]
+        return {"has_slices": own and (family == "task" or self._parts.stand_on(family))}, []
 
     def _op_choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         elements = self._parts.choose(data["size"], int(data["seed"]), data["count"])

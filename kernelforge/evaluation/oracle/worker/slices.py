@@ -19,7 +19,7 @@ import torch
 
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.comparison import Got, Selection, compare_outputs
-from kernelforge.evaluation.oracle.worker.inputs import derived_seed
+from kernelforge.evaluation.oracle.worker.inputs import derived_seed, draw_inputs
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
@@ -193,6 +193,17 @@ class Slices:
                 self._found = self._search()
         return self._found
 
+    def stand_on(self, family: str) -> bool:
+        """Whether the slices stand by themselves on inputs of another family too.
+
+        Those of ``torch.triu(x @ y)`` do only where both are triangular, as the task draws them.
+        """
+        if self.slicing is None:
+            return False
+        scale = self._reckoner.scales("full").get(family, 1.0)
+        sizes = (size.name for size in self._reckoner.task.sizes if size.name == "small" or size.is_hidden)
+        return all(_confirmed(self._reckoner.reference(size), self.slicing, family, scale) for size in sizes)
+
     def _search(self) -> Slicing | None:
         task = self._reckoner.task
         if task.policy.mutates:
@@ -276,9 +287,9 @@ class _Moved:
         return tuple(effects)
 
 
-def _confirmed(reference: Reference, slicing: Slicing) -> bool:
-    """Whether some slices alone give what they give among all."""
-    inputs = reference.inputs(_PROBE_SEED + 1)
+def _confirmed(reference: Reference, slicing: Slicing, family: str = "task", scale: float = 1.0) -> bool:
+    """Whether some slices alone give what they give among all, on inputs of a family."""
+    inputs = draw_inputs(reference.inputs(_PROBE_SEED + 1), family, _PROBE_SEED + 1, scale)
     complete = reference.run_double(inputs)
     extents = {value.shape[dim] for p, dim in slicing.inputs.items() if isinstance(value := inputs[p], torch.Tensor)}
     if (
