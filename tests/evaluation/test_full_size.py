@@ -215,10 +215,11 @@ def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(
 ) -> None:
     greedy = "x * 2 + y + 0 * x.new_ones((1 << 35) if ROWS == 2048 else 1)[0]"
     task = at_full(axpy_task(REFERENCE.replace("x * 2 + y", greedy)), 2048, 1024)
-    (evaluation, _), full = evaluate(evaluators, workshop, task)
+    (evaluation, profile), full = evaluate(evaluators, workshop, task)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
     assert full.status == "skipped"
     assert "needs more memory" in full.message
+    assert profile is not None
 
 
 @pytest.mark.parametrize("kills", [1, 2])

@@ -182,12 +182,12 @@ class ModelledFullSize(FullSizeStage):
         try:
             if tensors > WHOLE_DRAW_BYTES:
                 if profile:
-                    with self.runs.drawn(self.size, self.family, expected=False, tiled=True) as draw:
+                    with self._inputs(tiled=True) as draw:
                         profiled = self._profiled(draw)
                 self._skipped(f"its own tensors take {tensors / 1e9:.3g} GB, too much for the reference here", profiled)
                 return profiled
             if too_large or self.facts.flops > DEAR_FLOPS:
-                with self.runs.drawn(self.size, self.family, expected=False) as draw:
+                with self._inputs() as draw:
                     why = self._compare_in_part(draw)
                     profiled = self._profiled(draw) if profile else None
                 if not why:
@@ -205,10 +205,17 @@ class ModelledFullSize(FullSizeStage):
             if isinstance(error, ChildDied) and not last:
                 raise
             why = f"the reference cannot be run at this size here: {error}"
+            if profile and profiled is None:
+                with contextlib.suppress(TaskError, SandboxError), self._inputs() as draw:
+                    profiled = self._profiled(draw)
         if not why:
             return self._believed_in_part(profiled)
         self._skipped(why, profiled)
         return profiled
+
+    def _inputs(self, *, tiled: bool = False) -> contextlib.AbstractContextManager[DrawHandle]:
+        """The task's own inputs, without what must come out."""
+        return self.runs.drawn(self.size, self.family, expected=False, tiled=tiled)
 
     def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
