@@ -234,6 +234,9 @@ class Memory:
             address: Where the range begins.
             nbytes: Its size; the last tile is cut off.
             tile: Content of a whole number of pages.
+
+        Raises:
+            OutOfDeviceMemory: the host has no room.
         """
         target = self.view(address, nbytes)
         period, host = len(tile), self.host_base + address - self.base
@@ -244,9 +247,12 @@ class Memory:
         end = first + pages
         target[end:] = content[(end + np.arange(nbytes - end)) % period]
         with tempfile.TemporaryFile() as file:
-            # What a page holds begins with the first whole page of the range.
-            file.write(np.roll(content, -first).data)
-            file.flush()
+            try:
+                # What a page holds begins with the first whole page of the range.
+                file.write(np.roll(content, -first).data)
+                file.flush()
+            except OSError as error:
+                raise OutOfDeviceMemory(f"the host cannot keep a tile of {period} bytes: {error.strerror}") from error
             for start in range(0, pages, period):
                 size = min(period, pages - start)
                 self._remap(host + first + start, size, mmap.MAP_PRIVATE, file.fileno())

@@ -20,9 +20,9 @@ from kernelforge.evaluation.oracle.worker.reference import Reference, Value, ten
 from kernelforge.sandbox.shared_memory import Blob
 
 TILE_BYTES: Final = 64 << 20
-"""Least bytes that are drawn of a large tensor."""
+"""Bytes of a large tensor that a device shows again and again; as many slices are drawn as hold them."""
 
-_DRAWN = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "bernoulli", "multinomial"})
+_DRAWN = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "bernoulli"})
 _KEPT = frozenset({"clone", "_to_copy", "detach", "copy_", "fill_", "zero_", "alias", "lift_fresh"})
 _LIKE = frozenset({"rand_like", "randn_like", "randint_like", "zeros_like", "ones_like", "full_like", "empty_like"})
 _SLICEWISE = _DRAWN | _KEPT | _LIKE
@@ -106,5 +106,5 @@ def draw_tiles(reference: Reference, seed: int) -> tuple[tuple[Value, ...], dict
         if not value.is_contiguous():
             raise TaskError(f"input {position} is large and not contiguous")
         nbytes[position] = content.nbytes // value.shape[axis] * extent
-        tiles[position] = content[: content.nbytes // mmap.PAGESIZE * mmap.PAGESIZE]
+        tiles[position] = content[: min(content.nbytes, TILE_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE]
     return inputs, nbytes, tiles
