@@ -29,7 +29,8 @@ from kernelforge.agents.builtin.coder import write
 from kernelforge.agents.builtin.design import Design
 from kernelforge.errors import KernelForgeError, UnsupportedError
 from kernelforge.evaluation import Evaluator, EvaluatorPool
-from kernelforge.evaluation.stages.candidate_runs import EvaluationState, StageFailed
+from kernelforge.evaluation.stages.candidate_runs import EvaluationState
+from kernelforge.evaluation.stages.compile_stage import StageFailed
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.records import Candidate, Task, Verdict
 from kernelforge.run.task_loop import make_task_context
