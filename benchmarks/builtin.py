@@ -2,7 +2,7 @@
 
 The first design (no moves: one thread per output element or row) is evaluated on an emulated device: values are
 compared at every size within its reach, and the full size is profiled. Prints the outcomes and the share per suite, or
-per pattern of ``--select``, with its target, and what is known of each task that is not OK. Exits with 1 when a target
+per pattern of ``--select``, with its target, and the reason of each task that is not OK. Exits with 1 when a target
 is missed.
 
     python benchmarks/builtin.py [SUITE ...] [--select PATTERN ...] [--no-full] [--moves MOVE,...] [--device NAME]
@@ -42,7 +42,7 @@ NOT_WRITTEN, NOT_JUDGED = "not written", "not judged"
 
 
 class Outcome(NamedTuple):
-    """What came of one task."""
+    """Result of one task."""
 
     task: str
     result: str

@@ -347,11 +347,11 @@ class Lowering:
             extents.append(None if size == -1 else self._find_extent(size, axis, len(sizes), value.shape))
         if None in extents:
             # One extent may be what is left of the elements; the others must follow from something.
-            left = sizes.index(-1) if -1 in sizes else extents.index(None)
+            rest_axis = sizes.index(-1) if -1 in sizes else extents.index(None)
             for axis, size in enumerate(sizes):
-                if extents[axis] is None and axis != left:
+                if extents[axis] is None and axis != rest_axis:
                     extents[axis] = self.extent(size)
-            extents[left] = quotient(total, product(tuple(dim for dim in extents if dim is not None)))
+            extents[rest_axis] = quotient(total, product(tuple(dim for dim in extents if dim is not None)))
         dims = tuple(dim for dim in extents if dim is not None)
         # A literal extent may be a size of the task that hides in the graph: let the others explain it.
         literals = [axis for axis, dim in enumerate(dims) if dim.is_literal and dim.value > 1]
