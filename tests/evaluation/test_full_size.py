@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from kernelforge.devices.base import PartResult, RunFailure
+from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.records import Candidate, SizeCheck, Task, Verdict
@@ -128,6 +130,18 @@ def test_a_slow_machine_changes_no_verdict_of_an_emulated_device(
     monkeypatch.setattr("kernelforge.evaluation.stages.candidate_runs.RUN_LIMIT_S", 0.0)
     (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
     assert (evaluation.verdict, full.status) == (Verdict.OK, "passed")
+    assert profile is not None
+
+
+def test_a_machine_without_memory_for_a_part_is_no_fault_of_the_candidate(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.REFERENCE_BYTES", 10)
+    fault = RunFailure("memory", "the emulated device ran out of memory on this machine")
+    monkeypatch.setattr(EmulatedSession, "run_part", lambda *_: PartResult((), faults=(fault,)))
+    (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
+    assert (evaluation.verdict, full.status) == (Verdict.OK, "skipped")
+    assert fault.message in full.message
     assert profile is not None
 
 

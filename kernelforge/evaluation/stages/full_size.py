@@ -280,6 +280,8 @@ class ModelledFullSize(FullSizeStage):
                 f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_INSTRUCTIONS:.2g} "
                 "thread instructions"
             )
+        if result.faults and result.faults[0].kind == "memory":
+            return result.faults[0].message  # of this machine: the profile tells whether the GPU's is enough
         if result.faults:
             self.runs.fault(result.faults[0], self.size, draw.family)
         if result.reason:
