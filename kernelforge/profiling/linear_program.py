@@ -5,6 +5,7 @@ Nothing here calls a BLAS library: its threads would wait for cores that other w
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,8 +21,9 @@ _STEP = 0.995
 """Share of the way to the nearest bound that a step goes."""
 _DEPENDENT = 1e-12
 """Share of a row's diagonal element that is left of a row that depends on others."""
-_OWN = 1e-4
-"""Least share of variables in one constraint alone in that constraint's diagonal element: it is divided by them."""
+_OWN = 1e-2
+"""Least share of variables in one constraint alone in that constraint's diagonal element, for it to be eliminated: it
+is divided by them."""
 
 
 def solve(cost: Array, rows: Array, values: Array) -> Array | None:
@@ -36,13 +38,26 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
         values: One for each constraint.
     """
     program = _Program.of(rows)
+    best, answer = ACCEPTED, None
+    # Where it costs too much precision to eliminate constraints, none is.
+    for eliminate in (True, False):
+        off, x = _solved(program, cost, values, eliminate=eliminate)
+        if off < best:
+            best, answer = off, x
+        if off <= TOLERANCE:
+            break
+    return answer
+
+
+def _solved(program: _Program, cost: Array, values: Array, *, eliminate: bool) -> tuple[float, Array]:
+    """The best x of the method, and by how much it misses the conditions of an optimum."""
     matrix = program.matrix
     count = len(cost)
     size = 1 + float(np.abs(values).max(initial=0.0))
     dearest = 1 + float(np.abs(cost).max(initial=0.0))
     x, slack = np.full(count, size), np.full(count, dearest)
     y = np.zeros(len(values))
-    best, answer = ACCEPTED, None
+    best, answer = math.inf, x
     for _ in range(MAX_STEPS):
         primal, dual = values - matrix.times(x), cost - slack - matrix.transposed_times(y)
         gap = _dot(x, slack) / count
@@ -55,7 +70,7 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
             best, answer = off, x
         if off <= TOLERANCE:
             break
-        newton = _Newton.at(program, x, slack, primal, dual)
+        newton = _Newton.at(program, x, slack, primal, dual, eliminate=eliminate)
         step_x, _, step_slack = newton.step(-x * slack)
         ahead = _dot(x + _reach(x, step_x) * step_x, slack + _reach(slack, step_slack) * step_slack) / count
         centre = gap * (ahead / gap) ** 3
@@ -65,7 +80,7 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
         reach_x, reach_slack = _STEP * _reach(x, step_x), _STEP * _reach(slack, step_slack)
         x = x + reach_x * step_x
         y, slack = y + reach_slack * step_y, slack + reach_slack * step_slack
-    return answer
+    return best, answer
 
 
 @dataclass(frozen=True)
@@ -152,10 +167,10 @@ class _Newton:
     outer: Array
 
     @classmethod
-    def at(cls, program: _Program, x: Array, slack: Array, primal: Array, dual: Array) -> _Newton:
+    def at(cls, program: _Program, x: Array, slack: Array, primal: Array, dual: Array, *, eliminate: bool) -> _Newton:
         ratio = x / slack
         own, shared = program.own.times(ratio), ratio[program.several]
-        eliminated = own > _OWN * _times(program.rows**2, shared)
+        eliminated = (own > _OWN * _times(program.rows**2, shared)) & eliminate
         weights = np.divide(1.0, own, out=np.zeros_like(own), where=eliminated)
         rest = program.rows[~eliminated]
         inner = _inverse(program.columns.normal(weights) + np.diag(1 / shared))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from kernelforge.profiling import linear_program
 from kernelforge.profiling.linear_program import solve
 
 
@@ -48,3 +49,20 @@ def test_no_feasible_point_is_cheaper(seed: int) -> None:
     answer = solve(cost, rows, rows @ point)
     assert answer is not None
     assert float(cost @ answer) == pytest.approx(float(cost @ point), rel=1e-3, abs=1e-3)
+
+
+def test_no_constraint_is_eliminated_where_that_loses_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few flows and many measures, with weights over nine orders of magnitude."""
+    random = np.random.default_rng(290)
+    shared = (random.random((14, 8)) < 0.3).astype(float)
+    rows = np.hstack([shared, np.kron(np.eye(14), [1.0, -1.0])])
+    cost = np.concatenate([np.full(8, 1e-4), 10.0 ** random.uniform(-6, 3, 28)])
+    values = 10.0 ** random.uniform(-3, 7, 14)
+    expected = solve(cost, rows, values)
+    assert expected is not None
+    monkeypatch.setattr(linear_program, "_OWN", 0.0)
+    program = linear_program._Program.of(rows)
+    assert linear_program._solved(program, cost, values, eliminate=True)[0] > linear_program.ACCEPTED
+    answer = solve(cost, rows, values)
+    assert answer is not None
+    assert float(cost @ answer) == pytest.approx(float(cost @ expected), rel=1e-5)
