@@ -32,6 +32,9 @@ from kernelforge.utils.closing import Closing
 VERSION = 5
 """Of the choice itself: raised whenever the same task would get other sizes."""
 
+OTHER_BOUNDS = (8, 1 / 8)
+"""Of the bounds, where the oracle cannot judge the task at the small size within them."""
+
 _UNJUDGED = "it cannot be judged: "
 
 _CASTS = "task-precision"
@@ -117,10 +120,12 @@ class SizeChooser(Closing):
     def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
         """The choice, and whether another search would give the same: one after a timeout may not."""
         choice, lasting = self._within(self.bounds, task)
-        if choice.refused.startswith(_UNJUDGED):
-            # A deep network may be too narrow for its precision, or its answer too uniform, only because it is small.
-            larger, larger_lasting = self._within(self.bounds.wider(), task)
-            return (choice if larger.refused else larger), lasting and larger_lasting
+        # A deep network may be too narrow for its precision only because it is small, and a sum may saturate what
+        # follows only because it is long.
+        for factor in OTHER_BOUNDS:
+            if choice.refused.startswith(_UNJUDGED):
+                other, other_lasting = self._within(self.bounds.times(factor), task)
+                choice, lasting = other if other.admitted else choice, lasting and other_lasting
         return choice, lasting
 
     def _within(self, bounds: Bounds, task: ExternalTask) -> tuple[SizeChoice, bool]:

@@ -63,9 +63,9 @@ class Ceiling:
     flops: int
     """Of matrix products and convolutions: an emulated device runs them too."""
 
-    def times(self, factor: int) -> Ceiling:
-        """More of everything but operators."""
-        return Ceiling(factor * self.elements, factor * self.work, self.calls, factor * self.flops)
+    def times(self, factor: float) -> Ceiling:
+        """More or less of everything but operators."""
+        return Ceiling(int(factor * self.elements), int(factor * self.work), self.calls, int(factor * self.flops))
 
     def holds(self, cost: Cost) -> bool:
         """Whether a cost is within all of them."""
@@ -87,9 +87,9 @@ class Bounds:
     answer_s: float = 120.0
     """A stop for a try that does not end. What it cuts is never kept as a property of the task."""
 
-    def wider(self) -> Bounds:
-        """Eight times as much for every size, as many operators."""
-        return replace(self, base=self.base.times(8), reach=self.reach.times(8))
+    def times(self, factor: float) -> Bounds:
+        """More or less of everything but operators, for every size."""
+        return replace(self, base=self.base.times(factor), reach=self.reach.times(factor))
 
     def key(self) -> dict[str, Any]:
         """Limits that a choice depends on, by name."""
