@@ -20,6 +20,8 @@ import numpy as np
 from kernelforge.profiling.linear_program import Array, solve
 from kernelforge.profiling.sass_code import EdgeKind, SassFunction, SassInstruction, reachable
 
+DIGITS = 6
+"""Of the largest number of executions, and as many places of all."""
 MAX_ROWS = 400
 """Constraints of the largest program that is solved; a block or a kind of line is one."""
 
@@ -332,7 +334,9 @@ class _Program:
         for index in self.live:
             into, offset = self.executions[index]
             executions[index] = self.warps * max(float(into @ solution[:width]) + offset, 0.0)
-        return tuple(executions)
+        # Beyond the solver's tolerance are digits by chance, which must not decide what of equals comes first.
+        digits = DIGITS - math.ceil(math.log10(max(*executions, 1.0)))
+        return tuple(round(count, digits) for count in executions)
 
     def _busiest(self) -> dict[int, float]:
         """Blocks, and the largest count of an access or of arithmetic without a predicate in each, by its copies."""
