@@ -67,7 +67,8 @@ def outcome_of(evaluator: Evaluator, design: Design, full: bool) -> Outcome:
     evaluation = evaluator.evaluate(candidate, seed=1).evaluation
     if evaluation.verdict is not Verdict.OK:
         return Outcome(name, str(evaluation.verdict), f"at {evaluation.stage}: {evaluation.reason}")
-    (check,) = (check for check in evaluation.correctness.sizes if check.size == "full")  # type: ignore[union-attr]
+    assert evaluation.correctness is not None, "what is OK was checked"
+    (check,) = (check for check in evaluation.correctness.sizes if check.size == "full")
     performance = evaluation.performance
     predicted = None if performance is None else performance.predicted
     speedup = "" if predicted is None else f"{predicted.speedup:.2g} ({predicted.low:.2g} to {predicted.high:.2g})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Literal, Protocol, runtime_checkable
+from typing import Final, Literal, Protocol, runtime_checkable
 
 from kernelforge.candidate.resolved import ResolvedPlan
 from kernelforge.compile.cache import Artifact
@@ -97,6 +97,10 @@ EMULATED_RUN_LIMIT_S = 240.0
 takes this long without exceeding them, but for a fault of ours."""
 
 
+OPERATIONS_PER_INSTRUCTION: Final = 2
+"""Operations of a matrix product that are as much work as an instruction of a thread: a multiply and an add."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """One run of a plan. ``tensors`` holds the bytes of every input and weight buffer, by buffer id."""
@@ -112,7 +116,7 @@ class RunRequest:
     """Device memory for the plan's buffers; None for all that one run may use."""
     max_thread_instructions: int | None = None
     """Stop (kind ``timeout``) after about this many, on an emulated device, of which a matrix product counts what it
-    computes."""
+    computes, by :data:`OPERATIONS_PER_INSTRUCTION`."""
     sample_seed: int = 0
     """Seed of the choice of sampled blocks and launches; secret from candidates."""
     sanitize: bool = False

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from kernelforge.agents.diagnosis.diagnose import all_notes
+from kernelforge.agents.base import TaskContext
+from kernelforge.agents.diagnosis.diagnose import all_notes, notes_about
+from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.compile import Artifact
 from kernelforge.compile.machine_code import read_machine_code
 from kernelforge.errors import UsageError
@@ -45,24 +47,20 @@ def task_page(
     )
 
 
-def note_page(families: Collection[str] | None, bottleneck: str | None, offset: int, limit: int) -> NoteList:
-    """A page of the notes, of those about a bottleneck or about operators of some families.
+def note_page(context: TaskContext | None, bottleneck: str | None, offset: int, limit: int) -> NoteList:
+    """A page of the notes: of those about a bottleneck, and about what a task and its device have.
 
     Raises:
         UsageError: no note is about the bottleneck.
     """
-    every = all_notes()
-    bottlenecks = dict.fromkeys(str(name) for note in every for name in note.bottlenecks)
+    bottlenecks = dict.fromkeys(str(name) for note in all_notes() for name in note.bottlenecks)
     if bottleneck is not None and bottleneck not in bottlenecks:
         raise UsageError(f"no note is about {bottleneck[:80]!r}; there are notes about {', '.join(bottlenecks)}")
-    about = [
-        note
-        for note in every
-        if (bottleneck is None or bottleneck in note.bottlenecks)
-        and (families is None or not note.families or not set(families).isdisjoint(note.families))
-    ]
-    if bottleneck is not None:
-        about.sort(key=lambda note: [str(name) for name in note.bottlenecks].index(bottleneck))
+    about = notes_about(
+        None if bottleneck is None else Bottleneck(bottleneck),
+        None if context is None else context.graph.families,
+        None if context is None else context.spec,
+    )
     return NoteList(
         bottlenecks=tuple(bottlenecks),
         total=len(about),

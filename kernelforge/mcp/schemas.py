@@ -8,11 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, ConfigDict
 
-from kernelforge.records import (
-    Attempt,
-    Performance,
-    Verdict,
-)
+from kernelforge.records import Attempt, Performance, Verdict
 from kernelforge.report.views import View
 from kernelforge.report.views.task import MetricChange
 

@@ -199,7 +199,9 @@ def _add_reading_tools(server: MCPServer[object], service: Service, queue: _Queu
     @server.tool(title="Read optimisation notes", annotations=_READS)
     async def notes(
         ctx: Context,
-        task: Annotated[str | None, Field(description="Leave out notes on operators that this task lacks.")] = None,
+        task: Annotated[
+            str | None, Field(description="Leave out notes on operators and hardware that this task lacks.")
+        ] = None,
         bottleneck: Annotated[str | None, Field(description="Only notes about this bottleneck.")] = None,
         offset: OffsetArgument = 0,
         limit: PageArgument = 10,

@@ -12,10 +12,8 @@ from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompting.render import launch_plan_page, page_sections
 from kernelforge.agents.prompts import coder_prompt
-from kernelforge.candidate import parse_plan
 from kernelforge.errors import (
     BudgetExhausted,
-    CandidateError,
     DeviceError,
     KernelForgeError,
     SandboxError,
@@ -29,7 +27,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.evaluation.stages.tuning import tune, winner
 from kernelforge.evaluation.visible_sizes import Reproduction, reproduce, with_visible_sizes
 from kernelforge.mcp.answers import build_answer, changed, evaluation_answer, profile_answer
-from kernelforge.mcp.candidates import MAX_NOTE_CHARS, messages_of, read_candidate
+from kernelforge.mcp.candidates import MAX_NOTE_CHARS, has_choices, messages_of, read_candidate
 from kernelforge.mcp.pages import code_page, note_page, task_page
 from kernelforge.mcp.schemas import (
     AttemptList,
@@ -149,9 +147,8 @@ class Service:
         return PlanPage(sections=tuple(sections), text=text)
 
     def notes(self, reference: str | None, bottleneck: str | None, offset: int = 0, limit: int = 10) -> NoteList:
-        task = None if reference is None else self._catalogue.task(reference)[1]
-        families = None if task is None else self._context(task).graph.families
-        return note_page(families, bottleneck, offset, limit)
+        context = None if reference is None else self._context(self._catalogue.task(reference)[1])
+        return note_page(context, bottleneck, offset, limit)
 
     def compile(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> BuildAnswer:
         suite, task = self._catalogue.task(reference)
@@ -208,11 +205,8 @@ class Service:
     def tune(self, reference: str, source: str, plan: str, choices: Mapping[str, int] | None) -> TuneAnswer:
         suite, task = self._catalogue.task(reference)
         candidate = read_candidate(source, plan, choices)
-        try:
-            if len(parse_plan(plan, candidate.language or "cuda").combinations) < 2:
-                raise UsageError("the plan offers no choice: give a '# tune:' line two values or more")
-        except CandidateError:
-            pass  # the evaluation says what is wrong with it
+        if not has_choices(candidate):
+            raise UsageError("the plan offers no choice: give a '# tune:' line two values or more")
         judged = self._evaluated(task, candidate)
         trials: tuple[TuneTrial, ...] = ()
         if judged.result.evaluation.verdict is Verdict.OK:

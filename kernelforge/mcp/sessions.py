@@ -33,7 +33,8 @@ class Session:
         self.submitted = {**earlier, **self.submitted}
 
     def attempt(self, attempt_id: str) -> Attempt:
-        """
+        """A submitted attempt by its id.
+
         Raises:
             UsageError: the session has no such attempt.
         """

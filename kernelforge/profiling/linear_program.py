@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -91,26 +92,12 @@ class _Sparse:
     row: npt.NDArray[np.intp]
     column: npt.NDArray[np.intp]
     value: Array
-    pair: npt.NDArray[np.intp]
-    """Of each two entries in one column: their place in the product with the transposed matrix."""
-    pair_column: npt.NDArray[np.intp]
-    pair_value: Array
 
     @classmethod
     def of(cls, rows: Array) -> _Sparse:
         """The entries of a matrix that are not zero."""
         column, row = np.nonzero(rows.T)
-        value = rows[row, column]
-        # Each entry with all of its column.
-        sizes = np.bincount(column, minlength=rows.shape[1])
-        partners = sizes[column]
-        a = np.repeat(np.arange(column.size), partners)
-        number = np.arange(a.size) - np.repeat(np.cumsum(partners) - partners, partners)
-        b = np.repeat((np.cumsum(sizes) - sizes)[column], partners) + number
-        return cls(
-            (rows.shape[0], rows.shape[1]), row, column, value,
-            row[a] * rows.shape[0] + row[b], column[a], value[a] * value[b],
-        )  # fmt: skip
+        return cls((rows.shape[0], rows.shape[1]), row, column, rows[row, column])
 
     def times(self, vector: Array) -> Array:
         return _sums(self.row, self.value * vector[self.column], self.shape[0])
@@ -120,8 +107,18 @@ class _Sparse:
 
     def normal(self, weights: Array) -> Array:
         """The product of the matrix, a diagonal of weights, and the transposed matrix."""
-        size = self.shape[0]
-        return _sums(self.pair, self.pair_value * weights[self.pair_column], size * size).reshape(size, size)
+        size, (a, b) = self.shape[0], self._pairs
+        values = self.value[a] * self.value[b] * weights[self.column[a]]
+        return _sums(self.row[a] * size + self.row[b], values, size * size).reshape(size, size)
+
+    @cached_property
+    def _pairs(self) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.intp]]:
+        """Each entry with every one of its column, itself included."""
+        sizes = np.bincount(self.column, minlength=self.shape[1])
+        partners = sizes[self.column]
+        first = np.repeat(np.arange(self.column.size), partners)
+        number = np.arange(first.size) - np.repeat(np.cumsum(partners) - partners, partners)
+        return first, np.repeat((np.cumsum(sizes) - sizes)[self.column], partners) + number
 
 
 @dataclass(frozen=True)
@@ -133,6 +130,8 @@ class _Program:
     """By variable: whether it is in several constraints."""
     rows: Array
     """Constraints by variables in several."""
+    squares: Array
+    """Of those coefficients."""
     columns: _Sparse
     """The same, transposed."""
     own: _Sparse
@@ -141,8 +140,8 @@ class _Program:
     @classmethod
     def of(cls, rows: Array) -> _Program:
         several = np.count_nonzero(rows, axis=0) > 1
-        own = np.where(several, 0.0, rows**2)
-        return cls(_Sparse.of(rows), several, rows[:, several], _Sparse.of(rows[:, several].T), _Sparse.of(own))
+        shared, own = rows[:, several], np.where(several, 0.0, rows**2)
+        return cls(_Sparse.of(rows), several, shared, shared**2, _Sparse.of(shared.T), _Sparse.of(own))
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ class _Newton:
     def at(cls, program: _Program, x: Array, slack: Array, primal: Array, dual: Array, *, eliminate: bool) -> _Newton:
         ratio = x / slack
         own, shared = program.own.times(ratio), ratio[program.several]
-        eliminated = (own > _OWN * _times(program.rows**2, shared)) & eliminate
+        eliminated = (own > _OWN * _times(program.squares, shared)) & eliminate
         weights = np.divide(1.0, own, out=np.zeros_like(own), where=eliminated)
         rest = program.rows[~eliminated]
         inner = _inverse(program.columns.normal(weights) + np.diag(1 / shared))

@@ -103,7 +103,7 @@ class Size(Record):
     """Values for the task file's module constants."""
 
     name: str = Field(pattern=r"^(full|small|visible|hidden(_[a-z0-9_]+)?)$")
-    """``full`` (the file as it is), ``small``, or ``hidden_...``; :data:`VISIBLE_SIZE` is no task's own."""
+    """``full`` (the file as it is), ``small``, or ``hidden_...``; no task lists :data:`VISIBLE_SIZE`."""
     constants: dict[str, int | float | bool] = {}
     """Module constants replaced in the file; none for ``full``."""
 

@@ -57,10 +57,7 @@ def watch(pid: int, grant: JailSpec, proc: int) -> Literal["disk", "memory"] | N
 
 def _exceeds(pid: int, allowed: int, proc: int) -> bool:
     """Whether a process holds more memory; a page that it maps several times counts once."""
-    if _resident(pid, proc) <= allowed:
-        return False
-    once = _sum(f"{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc)
-    return (once or _resident(pid, proc)) > allowed
+    return _resident(pid, proc) > allowed and _resident_once(pid, proc) > allowed
 
 
 def _free(folder: str) -> int:
@@ -84,9 +81,13 @@ def tree_bytes(pid: int, proc: int, adopted: Iterable[int] = (), *, exactly: boo
     tree = list(dict.fromkeys(member for head in (pid, *adopted) for member in _tree(head, proc)))
     if len(tree) == 1 or not exactly:
         return sum(_resident(member, proc) for member in tree)
-    # Shared pages first: a process that ends in between then counts as nothing rather than in full.
-    shares = ("Pss_Anon:", "Pss_Shmem:")
-    return sum(_sum(f"{member}/smaps_rollup", shares, proc) or _resident(member, proc) for member in tree)
+    return sum(_resident_once(member, proc) for member in tree)
+
+
+def _resident_once(pid: int, proc: int) -> int:
+    """Resident memory of a process by its shares of pages that are mapped several times, if the kernel reports them."""
+    # Shares first: a process that ends in between then counts as nothing rather than in full.
+    return _sum(f"{pid}/smaps_rollup", ("Pss_Anon:", "Pss_Shmem:"), proc) or _resident(pid, proc)
 
 
 def _resident(pid: int, proc: int) -> int:

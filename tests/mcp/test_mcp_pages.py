@@ -5,16 +5,20 @@ from __future__ import annotations
 import builtins
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelforge.evaluation.pool import EvaluatorPool
+from kernelforge.hardware.specs import SPECS
+from kernelforge.mcp.pages import note_page
 from kernelforge.mcp.service import Service
-from kernelforge.records import Budget
+from kernelforge.records import Budget, Graph, Node
 from kernelforge.store import Store
 from kernelforge.tasks.suites import Catalogue
+from tests.agents.prompt_samples import BRIEF
 from tests.mcp.mcp_talk import BROKEN, PLAN, RIGHT, Call, Refused, ask, talk, write_suite
 
 MOST_BYTES = 12_000
@@ -102,6 +106,15 @@ def test_the_reference_of_launch_plans_is_read_by_section(service: Service) -> N
     assert part["text"] in ask(service, "plan_language", task="tiny/gelu")["text"]
     with pytest.raises(Refused, match=r"no section 'Cooking'.*Constants and tuning"):
         ask(service, "plan_language", task="tiny/gelu", section="Cooking")
+
+
+def test_notes_leave_out_what_the_tasks_device_lacks() -> None:
+    product = Node(name="product", kind="op", op="aten.mm")
+    hopper = replace(BRIEF, graph=Graph(size="full", nodes=(product,)))
+    older = replace(hopper, spec=SPECS["a100"])
+    ids = [{note.id for note in note_page(context, None, 0, 200).notes} for context in (hopper, older, None)]
+    assert ids[0] - ids[1] == {"wgmma", "tma"}
+    assert ids[0] < ids[2]
 
 
 def test_notes_are_about_a_bottleneck_and_the_operators_of_a_task(service: Service) -> None:

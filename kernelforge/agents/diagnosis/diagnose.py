@@ -9,7 +9,7 @@ because one that hides behind another today binds once that one is cured.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -167,19 +167,31 @@ def all_notes() -> tuple[Note, ...]:
         return TypeAdapter(tuple[Note, ...]).validate_python(tomllib.load(file)["note"])
 
 
+def notes_about(bottleneck: Bottleneck | None, families: Collection[str] | None, spec: DeviceSpec | None) -> list[Note]:
+    """Notes about a bottleneck, or about any: those of which it is the first come first.
+
+    Notes about other operators than those of ``families``, and about what the GPU of ``spec`` lacks, are left out; None
+    leaves none out.
+    """
+    about = [
+        note
+        for note in all_notes()
+        if (bottleneck is None or bottleneck in note.bottlenecks)
+        and (families is None or not note.families or not set(note.families).isdisjoint(families))
+        and (spec is None or note.capabilities[0] <= spec.compute_capability <= note.capabilities[1])
+    ]
+    if bottleneck is not None:
+        about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
+    return about
+
+
 def notes_for(
     bottlenecks: Sequence[Bottleneck], families: Sequence[str], spec: DeviceSpec, limit: int = NOTES_SHOWN
 ) -> tuple[Note, ...]:
-    """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first.
-
-    A note whose own first bottleneck is the one at hand comes before one that names it in passing. Notes about other
-    operators than those of ``families``, and about what the GPU of ``spec`` lacks, are left out.
-    """
+    """At most ``limit`` notes about ``bottlenecks``, which are ranked: at most two for each, the first's first; as
+    :func:`notes_about` selects them."""
     selected: list[Note] = []
     for bottleneck in bottlenecks:
-        about = [note for note in all_notes() if bottleneck in note.bottlenecks and note not in selected]
-        about = [note for note in about if not note.families or not set(note.families).isdisjoint(families)]
-        about = [note for note in about if note.capabilities[0] <= spec.compute_capability <= note.capabilities[1]]
-        about.sort(key=lambda note: note.bottlenecks.index(bottleneck))
+        about = [note for note in notes_about(bottleneck, families, spec) if note not in selected]
         selected += about[:NOTES_EACH]
     return tuple(selected[:limit])

@@ -10,8 +10,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from kernelforge.devices.base import OPERATIONS_PER_INSTRUCTION
 from kernelforge.devices.emulated import layout as lay
-from kernelforge.devices.emulated.codegen.matrix_ir import OPERATIONS_PER_WORK, matrix_work
+from kernelforge.devices.emulated.codegen.matrix_ir import matrix_work
 from kernelforge.devices.emulated.codegen.program import Program
 from kernelforge.devices.emulated.execute.launch import Run
 from kernelforge.devices.emulated.execute.memory import Memory
@@ -233,7 +234,8 @@ class LaunchReport:
     @property
     def work(self) -> int:
         """Thread instructions, of which a matrix product counts what it computes: limits are about this."""
-        return self.thread_instructions + sum(count for count, _ in self.matrix.values()) // OPERATIONS_PER_WORK
+        operations = sum(count for count, _ in self.matrix.values())
+        return self.thread_instructions + operations // OPERATIONS_PER_INSTRUCTION
 
 
 _TYPE_MARKS = frozenset(parser.TYPE_BYTES)

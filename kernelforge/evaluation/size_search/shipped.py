@@ -84,7 +84,7 @@ def _choice(task: ExternalTask, entry: Entry) -> SizeChoice:
 
 
 def entry_of(task: ExternalTask, choice: SizeChoice) -> Entry:
-    """A choice as it is stored: numbers by position, without the names that the task's author gave."""
+    """A choice in the form that ships: numbers by position, without names from the task's file."""
     extents = movable_extents(task.source, task.fixed)
     names = [extent.names[0] for extent in extents]
     return Entry(

@@ -17,7 +17,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from kernelforge.devices.base import PartialSession, PartResult, RunFailed, RunRequest, Session
+from kernelforge.devices.base import (
+    OPERATIONS_PER_INSTRUCTION,
+    PartialSession,
+    PartResult,
+    RunFailed,
+    RunRequest,
+    Session,
+)
 from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import (
@@ -88,10 +95,10 @@ class FullSizeResult(NamedTuple):
 
     @property
     def work(self) -> float | None:
-        """The same, but a matrix product counts what it computes: two operations as one instruction."""
+        """The same, but a matrix product counts what it computes."""
         if self.profile is None or self.instructions is None:
             return None
-        return self.instructions + (self.profile.value(MATRIX_OPERATIONS) or 0.0) / 2
+        return self.instructions + (self.profile.value(MATRIX_OPERATIONS) or 0.0) / OPERATIONS_PER_INSTRUCTION
 
 
 class FullSizeStage(ABC):

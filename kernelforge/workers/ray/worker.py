@@ -16,7 +16,8 @@ from kernelforge.workers.slot import WorkerHandle, error_from
 from kernelforge.workers.worker_main import CLOSING_S
 
 PLACED_S = 330.0
-"""Longest time until an actor has its resources and its worker is warm, in a dedicated cluster."""
+"""Longest time until an actor has its resources and its worker is warm, in a dedicated cluster: shorter than a worker's
+own start may take, so that a cluster without room is reported."""
 
 
 class RayWorker(WorkerHandle):

@@ -172,8 +172,7 @@ class LoopEmitter(CppEmitter):
         if slot:
             self._nest([channels, *taps], slot, lambda: multiply(*places()))
             return total
-        for coord in coords:
-            self.text(coord)  # once, outside of the loops
+        self._write_outside(coords)
         firsts = {}
         if stepped:
             for axis, tap in enumerate(taps):
@@ -181,6 +180,11 @@ class LoopEmitter(CppEmitter):
                 firsts[tap] = (f"({self.text(spots[axis])} + {padding}) % {stride}", stride)
         self._nest(taps, "", over_channels, firsts)
         return total
+
+    def _write_outside(self, coords: Sequence[Coordinate]) -> None:
+        """Compute coordinates here, outside of the loops that read them."""
+        for coord in coords:
+            self.text(coord)
 
     def _taps(self, extents: tuple[Dim, ...]) -> list[LoopGroup]:
         """Loop variables over the window's axes."""
@@ -279,8 +283,7 @@ class LoopEmitter(CppEmitter):
                 self.add(f"{taken} += {condition or 1};")
 
         if not slot:
-            for coord in coords:
-                self.text(coord)  # once, outside of the loops
+            self._write_outside(coords)
         self._nest(taps, slot, write)
         if value.op == "max":
             return total

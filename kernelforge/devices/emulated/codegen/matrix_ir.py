@@ -14,6 +14,7 @@ import functools
 import re
 from typing import Final, NamedTuple
 
+from kernelforge.devices.base import OPERATIONS_PER_INSTRUCTION
 from kernelforge.devices.emulated import layout as lay
 from kernelforge.devices.emulated.codegen.ir_builder import float_constant, lane_vector
 from kernelforge.devices.emulated.codegen.llvm_jit import host_features
@@ -488,11 +489,7 @@ def matrix_work(i: Instruction) -> tuple[str, int, int] | None:
     return f"{a_type}.{total}", 2 * rows * columns * depth // kept, read
 
 
-OPERATIONS_PER_WORK: Final = 2
-"""Operations of a matrix instruction that are as much work as one instruction of one thread: a multiply-add."""
-
-
 def warp_work(i: Instruction) -> int:
     """The work of an instruction of one warp, in instructions of one warp: a product counts what it computes."""
     product = matrix_work(i)
-    return 1 if product is None else 1 + product[1] // (OPERATIONS_PER_WORK * lay.LANES)
+    return 1 if product is None else 1 + product[1] // (OPERATIONS_PER_INSTRUCTION * lay.LANES)
