@@ -179,3 +179,32 @@ def run_and_compare(item: Rendered, at: workbench.Bench, compiler: Compiler) -> 
         assert got.shape == expected.shape
         loose = expected.dtype in (torch.float16, torch.bfloat16)
         torch.testing.assert_close(got, expected, rtol=2e-2 if loose else 2e-5, atol=2e-2 if loose else 2e-5)
+
+
+TENSOR_CORES = {
+    "product": ("F.relu(x @ y + z)", "torch.randn(N, D)", "torch.randn(D, N)", "torch.randn(N)"),
+    "transposed left": ("x.t() @ y", "torch.randn(D, N)", "torch.randn(D, N)"),
+    "transposed right": ("x @ y.t()", "torch.randn(N, D)", "torch.randn(N, D)"),
+    "both transposed": ("x.t() @ y.t()", "torch.randn(D, N)", "torch.randn(N, D)"),
+    "batch": ("x @ y.transpose(-1, -2)", "torch.randn(K, 1, N, D)", "torch.randn(3, K, D)"),
+    "half": ("torch.relu(x @ y)", "torch.randn(N, D).half()", "torch.randn(D, N).half()"),
+    "half transposed": ("x.t() @ y.t()", "torch.randn(D, N).half()", "torch.randn(N, D).half()"),
+    "bfloat16": ("x @ y.t()", "torch.randn(N, D).bfloat16()", "torch.randn(N, D).bfloat16()"),
+    "padded": ("F.pad(x, (1, 2)) @ y", "torch.randn(N, D - 3)", "torch.randn(D, N)"),
+    "slices": ("x[:, 2:] @ y[:, :-1]", "torch.randn(N, D)", "torch.randn(D - 2, N)"),
+    "linear": ("self.m(x).tanh()", "torch.randn(K, N, D)", "self.m = nn.Linear(D, 2 * D)"),
+    "convolution": ("self.m(x).relu()", "torch.randn(K, D, N, N)", "self.m = nn.Conv2d(D, 2 * D, 3, padding=1)"),
+    "strided": ("self.m(x)", "torch.randn(2, K, N, N + 3)", "self.m = nn.Conv2d(K, D, (3, 2), 2, dilation=2)"),
+    "half convolution": ("self.m(x)", "torch.randn(2, K, N).half()", "self.m = nn.Conv1d(K, D, 3).half()"),
+    "three axes": ("self.m(x)", "torch.randn(2, K, 9, 8, N)", "self.m = nn.Conv3d(K, D, 3, padding=(1, 0, 2))"),
+}
+
+
+@pytest.mark.parametrize("name", TENSOR_CORES)
+@pytest.mark.parametrize("constants", [{"N": 7, "D": 9, "K": 5}, {"N": 68, "D": 40, "K": 3}], ids=["odd", "fours"])
+def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int], compiler: Compiler) -> None:
+    task = _task(TENSOR_CORES[name])
+    item = render(trace_source(task, {}), Design(("fuse", "tensor-cores")))
+    assert "TensorTiles" in item.source
+    reference = Reference(task, constants)
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)

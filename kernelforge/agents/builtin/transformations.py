@@ -115,6 +115,19 @@ def _tile(profile: Profile) -> TransformEvidence | None:
     return TransformEvidence("operands are fetched from the caches again and again, or across rows", why, metrics)
 
 
+def _tensor_cores(profile: Profile) -> TransformEvidence | None:
+    kernels = [kernel for kernel in profile.kernels if re.search(r"_(product|conv)\d*\b", kernel.kernel)]
+    total = profile.value(INSTRUCTIONS) or 0.0
+    here = sum(m.value for kernel in kernels for m in kernel.metrics if m.name == INSTRUCTIONS)
+    if here < WORTH * total or total == 0:
+        return None
+    why = (
+        f"{INSTRUCTIONS} is {total:,.0f} inst, {here / total:.0%} of it in products, of which none is a matrix "
+        f"instruction; {SECTORS} is {profile.value(SECTORS) or 0:,.0f} sector"
+    )
+    return TransformEvidence("products run on ordinary cores", why, (INSTRUCTIONS, SECTORS, WAVEFRONTS))
+
+
 def _register_tile(profile: Profile) -> TransformEvidence | None:
     waves = profile.value(WAVEFRONTS) or 0.0
     if waves == 0 or profile.roofline.bound in ("dram", "launch"):
@@ -172,6 +185,7 @@ def _block_shape(profile: Profile) -> TransformEvidence | None:
 RULES: dict[str, Callable[[Profile], TransformEvidence | None]] = {
     "warp-reduce": _warp_reduce,
     "fuse": _fuse,
+    "tensor-cores": _tensor_cores,
     "tile": _tile,
     "register-tile": _register_tile,
     "stage": _stage,

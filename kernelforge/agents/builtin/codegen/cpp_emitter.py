@@ -6,7 +6,7 @@ import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelforge.agents.builtin.ir.iteration_space import (
@@ -212,6 +212,9 @@ class CppEmitter:
         base = value.base
         if (isinstance(base, StoredTensor) or base in self.stored) and value.dtype == base.dtype:
             return self.load(value, coords, of=base)
+        regrouped = _regrouped(value.shape, coords, base.shape)
+        if regrouped is not None:
+            return self.read(base, regrouped)
         flat = self.fresh("f")
         self.add(f"const int {flat} = {self.offset(value.shape, coords)};")
         return self.read(base, tuple(Coordinate(text) for text in self._decompose(flat, base.shape)))
@@ -289,6 +292,20 @@ class CppEmitter:
             self._memo[key] = name
         return from_storage(f"{self._memo[key]}.v[k]", holder.dtype)
 
+    def pointer(self, value: Value, coords: tuple[Coordinate, ...]) -> str | None:
+        """C++ pointer to an element in memory; None where finding the element takes more than views of a tensor."""
+        coords = _trim(coords, value)
+        while isinstance(value, View) and value not in self.stored:
+            coords = self._remapped(value, coords)
+            value = value.base
+            coords = _trim(coords, value)
+        holder = value
+        if isinstance(value, Reshape) and value not in self.stored and value.dtype == value.base.dtype:
+            holder = value.base
+        if not (isinstance(holder, StoredTensor) or holder in self.stored):
+            return None
+        return f"{self.signature.tensor(holder)} + {self._horner(_pieces(value.shape, coords))}"
+
     def _vector_base(self, pieces: list[_Piece]) -> str:
         """Offset of lane 0, written with names that live before the lanes' loop."""
         assert self.hoisted is not None
@@ -327,6 +344,24 @@ def _trim(coords: tuple[Coordinate, ...], value: Value) -> tuple[Coordinate, ...
 def _spans_one(coord: Coordinate) -> bool:
     """Whether the coordinate runs over an extent of 1 itself (then it is no broadcast)."""
     return coord.group is not None and coord.group.dims[coord.position].value == 1
+
+
+def _regrouped(
+    shape: tuple[Dim, ...], coords: tuple[Coordinate, ...], base: tuple[Dim, ...]
+) -> tuple[Coordinate, ...] | None:
+    """Coordinates under the shape ``base`` of the same elements, where whole groups become axes; None where not."""
+    moved: list[Coordinate] = []
+    rest = list(base)
+    for piece in _pieces(shape, coords):
+        while rest and rest[0].value == 1 != piece.extent.value:
+            moved.append(ZERO)
+            rest.pop(0)
+        if not rest or rest[0].value != piece.extent.value or (piece.group is not None and not piece.complete):
+            return None
+        dim = rest.pop(0)
+        flat = None if piece.group is None else replace(piece.group, dims=(dim,))
+        moved.append(piece.coord if flat is None else flat.coords()[0])
+    return (*moved, *(ZERO for _ in rest)) if all(dim.value == 1 for dim in rest) else None
 
 
 def _fills(shape: tuple[Dim, ...], group: LoopGroup, position: int, at: int) -> bool:

@@ -29,7 +29,9 @@ def _written(name: str, root: Value, stored: frozenset[Value], options: Options)
     return flat
 
 
-def _body(em: LoopEmitter, root: Value, coords: tuple[Coordinate, ...], vector: bool, where: str) -> list[str]:
+def element_statements(
+    em: LoopEmitter, root: Value, coords: tuple[Coordinate, ...], vector: bool, where: str
+) -> list[str]:
     """Statements that compute the element at ``coords`` (or the ``V`` from there) and store it at ``where``."""
     if not vector:
         with em.scope() as core:
@@ -54,7 +56,7 @@ def _flat_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
     em = LoopEmitter(stored - {root})
     group = LoopGroup("i", root.shape, vector=vector)
     n = em.signature.extent(group.extent)
-    core = _body(em, root, group.coords(), vector, "i")
+    core = element_statements(em, root, group.coords(), vector, "i")
     index = "blockIdx.x * blockDim.x + threadIdx.x"
     source = [
         f"{'template <int V> ' if vector else ''}__global__ void {name}({em.signature.parameters(root)}) {{",
@@ -84,7 +86,7 @@ def _shaped_kernel(name: str, root: Value, stored: frozenset[Value], options: Op
     planes, lines, columns = (em.signature.extent(group.extent) for group in (plane, line, column))
     with em.scope() as statements:
         where = em.offset(root.shape, coords)
-    core = [*statements, *_body(em, root, coords, vector, where)]
+    core = [*statements, *element_statements(em, root, coords, vector, where)]
     index = "blockIdx.x * blockDim.x + threadIdx.x"
     source = [
         f"{'template <int V> ' if vector else ''}__global__ void {name}({em.signature.parameters(root)}) {{",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from kernelforge.agents.builtin.ir.iteration_space import Signature
-from kernelforge.agents.builtin.ir.nodes import Dim, Extent, Iota, Scalar, StoredTensor, Value, product
+from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, Signature
+from kernelforge.agents.builtin.ir.nodes import Dim, Extent, Iota, Reshape, Scalar, StoredTensor, Value, View, product
 
 THREADS = 256
 
@@ -21,6 +22,7 @@ class Options:
     stage: bool = False
     tile: bool = False
     register_tile: bool = False
+    tensor_cores: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,31 @@ def leaves(root: Value, stored: frozenset[Value]) -> list[Value]:
             if operand in stored or isinstance(operand, StoredTensor):
                 reached[operand] = None
     return list(reached)
+
+
+class Adjacent(NamedTuple):
+    """Elements that are adjacent in memory where a value is read."""
+
+    group: LoopGroup | None = None
+    """The group whose steps are; None where no single one's are."""
+    extent: Dim | None = None
+    """Elements of a line of memory, of which the group may walk a part."""
+
+
+def adjacent(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Value]) -> Adjacent:
+    """Elements that are adjacent in memory where ``value`` is read at ``coords``."""
+    while isinstance(value, View) and value not in stored:
+        moved = []
+        for template in value.index:
+            single_axis = re.fullmatch(r"\{(\d+)\}", template)
+            moved.append(coords[int(single_axis[1])] if single_axis else Coordinate(template))
+        value, coords = value.base, tuple(moved)
+    if not coords or not (isinstance(value, StoredTensor | Reshape) or value in stored):
+        return Adjacent()
+    last = coords[-1]
+    if last.group is None or last.position != len(last.group.dims) - 1 or value.shape[-1].value == 1:
+        return Adjacent()
+    return Adjacent(last.group, value.shape[-1] if len(last.group.dims) == 1 else last.group.extent)
 
 
 def with_wide_indices(kernel: KernelText, stored: frozenset[Value]) -> KernelText:

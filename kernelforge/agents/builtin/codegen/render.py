@@ -64,7 +64,7 @@ def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
     if kinds == {Scan}:
         return scan_kernel(name, root, stored, options)
     if kinds <= {Contraction, Convolution}:
-        tiled = contraction_tile(name, root, stored, options) if options.tile else None
+        tiled = contraction_tile(name, root, stored, options) if options.tile or options.tensor_cores else None
         return tiled or element_kernel(name, root, stored, options)
     return element_kernel(name, root, stored, options)
 

@@ -2,33 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, adjacent, cone, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
-from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, compute_type, to_storage
-from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Reshape, StoredTensor, Value, View, product
+from kernelforge.agents.builtin.codegen.tensor_cores import tensor_tile
+from kernelforge.agents.builtin.ir.iteration_space import LoopGroup, compute_type, to_storage
+from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Value, View, product
 from kernelforge.errors import UnsupportedError
 
 FEWEST_BLOCKS = 132
 """Blocks from which tiles of 128 x 128 results keep a large GPU busy."""
-
-
-def fastest(value: Value, coords: tuple[Coordinate, ...], stored: frozenset[Value]) -> LoopGroup | None:
-    """The group whose steps are adjacent in memory when ``value`` is read at ``coords``, if there is one."""
-    while isinstance(value, View) and value not in stored:
-        moved = []
-        for template in value.index:
-            single_axis = re.fullmatch(r"\{(\d+)\}", template)
-            moved.append(coords[int(single_axis[1])] if single_axis else Coordinate(template))
-        value, coords = value.base, tuple(moved)
-    if not coords or not (isinstance(value, StoredTensor | Reshape) or value in stored):
-        return None
-    last = coords[-1]
-    if last.group is None or last.position != len(last.group.dims) - 1 or value.shape[-1].value == 1:
-        return None
-    return last.group
 
 
 def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: Options) -> KernelText | None:
@@ -37,9 +20,14 @@ def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: 
     Convolutions come as products over (channel, row, column) of the window. None where the form is not covered.
     """
     (anchor,) = (value for value in cone(root, stored) if isinstance(value, Contraction | Convolution))
-    if not same_shape(root.shape, anchor.shape) or len(root.shape) != len(anchor.shape):
-        return None
     if isinstance(anchor, Convolution) and (anchor.groups > 1 or anchor.transposed):
+        return None
+    if options.tensor_cores:
+        try:
+            return tensor_tile(name, root, anchor, stored)
+        except UnsupportedError:
+            pass
+    if not options.tile or not same_shape(root.shape, anchor.shape) or len(root.shape) != len(anchor.shape):
         return None
     try:
         return _TileWriter(name, root, anchor, stored, options).write()
@@ -75,14 +63,14 @@ class _TileWriter:
         if isinstance(self.anchor, Convolution):
             return self.em.read(self.anchor.weight, (*self.m.coords(), *self.k.coords())), True
         coords = (*self.b.coords(), *self.m.coords(), *self.k.coords())
-        return self.em.read(self.anchor.a, coords), fastest(self.anchor.a, coords, self.stored) is not self.m
+        return self.em.read(self.anchor.a, coords), adjacent(self.anchor.a, coords, self.stored).group is not self.m
 
     def _right(self) -> tuple[str, bool]:
         """Element (kk, n) of the right operand, and whether kk is its fast coordinate."""
         anchor, em = self.anchor, self.em
         if isinstance(anchor, Contraction):
             coords = (*self.b.coords(), *self.k.coords(), *self.n.coords())
-            return em.read(anchor.b, coords), fastest(anchor.b, coords, self.stored) is self.k
+            return em.read(anchor.b, coords), adjacent(anchor.b, coords, self.stored).group is self.k
         channel, *steps = self.k.coords()
         places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
         lead = (*self.b.coords(), channel)
@@ -168,7 +156,7 @@ def transpose_tile(name: str, root: Value, stored: frozenset[Value]) -> KernelTe
     crossed: dict[Value, LoopGroup] = {}
     for view in cone(root, stored):
         if isinstance(view, View) and same_shape(view.shape, root.shape) and len(view.shape) == len(root.shape):
-            along = fastest(view, coords, stored)
+            along = adjacent(view, coords, stored).group
             if along is not None and along is not groups[-1]:
                 crossed[view] = along
     tops = [view for view in crossed if not any(view in other.operands for other in crossed)]

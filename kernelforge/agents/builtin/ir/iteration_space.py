@@ -80,6 +80,8 @@ class Signature:
     scalars: dict[str, str] = field(default_factory=dict)
     wide: bool = False
     """Whether extents and indices have 64 bits."""
+    constant: bool = False
+    """Whether extents are arguments of the kernel's template, not of the launch."""
 
     def tensor(self, value: Value) -> str:
         if value not in self.tensors:
@@ -105,13 +107,13 @@ class Signature:
     def parameters(self, out: Value) -> str:
         parts = [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
         parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
-        parts += [f"int {name}" for name in self.extents.values()]
+        parts += [f"int {name}" for name in self.extents.values() if not self.constant]
         parts += [f"float {name}" for name in self.scalars.values()]
         return ", ".join(parts)
 
     def arguments(self, names: dict[Value, str], out: str) -> str:
         parts = [value.text if isinstance(value, StoredTensor) else names[value] for value in self.tensors]
         parts.append(out)
-        parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.extents]
+        parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.extents if not self.constant]
         parts += [f"f32({text})" for text in self.scalars]
         return ", ".join(parts)

@@ -1,0 +1,214 @@
+"""Products and convolutions on tensor cores: tiles in shared memory, copied ahead of the arithmetic.
+
+Half-precision operands are multiplied as they are, with sums in float32. A float32 operand is split into two TF32
+numbers that hold 22 of its 24 bits, and three of the four products are added ("3xTF32", CUTLASS example 27), which is
+as exact as sums in float32 are. The device code is ``TensorTiles`` in ``helpers.toml``.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kernelforge.agents.builtin.codegen.cpp_emitter import indent
+from kernelforge.agents.builtin.codegen.elementwise import element_statements
+from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.loops import LoopEmitter
+from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, Coordinate, LoopGroup, to_storage
+from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Value
+from kernelforge.errors import UnsupportedError
+from kernelforge.records import DType
+
+_KINDS = {DType.FLOAT16: "HALF", DType.BFLOAT16: "BFLOAT", DType.FLOAT32: "SINGLE"}
+MULTIPROCESSORS = 132
+"""Blocks from which a large GPU is busy: the multiprocessors of an H100."""
+
+
+class Shape(NamedTuple):
+    """Results of a block and of each of its warps, and the depth and number of its tiles."""
+
+    rows: int
+    columns: int
+    warp_rows: int
+    warp_columns: int
+    depth: int
+    stages: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.warp_rows * (self.columns // self.warp_columns) * 32
+
+
+_SINGLE = (
+    Shape(128, 128, 64, 32, 16, 4), Shape(64, 64, 32, 32, 16, 4), Shape(32, 128, 32, 32, 16, 4),
+    Shape(128, 32, 32, 32, 16, 4),
+)  # fmt: skip
+_HALF = (
+    Shape(128, 256, 64, 64, 32, 4), Shape(256, 128, 64, 64, 32, 4), Shape(128, 128, 64, 32, 32, 4),
+    Shape(64, 64, 32, 32, 64, 3), Shape(32, 128, 32, 32, 32, 4), Shape(128, 32, 32, 32, 32, 4),
+)  # fmt: skip
+_BALANCE = {"SINGLE": 14, "HALF": 41, "BFLOAT": 41}
+"""Multiply-adds of a multiprocessor in the time of one element from the L2: 62 % of an H100's dense rate, a third of it
+for three products, over 64 bytes a cycle."""
+
+
+def choose_shape(kind: str, rows: int, columns: int, batch: int) -> Shape:
+    """The shape whose waves of blocks take the least time: multiply-adds, and elements from the L2."""
+
+    def cost(shape: Shape) -> int:
+        blocks = -(-rows // shape.rows) * -(-columns // shape.columns) * batch
+        work = shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
+        return -(-blocks // MULTIPROCESSORS) * work
+
+    return min(_SINGLE if kind == "SINGLE" else _HALF, key=cost)
+
+
+class _Copy(NamedTuple):
+    """Statements that copy one operand's tile, and what they assume."""
+
+    along: bool
+    """Whether adjacent terms of the sum are adjacent in memory, not adjacent lines of the result."""
+    body: list[str]
+    run: tuple[str, ...]
+    """Extents that 16 bytes must divide for one copy to take as many; none where elements are copied one by one."""
+
+
+def tensor_tile(name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value]) -> KernelText:
+    """A product or a convolution on tensor cores.
+
+    Raises:
+        UnsupportedError: the operands have no type that tensor cores multiply exactly enough.
+    """
+    try:
+        return _TensorWriter(name, root, anchor, stored, vector=True).write()
+    except UnsupportedError:
+        return _TensorWriter(name, root, anchor, stored, vector=False).write()
+
+
+class _TensorWriter:
+    def __init__(
+        self, name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], *, vector: bool
+    ) -> None:
+        self.name, self.root, self.anchor, self.stored = name, root, anchor, stored
+        self.left, self.right = (anchor.a, anchor.b) if isinstance(anchor, Contraction) else (anchor.weight, anchor.x)
+        if self.left.dtype is not self.right.dtype or self.left.dtype not in _KINDS:
+            raise UnsupportedError(f"no tensor core multiplies {self.left.dtype} by {self.right.dtype}")
+        self.dtype, self.kind = self.left.dtype, _KINDS[self.left.dtype]
+        self.em = LoopEmitter(stored - {root})
+        self.em.signature.constant = True
+        split = len(anchor.shape) - 2 if isinstance(anchor, Contraction) else 1
+        self.b = LoopGroup("batch", anchor.shape[:split])
+        self.m = LoopGroup("m", anchor.shape[split : split + 1])
+        self.n = LoopGroup("n", anchor.shape[split + 1 :], vector=vector)
+        self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
+        self.shape = choose_shape(self.kind, *(group.extent.value for group in (self.m, self.n, self.b)))
+
+    def _results(self) -> tuple[LoopGroup, LoopGroup, LoopGroup]:
+        """Batch, rows and columns of the root, whose leading axes may be those of the product in another shape."""
+        root, anchor = self.root.shape, self.anchor.shape
+        if same_shape(root, anchor):
+            return self.b, self.m, self.n
+        if not self.b.dims and same_shape(root[-1:], anchor[-1:]):
+            return self.b, LoopGroup("m", root[:-1]), self.n
+        if len(self.b.dims) == 1 and same_shape(root[-2:], anchor[-2:]):
+            return LoopGroup("batch", root[:-2]), self.m, self.n
+        raise UnsupportedError("the result has the product's rows in another shape")
+
+    def _copy(self, side: str) -> _Copy:
+        """Statements that copy ``V`` elements of an operand to ``to``, from a line of the result and a term on."""
+        em, anchor = self.em, self.anchor
+        line, value = (self.m, self.left) if side == "a" else (self.n, self.right)
+        inside = f"{line.var} < {em.signature.extent(line.extent)} && kk < {em.signature.extent(self.k.extent)}"
+        with em.scope() as body:
+            coords = (*self.b.coords(), *self.m.coords(), *self.k.coords())
+            if isinstance(anchor, Contraction) and side == "b":
+                coords = (*self.b.coords(), *self.k.coords(), *self.n.coords())
+            elif isinstance(anchor, Convolution) and side == "a":
+                coords = (*self.m.coords(), *self.k.coords())
+            elif isinstance(anchor, Convolution):
+                channel, *steps = self.k.coords()
+                places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
+                inside = " && ".join(part for part in (inside, em.inside(anchor, places)) if part)
+                coords = (*self.b.coords(), channel, *(Coordinate(text) for text in places))
+            group, extent = adjacent(value, coords, self.stored)
+            pointer = em.pointer(value, coords)
+            if pointer is not None:
+                em.add(f"copy_async<V{side.upper()}>(to, {pointer}, {inside});")
+            else:
+                with em.scope() as guarded:
+                    em.add(f"value = {to_storage(em.read(value, coords), self.dtype)};")
+                em.add(f"{C_TYPES[self.dtype]} value{{}};")
+                em.lines += [f"if ({inside}) {{", *indent(guarded), "}", "*to = value;"]
+        run: tuple[str, ...] = ()
+        if pointer is not None and group in (self.k, line) and extent is not None:
+            run = (group.extent.text, extent.text)
+        return _Copy(group is not self.m if side == "a" else group is self.k, body, run)
+
+    def _store(self) -> list[str]:
+        """Statements that store ``V`` results, which are in ``acc``, from row m and column n on."""
+        em = self.em
+        own = (*self.b.coords(), *self.m.coords(), *self.n.coords())
+        em.bound[self.anchor] = ("acc[k]" if self.n.vector else "acc[0]", own)
+        coords = tuple(coord for group in self._results() for coord in group.coords())
+        with em.scope() as body:
+            where = em.offset(self.root.shape, coords)
+            em.lines += element_statements(em, self.root, coords, self.n.vector, where)
+        inside = f"m < {em.signature.extent(self.m.extent)} && n < {em.signature.extent(self.n.extent)}"
+        return [f"if ({inside}) {{", *indent(body), "}"]
+
+    def write(self) -> KernelText:
+        em, name, shape, ctype = self.em, self.name, self.shape, C_TYPES[self.dtype]
+        copies = {side: self._copy(side) for side in "ab"}
+        store = self._store()
+        terms = em.signature.extent(self.k.extent)
+        flags = ", ".join("true" if copies[side].along else "false" for side in "ab")
+        numbers = ", ".join(map(str, (*shape[:4], shape.depth, shape.stages)))
+        core = [
+            f"using Tiles = TensorTiles<{ctype}, {self.kind}, {numbers}, {flags}>;",
+            "extern __shared__ __align__(16) char tiles[];",
+            f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
+            f"const int n_start = blockIdx.x * {shape.columns};",
+        ]
+        for side, line in (("a", "m"), ("b", "n")):
+            core += [
+                f"const auto copy_{side} = [&]({ctype}* to, int line, int kk) {{",
+                *indent([f"const int {line} = {line}_start + line;", *copies[side].body]), "};",
+            ]  # fmt: skip
+        core += [
+            "const auto put = [&](int line, int column, const float* acc) {",
+            *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
+            f"Tiles::run<VA, VB, V>(reinterpret_cast<{ctype}*>(tiles), {terms}, copy_a, copy_b, put);",
+        ]  # fmt: skip
+        extents = {variable: f"{name}_{variable}" for variable in em.signature.extents.values()}
+        setup = [f"{plan} = {text}" for plan, text in zip(extents.values(), em.signature.extents, strict=True)]
+        widths = {"VA": f"{name}_va", "VB": f"{name}_vb", "V": f"{name}_v"}
+        most = 16 // self.dtype.itemsize
+        setup += [f"{widths[f'V{side.upper()}']} = {_width(most, copies[side].run)}" for side in "ab"]
+        setup.append(f"{widths['V']} = {_width(2, (self.n.extent.text, *em.divisors) if self.n.vector else ())}")
+        template = {**widths, **extents}
+        source = [
+            f"template <{', '.join(f'int {word}' for word in template)}> "
+            f"__global__ void __launch_bounds__({shape.threads}) {name}({em.signature.parameters(self.root)}) {{",
+            *indent(core), "}",
+        ]  # fmt: skip
+        columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
+        grid = f"(ceil_div({columns}, {shape.columns}), ceil_div({rows}, {shape.rows}), {batch})"
+        return KernelText(
+            name, "\n".join(source), em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)),
+            tuple(setup), tuple(template.values()),
+        )  # fmt: skip
+
+    def _shared_bytes(self, copies: dict[str, _Copy]) -> int:
+        """As ``Tile`` counts them."""
+        size, total = self.dtype.itemsize, 0
+        for copy, lines in ((copies["a"], self.shape.rows), (copies["b"], self.shape.columns)):
+            depth = self.shape.depth
+            total += lines * (depth + 16 // size) if copy.along else depth * (lines + 8)
+        return total * size * self.shape.stages
+
+
+def _width(most: int, extents: tuple[str, ...]) -> str:
+    """The plan's text of how many elements move at a time: ``most`` where that divides all of the extents."""
+    if not extents:
+        return "1"
+    conditions = " and ".join(f"({text}) % {most} == 0" for text in dict.fromkeys(extents))
+    return f"{most} if {conditions} else 1"
