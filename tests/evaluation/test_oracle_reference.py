@@ -8,6 +8,7 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, storage_span, tensor_bytes
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import TaskPolicy
 from tests.evaluation.oracle_tasks import judge, make_task, tensors
 
@@ -152,3 +153,34 @@ def test_the_global_generators_are_left_alone() -> None:
     torch.manual_seed(7)
     ref.inputs(3)
     assert torch.equal(torch.rand(1), expected)
+
+
+STATEFUL = """
+import torch
+import torch.nn as nn
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.hidden = torch.zeros(2)
+        self.scratch = torch.zeros(2)
+    def forward(self, x):
+        self.scratch.add_(x)
+        self.hidden = torch.tanh(self.hidden + x)
+        return self.hidden + self.scratch
+def get_inputs():
+    return [torch.rand(2)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_a_call_leaves_plain_tensors_of_modules_as_constructed() -> None:
+    reference = Reference(STATEFUL, {})
+    inputs = reference.inputs(1)
+    first, second = (reference.run(inputs)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert {name: tensor.tolist() for name, tensor in reference.weights().items()} == {
+        "hidden": [0, 0], "scratch": [0, 0],
+    }  # fmt: skip
+    trace_at(reference, "small")
+    assert torch.equal(reference.run(inputs)[0], first)

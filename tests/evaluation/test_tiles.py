@@ -1,4 +1,4 @@
-"""Inputs of which only some slices are drawn, since no memory holds them."""
+"""Inputs and weights of which only some slices are drawn, since no memory holds them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import pytest
 import torch
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.reference import Reference
+from kernelforge.evaluation.oracle.worker.reference import Reference, outline_of
+from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
+from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from kernelforge.evaluation.oracle.worker.tiles import TILE_BYTES, draw_tiles
+from kernelforge.evaluation.oracle.worker.tracing import trace_at
+from kernelforge.records import Task
 
 TASK = """
 import torch
@@ -25,9 +29,10 @@ ROWS, COLUMNS = 1 << 18, 1 << 14  # 17 GB
 
 
 def drawn(statements: str) -> tuple[tuple[object, ...], dict[int, int], dict[int, torch.Tensor]]:
-    inputs, nbytes, tiles = draw_tiles(Reference(TASK.format(statements=statements), {}), 5)
+    inputs, tiles = draw_tiles(Reference(TASK.format(statements=statements), {}), 5)
     kinds = {position: value.dtype for position, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
-    return inputs, nbytes, {at: torch.frombuffer(bytearray(tile), dtype=kinds[at]) for at, tile in tiles.items()}
+    contents = {at: torch.frombuffer(bytearray(tiles[at].content), dtype=kinds[at]) for at in kinds if at in tiles}
+    return inputs, {at: tiles[at].nbytes for at in contents}, contents
 
 
 def test_a_large_input_is_drawn_as_its_task_does_but_not_all_of_it() -> None:
@@ -57,3 +62,77 @@ def test_rows_that_sum_to_one_do_so_in_a_tile() -> None:
 def test_what_is_not_the_same_on_some_rows_alone_is_refused(change: str) -> None:
     with pytest.raises(TaskError, match="some slices of a tensor alone"):
         drawn(f"x = torch.rand({ROWS}, {COLUMNS}); x = {change}; y = 1")
+
+
+LARGE_WEIGHTS = """
+import torch
+import torch.nn as nn
+width = 32768
+class Model(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.first = nn.Linear(width, width)
+        self.second = nn.Linear(width, 16, bias=False)
+        self.gain = nn.Parameter({gain})
+        self.steps = 2
+        self.state = torch.zeros(8, 1)
+    def forward(self, x):
+        self.state = x.sum(1, keepdim=True) + self.state
+        return self.second(torch.relu(self.first(x))) * self.gain.sum() + self.state
+def get_inputs():
+    return [torch.rand(8, width)]
+def get_init_inputs():
+    return [width]
+"""
+
+
+def large_task(gain: str = "torch.ones(1)") -> Task:
+    sizes = [{"name": "full"}, {"name": "small", "constants": {"width": 64}}]
+    return Task.model_validate(
+        {"name": "large", "suite": "s", "title": "", "level": 2, "source": LARGE_WEIGHTS.format(gain=gain)}
+        | {"sizes": sizes}
+    )
+
+
+def test_a_reference_with_large_weights_is_described_without_them() -> None:
+    described = ReferenceRunner(large_task()).described("full")
+    facts = facts_at(described, "full", (), fake=True)
+    assert described.is_outline
+    shapes = {weight.name: weight.spec.shape for weight in facts.weights}
+    assert shapes["first.weight"] == (32768, 32768)
+    assert shapes["second.weight"] == (16, 32768)
+    assert shapes["state"] == (8, 1)
+    assert facts.outputs[0].shape == (8, 16)
+    assert facts.flops >= 2 * 8 * 32768 * (32768 + 16)
+
+
+def test_an_outline_is_described_as_the_reference_itself() -> None:
+    source, constants = LARGE_WEIGHTS.format(gain="torch.ones(1)"), {"width": 64}
+    outline, reference = outline_of(source, constants), Reference(source, constants)
+    assert facts_at(outline, "small", (), fake=True) == facts_at(reference, "small", (), fake=True)
+    assert trace_at(outline, "small") == trace_at(reference, "small")
+
+
+def test_of_large_weights_some_rows_are_drawn_as_the_constructor_does() -> None:
+    drawn, reference, tiles = ReferenceRunner(large_task()).draw_tiles("full", 3)
+    assert isinstance(drawn.inputs[0], torch.Tensor)
+    assert {name: tile.nbytes for name, tile in tiles.items()} == {"first.weight": 4 * 32768**2}
+    content = torch.frombuffer(bytearray(tiles["first.weight"].content), dtype=torch.float32)
+    assert 4 * content.numel() == TILE_BYTES
+    assert float(content.std()) * 32768**0.5 == pytest.approx((1 / 3) ** 0.5, rel=0.05)
+    assert reference.weights()["second.weight"].shape == (16, 32768)
+
+
+def test_a_weight_of_which_no_rows_can_be_drawn_alone_is_refused() -> None:
+    with pytest.raises(TaskError, match="some slices of a tensor alone"):
+        ReferenceRunner(large_task("torch.rand(32768, 32768).T")).draw_tiles("full", 3)
+
+
+def test_weights_drawn_in_pieces_are_those_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    source = LARGE_WEIGHTS.format(gain="torch.ones(1)")
+    references = [Reference(source, {"width": 64}) for _ in range(2)]
+    references[0].redraw_weights(5)
+    monkeypatch.setattr("kernelforge.evaluation.oracle.worker.reference._PART", 1 << 10)
+    references[1].redraw_weights(5)
+    for at_once, in_pieces in zip(*(reference.weights().values() for reference in references), strict=True):
+        assert torch.allclose(at_once, in_pieces, rtol=1e-6)

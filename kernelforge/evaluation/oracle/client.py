@@ -125,8 +125,8 @@ class DrawHandle:
     """Input tensors by position: the elements in C order, or the storage span of a non-contiguous one."""
     weights: Mapping[str, Blob]
     """Weights by dotted name, aliases included."""
-    tiled: Mapping[int, int] = field(default_factory=dict)
-    """Bytes of inputs, by position, of which ``tensors`` holds only a tile: see
+    tiled: Mapping[int | str, int] = field(default_factory=dict)
+    """Bytes of inputs, by position, and of weights, by name, of which there is only a tile here: see
     :attr:`kernelforge.devices.base.RunRequest.tiled`."""
     scalars: Mapping[int, int | float | bool | None] = field(default_factory=dict)
     """Inputs that are no tensors, by position."""
@@ -297,7 +297,8 @@ class Oracle(Closing):
         """Draw inputs and weights. ``seed`` is secret and fresh for each draw.
 
         With ``expected=False`` only inputs are made (for a profile), and :meth:`check` refuses the handle. With
-        ``tiled`` too, of a large input of the task's own family only as much is drawn as shows its values.
+        ``tiled`` too, of a large input of the task's own family, or a large weight, only as much is drawn as shows its
+        values.
 
         Raises:
             TaskError: the family is not admitted at this size, or an input can only be drawn whole.
@@ -309,15 +310,17 @@ class Oracle(Closing):
         if len(frame.blobs) != len(positions) + len(names):
             raise SandboxError("the oracle child sent a draw whose parts do not add up")
         weights = dict(zip(names, frame.blobs[len(positions) :], strict=True))
+        tiles = {key if isinstance(key, str) else int(key): int(nbytes) for key, nbytes in data["tiled"]}
         for name, aliases in data["aliases"].items():
             weights.update(dict.fromkeys(aliases, weights[name]))
+            tiles.update(dict.fromkeys(aliases, tiles[name]) if name in tiles else {})
         return DrawHandle(
             handle=handle,
             size=size,
             family=family,
             tensors=dict(zip(positions, frame.blobs[: len(positions)], strict=True)),
             weights=weights,
-            tiled={int(position): int(nbytes) for position, nbytes in data["tiled"]},
+            tiled=tiles,
             scalars={int(position): value for position, value in data["scalars"].items()},
         )
 

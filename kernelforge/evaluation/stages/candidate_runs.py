@@ -351,12 +351,12 @@ def run_request(
     for buffer in plan.buffers:
         if isinstance(buffer.source, int):
             tensors[buffer.id] = draw.tensors.get(buffer.source, b"")
-            if buffer.source in draw.tiled:
-                tiled[buffer.id] = draw.tiled[buffer.source]
             if buffer.source in task.policy.mutates:
                 mutable.add(buffer.id)
         elif isinstance(buffer.source, str):
             tensors[buffer.id] = draw.weights.get(buffer.source, b"")
+        if buffer.source is not None and buffer.source in draw.tiled:
+            tiled[buffer.id] = draw.tiled[buffer.source]
         if buffer.provided and (nbytes := tiled.get(buffer.id) or len(tensors[buffer.id])) != buffer.nbytes:
             raise TaskError(
                 f"{buffer.label} has {nbytes} bytes in one draw and {buffer.nbytes} in another: "

@@ -24,6 +24,7 @@ from kernelforge.evaluation.oracle.worker.reference import tensor_spec, tensor_v
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.slices import Slices, elements_of
+from kernelforge.evaluation.oracle.worker.tiles import Tiles
 from kernelforge.evaluation.oracle.worker.timed_baseline import TimedBaseline
 from kernelforge.evaluation.oracle.worker.torch_device import (
     HOST,
@@ -178,12 +179,12 @@ class _OracleServer:
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
-        tiled: dict[int, int] = {}
-        tiles: dict[int, Blob] = {}
+        tiles: Tiles = {}
         if data["tiled"]:
-            drawn, tiled, tiles = reckoner.draw_tiles(size, int(data["seed"]))
+            drawn, reference, tiles = reckoner.draw_tiles(size, int(data["seed"]))
         else:
             drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
+            reference = reckoner.reference(size)
         self._draws[data["handle"]] = drawn
         # Views: nothing writes to a draw or to its weights before the reply is sent.
         out: list[Blob] = []
@@ -192,14 +193,14 @@ class _OracleServer:
             if isinstance(value, torch.Tensor):
                 tensor_spec(value)
                 positions.append(position)
-                out.append(tiles[position] if position in tiles else tensor_view(value))
+                out.append(tiles[position].content if position in tiles else tensor_view(value))
             else:
                 scalars[str(position)] = value
-        weights = reckoner.reference(size).weights()
-        out += [tensor_view(tensor) for tensor in weights.values()]
-        aliases = {spec.name: list(spec.aliases) for spec in reckoner.reference(size).weight_specs() if spec.aliases}
+        weights = reference.weights()
+        out += [tiles[name].content if name in tiles else tensor_view(tensor) for name, tensor in weights.items()]
+        aliases = {spec.name: list(spec.aliases) for spec in reference.weight_specs() if spec.aliases}
         reply = {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}
-        return reply | {"tiled": list(tiled.items())}, out
+        return reply | {"tiled": [(key, tile.nbytes) for key, tile in tiles.items()]}, out
 
     def _op_check(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         drawn = self._drawn(data["handle"])

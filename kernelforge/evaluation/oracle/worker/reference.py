@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import torch
 from torch import nn
@@ -32,18 +33,29 @@ Nudge = Callable[[torch.Tensor], torch.Tensor]
 class Reference:
     """The model of one task file at one choice of module constants, in the mode and dtype it was constructed in.
 
+    ``making`` is entered around the model's constructor: :func:`outline_of` and :mod:`.tiles` say what for.
+
     Raises:
         TaskError: the file does not run; the message names the step that failed.
     """
 
-    def __init__(self, source: str, constants: Mapping[str, Scalar], *, filename: str = "task.py") -> None:
+    _outline: contextlib.AbstractContextManager[Any] | None = None
+
+    def __init__(
+        self,
+        source: str,
+        constants: Mapping[str, Scalar],
+        *,
+        filename: str = "task.py",
+        making: contextlib.AbstractContextManager[Any] | None = None,
+    ) -> None:
         self._module = types.ModuleType("kernelforge_task")
         code = compile(substitute(source, constants), filename, "exec")
         with _step("running the task file"), seeded(0):
             exec(code, self._module.__dict__)
         with _step("get_init_inputs()"), seeded(0):
             init = self._module.get_init_inputs()
-        with _step("constructing Model"), seeded(0):
+        with _step("constructing Model"), seeded(0), making or contextlib.nullcontext():
             model = self._module.Model(**init) if isinstance(init, dict) else self._module.Model(*init)
         if not isinstance(model, nn.Module):
             raise TaskError("`Model` is not a torch.nn.Module")
@@ -58,7 +70,7 @@ class Reference:
         """The same reference on another device, with a model of its own; itself where it is there already."""
         if device == self.device:
             return self
-        self._restore_buffers()
+        self.restore()
         moved = copy.copy(self)
         attributes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         with _step(f"moving Model to {device}"):
@@ -73,15 +85,26 @@ class Reference:
         moved._remember()
         return moved
 
+    @property
+    def is_outline(self) -> bool:
+        """Whether its weights have no storage: :func:`outline_of`."""
+        return self._outline is not None
+
     def copy_of_model(self) -> nn.Module:
         """A model with weights of its own, buffers as before a call."""
-        self._restore_buffers()
+        self.restore()
         with _step("copying Model"):
             return copy.deepcopy(self.model)
 
     def _remember(self) -> None:
         self._parameters = {name: p.detach().clone() for name, p in self.model.named_parameters()}
         self._buffers = {name: b.detach().clone() for name, b in self.model.named_buffers()}
+        self._attributes = [
+            (module, name, value, clone_strided(value.detach()))
+            for module in self.model.modules()
+            for name, value in vars(module).items()
+            if isinstance(value, torch.Tensor)
+        ]
 
     def constructed_parameters(self) -> Mapping[str, torch.Tensor]:
         """Parameters as the constructor left them, independent of later draws; read only."""
@@ -130,7 +153,7 @@ class Reference:
         # What fails on a GPU without storage may succeed with it: real inputs are tried there all the same.
         before, self._draws_on_host = self._draws_on_host, True
         try:
-            with FakeTensorMode(allow_non_fake_inputs=True):
+            with self._outline or FakeTensorMode(allow_non_fake_inputs=True):
                 return self.inputs(0)
         finally:
             self._draws_on_host = before
@@ -151,9 +174,10 @@ class Reference:
                 original = self._parameters[name]
                 if not original.is_floating_point() or original.numel() == 0:
                     continue
-                rms = original.double().square().mean().sqrt().item()
-                noise = drawn(torch.randn, original.shape).to(original.dtype)
-                parameter.copy_(original + noise * (0.25 * rms if rms > 0 else 0.1))
+                rms = _rms(original)
+                scale = 0.25 * rms if rms > 0 else 0.1
+                for part, target in _parts(original, parameter):
+                    target.copy_(part + drawn(torch.randn, part.shape).to(part.dtype) * scale)
             for module in self.model.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None:
                     assert module.running_var is not None
@@ -180,9 +204,10 @@ class Reference:
         arguments = [clone_strided(value) if copied and isinstance(value, torch.Tensor) else value for value in inputs]
         target = self.model if model is None else model
         if model is None:
-            self._restore_buffers()
+            self.restore()
         device = self.device
         with _step("Model.forward"), torch.no_grad(), seeded(seed, device), contextlib.ExitStack() as stack:
+            stack.callback(self._restore_attributes)
             stack.enter_context(default_device(device))
             for context in within:
                 stack.enter_context(context)
@@ -225,8 +250,15 @@ class Reference:
 
     def in_double(self) -> nn.Module:
         """A copy of the model with parameters, buffers and plain tensor attributes in float64."""
+        self.restore()
+        # A weight is not copied before it is cast: of a large one, that would be half as much memory again.
         with _step("casting Model to float64"):
-            twin = self.copy_of_model().double()
+            cast = {
+                id(tensor): nn.Parameter(tensor.detach().double(), requires_grad=tensor.requires_grad)
+                for tensor in self.model.parameters()
+                if type(tensor) is nn.Parameter and tensor.dtype is torch.float32
+            }
+            twin = copy.deepcopy(self.model, cast).double()
         for module in twin.modules():
             for name, value in list(vars(module).items()):
                 if isinstance(value, torch.Tensor) and value.is_floating_point():
@@ -235,7 +267,7 @@ class Reference:
 
     def weights(self) -> dict[str, torch.Tensor]:
         """Every parameter, buffer and plain tensor attribute, once, by its first dotted name."""
-        self._restore_buffers()
+        self.restore()
         return {spec.name: tensor for spec, tensor in self._named_weights()}
 
     def weight_specs(self) -> tuple[WeightSpec, ...]:
@@ -267,7 +299,8 @@ class Reference:
                     named.append(("attribute", f"{prefix}.{name}" if prefix else name, value.detach()))
         groups: dict[tuple[Any, ...], list[tuple[str, str, torch.Tensor]]] = {}
         for kind, name, tensor in named:
-            same = (tensor.data_ptr() or id(tensor), tensor.shape, tensor.stride(), tensor.dtype)
+            memory = tensor.untyped_storage()._cdata, tensor.storage_offset()
+            same = (*memory, tensor.shape, tensor.stride(), tensor.dtype)
             groups.setdefault(same, []).append((kind, name, tensor))
         for members in groups.values():
             kind, name, tensor = members[0]
@@ -278,11 +311,20 @@ class Reference:
             )
             yield spec, tensor
 
-    def _restore_buffers(self) -> None:
+    def restore(self) -> None:
+        """Buffers and plain tensors of modules as before a call."""
         with torch.no_grad():
             for name, buffer in self.model.named_buffers():
                 if name in self._buffers:
                     buffer.copy_(self._buffers[name])
+        self._restore_attributes()
+
+    def _restore_attributes(self) -> None:
+        """Undo what a call left in plain tensors of modules, such as a hidden state: it is a part of its answer."""
+        with torch.no_grad():
+            for module, name, value, constructed in self._attributes:
+                setattr(module, name, value)
+                value.copy_(constructed)
 
     def _refuse_active_dropout(self) -> None:
         kinds = nn.modules.dropout._DropoutNd
@@ -294,6 +336,72 @@ class Reference:
                     f"module '{name}' ({type(module).__name__}, p={rate}) is active: its result is random, so no "
                     "candidate can be compared with it; call self.eval() in Model.__init__, or set p to 0"
                 )
+
+
+def outline_of(source: str, constants: Mapping[str, Scalar], *, filename: str = "task.py") -> Reference:
+    """A reference whose weights have shapes and no storage, to describe one that is too large to be constructed for it.
+
+    It runs on :meth:`Reference.fake_inputs` alone.
+
+    Raises:
+        TaskError: the file does not run so: its constructor looks at values.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    outline = Reference(source, constants, filename=filename, making=mode)
+    outline._outline = mode
+    # torch.export replaces parameters and buffers by its own, and takes no other tensor without storage.
+    stored: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    for module in outline.model.modules():
+        for name, value in list(vars(module).items()):
+            if isinstance(value, torch.Tensor):
+                zeros = torch.zeros(value.shape, dtype=value.dtype)
+                setattr(module, name, stored.setdefault(id(value), (value, zeros))[1])
+    outline._remember()
+    return outline
+
+
+@contextlib.contextmanager
+def weights_up_to(nbytes: int) -> Iterator[None]:
+    """Lets constructors register parameters of so many bytes in all.
+
+    Raises:
+        TaskError: there are more.
+    """
+    total = 0
+
+    def count(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        nonlocal total
+        total += 0 if parameter is None else parameter.nbytes
+        if total > nbytes:
+            raise TaskError(f"the weights take more than {nbytes:,} bytes")
+
+    handle = nn.modules.module.register_module_parameter_registration_hook(count)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+_PART: Final = 1 << 24
+"""Elements of a weight that are drawn at a time: a large one shall not take its memory several times."""
+
+
+def _parts(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Views of contiguous tensors of one shape, piece by piece; small or strided ones as they are."""
+    if tensors[0].numel() <= _PART or not all(tensor.is_contiguous() for tensor in tensors):
+        yield tensors
+        return
+    yield from zip(*(torch.split(tensor.detach().view(-1), _PART) for tensor in tensors), strict=True)
+
+
+def _rms(tensor: torch.Tensor) -> float:
+    """Root mean square, in float64."""
+    means = [(part.double().square().mean(), part.numel()) for (part,) in _parts(tensor)]
+    if len(means) == 1:
+        return means[0][0].sqrt().item()
+    return math.sqrt(sum(mean.item() * numel for mean, numel in means) / tensor.numel())
 
 
 _SPARE: list[Any] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -22,18 +23,20 @@ from kernelforge.evaluation.oracle.worker.inputs import (
     families_of,
     integer_profile,
 )
-from kernelforge.evaluation.oracle.worker.reference import Reference, Value, to_device
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value, outline_of, to_device, weights_up_to
 from kernelforge.evaluation.oracle.worker.sequential_sums import SequentialSums
-from kernelforge.evaluation.oracle.worker.tiles import draw_tiles
+from kernelforge.evaluation.oracle.worker.tiles import FewSlices, Tiles, draw_tiles, weight_tiles
 from kernelforge.evaluation.oracle.worker.tolerance import Expected, expected_output, pieces
 from kernelforge.evaluation.oracle.worker.torch_device import HOST, generator, unfused_kernels
 from kernelforge.evaluation.oracle.worker.trivial import blind_answers
 from kernelforge.records import Comparison, Size, Task
-from kernelforge.sandbox.shared_memory import Blob
 from kernelforge.tasks import evaluate_expression, parse_task_file, size_source
 
 PROBE_LIMIT: Final = 1 << 20
 """Sizes with more input elements than this are checked on the plain families only, as the small size admits them."""
+
+LARGE_WEIGHTS: Final = 1 << 30
+"""A reference with more bytes of parameters is not constructed only to be described."""
 
 _PLAIN_FAMILIES: Final = ("task", "normal", "sparse")
 
@@ -107,14 +110,31 @@ class ReferenceRunner:
             described = self.described(size)
             if size == "small":
                 self._refuse_randomness(described)
-            self._references[size] = described.on(self.device)
+            constructed = self._constructed(size) if described.is_outline else described
+            self._references[size] = constructed.on(self.device)
         return self._references[size]
 
     def described(self, size: str) -> Reference:
-        """The reference on the host, for what is said of a task: facts and graphs are the same on every device."""
+        """The reference on the host, for what is said of a task: facts and graphs are the same on every device.
+
+        At the full size it is an outline where its weights are large and it runs without their values.
+        """
         if size not in self._described:
-            self._described[size] = Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+            self._described[size] = (self._not_too_large(size) if size == "full" else None) or self._constructed(size)
         return self._described[size]
+
+    def _constructed(self, size: str, making: contextlib.AbstractContextManager[object] | None = None) -> Reference:
+        return Reference(size_source(self.task, size), {}, filename=f"{self.task.name}.py", making=making)
+
+    def _not_too_large(self, size: str) -> Reference | None:
+        """The reference itself where its weights are not large, else its outline; None where that does not run."""
+        with contextlib.suppress(TaskError):
+            return self._constructed(size, weights_up_to(LARGE_WEIGHTS))
+        with contextlib.suppress(TaskError):
+            outline = outline_of(size_source(self.task, size), {}, filename=f"{self.task.name}.py")
+            outline.run(outline.fake_inputs(), self.task.policy.mutates)
+            return outline
+        return None
 
     def take_size(self, size: Size) -> None:
         """From now on the task also has this size, in place of one of that name; families are those of the small one.
@@ -169,16 +189,22 @@ class ReferenceRunner:
                 break
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
 
-    def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, dict[int, int], dict[int, Blob]]:
-        """Draw of large inputs of the task's own family only as much as shows their values: see :func:`.draw_tiles`.
+    def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, Reference, Tiles]:
+        """Draw of large inputs of the task's own family, and of large weights, only as much as shows their values.
+
+        Returns:
+            The draw, the reference with its weights, and what of both are tiles.
 
         Raises:
-            TaskError: some slices of an input alone cannot be drawn.
+            TaskError: some slices of a tensor alone cannot be drawn.
         """
-        reference = self.reference(size)
-        inputs, nbytes, tiles = draw_tiles(reference, derived_seed(seed, "inputs"))
+        described = self.described(size)
+        reference = self._constructed(size, FewSlices()) if described.is_outline else self.reference(size)
+        inputs, tiles = draw_tiles(reference, derived_seed(seed, "inputs"))
         reference.redraw_weights(derived_seed(seed, "weights"))
-        return InputDraw(size, "task", inputs, None, seed=seed), nbytes, tiles
+        if described.is_outline:
+            tiles |= weight_tiles(reference, described)
+        return InputDraw(size, "task", inputs, None, seed=seed), reference, tiles
 
     def _draw_test(self, size: str, family: str, seed: int, *, expected: bool) -> InputDraw:
         """A draw by a recipe. Finite, and torch accurate on it, as our own families must be; and well-conditioned."""
@@ -264,7 +290,7 @@ class ReferenceRunner:
 
     def _outlined(self, size: str) -> tuple[Value, ...]:
         """Inputs of a size as shapes where the task file lets that: drawing gigabytes to count them takes seconds."""
-        reference = self.reference(size)
+        reference = self.described(size)
         try:
             return reference.fake_inputs()
         except TaskError:

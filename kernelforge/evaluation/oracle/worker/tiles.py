@@ -1,15 +1,15 @@
-"""Inputs of a size that no memory holds: of each large tensor only the first slices are drawn.
+"""Inputs and weights of a size that no memory holds: of each large tensor only the first slices are drawn.
 
-``get_inputs`` runs with factories (``torch.rand``, ``torch.randint``, ...) that make fewer slices of the first axis
-that has several. What it then does element by element, or along another axis, is the same with all of them; anything
-else is refused. The device shows what was drawn again and again.
+``get_inputs`` and the constructor of the model run with factories (``torch.rand``, ``torch.empty``, ...) that make
+fewer slices of the first axis that has several. What they then do element by element, or along another axis, is the
+same with all of them; anything else is refused. The device shows what was drawn again and again.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -30,7 +30,7 @@ _ALONG = frozenset({"_softmax", "_log_softmax", "cumsum", "sort"})
 """Operators along one axis, their second argument."""
 
 
-class _FewSlices(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class FewSlices(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets factories make fewer slices of large tensors, and refuses what cannot be done on those alone."""
 
     def __init__(self) -> None:
@@ -85,26 +85,60 @@ class _FewSlices(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-def draw_tiles(reference: Reference, seed: int) -> tuple[tuple[Value, ...], dict[int, int], dict[int, Blob]]:
-    """The task's own inputs, of which large ones are tiles.
+class Tile(NamedTuple):
+    """The part of a large tensor that is drawn."""
 
-    Returns:
-        The inputs; by position of a large one, the bytes of the whole tensor; and the tile of each, a number of pages.
+    content: Blob
+    """A number of pages."""
+    nbytes: int
+    """Of the whole tensor."""
+
+
+Tiles = dict[int | str, Tile]
+"""By position of an input, or by name of a weight."""
+
+
+def draw_tiles(reference: Reference, seed: int) -> tuple[tuple[Value, ...], Tiles]:
+    """The task's own inputs, and the tiles that stand for large ones.
 
     Raises:
         TaskError: some slices alone cannot be drawn.
     """
-    with _FewSlices() as mode:
+    with FewSlices() as mode:
         inputs = reference.inputs(seed)
-    nbytes: dict[int, int] = {}
-    tiles: dict[int, Blob] = {}
+    tiles: Tiles = {}
     for position, value in enumerate(inputs):
-        if not isinstance(value, torch.Tensor) or id(value) not in mode.extents:
+        if isinstance(value, torch.Tensor) and id(value) in mode.extents:
+            _, axis, extent = mode.extents[id(value)]
+            tiles[position] = _tile(value, value.numel() // value.shape[axis] * extent, f"input {position}")
+    return inputs, tiles
+
+
+def weight_tiles(reference: Reference, described: Reference) -> Tiles:
+    """The tiles that stand for large weights.
+
+    Args:
+        reference: one that was constructed within :class:`FewSlices`.
+        described: the same with all slices; its weights need no storage.
+
+    Raises:
+        TaskError: some slices alone are no part of a weight.
+    """
+    weights, tiles = reference.weights(), Tiles()
+    for weight in described.weight_specs():
+        drawn, shape = weights.get(weight.name), weight.spec.shape
+        if drawn is not None and tuple(drawn.shape) == shape:
             continue
-        _, axis, extent = mode.extents[id(value)]
-        content = tensor_view(value)
-        if not value.is_contiguous():
-            raise TaskError(f"input {position} is large and not contiguous")
-        nbytes[position] = content.nbytes // value.shape[axis] * extent
-        tiles[position] = content[: min(content.nbytes, TILE_BYTES) // mmap.PAGESIZE * mmap.PAGESIZE]
-    return inputs, nbytes, tiles
+        fewer = [] if drawn is None else [part < extent for part, extent in zip(drawn.shape, shape, strict=False)]
+        if drawn is None or drawn.dim() != len(shape) or fewer.count(True) != 1 or drawn.shape[-1] > shape[-1]:
+            raise TaskError(f"some slices of the weight {weight.name} cannot be drawn alone")
+        tiles[weight.name] = _tile(drawn, weight.spec.numel, f"the weight {weight.name}")
+    return tiles
+
+
+def _tile(drawn: torch.Tensor, numel: int, label: str) -> Tile:
+    if not drawn.is_contiguous():
+        raise TaskError(f"{label} is large and not contiguous")
+    content = tensor_view(drawn)
+    pages = min(content.nbytes, TILE_BYTES) // mmap.PAGESIZE
+    return Tile(content[: pages * mmap.PAGESIZE], numel * drawn.element_size())

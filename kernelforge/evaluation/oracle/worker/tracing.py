@@ -52,12 +52,17 @@ def trace_at(reference: Reference, size: str) -> Graph:
 
 def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) -> Graph:
     """Graph of a reference on its inputs. Shapes are those of ``inputs``; nothing is computed on real data."""
-    program = _export(reference.model, inputs)
+    reference.restore()
+    try:
+        program = _export(reference.model, inputs)
+    finally:
+        reference.restore()
     signature = program.graph_signature
     weights = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
     weights |= dict(signature.inputs_to_lifted_tensor_constants)
-    numbers = {name: value.item() for name, value in program.constants.items() if _is_number(value)}
     canonical = {alias: spec.name for spec in reference.weight_specs() for alias in (spec.name, *spec.aliases)}
+    constants = {name: value for name, value in program.constants.items() if name not in canonical}
+    numbers = {name: value.item() for name, value in constants.items() if _is_number(value)}
     positions = iter(range(len(inputs)))
     user_inputs = set(signature.user_inputs)
     nodes: list[Node] = []
@@ -65,7 +70,7 @@ def trace_reference(reference: Reference, inputs: Sequence[Value], size: str) ->
         spec = _spec(node.meta.get("val"))
         if node.op == "placeholder":
             name = weights.get(node.name, node.name)
-            if name in numbers and name not in canonical:
+            if name in numbers:
                 # ``torch.tensor(0.5)`` in forward: no candidate is handed it.
                 nodes.append(Node(name=node.name, kind="op", op="aten.scalar_tensor", args=(numbers[name],), spec=spec))
             elif node.name in weights:
