@@ -20,6 +20,7 @@ from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import KernelCounts, PlanCounts
 from kernelforge.profiling.metrics import plan_metrics
 from kernelforge.profiling.sass import MachineWork, machine_work
+from kernelforge.profiling.sass_code import NoEstimateError
 from kernelforge.profiling.sass_decoding import MachineCode
 from kernelforge.records import DType
 
@@ -128,7 +129,7 @@ def profile_launch(
 
 
 def work_of(build: Path, kernel: str, counts: KernelCounts) -> MachineWork | None:
-    """Work of a kernel's machine code.
+    """Work of a kernel's machine code; None without an estimate.
 
     Args:
         build: The files of its build, without ``.cubin`` and ``.ptx``.
@@ -137,7 +138,10 @@ def work_of(build: Path, kernel: str, counts: KernelCounts) -> MachineWork | Non
     """
     code, ptx = _read(build)
     function = code.function(kernel)
-    return None if function is None else machine_work(function, ptx, counts)
+    try:
+        return None if function is None else machine_work(function, ptx, counts)
+    except NoEstimateError:
+        return None
 
 
 @functools.cache

@@ -22,6 +22,8 @@ _STEP = 0.995
 """Share of the way to the nearest bound that a step goes."""
 _DEPENDENT = 1e-12
 """Share of a row's diagonal element that is left of a row that depends on others."""
+_FILL = 64
+"""Most entries that an elimination before the method may add."""
 _OWN = 1e-2
 """Least share of variables in one constraint alone in that constraint's diagonal element, for it to be eliminated: it
 is divided by them."""
@@ -38,6 +40,8 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
         rows: Constraints by variables.
         values: One for each constraint.
     """
+    if not cost.size:
+        return cost if not np.any(values) else None
     program = _Program.of(rows)
     best, answer = ACCEPTED, None
     # Where it costs too much precision to eliminate constraints, none is.
@@ -48,6 +52,68 @@ def solve(cost: Array, rows: Array, values: Array) -> Array | None:
         if off <= TOLERANCE:
             break
     return answer
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """A program without variables that an equation makes a sum of others, at least 0: these need no bound."""
+
+    cost: Array
+    rows: Array
+    values: Array
+    kept: npt.NDArray[np.intp]
+    """Variables of the whole program that are left."""
+    sums: list[tuple[int, Array, float]]
+    """Variables that are not, in the order of elimination: a sum of all variables, and a constant."""
+
+    @classmethod
+    def of(cls, cost: Array, rows: Array, values: Array) -> Reduced:
+        """The same program as :func:`solve` takes, with fewer constraints and variables."""
+        cost, rows, values = cost.copy(), rows.copy(), values.copy()
+        remaining, sums = np.ones(len(values), np.bool_), []
+        changed = True
+        while changed:
+            changed = False
+            for number in np.flatnonzero(remaining).tolist():
+                variable = _sum_of_others(rows[number], values[number])
+                if variable is None:
+                    continue
+                of_others, constant = -rows[number] / rows[number, variable], values[number] / rows[number, variable]
+                of_others[variable] = 0.0
+                remaining[number] = False
+                others = np.flatnonzero(remaining & (rows[:, variable] != 0))
+                terms = np.flatnonzero(of_others)
+                if others.size * terms.size > _FILL:
+                    remaining[number] = True
+                    continue
+                factors = rows[others, variable]
+                rows[np.ix_(others, terms)] += np.multiply.outer(factors, of_others[terms])
+                rows[others, variable] = 0.0
+                values[others] -= factors * constant
+                cost[terms] += cost[variable] * of_others[terms]
+                sums.append((variable, of_others, constant))
+                changed = True
+        kept = np.ones(len(cost), np.bool_)
+        kept[[variable for variable, _, _ in sums]] = False
+        columns = np.flatnonzero(kept)
+        return cls(cost[columns], rows[np.ix_(remaining, columns)], values[remaining], columns, sums)
+
+    def expanded(self, x: Array) -> Array:
+        """All variables of the program, of those of this one."""
+        result = np.zeros(len(self.kept) + len(self.sums))
+        result[self.kept] = x
+        for variable, of_others, constant in reversed(self.sums):
+            result[variable] = _dot(of_others, result) + constant
+        return result
+
+
+def _sum_of_others(row: Array, value: float) -> int | None:
+    """A variable that a constraint makes a sum, with factors and a constant of at least 0, of its others."""
+    for signed, constant in ((row, value), (-row, -value)):
+        positive = np.flatnonzero(signed > 0)
+        if positive.size == 1 and constant >= 0:
+            return int(positive[0])
+    return None
 
 
 def _solved(program: _Program, cost: Array, values: Array, *, eliminate: bool) -> tuple[float, Array]:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import Literal, get_args
 
 from kernelforge.profiling.counts import KernelCounts, PlanCounts
-from kernelforge.profiling.sass_code import SassFunction, SassInstruction
+from kernelforge.profiling.sass_code import NoEstimateError, SassFunction, SassInstruction
 from kernelforge.profiling.sass_decoding import NO_MACHINE_CODE, MachineCode
 from kernelforge.profiling.sass_schedule import Schedule
 from kernelforge.records import Metric, Origin, SassLine, SassOpcode, SassProfile
@@ -144,16 +144,18 @@ def plan_work(code: MachineCode, symbols: Mapping[str, str], ptx: str, counts: P
     if not code.texts:
         return PlanWork(notes=(code.problem,))
     kernels: dict[int, MachineWork] = {}
-    without: dict[str, None] = {}
+    without: dict[str, str] = {}
     for kernel in counts.kernels:
         function = code.function(symbols[kernel.expression])
-        work = None if function is None else machine_work(function, ptx, kernel)
-        if work is None:
-            without[kernel.expression] = None
-        else:
-            kernels[id(kernel)] = work
+        try:
+            if function is None:
+                raise NoEstimateError("it cannot be decoded")
+            kernels[id(kernel)] = machine_work(function, ptx, kernel)
+        except NoEstimateError as error:
+            without[kernel.expression] = str(error)
     notes = tuple(
-        f"{NO_MACHINE_CODE} of {name} is estimated: it is too large, or names no lines of the PTX" for name in without
+        f"{NO_MACHINE_CODE} of {name} is estimated, its time comes from the PTX: {reason}"
+        for name, reason in without.items()
     )
     return PlanWork(kernels, notes)
 
@@ -205,7 +207,7 @@ def sass_profile(work: Sequence[MachineWork]) -> SassProfile | None:
     )
 
 
-def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> MachineWork | None:
+def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> MachineWork:
     """The work of a kernel's machine code.
 
     Args:
@@ -213,8 +215,8 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
         ptx: The PTX that it was compiled from, as the emulated device ran it.
         counts: Counts of its launches.
 
-    Returns:
-        None where there is no estimate: no line table, or a kernel that is too large.
+    Raises:
+        NoEstimateError: There is no estimate of its executions.
     """
     # Imported here: it solves with NumPy, which processes that only name devices need not load.
     from kernelforge.profiling.sass_executions import block_executions
@@ -222,8 +224,6 @@ def machine_work(function: SassFunction, ptx: str, counts: KernelCounts) -> Mach
     lines = ptx.split("\n")
     warps = counts.blocks * -(-counts.threads_per_block // 32)
     executions = block_executions(function, lines, counts.ptx_lines, warps)
-    if executions is None:
-        return None
     opcodes: dict[str, float] = {}
     pipes: dict[Pipe, float] = {}
     by_line: dict[int, dict[str, float]] = {}

@@ -18,6 +18,10 @@ _BRANCHES = frozenset({"BRA", "BRX", "JMP", "JMX"})
 _ENDS = frozenset({"EXIT", "RET", "BSYNC", "CALL"})
 
 
+class NoEstimateError(Exception):
+    """Executions of a kernel's machine code cannot be estimated; the message says why, after the kernel's name."""
+
+
 @dataclass(frozen=True, slots=True)
 class Control:
     """Control code of an instruction: how the scheduler issues it."""
@@ -186,7 +190,8 @@ def _block(instructions: Sequence[SassInstruction], number: Mapping[int, int], f
         return SassBlock(first, end, tuple(edges), may_part=parts)
     if last.name == "CALL":
         call = next(iter(blocks_at(last)), None)
-        return SassBlock(first, end, (*edges, *following), call=call, may_part=conditional)
+        # No kernel calls its own first block: that is a call through a register.
+        return SassBlock(first, end, (*edges, *following), call=call or None, may_part=conditional)
     if last.name in _ENDS:
         edges += following if conditional else []
         return SassBlock(first, end, tuple(edges), may_part=conditional, leaves=True)

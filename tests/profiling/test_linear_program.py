@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kernelforge.profiling import linear_program
-from kernelforge.profiling.linear_program import solve
+from kernelforge.profiling.linear_program import Reduced, solve
 
 
 def test_the_cheapest_of_two_ways_carries_the_flow() -> None:
@@ -49,6 +49,43 @@ def test_no_feasible_point_is_cheaper(seed: int) -> None:
     answer = solve(cost, rows, rows @ point)
     assert answer is not None
     assert float(cost @ answer) == pytest.approx(float(cost @ point), rel=1e-3, abs=1e-3)
+
+
+def test_a_reduced_program_has_the_same_optimum() -> None:
+    """A chain of blocks: what leaves each is what enters it, of which a count is missed by a cost."""
+    count = 12
+    rows = np.zeros((count + 1, count + 2))
+    for block in range(count - 1):
+        rows[block, block], rows[block, block + 1] = 1.0, -1.0
+    rows[count - 1, [0, count, count + 1]] = 1.0, 1.0, -1.0  # the count of the first block
+    rows[count, [1, 2]] = 1.0, 1.0
+    values = np.zeros(count + 1)
+    values[count - 1], values[count] = 7.0, 10.0
+    cost = np.zeros(count + 2)
+    cost[count - 1 :] = 0.1, 2.0, 3.0
+    reduced = Reduced.of(cost, rows, values)
+    assert len(reduced.values) < len(values) / 2
+    short = solve(reduced.cost, reduced.rows, reduced.values)
+    answer = solve(cost, rows, values)
+    assert short is not None
+    assert answer is not None
+    assert reduced.expanded(short) == pytest.approx(answer, abs=1e-3)
+    assert rows @ reduced.expanded(short) == pytest.approx(values, abs=1e-3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_is_left_out_of_a_program_is_at_least_zero(seed: int) -> None:
+    random = np.random.default_rng(seed)
+    rows = np.hstack([random.integers(-1, 1, (8, 16)).astype(float), np.eye(8)])
+    values, cost = random.random(8), random.random(24)
+    reduced = Reduced.of(cost, rows, values)
+    assert len(reduced.values) < len(values)
+    short, answer = solve(reduced.cost, reduced.rows, reduced.values), solve(cost, rows, values)
+    assert short is not None
+    assert answer is not None
+    expanded = reduced.expanded(short)
+    assert expanded.min() >= 0
+    assert float(cost @ expanded) == pytest.approx(float(cost @ answer), rel=1e-3, abs=1e-3)
 
 
 def test_no_constraint_is_eliminated_where_that_loses_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.compile.machine_code import read_machine_code
-from kernelforge.profiling.counts import KernelCounts
-from kernelforge.profiling.sass import MachineWork, machine_work, source_lines
+from kernelforge.profiling.counts import KernelCounts, PlanCounts
+from kernelforge.profiling.sass import MachineWork, machine_work, plan_work, source_lines
 from kernelforge.profiling.sass_code import SassFunction
 from kernelforge.profiling.sass_schedule import Latencies, Schedule
 
@@ -69,9 +69,7 @@ def work_of(read: Read, source: str, kernel: str) -> MachineWork:
     function, ptx = read(source, kernel)
     counts = KernelCounts(kernel, (BLOCKS, 1, 1), (THREADS, 1, 1), 0, 0, launches=1, blocks=BLOCKS, blocks_run=BLOCKS)
     counts.ptx_lines = dict.fromkeys(range(1, ptx.count("\n") + 1), float(WARPS))
-    work = machine_work(function, ptx, counts)
-    assert work is not None
-    return work
+    return machine_work(function, ptx, counts)
 
 
 def test_opcodes_and_pipes_add_up(read: Read) -> None:
@@ -90,6 +88,22 @@ def test_instructions_are_found_by_line_of_the_source(read: Read) -> None:
     line = next(number for number, text in enumerate(STREAM.split("\n"), 1) if "float a" in text)
     assert work.lines[line].instructions >= 4 * WARPS * 0.999
     assert sum(line.instructions for line in work.lines.values()) == pytest.approx(work.instructions)
+
+
+def test_a_kernel_whose_estimate_contradicts_the_ptx_has_none_and_a_note_says_why(compiler: Compiler) -> None:
+    built = compiler.build(STREAM, ["stream"])
+    assert isinstance(built, Artifact)
+    counts = KernelCounts("stream", (BLOCKS, 1, 1), (THREADS, 1, 1), 0, 0, launches=1, blocks=BLOCKS, blocks_run=BLOCKS)
+    code, ptx = read_machine_code(built.cubin), built.ptx.decode()
+    symbols = {fact.expression: fact.symbol for fact in built.build.kernels}
+    counts.ptx_lines = dict.fromkeys(range(1, ptx.count("\n") + 1), float(WARPS))
+    assert plan_work(code, symbols, ptx, PlanCounts([counts], 0, 0)).kernel(counts) is not None
+    store = next(number for number, text in enumerate(ptx.split("\n"), 1) if "st.global" in text)
+    counts.ptx_lines[store] = 100.0 * WARPS
+    work = plan_work(code, symbols, ptx, PlanCounts([counts], 0, 0))
+    assert work.kernel(counts) is None
+    (note,) = work.notes
+    assert note.startswith("no machine code of stream is estimated, its time comes from the PTX: of 2,000 stores")
 
 
 def test_lines_of_headers_belong_to_none() -> None:
