@@ -69,7 +69,7 @@ def test_the_floor_is_that_of_memory_or_of_arithmetic_by_type() -> None:
     assert floor_of(10**6, DType.FLOAT32) == memory
     spec = BRIEF.spec
     for dtype, rate, unit in (
-        (DType.FLOAT32, spec.fp32_flops_per_s, "the FP32 peak"),
+        (DType.FLOAT32, spec.tf32_tensor_tflops * 1e12 / 3, "a third of the tensor cores' TF32 peak"),
         (DType.BFLOAT16, spec.fp16_tensor_tflops * 1e12, "the tensor cores' peak"),
     ):
         expected = f"{137_438_953_472 / rate * 1e6:,.4g} us, for the reference's operations at {unit} ({memory})"

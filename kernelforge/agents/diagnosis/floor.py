@@ -11,6 +11,9 @@ from kernelforge.records import Attempt, DType, SizeFacts, TensorSpec
 NEAR = 1.1
 """A Judge's ``stop`` counts where the time is at most this multiple of the floor."""
 
+TF32_PRODUCTS = 3
+"""Products of TF32 parts, on tensor cores, that make one of FP32: large by large, large by small, small by large."""
+
 
 class ArithmeticFloor(NamedTuple):
     """Time of the reference's operations at the peak rate of the unit that may do them."""
@@ -20,18 +23,23 @@ class ArithmeticFloor(NamedTuple):
 
 
 def arithmetic_floor(spec: DeviceSpec, size: SizeFacts) -> ArithmeticFloor:
-    """The reference's operations at the peak of what all floating-point tensors allow.
+    """The reference's operations by the fastest way that the precision of its floating-point tensors allows.
 
-    With 16 bits that is the tensor cores', or two operations at a time where a GPU has none; else the FP32 peak, as
-    what tensor cores do with FP32 is not as precise as a candidate has to be.
+    16 bits: the tensor cores, or two operations at a time where a GPU has none. 32 bits: the FP32 units, or three
+    products of TF32 parts on the tensor cores for each of FP32, as one of TF32 is not as precise as a candidate has to
+    be, and parts of FP16 do not have the range of FP32. 64 bits: the FP32 peak.
     """
     tensors = [item for item in (*size.inputs, *size.outputs) if isinstance(item, TensorSpec)]
     floating = {item.dtype for item in tensors if "float" in item.dtype.value}
-    rate, unit = spec.fp32_flops_per_s, "the FP32 peak"
+    ways = {"the FP32 peak": spec.fp32_flops_per_s}
     if floating and floating <= {DType.FLOAT16, DType.BFLOAT16}:
         products = spec.tensor_flops_per_s("f16", "f32")
-        rate, unit = (products, "the tensor cores' peak") if products else (2 * rate, "twice the FP32 peak")
-    return ArithmeticFloor(size.flops / rate * 1e6, unit)
+        ways = {"the tensor cores' peak": products} if products else {"twice the FP32 peak": 2 * spec.fp32_flops_per_s}
+    elif DType.FLOAT64 not in floating:
+        products = spec.tensor_flops_per_s("tf32", "f32") / TF32_PRODUCTS
+        ways["a third of the tensor cores' TF32 peak"] = products
+    unit = max(ways, key=ways.__getitem__)
+    return ArithmeticFloor(size.flops / ways[unit] * 1e6, unit)
 
 
 def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
