@@ -142,7 +142,7 @@ class Evaluator:
         try:
             self.prepare(candidate, work)
             if self.screen is not None:
-                self.screen.check(candidate, self.facts, self.generators, self.compiler, self.device, work)
+                self.screen.check(candidate, self.facts, self.generators, work)
         except StageFailed as caught:
             failure = caught
         return BegunEvaluation(candidate, work, failure, time.perf_counter() - start)

@@ -412,8 +412,9 @@ class EvaluatorPool(Closing):
         return Screen(
             emulated,
             lambda: self.oracle(task, emulated, self._screened_tasks.of(task)),
+            self.compiler,
+            device,
             fingerprint=self._fingerprint(emulated),
-            gpu=device.identity().get("gpu", ""),
             exact=self._models(emulated, device),
             errors=errors,
             run_limit_s=self._run_limit_s,

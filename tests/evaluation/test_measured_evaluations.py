@@ -21,6 +21,7 @@ from kernelforge.devices.cuda.session import CudaSession
 from kernelforge.errors import ChildDied, DeviceError, SandboxError, TaskError, UnsupportedError
 from kernelforge.evaluation import EvaluationResult, Evaluator
 from kernelforge.evaluation.oracle.client import Oracle
+from kernelforge.evaluation.stages import screening
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction.correction import ModelErrors
@@ -95,14 +96,22 @@ def emulated() -> Iterator[Device]:
     made.close()
 
 
-def screen_on(emulated: Device, open_oracle: Callable[[], Oracle], errors: ModelErrors | None = None) -> Screen:
-    """The emulated device in front of the software GPU, of which no figures are known."""
-    fingerprint = make_fingerprint(device=emulated.name)
-    return Screen(emulated, open_oracle, fingerprint=fingerprint, gpu="Software GPU", exact=False, errors=errors)
+MakeScreen = Callable[..., Screen]
 
 
 @pytest.fixture(scope="module")
-def screen(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
+def screen_on(compiler: Compiler, device: TimedDevice) -> MakeScreen:
+    """Makes screens: an emulated device in front of the software GPU, of which no figures are known."""
+
+    def make(emulated: Device, open_oracle: Callable[[], Oracle], errors: ModelErrors | None = None) -> Screen:
+        fingerprint = make_fingerprint(device=emulated.name)
+        return Screen(emulated, open_oracle, compiler, device, fingerprint=fingerprint, exact=False, errors=errors)
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def screen(screen_on: MakeScreen, emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
     with screen_on(emulated, lambda: Oracle(kept_zygotes("oracle"), TASK)) as made:
         yield made
 
@@ -285,7 +294,7 @@ def test_a_measured_candidate_has_the_time_that_was_foretold_beside_its_own(
 
 
 def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
-    evaluator: Evaluator, emulated: Device, screen: Screen
+    screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, screen: Screen
 ) -> None:
     first, _ = run(evaluator)
     outcome = forecast_outcome(first, TASK.name)
@@ -309,7 +318,7 @@ def test_earlier_measurements_on_the_same_gpu_correct_the_next_forecast(
 
 
 def test_a_reference_that_does_not_run_on_the_cpu_is_left_to_the_gpu(
-    evaluator: Evaluator, emulated: Device, leases: Leases
+    screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, leases: Leases
 ) -> None:
     def refused() -> Oracle:
         raise TaskError("the reference runs on a GPU alone")
@@ -341,7 +350,7 @@ DIED = ChildDied("the oracle child died at extent 924", signal=9)
 
 
 def test_a_child_that_died_once_in_front_of_the_gpu_changes_nothing(
-    evaluator: Evaluator, emulated: Device, screen: Screen
+    screen_on: MakeScreen, evaluator: Evaluator, emulated: Device, screen: Screen
 ) -> None:
     device: Any = Troubled(emulated, DIED)
     evaluator.screen = screen_on(device, screen._open_oracle)
@@ -362,7 +371,13 @@ def test_a_child_that_died_once_in_front_of_the_gpu_changes_nothing(
     ],
 )
 def test_trouble_of_the_machine_is_not_the_candidates_and_holds_none_back(
-    evaluator: Evaluator, emulated: Device, screen: Screen, leases: Leases, errors: tuple[Exception, ...], message: str
+    screen_on: MakeScreen,
+    evaluator: Evaluator,
+    emulated: Device,
+    screen: Screen,
+    leases: Leases,
+    errors: tuple[Exception, ...],
+    message: str,
 ) -> None:
     device: Any = Troubled(emulated, *errors)
     evaluator.screen = screen_on(device, screen._open_oracle)
@@ -399,6 +414,27 @@ def test_without_an_emulated_device_in_front_the_record_says_that_no_access_was_
     assert full.message == "accesses were not checked: no emulated device ran in front of the GPU"
 
 
+def test_a_screen_over_its_budget_foretells_nothing_and_is_no_fault_of_the_candidate(
+    evaluator: Evaluator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is of counted work: a launch of 12,288 threads is over 1,000 instructions on every machine."""
+    monkeypatch.setattr(screening, "COUNTING_INSTRUCTIONS", 1000)
+    first, _ = run(evaluator)
+    assert first.verdict is Verdict.OK, first.reason
+    assert first.performance is not None
+    assert first.screening is not None
+    assert (first.screening.outcome, first.screening.forecast) == ("passed", None)
+    assert "the budget is 1e+03 thread instructions" in first.screening.message
+    assert " were counted" in first.screening.message
+    again, _ = run(evaluator)
+    assert again.screening == first.screening, "the same count"
+    monkeypatch.undo()
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
+    within, _ = run(evaluator)
+    assert within.screening is not None
+    assert within.screening.forecast is not None
+
+
 class Lacking:
     """An emulated device whose emulator lacks every feature that the candidate uses."""
 
@@ -416,7 +452,7 @@ class Lacking:
 
 
 @pytest.fixture
-def lacking(emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
+def lacking(screen_on: MakeScreen, emulated: Device, kept_zygotes: Callable[..., Zygote]) -> Iterator[Screen]:
     device: Any = Lacking(emulated)
     with screen_on(device, lambda: Oracle(kept_zygotes("oracle"), TASK)) as made:
         yield made

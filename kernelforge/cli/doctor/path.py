@@ -233,7 +233,7 @@ class _Path:
 
         evaluator, work = self._evaluator, self._work
         if evaluator.screen is not None:
-            evaluator.screen.check(self._candidate, evaluator.facts, (), evaluator.compiler, evaluator.device, work)
+            evaluator.screen.check(self._candidate, evaluator.facts, (), work)
             if work.screening is not None and not work.screening.ran:
                 raise _Lacking(f"{work.screening.device} does not run it: {work.screening.message}")
         self._stack.enter_context(evaluator.gpu_lock())

@@ -56,11 +56,12 @@ class Screen(Closing):
 
     Args:
         device: the emulated device; its owner closes it.
-        fingerprint: of evaluations on that device.
-        gpu: name of the GPU behind it.
+        open_oracle: opens an oracle of the task on the CPU, at the first candidate.
+        compiler: of the candidates.
+        behind: the GPU that candidates are built for.
+        fingerprint: of evaluations on the emulated device.
         exact: whether its figures are those of that GPU; else they are of the nearest known one.
         errors: of earlier forecasts, which correct later ones; None corrects none.
-        open_oracle: opens an oracle of the task on the CPU, at the first candidate.
         run_limit_s: longest that one run of a plan may take; None for what is usual on an emulated device.
         worst_errors: whether approximate instructions err as far as they may.
     """
@@ -69,9 +70,10 @@ class Screen(Closing):
         self,
         device: Device,
         open_oracle: Callable[[], Oracle],
+        compiler: Compiler,
+        behind: Device,
         *,
         fingerprint: Fingerprint,
-        gpu: str,
         exact: bool,
         errors: ModelErrors | None = None,
         run_limit_s: float | None = None,
@@ -79,8 +81,10 @@ class Screen(Closing):
     ) -> None:
         self.device = device
         self.fingerprint = fingerprint
-        self.gpu = gpu
+        self.gpu = behind.identity().get("gpu", "")
         self.exact = exact
+        self._compiler = compiler
+        self._behind = behind
         self._errors = errors or ModelErrors()
         self._open_oracle = open_oracle
         self._oracle: Oracle | None = None
@@ -89,13 +93,7 @@ class Screen(Closing):
         self._generators: tuple[InputGenerator, ...] = ()
 
     def check(
-        self,
-        candidate: Candidate,
-        facts: TaskFacts,
-        generators: Sequence[InputGenerator],
-        compiler: Compiler,
-        gpu: Device,
-        work: EvaluationState,
+        self, candidate: Candidate, facts: TaskFacts, generators: Sequence[InputGenerator], work: EvaluationState
     ) -> None:
         """Run a candidate that is built at every size but the full one, and profile it there; ``work`` receives the
         outcome. Where a child dies it runs once more: once may be the system's doing.
@@ -106,19 +104,13 @@ class Screen(Closing):
         """
         for _ in range(2):
             try:
-                self._check(candidate, facts, generators, compiler, gpu, work)
+                self._check(candidate, facts, generators, work)
                 break
             except ChildDied as error:
                 self._trouble(work, error)
 
     def _check(
-        self,
-        candidate: Candidate,
-        facts: TaskFacts,
-        generators: Sequence[InputGenerator],
-        compiler: Compiler,
-        gpu: Device,
-        work: EvaluationState,
+        self, candidate: Candidate, facts: TaskFacts, generators: Sequence[InputGenerator], work: EvaluationState
     ) -> None:
         """See :meth:`check`.
 
@@ -145,10 +137,10 @@ class Screen(Closing):
                 own,
                 run_limit_s=self._run_limit_s,
                 worst_errors=self._worst_errors,
-                behind=gpu,
+                behind=self._behind,
             )
             with runs:
-                CorrectnessStage(runs, generators).check_all(candidate, compiler)
+                CorrectnessStage(runs, generators).check_all(candidate, self._compiler)
                 forecast, message = self._foretell(runs)
         except StageFailed:
             work.checks, work.build = own.checks, own.build
