@@ -33,11 +33,15 @@ class Capabilities:
     """Torch operators called between a plan's launches."""
 
 
+FaultKind = Literal["sanitizer", "timeout", "late", "crash", "memory", "unsupported"]
+"""``late``: an emulated device's run that took this machine too long, though it did no more work than it may."""
+
+
 @dataclass(frozen=True)
 class RunFailure:
     """A fault in a run of a plan. ``kind`` decides the verdict, ``message`` is for the Coder."""
 
-    kind: Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
+    kind: FaultKind
     message: str
     ptx_line: int | None = None
     """Line of an unsupported instruction in the build's PTX, from 1, or 0 if unknown. None for other faults."""
@@ -92,9 +96,9 @@ class PartResult:
 RUN_LIMIT_S = 20.0
 """Default deadline of one run of a plan on a GPU."""
 
-EMULATED_RUN_LIMIT_S = 240.0
-"""The same on an emulated device. Limits there are of work, which is counted and the same on every machine: no run
-takes this long without exceeding them, but for a fault of ours."""
+EMULATED_RUN_LIMIT_S = 600.0
+"""The same on an emulated device, where it is no limit on the candidate: those are of work, which is counted and the
+same on every machine. A run that takes this long within them is ``late``, by a fault of ours or a slow machine."""
 
 
 OPERATIONS_PER_INSTRUCTION: Final = 2
@@ -114,9 +118,11 @@ class RunRequest:
     deadline_s: float = RUN_LIMIT_S
     memory_bytes: int | None = None
     """Device memory for the plan's buffers; None for all that one run may use."""
+    deadline_binds: bool = True
+    """Whether a run that reaches its deadline is too slow, kind ``timeout``; else this machine is, kind ``late``."""
     max_thread_instructions: int | None = None
-    """Stop (kind ``timeout``) after about this many, on an emulated device, of which a matrix product counts what it
-    computes, by :data:`OPERATIONS_PER_INSTRUCTION`."""
+    """Most work on an emulated device, a run of more is of kind ``timeout``. An instruction of a warp counts as 32, and
+    a matrix product what it computes, by :data:`OPERATIONS_PER_INSTRUCTION`."""
     sample_seed: int = 0
     """Seed of the choice of sampled blocks and launches; secret from candidates."""
     sanitize: bool = False

@@ -5,16 +5,15 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 from kernelforge.candidate.resolved import ScalarArg
 from kernelforge.compile.cache import Artifact
-from kernelforge.devices.base import OutputPart, PartResult, RunFailure, RunRequest
+from kernelforge.devices.base import FaultKind, OutputPart, PartResult, RunFailure, RunRequest
 from kernelforge.errors import SandboxError
 from kernelforge.sandbox import Frame
 from kernelforge.sandbox.shared_memory import Blob
 
-FaultKind = Literal["sanitizer", "timeout", "crash", "memory", "unsupported"]
 MAX_MESSAGE = 4000
 _SPARE_BYTES = 64 << 20
 

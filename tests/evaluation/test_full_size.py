@@ -9,11 +9,17 @@ from typing import Any
 
 import pytest
 
-from kernelforge.devices.base import PartResult, RunFailure
+from kernelforge.devices.base import PartResult, RunFailed, RunFailure, RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
-from kernelforge.records import Candidate, SizeCheck, Task, Verdict
+from kernelforge.evaluation.stages.candidate_runs import (
+    FULL_SIZE_INSTRUCTIONS,
+    PADDING,
+    SMALL_SIZE_INSTRUCTIONS,
+    EvaluationState,
+)
+from kernelforge.records import Candidate, SizeCheck, Task, TaskFacts, Verdict
 from kernelforge.sandbox import Child
 from kernelforge.tasks import substitute
 from tests.support.axpy import KERNEL, PLAN, REFERENCE, axpy_task
@@ -131,6 +137,42 @@ def test_a_slow_machine_changes_no_verdict_of_an_emulated_device(
     (evaluation, profile), full = evaluate(evaluators, workshop, axpy_task())
     assert (evaluation.verdict, full.status) == (Verdict.OK, "passed")
     assert profile is not None
+
+
+@pytest.mark.parametrize("method", ["run", "profile"])
+def test_a_machine_that_is_too_slow_is_infrastructure(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    fault = RunFailure("late", "600 s went by, in which 3e+09 thread instructions were counted")
+
+    def failing(session: EmulatedSession, request: RunRequest, *_: object) -> RunResult:
+        assert not request.deadline_binds
+        assert request.max_thread_instructions is not None
+        if method == "profile":
+            raise RunFailed(fault)
+        return RunResult((), (fault,))
+
+    monkeypatch.setattr(EmulatedSession, method, failing)
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation = evaluators[-1].evaluate(Candidate(source=KERNEL, plan=PLAN), seed=11).evaluation
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.INFRA, "small" if method == "run" else "full")
+    assert "600 s went by" in evaluation.reason
+    assert "no score" in evaluation.reason
+
+
+def test_the_work_of_a_small_size_may_be_that_of_a_slow_kernel_for_its_reference(
+    evaluators: list[Evaluator], workshop: EvaluatorPool
+) -> None:
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluator = evaluators[-1]
+    work = EvaluationState(seed=0)
+    with evaluator.runs(work) as runs:
+        small = evaluator.task.size("small")
+        assert runs.most_work(small) == SMALL_SIZE_INSTRUCTIONS
+        facts = evaluator.facts.at("small").model_copy(update={"flops": 10**8})
+        runs.facts = TaskFacts(task_digest="0" * 16, sizes=(facts,))
+        assert runs.most_work(small) == PADDING * (10**8 + facts.compulsory_bytes) > SMALL_SIZE_INSTRUCTIONS
+        assert runs.most_work(evaluator.task.size("full")) == 4 * FULL_SIZE_INSTRUCTIONS
 
 
 def test_a_machine_without_memory_for_a_part_is_no_fault_of_the_candidate(

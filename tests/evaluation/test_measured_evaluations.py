@@ -426,8 +426,8 @@ def test_a_screen_over_its_budget_foretells_nothing_and_is_no_fault_of_the_candi
     assert (first.screening.outcome, first.screening.forecast) == ("passed", None)
     assert "the budget is 1e+03 thread instructions" in first.screening.message
     assert " were counted" in first.screening.message
-    again, _ = run(evaluator)
-    assert again.screening == first.screening, "the same count"
+    second, _ = run(evaluator)
+    assert second.screening == first.screening, "the same count"
     monkeypatch.undo()
     monkeypatch.setattr("kernelforge.evaluation.stages.full_size_measured.CandidateTimer", FakeTimer)
     within, _ = run(evaluator)

@@ -126,7 +126,12 @@ CTX_TURN_WARPS: Final = 688
 CTX_TURN_BUDGET: Final = 696  # back edges that a warp may take
 CTX_TURN_ENDED: Final = 704  # warps that ended in it
 CTX_TURN_RAN: Final = 712  # 1: a warp ran in it
-CTX_BYTES: Final = 720
+CTX_PRODUCT_WORK: Final = 720  # of products of tensor memory so far, in instructions of a warp
+CTX_BYTES: Final = 728
+
+END_COMPLETE: Final = 0
+END_TIMEOUT: Final = 1
+"""Why the driver of a launch returned; what the word at CTX_STOP holds where it must end."""
 
 GRANULE: Final = 512
 """Allocations start at multiples of this, as those of PyTorch do on a GPU."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelforge.candidate.resolved import Library, step_to_wire
 from kernelforge.devices import wire
-from kernelforge.devices.base import RunFailure
+from kernelforge.devices.base import FaultKind, RunFailure
 from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.hardware.specs import GIB
 from kernelforge.sandbox import Child, Frame, Limits, Zygote
@@ -93,5 +93,5 @@ class OperatorCalls:
         return faults[0] if faults else reply.blobs
 
 
-def _failure(step: Library, kind: wire.FaultKind, text: str) -> RunFailure:
+def _failure(step: Library, kind: FaultKind, text: str) -> RunFailure:
     return RunFailure(kind, f"library({step.operator!r}) in plan line {step.line}: {text}")

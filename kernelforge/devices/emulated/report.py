@@ -227,13 +227,15 @@ class LaunchReport:
     faults: list[LaunchFault] = field(default_factory=list)
     """The first 64, in CTA order."""
     fault_count: int = 0
+    warp_work: int = 0
+    """Instructions of warps, of which a matrix product counts what it computes: limits are about this."""
     seconds: float = 0.0
     """Wall time of the emulation, without JIT compilation. Unrelated to the time on a GPU."""
     jit_seconds: float = 0.0
 
     @property
     def work(self) -> int:
-        """Thread instructions, of which a matrix product counts what it computes: limits are about this."""
+        """Thread instructions, of which a matrix product counts what it computes."""
         operations = sum(count for count, _ in self.matrix.values())
         return self.thread_instructions + operations // OPERATIONS_PER_INSTRUCTION
 
@@ -268,6 +270,7 @@ def summarise(memory: Memory, program: Program, runs: Sequence[Run], report: Lau
     _add_instructions(program, runs, report)
     _add_products(program, runs, report)
     report.barriers = sum(run.barriers for run in runs)
+    report.warp_work = sum(run.warp_work for run in runs)
     _add_memory(program, runs, report)
     report.fault_count = sum(run.fault_count for run in runs)
     _add_faults(memory, program, runs, report)

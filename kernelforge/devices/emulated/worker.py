@@ -223,6 +223,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
         poison=data["poison"],
         mutable=frozenset(data["mutable"]),
         deadline_s=data["deadline_s"],
+        deadline_binds=data["deadline_binds"],
         memory_bytes=data["memory_bytes"],
         max_thread_instructions=data["max_thread_instructions"],
         sample_seed=data["sample_seed"],

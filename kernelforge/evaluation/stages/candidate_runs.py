@@ -51,7 +51,12 @@ POISONS = (0xFF, 0x5A)
 floats the first is NaN, the second large (1.5e16 in float32)."""
 
 SMALL_SIZE_INSTRUCTIONS = 4_000_000_000
-"""Most thread instructions of a run at a small or hidden size; one that executes more never ends: ``TIMEOUT``."""
+"""Most thread instructions of a run at a small or hidden size, or as many as :data:`PADDING` allows where those are
+more; one that executes more is taken for one that never ends: ``TIMEOUT``."""
+
+PADDING = 256
+"""A kernel may execute this many thread instructions per flop or byte of the reference. Above it the size is not large,
+the kernel is slow: ``TIMEOUT``."""
 
 FULL_SIZE_INSTRUCTIONS = 8_000_000_000
 """The full size is run whole on an emulated device up to this many thread instructions, else only sampled."""
@@ -71,6 +76,7 @@ _VERDICT_OF_FAULT = {
     "timeout": Verdict.TIMEOUT,
     "memory": Verdict.LIMIT,
     "unsupported": Verdict.INFRA,
+    "late": Verdict.INFRA,
 }
 
 
@@ -190,6 +196,7 @@ class CandidateRuns(ExitStack):
         self.device = device
         self.work = work
         self.run_limit_s = run_limit_s or usual_limit_s(device)
+        self._limit_binds = run_limit_s is not None or device.capabilities.measures_time
         self.worst_errors = worst_errors
         self.arch = (behind or device).arch
         """Architecture of the builds."""
@@ -226,9 +233,7 @@ class CandidateRuns(ExitStack):
         work, session = self.work, self.on_device(self.work.artifacts[size.name])
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
         ordered = self.device.capabilities.checks_accesses
-        # At the full size a profile, which may be of some blocks, counted no more than a quarter of this.
-        most = 4 * FULL_SIZE_INSTRUCTIONS if size.name == "full" else SMALL_SIZE_INSTRUCTIONS
-        instructions = most if ordered else None
+        instructions = self.most_work(size)
         first: tuple[Blob, ...] | None = None
         worst = Comparison(ok=True)
         for poison in poisons:
@@ -237,7 +242,7 @@ class CandidateRuns(ExitStack):
                 session, self.request(plan, draw, poison, instructions, self.variation(size, draw.family))
             )
             if result.faults:
-                if self._in_front and result.faults[0].kind == "unsupported":
+                if self._in_front and result.faults[0].kind in ("unsupported", "late"):
                     raise Unscreened(result.faults[0].message)
                 self.fault(result.faults[0], size, draw.family)
             if first is not None and all(map(same_bytes, first, result.outputs)):
@@ -253,6 +258,16 @@ class CandidateRuns(ExitStack):
             first = result.outputs
             worst = max(worst, comparison, key=_error)
         return worst
+
+    def most_work(self, size: Size) -> int | None:
+        """Limit on the work of a run of everything, in thread instructions; None where it is not counted."""
+        if not self.device.capabilities.checks_accesses:
+            return None
+        if size.name == "full":
+            # A profile, which may be of some blocks, counted no more than a quarter of this.
+            return 4 * FULL_SIZE_INSTRUCTIONS
+        facts = self.facts.at(size.name)
+        return max(SMALL_SIZE_INSTRUCTIONS, PADDING * (facts.flops + facts.compulsory_bytes))
 
     def variation(self, size: Size, family: str) -> int:
         """Selects values that hardware leaves open, for an emulated device's runs on one draw."""
@@ -272,6 +287,7 @@ class CandidateRuns(ExitStack):
             draw,
             poison,
             limit_s=self.run_limit_s,
+            limit_binds=self._limit_binds,
             instructions=instructions,
             variation=variation,
             worst_errors=self.worst_errors,
@@ -314,6 +330,8 @@ class CandidateRuns(ExitStack):
             message = f"inline assembly holds what {self.device.name} cannot check: {message}; write it in CUDA C++"
         elif fault.kind == "unsupported":
             message += f"; this is a limit of {self.device.name} and no score: write the kernel without it"
+        elif fault.kind == "late":
+            message += "; this machine is slow or busy, twice, which is no score"
         self.work.fail(verdict, size, family, message, stage=stage)
 
     def _wrote(self, line: int, size: Size) -> bool:
@@ -336,6 +354,7 @@ def run_request(
     poison: int,
     *,
     limit_s: float = RUN_LIMIT_S,
+    limit_binds: bool = True,
     instructions: int | None = None,
     variation: int = 0,
     worst_errors: bool = False,
@@ -369,6 +388,7 @@ def run_request(
         poison=poison,
         mutable=frozenset(mutable),
         deadline_s=limit_s,
+        deadline_binds=limit_binds,
         max_thread_instructions=instructions,
         variation=variation,
         worst_errors=worst_errors,

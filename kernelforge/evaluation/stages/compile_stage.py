@@ -208,7 +208,7 @@ HIDDEN_REASONS: Final[Mapping[Verdict, str]] = {
     Verdict.LIMIT: f"it goes over a limit {_NOTHING_MORE}",
     Verdict.BUILD: f"it does not compile {_NOTHING_MORE}",
     Verdict.POLICY: f"it is refused {_NOTHING_MORE}",
-    Verdict.INFRA: f"it uses what this device lacks {_NOTHING_MORE}; this is no score",
+    Verdict.INFRA: f"it uses what this device lacks, or this machine is too slow, {_NOTHING_MORE}; this is no score",
 }
 """The one sentence for each verdict. A line, a count or a family of inputs would be a channel: a candidate that fails
 where it likes could have the extents read out to its author, bit by bit."""

@@ -29,6 +29,7 @@ from kernelforge.errors import ChildDied, SandboxError, TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.stages.candidate_runs import (
     FULL_SIZE_INSTRUCTIONS,
+    PADDING,
     POISONS,
     SMALL_SIZE_INSTRUCTIONS,
     CandidateRuns,
@@ -63,10 +64,6 @@ PROFILE_INSTRUCTIONS = 8_000_000_000
 
 LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
 """Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
-
-PADDING = 256
-"""Values may go unchecked at the full size only where a kernel executes up to this many thread instructions per flop
-or byte of the reference. Above it the size is not large, the kernel is slow: ``TIMEOUT``."""
 
 _SAMPLED_SLACK, _EXACT_SLACK = 1.5, 1.01
 """By which factor a whole run may execute more than its profile counted, with and without blocks left out."""
@@ -144,7 +141,8 @@ class FullSizeStage(ABC):
         """
         with self.runs.drawn(self.size, family, expected=False) as draw:
             with self.work.clock("emulation" if self.device.kind == "emulated" else "run"):
-                result = session.run(self.request(draw, PROFILE_POISON))
+                most = self.runs.most_work(self.size)
+                result = session.run(replace(self.request(draw, PROFILE_POISON), max_thread_instructions=most))
             if result.faults:
                 self.runs.fault(result.faults[0], self.size, family)
             self.work.executed = max(self.work.executed, result.thread_instructions or 0)

@@ -225,7 +225,13 @@ class _SuccessiveHalving:
         limit_s = usual_limit_s(self._evaluator.device) if self._modelled else RATING_SECONDS
         instructions = RATING_INSTRUCTIONS if self._modelled else None
         request = run_request(
-            self._evaluator.task, plan, draw, PROFILE_POISON, limit_s=limit_s, instructions=instructions
+            self._evaluator.task,
+            plan,
+            draw,
+            PROFILE_POISON,
+            limit_s=limit_s,
+            limit_binds=not self._modelled,
+            instructions=instructions,
         )
         try:
             with self._evaluator.device.open(arm.work.artifacts["full"]) as session:

@@ -17,7 +17,7 @@ from kernelforge.compile import Artifact, Compiler
 from kernelforge.devices import make_device
 from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.devices.emulated.device import EmulatedDevice, EmulatedSession
-from kernelforge.errors import ChildDied, SandboxError
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.hardware.specs import H100
 from kernelforge.profiling.model import plan_time
 from kernelforge.records import Origin
@@ -288,6 +288,59 @@ def test_a_child_that_was_killed_is_replaced_once(
         faults = session.run(request(plan, a, b)).faults
         assert [fault.kind for fault in faults] == (["crash"] if kills == 2 else [])
         assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_a_machine_that_is_too_slow_is_tried_again_and_no_timeout(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = randoms(4)
+    plan = resolve(SPIN_PLAN, [x])
+    children = []
+    loaded = EmulatedSession._loaded
+
+    def counted(session: EmulatedSession) -> Child:
+        children.append(loaded(session))
+        return children[-1]
+
+    monkeypatch.setattr(EmulatedSession, "_loaded", counted)
+    with device.open(build(compiler, SPIN, plan)) as session:
+        late = session.run(request(plan, x, deadline_s=0.5, deadline_binds=False))
+        assert [fault.kind for fault in late.faults] == ["late"]
+    assert len({id(child) for child in children}) == 2
+
+
+@pytest.mark.parametrize("binds", [True, False])
+def test_a_child_that_does_not_answer_once_is_replaced_unless_its_deadline_binds(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch, binds: bool
+) -> None:
+    a, b = randoms(100), randoms(100)
+    plan = resolve(ADD_PLAN, [a, b])
+    call, silent = Child.call, [True]
+
+    def once(child: Child, data: dict[str, Any], *arguments: Any, **options: Any) -> Frame:
+        frame = call(child, data, *arguments, **options)
+        if data.get("op") == "run" and silent:
+            silent.clear()
+            raise ChildTimeout("no answer")
+        return frame
+
+    monkeypatch.setattr(Child, "call", once)
+    with device.open(build(compiler, ADD, plan)) as session:
+        faults = session.run(request(plan, a, b, deadline_binds=binds)).faults
+        assert [fault.kind for fault in faults] == (["timeout"] if binds else [])
+        assert session.run(request(plan, a, b)).faults == ()
+
+
+def test_a_child_that_used_up_its_processor_time_is_replaced(
+    compiler: Compiler, device: EmulatedDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session of many sizes may take long on a slow machine: no kernel is at fault."""
+    x = randoms(4)
+    plan = resolve(SPIN_PLAN, [x])
+    monkeypatch.setattr("kernelforge.devices.emulated.device.SESSION_CPU_S", 2.0)
+    with device.open(build(compiler, SPIN, plan)) as session:
+        faults = session.run(request(plan, x, deadline_s=60.0)).faults
+    assert [(fault.kind, "2 s of CPU time" in fault.message) for fault in faults] == [("late", True)]
 
 
 def test_more_memory_than_the_request_allows_is_a_fault(compiler: Compiler, device: EmulatedDevice) -> None:

@@ -125,6 +125,39 @@ def test_an_endless_loop_ends_at_its_deadline() -> None:
     assert ran.faults[0].kind == "timeout"
 
 
+def test_the_clock_says_nothing_of_a_kernel_that_is_within_its_work() -> None:
+    plan = "def forward(x):\n    out = empty_like(x)\n    spin[1, 32](x, out)\n    return out\n"
+    source = (
+        'extern "C" __global__ void spin(const volatile float* x, float* out) { while (x[0] == x[0]) {} out[0] = 1; }'
+    )
+    limits = {"deadline_binds": False, "max_thread_instructions": 10**15}
+    fault = run(source, plan, np.ones(4, np.float32), deadline_s=0.3, **limits).faults[0]
+    assert fault.kind == "late"
+    assert fault.message.startswith("0.3 s went by, in which ")
+    limits["max_thread_instructions"] = 10**6
+    assert run(source, plan, np.ones(4, np.float32), **limits).faults[0].kind == "timeout"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_budget_is_of_all_launches_and_blocks_however_many_threads_run_them(threads: int) -> None:
+    """Nothing here goes back, so that the sums are compared after each launch."""
+    plan = """
+def forward(a, b):
+    n = a.numel()
+    out, more = empty_like(a), empty_like(a)
+    add[ceil_div(n, 256), 256](a, b, more, i32(n))
+    add[ceil_div(n, 256), 256](more, b, out, i32(n))
+    return out
+"""
+    arrays = randoms(1000), randoms(1000, seed=1)
+    resolved, made = resolve(plan, arrays), runner(ADD, threads=threads)
+    counted = 32 * round(made.profile(work(resolved, arrays)).kernels[0].warp_instructions)
+    for most, kinds in ((counted, []), (counted - 32, ["timeout"])):
+        ran = made.run(work(resolved, arrays, max_thread_instructions=most))
+        assert [fault.kind for fault in ran.faults] == kinds
+    assert f"the budget is {most:.2g} thread instructions, {counted:.3g} were counted" in ran.faults[0].message
+
+
 def test_a_matrix_product_counts_what_it_computes() -> None:
     """Fewer instructions than the limit, but more work."""
     product = 'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%4,%4,%4}, {%4,%4}, '

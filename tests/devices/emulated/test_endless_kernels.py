@@ -12,7 +12,7 @@ from kernelforge.sandbox.policy import Deadline
 from tests.devices.emulated.harness import Device, cuda, ptx_module
 
 BUDGETS: dict[str, Callable[[], dict[str, Any]]] = {
-    "instructions": lambda: {"max_warp_instructions": 100_000},
+    "instructions": lambda: {"max_warp_work": 100_000},
     "deadline": lambda: {"deadline": Deadline(0.2)},
 }
 
@@ -76,6 +76,6 @@ def test_the_instruction_budget_stops_at_the_same_place_every_time() -> None:
     seen = set()
     for _ in range(2):
         y = np.zeros(64, np.int32)
-        report = cuda(source).run(1, 64, y, clean=False, max_warp_instructions=50_000)
+        report = cuda(source).run(1, 64, y, clean=False, max_warp_work=50_000)
         seen.add((y.tobytes(), report.warp_instructions))
     assert len(seen) == 1

@@ -119,7 +119,7 @@ def test_a_seeded_bug_is_found_at_its_line(
 ) -> None:
     kernel = f'__device__ int counter[4] = {{1, 2, 3, 4}}; extern "C" __global__ void k{source}'
     y = np.zeros(1024, np.int32)
-    report = cuda(kernel).run(1, threads, y, clean=False, max_warp_instructions=200_000)
+    report = cuda(kernel).run(1, threads, y, clean=False, max_warp_work=200_000)
     assert {(f.kind, f.access, f.bytes, f.source_line) for f in report.faults} == {expected}
     assert report.fault_count == count
 

@@ -192,7 +192,7 @@ SPIN = """extern "C" __global__ void k(int* lock, int* count) {
 
 def test_a_spin_lock_taken_by_every_thread() -> None:
     count = np.zeros(1, np.int32)
-    cuda(SPIN).run(4, 64, np.zeros(1, np.int32), count, max_warp_instructions=50_000_000)
+    cuda(SPIN).run(4, 64, np.zeros(1, np.int32), count, max_warp_work=50_000_000)
     assert count[0] == 256
 
 
@@ -206,7 +206,7 @@ def test_blocks_that_wait_for_each_other_make_progress() -> None:
   } else if (threadIdx.x == 0) atomicAdd((int*)flag, 1);
 }"""
     y = np.zeros(64, np.int32)
-    cuda(source).run(10, 64, np.zeros(1, np.int32), y, max_warp_instructions=50_000_000)
+    cuda(source).run(10, 64, np.zeros(1, np.int32), y, max_warp_work=50_000_000)
     assert (y == 9).all()
 
 
@@ -219,7 +219,7 @@ def test_grid_barrier_by_hand() -> None:
   y[blockIdx.x * 32 + threadIdx.x] = ((volatile int*)x)[((blockIdx.x + 1) % gridDim.x) * 32 + threadIdx.x];
 }"""
     y = np.zeros((6, 32), np.int32)
-    cuda(source).run(6, 32, np.zeros(1, np.int32), np.zeros((6, 32), np.int32), y, max_warp_instructions=50_000_000)
+    cuda(source).run(6, 32, np.zeros(1, np.int32), np.zeros((6, 32), np.int32), y, max_warp_work=50_000_000)
     assert np.array_equal(y, (np.arange(6)[:, None] + 1) % 6 + np.arange(32))
 
 

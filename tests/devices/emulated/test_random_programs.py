@@ -227,7 +227,7 @@ def check(seed: int) -> None:
     for level in (0, 1):
         out = np.zeros((2, THREADS, REGISTERS + 1), np.uint32)
         with compiled_at(level):
-            device.run(2, THREADS, out, table, n, max_warp_instructions=1_000_000)
+            device.run(2, THREADS, out, table, n, max_warp_work=1_000_000)
         assert out.tolist() == want, f"seed {seed}, level {level}"
 
 

@@ -53,6 +53,17 @@ def test_every_layout_of_a_descriptor(swizzle: str, transposed: bool) -> None:
     Case(*types, 64, 64, a="32B", b=swizzle, b_transposed=transposed).check()
 
 
+def test_a_product_that_is_over_the_budget_is_not_computed() -> None:
+    case = Case(*F16, 128, 64)
+    work = 128 * 64 * 16 // 32
+    cells, report = case.run(clean=False, max_warp_work=work // 2)
+    assert "timeout" in [fault.kind for fault in report.faults]
+    assert report.warp_work > work
+    assert (cells == case.cells(case.c)).all()
+    _, enough = case.run(max_warp_work=2 * work)
+    assert enough.warp_work > work
+
+
 @pytest.mark.parametrize("swizzle", ["none", "128B", "64B", "32B"])
 def test_bytes_may_be_transposed(swizzle: str) -> None:
     for types in (("f8f6f4", "f32", "e4m3", "e5m2"), ("i8", "s32", "s8", "s8")):

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kernelforge.compile.cache import Artifact
-from kernelforge.devices.base import RunFailure, RunRequest
+from kernelforge.devices.base import FaultKind, RunFailure, RunRequest
 from kernelforge.devices.cuda.tools.replay import CUBIN, REQUEST, RESULT, Mode
-from kernelforge.devices.wire import MAX_MESSAGE, FaultKind, kernel_limits
+from kernelforge.devices.wire import MAX_MESSAGE, kernel_limits
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.wheels import RELEASES, installed_cuda, nvidia_folders
 from kernelforge.sandbox.policy import import_path, role_policy

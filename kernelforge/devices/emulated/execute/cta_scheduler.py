@@ -82,8 +82,8 @@ SWEEPS_PER_IMPATIENCE = 64
 """Such sweeps for each of the two: more than the groups of lanes of a warp. After both, the wait is a fault."""
 BACK_EDGES_OF_THE_IMPATIENT = 4
 
-END_COMPLETE = 0
-END_TIMEOUT = 1
+END_COMPLETE = lay.END_COMPLETE
+END_TIMEOUT = lay.END_TIMEOUT
 
 
 @native
@@ -247,8 +247,8 @@ def rotate_lanes(state: int, blocks: int, turn: int) -> None:
 
 @native
 def executed(ctx: int) -> int:
-    """Warp instructions that this thread's context has counted so far."""
-    total = 0
+    """Work that this thread's context has counted so far, in instructions of a warp."""
+    total = load_i64(ctx + lay.CTX_PRODUCT_WORK)
     counts = load_i64(ctx + lay.CTX_COUNTS)
     costs = load_i64(ctx + lay.CTX_BLOCK_COST)
     for k in range(load_i64(ctx + lay.CTX_BLOCKS)):

@@ -48,8 +48,8 @@ class Launch:
     memory: Memory
     symbols: npt.NDArray[np.int64]
     """Addresses of the module's variables, by their number in the program."""
-    max_instructions: int
-    """Warp instructions, 0 for no limit."""
+    max_work: int
+    """In instructions of a warp, of which a matrix product counts what it computes; 0 for no limit."""
     cache: CacheModel | None
     racecheck: bool
     poison: int
@@ -320,6 +320,13 @@ class Run:
         return int(self._longs[lay.CTX_BARRIERS // 8])
 
     @property
+    def warp_work(self) -> int:
+        """Work in instructions of a warp, of which a matrix product counts what it computes."""
+        blocks = self._launch.program.block_costs
+        products = int(self._longs[lay.CTX_PRODUCT_WORK // 8])
+        return products + int(self.counts[: 2 * len(blocks) : 2] @ blocks)
+
+    @property
     def fault_count(self) -> int:
         """Faults, those beyond the capacity of ``faults`` included."""
         return int(self._longs[lay.CTX_FAULT_COUNT // 8])
@@ -387,7 +394,7 @@ def _context(launch: Launch, buffers: _Buffers, resident: int) -> npt.NDArray[np
         lay.CTX_GRID_CTAS: grid[0] * grid[1] * grid[2],
         lay.CTX_BLOCK_COST: _address(program.block_costs),
         lay.CTX_BLOCKS: len(program.flow.blocks),
-        lay.CTX_MAX_INSTRUCTIONS: launch.max_instructions,
+        lay.CTX_MAX_INSTRUCTIONS: launch.max_work,
         lay.CTX_POISON: launch.poison,
         lay.CTX_WORKSPACE: launch.workspace,
         lay.CTX_PEERS: buffers.address("slots"),

@@ -214,7 +214,7 @@ class LoadedModule:
         params: bytes,
         *,
         ctas: Sequence[int] | None = None,
-        max_warp_instructions: int | None = None,
+        max_warp_work: int | None = None,
         deadline: Deadline | None = None,
         cache: CacheModel | None = None,
         racecheck: bool = False,
@@ -234,7 +234,9 @@ class LoadedModule:
             dynamic_shared_bytes: Size of the extern shared array.
             params: Parameter buffer, laid out as ``entries[entry].params`` says.
             ctas: Linear ids of the CTAs to run, all when None.
-            max_warp_instructions: Deterministic budget; exceeding it is a ``timeout`` fault (checked at back edges).
+            max_warp_work: Deterministic budget, in instructions of a warp, of which a matrix product counts what it
+                computes; exceeding it is a ``timeout`` fault. It is compared where loops go back, as blocks end, and
+                before each product of tensor memory.
             deadline: When the launch ends at the latest; not deterministic.
             cache: Cache model to drive; slower, and CTAs run in order on one thread.
             racecheck: Report shared-memory races between warps; slower.
@@ -268,7 +270,7 @@ class LoadedModule:
             ctas=cta_ids(ctas, grid, size),
             memory=self.memory,
             symbols=np.array([self._addresses[name] for name in self._symbols] or [0], dtype=np.int64),
-            max_instructions=max_warp_instructions or 0,
+            max_work=max_warp_work or 0,
             cache=cache,
             racecheck=racecheck,
             poison=poison,

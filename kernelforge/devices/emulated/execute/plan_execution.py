@@ -45,6 +45,8 @@ from kernelforge.sandbox.shared_memory import Blob
 MAX_REPORTED_FAULTS = 8
 RACECHECK_BLOCKS = 64
 """Blocks of a launch that are checked for races on shared memory: a race does not depend on the block."""
+WARP = 32
+"""Thread instructions that an instruction of a warp counts as in a limit, for any number of active lanes."""
 FIRST_WITH_CLUSTERS = (9, 0)
 """Compute capability from which on GPUs have thread block clusters and tensor maps."""
 _MAX_GRID = (2**31 - 1, 65535, 65535)
@@ -158,6 +160,8 @@ class Execution:
         self.thread_instructions = 0
         self.work = 0
         """The same, but a matrix product counts what it computes."""
+        self._warp_work = 0
+        """That in instructions of warps, each for any number of active lanes: the request's limit is about this."""
         self.global_sectors = 0
         self._in_setup = False
         self._memory = build.memory
@@ -386,13 +390,14 @@ class Execution:
             cache: Cache model that follows every access.
             strict: Every fault ends the plan; otherwise only a timeout does.
             entry: Kernel that runs in place of the launch's own.
-            limit: Thread instructions, in place of the rest of the request's limit.
+            limit: Work, in place of the rest of the request's limit.
 
         Raises:
             LaunchFailed: a launch faulted, or this device cannot run it.
         """
-        most = self.request.max_thread_instructions
-        remaining = limit if limit is not None or most is None else max(most - self.work, 1)
+        allowed = None if limit is None else -(-limit // WARP)
+        if allowed is None and self.request.max_thread_instructions is not None:
+            allowed = max(-(-self.request.max_thread_instructions // WARP) - self._warp_work, 1)
         try:
             report = self.build.machine.launch(
                 entry or self.build.entry(step.expression).name,
@@ -401,8 +406,7 @@ class Execution:
                 step.dynamic_shared_bytes,
                 self._parameters(step),
                 ctas=ctas,
-                # A warp instruction is up to 32 thread instructions.
-                max_warp_instructions=None if remaining is None else -(-remaining // 32),
+                max_warp_work=allowed,
                 deadline=self._deadline,
                 cache=cache,
                 racecheck=racecheck,
@@ -420,14 +424,24 @@ class Execution:
             raise LaunchFailed(RunFailure("crash", text)) from error
         self.thread_instructions += report.thread_instructions
         self.work += report.work
+        self._warp_work += report.warp_work if limit is None else 0
         self.global_sectors += sum(
             op.transactions for op in report.memory if op.space == "global" and op.access in ("load", "store")
         )
         faults = [fault for fault in report.faults if strict or fault.kind == "timeout"]
+        launched = f"{step.expression!r} is launched in {self._where(step)}"
+        # The sum over all threads of this process that shared the launch: the same however many they are.
+        over = allowed is not None and report.warp_work > allowed
+        if over and limit is None:
+            most, counted = self.request.max_thread_instructions, WARP * self._warp_work
+            launched += f"; the budget is {most:.2g} thread instructions, {counted:.3g} were counted"
+        if over and not faults:
+            raise LaunchFailed(RunFailure("timeout", launched))
+        if faults and faults[0].kind == "timeout" and not over and not self.request.deadline_binds:
+            counted = WARP * self._warp_work
+            text = f"{self.request.deadline_s:g} s went by, in which {counted:.3g} thread instructions were counted"
+            raise LaunchFailed(RunFailure("late", f"{text}; {launched}"))
         if faults:
-            launched = f"{step.expression!r} is launched in {self._where(step)}"
-            if most is not None and limit is None and faults[0].kind == "timeout" and self.work >= most:
-                launched += f"; the budget is {most:.2g} thread instructions, {self.work:.3g} were counted"
             if self.build.entry(step.expression).meets and not step.cooperative:
                 launched += " without cooperative=True, which grid.sync() needs"
             raise LaunchFailed(*_run_failures(faults, launched))

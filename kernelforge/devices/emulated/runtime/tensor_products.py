@@ -384,6 +384,23 @@ def add_rows(
 
 
 @native
+def count_product(ctx: int, counter: int, products: int, read: int) -> bool:
+    """Count a product that is about to be computed: its multiply-adds, and bytes that it ``read`` from shared memory.
+
+    False where it exceeds the work that the launch may do; then the launch ends, and nothing is computed any more.
+    """
+    store_i64(counter, load_i64(counter) + 2 * products)
+    store_i64(counter + 8, load_i64(counter + 8) + read)
+    work = load_i64(ctx + lay.CTX_PRODUCT_WORK) + products // lay.LANES
+    store_i64(ctx + lay.CTX_PRODUCT_WORK, work)
+    limit = load_i64(ctx + lay.CTX_MAX_INSTRUCTIONS)
+    if limit > 0 and work > limit:
+        store_i64(load_i64(ctx + lay.CTX_STOP), lay.END_TIMEOUT)
+        return False
+    return True
+
+
+@native
 def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, table: int) -> None:
     """Compute the product of one thread."""
     site = site_of(ctx, op)
@@ -424,6 +441,11 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
     rank = load_i32(ctx + lay.CTX_CLUSTER_CTARANK)
     base = rank & ~1 if pair == 2 else rank
     if pair == 2 and not has_peer(ctx, op, lane_id, base, descriptor):
+        return
+    depth = 64 if kind > SCALED else 32 // size
+    result = 1 if kind >= SCALED else descriptor >> 4 & 3
+    counter = op + lay.OP_PRODUCTS + 16 * (3 * element_of(kind, a_type) + result)
+    if not count_product(ctx, counter, m * n * depth, 32 * (n + (0 if in_tensor else m))):
         return
     scratch = load_i64(ctx + lay.CTX_TENSOR_SCRATCH)
     for k in range(pair):
@@ -481,11 +503,6 @@ def multiply(ctx: int, op: int, lane_id: int, areas: int, keep: int, code: int, 
         if code & MASKED:
             keep_lanes(tensor, masks, 4 * k, column, columns, scratch + lay.PRODUCT_KEPT, True)
         set_marks(tensor, column, columns, begin, 8, step, lay.MARK_WRITE, mark)
-    result = 1 if kind >= SCALED else descriptor >> 4 & 3
-    depth = 64 if kind > SCALED else 32 // size
-    counter = op + lay.OP_PRODUCTS + 16 * (3 * element_of(kind, a_type) + result)
-    store_i64(counter, load_i64(counter) + 2 * m * n * depth)
-    store_i64(counter + 8, load_i64(counter + 8) + 32 * (n + (0 if in_tensor else m)))
 
 
 @native
