@@ -208,3 +208,22 @@ def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int],
     assert "TensorTiles" in item.source
     reference = Reference(task, constants)
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+LONG = {
+    "product": ("F.relu(x.t() @ y) + z", "torch.randn(N, D)", "torch.randn(N, D)", "torch.randn(D)"),
+    "batch": ("x @ y.transpose(-1, -2)", "torch.randn(2, D, N)", "torch.randn(2, D, N)"),
+    "half": ("x @ y", "torch.randn(D, N).half()", "torch.randn(N, D).half()"),
+    "soft": ("(x @ y).softmax(-1)", "torch.randn(D, N)", "torch.randn(N, D)"),
+}
+
+
+@pytest.mark.parametrize("moves", [("tensor-cores",), ("fuse", "warp-reduce", "tensor-cores")], ids=["alone", "fused"])
+@pytest.mark.parametrize("name", LONG)
+def test_the_terms_of_few_results_are_dealt_out(name: str, moves: tuple[str, ...], compiler: Compiler) -> None:
+    task = _task(LONG[name])
+    item = render(trace_source(task, {"N": 8192, "D": 32}), Design(moves))
+    assert "constexpr int each" in item.source
+    for constants in ({"N": 1100, "D": 9}, {"N": 5, "D": 8}):
+        reference = Reference(task, constants)
+        run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)

@@ -119,6 +119,8 @@ class LoopEmitter(CppEmitter):
 
     def _contraction(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Contraction)
+        if value.parts is not None:
+            raise UnsupportedError("sums of parts are written on tensor cores alone")
         total = self.accumulator("float", "0", slot)
         group = LoopGroup(self.fresh("k"), value.a.shape[-1:])
         (step,) = group.coords()

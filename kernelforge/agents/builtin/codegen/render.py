@@ -17,6 +17,7 @@ from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, leaves, with_wide_indices
 from kernelforge.agents.builtin.codegen.rowwise import row_kernel
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
+from kernelforge.agents.builtin.codegen.tensor_cores import split_sums
 from kernelforge.agents.builtin.codegen.tiled import contraction_tile, transpose_tile
 from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
@@ -165,6 +166,8 @@ def render(graph: Graph, design: Design, attributes: Attributes | None = None, s
     """
     program = lower(graph, attributes, small)
     options = design.options
+    if options.tensor_cores:
+        split_sums(program)
     order = partition(program, options, fuse=design.fuse)
     if workspace_bytes(order, program.outputs) > PlanLimits().workspace_bytes:
         order = partition(program, options, fuse=True)

@@ -11,10 +11,20 @@ from typing import NamedTuple
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, cone, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, Coordinate, LoopGroup, to_storage
-from kernelforge.agents.builtin.ir.nodes import Contraction, Convolution, Value
+from kernelforge.agents.builtin.ir.nodes import (
+    ONE,
+    Contraction,
+    Convolution,
+    Dim,
+    Program,
+    Reduce,
+    Value,
+    View,
+    product,
+)
 from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
@@ -39,27 +49,68 @@ class Shape(NamedTuple):
 
 
 _SINGLE = (
-    Shape(128, 128, 64, 32, 16, 4), Shape(64, 64, 32, 32, 16, 4), Shape(32, 128, 32, 32, 16, 4),
-    Shape(128, 32, 32, 32, 16, 4),
+    Shape(64, 128, 32, 64, 16, 4), Shape(128, 64, 64, 32, 16, 4), Shape(64, 64, 32, 32, 16, 4),
+    Shape(32, 128, 32, 32, 16, 4), Shape(128, 32, 32, 32, 16, 4),
 )  # fmt: skip
 _HALF = (
-    Shape(128, 256, 64, 64, 32, 4), Shape(256, 128, 64, 64, 32, 4), Shape(128, 128, 64, 32, 32, 4),
-    Shape(64, 64, 32, 32, 64, 3), Shape(32, 128, 32, 32, 32, 4), Shape(128, 32, 32, 32, 32, 4),
+    Shape(128, 128, 64, 64, 32, 3), Shape(64, 64, 32, 32, 64, 3), Shape(32, 128, 32, 32, 32, 4),
+    Shape(128, 32, 32, 32, 32, 4),
 )  # fmt: skip
-_BALANCE = {"SINGLE": 14, "HALF": 41, "BFLOAT": 41}
-"""Multiply-adds of a multiprocessor in the time of one element from the L2: 62 % of an H100's dense rate, a third of it
-for three products, over 64 bytes a cycle."""
+# Registers and shared memory of each leave room for two blocks on a multiprocessor: one waits while the other computes.
+_BALANCE = {"SINGLE": 35, "HALF": 106, "BFLOAT": 106}
+"""Multiply-adds of a multiprocessor in the time of one element from the L2, as the emulated H100 has them: 62 % of the
+dense rate, a third of it for three products, over 25 bytes a cycle."""
+_LEAST_TERMS = 128
+"""Of a sum that is dealt out: eight tiles of float32, so that copies run ahead."""
+
+
+def _blocks(shape: Shape, rows: int, columns: int, batch: int) -> int:
+    return -(-rows // shape.rows) * -(-columns // shape.columns) * batch
 
 
 def choose_shape(kind: str, rows: int, columns: int, batch: int) -> Shape:
-    """The shape whose waves of blocks take the least time: multiply-adds, and elements from the L2."""
+    """The shape whose waves of blocks take the least time: multiply-adds, and elements from the L2.
+
+    A block alone on its multiprocessor takes as long as two that overlap.
+    """
 
     def cost(shape: Shape) -> int:
-        blocks = -(-rows // shape.rows) * -(-columns // shape.columns) * batch
         work = shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
-        return -(-blocks // MULTIPROCESSORS) * work
+        return max(2, -(-_blocks(shape, rows, columns, batch) // MULTIPROCESSORS)) * work
 
     return min(_SINGLE if kind == "SINGLE" else _HALF, key=cost)
+
+
+def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int) -> int:
+    """The number of sums that a product's terms are dealt out to: 1 where its blocks keep half of the GPU busy."""
+    blocks = _blocks(choose_shape(kind, rows, columns, batch), rows, columns, batch)
+    return 1 if 2 * blocks > MULTIPROCESSORS else max(1, min(2 * MULTIPROCESSORS // blocks, terms // _LEAST_TERMS))
+
+
+def split_sums(program: Program) -> None:
+    """Deal out the terms of products that have too few results for a GPU: as sums of parts, added up afterwards."""
+    replaced: dict[Value, Value] = {}
+    total: dict[Value, Value] = {}
+    reached: dict[Value, None] = {}
+    for output in program.outputs:
+        reached.update(dict.fromkeys(cone(output, frozenset())))
+    for value in reached:
+        if isinstance(value, Contraction) and value.a.dtype is value.b.dtype and value.a.dtype in _KINDS:
+            batch, rows, columns = product(value.shape[:-2]), *value.shape[-2:]
+            terms = value.a.shape[-1]
+            kind = _KINDS[value.a.dtype]
+            most = choose_parts(kind, *(int(dim.value) for dim in (rows, columns, batch, terms)))
+            if most > 1:
+                parts = Dim(f"min({most}, ceil_div({terms.text}, {_LEAST_TERMS}))", most)
+                sums = Contraction((parts, *value.shape), DType.FLOAT32, value.a, value.b, parts, origin=value.origin)
+                added = Reduce((ONE, *value.shape), value.dtype, "sum", sums, 0, 0, origin=value.origin)
+                index = ("0", *(f"{{{axis}}}" for axis in range(len(value.shape))))
+                total[value] = added
+                replaced[value] = View(value.shape, value.dtype, added, index, origin=value.origin)
+    for user in reached:
+        user.replace(replaced)
+    program.outputs = tuple(total.get(value, value) for value in program.outputs)
+    program.ends = tuple(replaced.get(value, value) for value in program.ends)
 
 
 class _Copy(NamedTuple):
@@ -96,11 +147,12 @@ class _TensorWriter:
         self.em = LoopEmitter(stored - {root})
         self.em.signature.constant = True
         split = len(anchor.shape) - 2 if isinstance(anchor, Contraction) else 1
+        self.parts = anchor.parts if isinstance(anchor, Contraction) else None
         self.b = LoopGroup("batch", anchor.shape[:split])
         self.m = LoopGroup("m", anchor.shape[split : split + 1])
         self.n = LoopGroup("n", anchor.shape[split + 1 :], vector=vector)
         self.k = LoopGroup("kk", anchor.a.shape[-1:] if isinstance(anchor, Contraction) else anchor.weight.shape[1:])
-        self.shape = choose_shape(self.kind, *(group.extent.value for group in (self.m, self.n, self.b)))
+        self.shape = choose_shape(self.kind, *(int(group.extent.value) for group in (self.m, self.n, self.b)))
 
     def _results(self) -> tuple[LoopGroup, LoopGroup, LoopGroup]:
         """Batch, rows and columns of the root, whose leading axes may be those of the product in another shape."""
@@ -118,17 +170,18 @@ class _TensorWriter:
         em, anchor = self.em, self.anchor
         line, value = (self.m, self.left) if side == "a" else (self.n, self.right)
         inside = f"{line.var} < {em.signature.extent(line.extent)} && kk < {em.signature.extent(self.k.extent)}"
+        batch = self.b.coords()[self.parts is not None :]
         with em.scope() as body:
-            coords = (*self.b.coords(), *self.m.coords(), *self.k.coords())
+            coords = (*batch, *self.m.coords(), *self.k.coords())
             if isinstance(anchor, Contraction) and side == "b":
-                coords = (*self.b.coords(), *self.k.coords(), *self.n.coords())
+                coords = (*batch, *self.k.coords(), *self.n.coords())
             elif isinstance(anchor, Convolution) and side == "a":
                 coords = (*self.m.coords(), *self.k.coords())
             elif isinstance(anchor, Convolution):
                 channel, *steps = self.k.coords()
                 places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
                 inside = " && ".join(part for part in (inside, em.inside(anchor, places)) if part)
-                coords = (*self.b.coords(), channel, *(Coordinate(text) for text in places))
+                coords = (*batch, channel, *(Coordinate(text) for text in places))
             group, extent = adjacent(value, coords, self.stored)
             pointer = em.pointer(value, coords)
             if pointer is not None:
@@ -159,7 +212,7 @@ class _TensorWriter:
         em, name, shape, ctype = self.em, self.name, self.shape, C_TYPES[self.dtype]
         copies = {side: self._copy(side) for side in "ab"}
         store = self._store()
-        terms = em.signature.extent(self.k.extent)
+        terms, first = em.signature.extent(self.k.extent), "0"
         flags = ", ".join("true" if copies[side].along else "false" for side in "ab")
         numbers = ", ".join(map(str, (*shape[:4], shape.depth, shape.stages)))
         core = [
@@ -168,10 +221,19 @@ class _TensorWriter:
             f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
             f"const int n_start = blockIdx.x * {shape.columns};",
         ]
+        if self.parts is not None:
+            parts, depth = em.signature.extent(self.parts), shape.depth
+            with em.scope() as lines:
+                part = em.text(self.b.coords()[0])
+            core += [
+                f"constexpr int each = ({terms} + {parts} * {depth} - 1) / ({parts} * {depth}) * {depth};",
+                *lines, f"const int first = {part} * each;",
+            ]  # fmt: skip
+            terms, first = f"min(each, {terms} - first)", "first"
         for side, line in (("a", "m"), ("b", "n")):
             core += [
-                f"const auto copy_{side} = [&]({ctype}* to, int line, int kk) {{",
-                *indent([f"const int {line} = {line}_start + line;", *copies[side].body]), "};",
+                f"const auto copy_{side} = [&]({ctype}* to, int line, int term) {{",
+                *indent([f"const int {line} = {line}_start + line, kk = {first} + term;", *copies[side].body]), "};",
             ]  # fmt: skip
         core += [
             "const auto put = [&](int line, int column, const float* acc) {",

@@ -27,7 +27,12 @@ def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: 
             return tensor_tile(name, root, anchor, stored)
         except UnsupportedError:
             pass
-    if not options.tile or not same_shape(root.shape, anchor.shape) or len(root.shape) != len(anchor.shape):
+    if (
+        not options.tile
+        or (isinstance(anchor, Contraction) and anchor.parts)
+        or not same_shape(root.shape, anchor.shape)
+        or len(root.shape) != len(anchor.shape)
+    ):
         return None
     try:
         return _TileWriter(name, root, anchor, stored, options).write()

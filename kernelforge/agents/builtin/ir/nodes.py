@@ -7,6 +7,7 @@ launch-plan language, together with their value at the full size.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -141,6 +142,18 @@ class Value:
             operands += [part for part in (value if isinstance(value, tuple) else (value,)) if isinstance(part, Value)]
         return tuple(operands)
 
+    def replace(self, others: Mapping[Value, Value]) -> None:
+        """Take other values in place of some operands."""
+        if not others.keys() & set(self.operands):
+            return
+        for name in self.__dataclass_fields__:
+            value = getattr(self, name)
+            if isinstance(value, Value):
+                setattr(self, name, others.get(value, value))
+            elif value and isinstance(value, tuple) and all(isinstance(part, Value) for part in value):
+                setattr(self, name, tuple(others.get(part, part) for part in value))
+        del self.operands
+
 
 @dataclass(eq=False)
 class StoredTensor(Value):
@@ -266,10 +279,14 @@ class Scan(Value):
 
 @dataclass(eq=False)
 class Contraction(Value):
-    """``a[*batch, m, k]`` times ``b[*batch, k, n]``; the batch shapes are equal."""
+    """``a[*batch, m, k]`` times ``b[*batch, k, n]``; the batch shapes are equal.
+
+    With ``parts`` the terms are dealt out to as many sums, along a leading axis of the result.
+    """
 
     a: Value
     b: Value
+    parts: Dim | None = None
 
 
 @dataclass(eq=False)
