@@ -78,7 +78,7 @@ class OutputPart:
     data: Blob
     """The elements' bytes, in that order."""
     unwritten: int
-    """Elements of the output that the plan does not write."""
+    """Elements that the plan does not write, of those that were looked at: of a small output all."""
 
 
 @dataclass(frozen=True)

@@ -88,17 +88,40 @@ def test_tensors_that_the_device_cannot_hold_are_no_fault_of_the_candidate(
     assert profile is None
 
 
-def test_tensors_that_the_host_cannot_hold_are_profiled_at_their_size(
+BEYOND_32_BITS = at_full(axpy_task(), 1 << 16, (1 << 14) + 64)
+"""Tensors of a little over 2^32 bytes."""
+
+
+def test_tensors_that_the_host_cannot_hold_are_compared_in_part_and_profiled(
     evaluators: list[Evaluator], workshop: EvaluatorPool
 ) -> None:
-    (evaluation, profile), full = evaluate(evaluators, workshop, at_full(axpy_task(), 1 << 16, 1 << 14))
+    (evaluation, profile), full = evaluate(evaluators, workshop, BEYOND_32_BITS)
     assert evaluation.verdict is Verdict.OK, evaluation.reason
-    assert full.status == "skipped"
-    assert "its own tensors take 12.9 GB" in full.message
+    assert (full.status, full.families) == ("passed", ("task",))
+    assert "compared in part" in full.message
     assert profile is not None
-    assert profile.value("dram__bytes.sum") == pytest.approx(3 * (1 << 32), rel=0.01)
+    nbytes = 4 * (1 << 16) * ((1 << 14) + 64)
+    assert profile.value("dram__bytes.sum") == pytest.approx(3 * nbytes, rel=0.01)
     assert evaluation.performance is not None
-    assert evaluation.performance.time_us > 3 * (1 << 32) / 3.35e6  # bytes at 3.35 TB/s
+    assert evaluation.performance.time_us > 3 * nbytes / 3.35e6  # bytes at 3.35 TB/s
+
+
+OVERFLOWS = {
+    "a load": ("2.0f * x[i]", "2.0f * *(const float*)((const char*)x + 4u * i)", "in the part that was compared"),
+    "a store": ("out[i]", "*(float*)((char*)out + 4u * i)", "nothing in the plan writes"),
+}
+
+
+@pytest.mark.parametrize("access", OVERFLOWS)
+def test_an_offset_of_32_bits_that_overflows_at_the_full_size_alone_is_wrong(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, access: str
+) -> None:
+    before, after, words = OVERFLOWS[access]
+    evaluators.append(workshop.evaluator(BEYOND_32_BITS))
+    candidate = Candidate(source=KERNEL.replace(before, after), plan=PLAN)
+    evaluation = evaluators[-1].evaluate(candidate, seed=11).evaluation
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.WRONG, "full")
+    assert words in evaluation.reason
 
 
 @pytest.mark.parametrize("dear", [False, True])

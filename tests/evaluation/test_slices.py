@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value
+from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.slices import Elements, Slices, Slicing, elements_of
+from kernelforge.evaluation.oracle.worker.tiles import TiledTensor
 from kernelforge.records import DType, Size, Task
 
 HEADER = """
@@ -76,7 +80,24 @@ SLICED = {
 @pytest.mark.parametrize("name", SLICED)
 def test_the_axis_whose_slices_stand_by_themselves_is_found(name: str) -> None:
     task, slicing = SLICED[name]
-    assert Slices(ReferenceRunner(task)).slicing == slicing
+    assert Slices(ReferenceRunner(task)).slicings[0] == slicing
+
+
+FURTHER = {
+    "softmax": [],
+    "rows of a product": [Slicing({1: 1}, (1,))],
+    "a transposed product": [Slicing({1: 1}, (1,))],
+    "columns only": [],
+    "batches": [Slicing({0: 1}, (1,)), Slicing({1: 2}, (2,))],
+    "convolution": [],
+    "attention": [Slicing({0: 1, 1: 1, 2: 1}, (1,)), Slicing({0: 2}, (2,)), Slicing({2: 3}, (3,))],
+}
+"""Further axes, along which slices stand by themselves too."""
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_further_axes_are_found(name: str) -> None:
+    assert list(Slices(ReferenceRunner(SLICED[name][0])).slicings[1:]) == FURTHER[name]
 
 
 WHOLE = {
@@ -90,25 +111,25 @@ WHOLE = {
 
 @pytest.mark.parametrize("name", ["sum", "a mean over everything", "rows in another order", "batch norm"])
 def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
-    slicing = Slices(ReferenceRunner(WHOLE[name])).slicing
+    slicings = Slices(ReferenceRunner(WHOLE[name])).slicings
     if name == "batch norm":
         # Channels hold weights of their own: only the batch could be cut, and its statistics are shared.
-        assert slicing is None or 0 not in slicing.outputs
+        assert all(0 not in slicing.outputs for slicing in slicings)
     else:
-        assert slicing is None
+        assert not slicings
 
 
 def test_slices_that_stand_on_the_tasks_own_inputs_alone_are_told_apart() -> None:
     """Of products of triangular matrices, rows alone look right: the part that is cut off is zero anyway."""
     square = "torch.rand(M, M).triu(), torch.rand(M, M).triu()"
     triangular = Slices(ReferenceRunner(task("torch.triu(x @ y)", square)))
-    assert triangular.slicing == Slicing({0: 0}, (0,))
+    assert triangular.slicings[0] == Slicing({0: 0}, (0,))
     assert not triangular.stand_on("normal")
     assert Slices(ReferenceRunner(task("x @ y", square))).stand_on("normal")
 
 
 def test_a_constant_divisor_does_not_hinder() -> None:
-    assert Slices(ReferenceRunner(WHOLE["an extent of its own"])).slicing == Slicing({0: 0}, (0,))
+    assert Slices(ReferenceRunner(WHOLE["an extent of its own"])).slicings[0] == Slicing({0: 0}, (0,))
 
 
 def right(reckoner: ReferenceRunner, seed: int, wrong: float = 0.0) -> bool:
@@ -132,6 +153,47 @@ def test_elements_are_compared_with_the_reference_on_their_slices(name: str) -> 
     reckoner = ReferenceRunner(SLICED[name][0])
     assert right(reckoner, 3)
     assert not right(reckoner, 4, wrong=1.0)
+
+
+@pytest.mark.parametrize(("name", "most"), [("rows of a product", 2000), ("batches", 2000), ("attention", 9000)])
+def test_slices_too_large_are_cut_along_further_axes(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
+    reckoner = ReferenceRunner(SLICED[name][0])
+    plain = Slices(reckoner)
+    for limit in ("PART_BYTES", "SLICE_BYTES"):
+        monkeypatch.setattr(f"kernelforge.evaluation.oracle.worker.slices.{limit}", most)
+    shapes: list[torch.Size] = []
+    expected_at = ReferenceRunner.expected_at
+
+    def recorded(self: ReferenceRunner, size: str, reference: Reference, inputs: tuple[Value, ...]) -> Any:
+        shapes[:] = [value.shape for value in inputs if isinstance(value, torch.Tensor)]
+        return expected_at(self, size, reference, inputs)
+
+    monkeypatch.setattr(ReferenceRunner, "expected_at", recorded)
+    assert right(reckoner, 3)
+    assert not right(reckoner, 4, wrong=1.0)
+    assert 4 * sum(shape.numel() for shape in shapes) <= most
+    first, second = (plain.choose("full", seed, 5)[0] for seed in (1, 2))
+    assert first[0] == second[0]
+    assert set(first) != set(second)
+    for limit in ("WHOLE_BYTES", "SLICE_BYTES"):
+        monkeypatch.setattr(f"kernelforge.evaluation.oracle.worker.slices.{limit}", 10)
+    with pytest.raises(TaskError, match="the smallest part of the reference that stands by itself takes"):
+        plain.choose("full", 1, 5)
+
+
+def test_elements_of_tiled_inputs_are_compared_with_the_reference_on_their_slices() -> None:
+    reckoner = ReferenceRunner(SLICED["rows of a product"][0])
+    drawn_whole = reckoner.draw("full", "task", 5, expected=False)
+    x = drawn_whole.inputs[0]
+    assert isinstance(x, torch.Tensor)
+    tiled = TiledTensor(tuple(x.shape), x.reshape(-1)[:311])
+    drawn = InputDraw("full", "task", (tiled.tile, drawn_whole.inputs[1]), None, seed=5, tiles={0: tiled})
+    output = reckoner.reference("full").run((tiled.select({}), drawn_whole.inputs[1]))[0]
+    elements = Slices(reckoner).choose("full", 3, 5)
+    indices = torch.tensor(sorted(elements[0]))
+    for wrong in (0, 1):
+        got = {0: Elements(indices, (output.reshape(-1)[indices] + wrong).numpy().tobytes())}
+        assert Slices(reckoner).compare(drawn, elements, got).ok is not bool(wrong)
 
 
 def test_elements_without_an_axis_of_slices_are_compared_with_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, outline_of
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
-from kernelforge.evaluation.oracle.worker.tiles import TILE_BYTES, draw_tiles
+from kernelforge.evaluation.oracle.worker.tiles import TILE_BYTES, TiledTensor, Tiles, draw_tiles
 from kernelforge.evaluation.oracle.worker.tracing import trace_at
 from kernelforge.records import Task
 
@@ -28,33 +28,56 @@ def get_init_inputs():
 ROWS, COLUMNS = 1 << 18, 1 << 14  # 17 GB
 
 
-def drawn(statements: str) -> tuple[tuple[object, ...], dict[int, int], dict[int, torch.Tensor]]:
-    inputs, tiles = draw_tiles(Reference(TASK.format(statements=statements), {}), 5)
-    kinds = {position: value.dtype for position, value in enumerate(inputs) if isinstance(value, torch.Tensor)}
-    contents = {at: torch.frombuffer(bytearray(tiles[at].content), dtype=kinds[at]) for at in kinds if at in tiles}
-    return inputs, {at: tiles[at].nbytes for at in contents}, contents
+def drawn(statements: str, seed: int = 5) -> tuple[tuple[object, ...], Tiles]:
+    return draw_tiles(Reference(TASK.format(statements=statements), {}), seed)
 
 
 def test_a_large_input_is_drawn_as_its_task_does_but_not_all_of_it() -> None:
     x = f"x = torch.rand({ROWS}, {COLUMNS}) * 4 - 2; y = torch.ones(3)"
-    inputs, nbytes, tiles = drawn(x)
-    assert nbytes == {0: 4 * ROWS * COLUMNS}
+    inputs, tiled = drawn(x)
+    assert (tiled[0].shape, tiled[0].nbytes) == ((ROWS, COLUMNS), 4 * ROWS * COLUMNS)
     assert isinstance(inputs[1], torch.Tensor)
     assert inputs[1].tolist() == [1, 1, 1]
-    assert 4 * tiles[0].numel() == TILE_BYTES
-    assert (-2.01 < tiles[0].min() < -1.99, 1.99 < tiles[0].max() < 2.01) == (True, True)
-    assert torch.equal(drawn(x)[2][0], tiles[0])
+    assert inputs[0] is tiled[0].tile
+    assert (-2.01 < tiled[0].tile.min() < -1.99, 1.99 < tiled[0].tile.max() < 2.01) == (True, True)
+    assert torch.equal(drawn(x)[1][0].tile, tiled[0].tile)
+
+
+def test_pages_of_a_tile_are_a_prime_that_the_seed_chooses() -> None:
+    """Offsets that a power of two was lost from must not name an equal element."""
+    pages = {drawn(f"x = torch.zeros({ROWS}, {COLUMNS}); y = 1", seed)[1][0].tile.nbytes / 4096 for seed in range(4)}
+    assert len(pages) > 1
+    assert all(TILE_BYTES / 2 < 4096 * count <= TILE_BYTES for count in pages)
+    assert not any(count % divisor == 0 for count in pages for divisor in range(2, 129))
+
+
+def test_slices_of_a_tiled_tensor_are_those_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = (5, 7, 6, 11)
+    tile = torch.arange(97)
+    complete = tile[torch.arange(5 * 7 * 6 * 11) % 97].view(shape)
+    tensor = TiledTensor(shape, tile)
+    rows = {0: torch.tensor([1, 4]), 2: torch.tensor([0, 2, 5]), 3: torch.tensor([10])}
+    for piece in (1 << 24, 20, 1):
+        monkeypatch.setattr("kernelforge.evaluation.oracle.worker.tiles._PIECE", piece)
+        assert torch.equal(tensor.select({}), complete)
+        for count in range(1, 4):
+            cut = dict(list(rows.items())[:count])
+            expected = complete
+            for axis, numbers in cut.items():
+                expected = expected.index_select(axis, numbers)
+            assert torch.equal(tensor.select(cut), expected)
+        assert torch.equal(tensor.select({1: rows[2]}), complete.index_select(1, rows[2]))
 
 
 def test_a_mask_takes_the_shape_of_its_input() -> None:
-    _, nbytes, tiles = drawn(f"x = torch.rand({ROWS}, {COLUMNS}); y = torch.randint(0, 2, x.shape).bool()")
-    assert nbytes == {0: 4 * ROWS * COLUMNS, 1: ROWS * COLUMNS}
-    assert 0.4 < tiles[1].float().mean() < 0.6
+    _, tiled = drawn(f"x = torch.rand({ROWS}, {COLUMNS}); y = torch.randint(0, 2, x.shape).bool()")
+    assert [tensor.nbytes for tensor in tiled.values()] == [4 * ROWS * COLUMNS, ROWS * COLUMNS]
+    assert 0.4 < tiled[1].tile.float().mean() < 0.6
 
 
 def test_rows_that_sum_to_one_do_so_in_a_tile() -> None:
-    _, _, tiles = drawn(f"x = torch.rand({ROWS}, {COLUMNS}).softmax(dim=-1); y = 1")
-    sums = tiles[0].view(-1, COLUMNS).sum(1)
+    _, tiled = drawn(f"x = torch.rand({ROWS}, {COLUMNS}).softmax(dim=-1); y = 1")
+    sums = tiled[0].tile[: tiled[0].tile.numel() // COLUMNS * COLUMNS].view(-1, COLUMNS).sum(1)
     assert torch.allclose(sums, torch.ones_like(sums))
 
 
@@ -114,11 +137,11 @@ def test_an_outline_is_described_as_the_reference_itself() -> None:
 
 
 def test_of_large_weights_some_rows_are_drawn_as_the_constructor_does() -> None:
-    drawn, reference, tiles = ReferenceRunner(large_task()).draw_tiles("full", 3)
+    drawn, reference = ReferenceRunner(large_task()).draw_tiles("full", 3)
     assert isinstance(drawn.inputs[0], torch.Tensor)
-    assert {name: tile.nbytes for name, tile in tiles.items()} == {"first.weight": 4 * 32768**2}
-    content = torch.frombuffer(bytearray(tiles["first.weight"].content), dtype=torch.float32)
-    assert 4 * content.numel() == TILE_BYTES
+    assert {name: tile.nbytes for name, tile in drawn.tiles.items()} == {"first.weight": 4 * 32768**2}
+    content = drawn.tiles["first.weight"].tile
+    assert TILE_BYTES / 2 < 4 * content.numel() <= TILE_BYTES
     assert float(content.std()) * 32768**0.5 == pytest.approx((1 / 3) ** 0.5, rel=0.05)
     assert reference.weights()["second.weight"].shape == (16, 32768)
 

@@ -47,7 +47,7 @@ REFERENCE_BYTES = 768 << 20
 """A reference that touches more is not run: with its float64 twin it would not fit into the oracle's process."""
 
 WHOLE_DRAW_BYTES = 3584 << 20
-"""Tensors of a task that are drawn whole for a profile; of larger ones only as much as shows their values."""
+"""Tensors of a task that are drawn whole; of larger ones only a part, which stands in them again and again."""
 
 PROFILE_POISON = 0
 """What memory holds before a profile: blocks that are left out must leave something harmless behind."""
@@ -55,7 +55,7 @@ PROFILE_POISON = 0
 ELEMENTS = 16
 """Elements of each output that a comparison in part is about; what else their blocks write is compared with them."""
 
-PART_INSTRUCTIONS = 28_000_000_000
+PART_INSTRUCTIONS = 408_000_000_000
 """Most thread instructions to find and to run the blocks behind them, of which a matrix product counts what it
 computes."""
 
@@ -177,7 +177,6 @@ class ModelledFullSize(FullSizeStage):
 
     def _checked(self, profile: bool, *, last: bool) -> FullSizeResult | None:
         profiled: FullSizeResult | None = None
-        too_large = self.facts.compulsory_bytes > REFERENCE_BYTES
         tensors, memory = tensor_bytes(self.facts), self.device.memory_bytes
         if tensors > memory:
             self._skipped(
@@ -185,19 +184,13 @@ class ModelledFullSize(FullSizeStage):
             )
             return None
         try:
-            if tensors > WHOLE_DRAW_BYTES:
-                if profile:
-                    with self._inputs(tiled=True) as draw:
-                        profiled = self._profiled(draw)
-                self._skipped(f"its own tensors take {tensors / 1e9:.3g} GB, too much for the reference here", profiled)
-                return profiled
-            if too_large or self.facts.flops > DEAR_FLOPS:
+            if self._too_large or self.facts.flops > DEAR_FLOPS:
                 with self._inputs() as draw:
                     why = self._compare_in_part(draw)
                     profiled = self._profiled(draw) if profile else None
                 if not why:
                     return self._believed_in_part(profiled)
-                if too_large or not _affordable(profiled):
+                if self._too_large or not _affordable(profiled):
                     self._skipped(why, profiled)
                     return profiled
             with self.runs.drawn(self.size, self.family) as draw:
@@ -218,9 +211,19 @@ class ModelledFullSize(FullSizeStage):
         self._skipped(why, profiled)
         return profiled
 
-    def _inputs(self, *, tiled: bool = False) -> contextlib.AbstractContextManager[DrawHandle]:
+    @property
+    def _tiled(self) -> bool:
+        """Whether the inputs are too large to be drawn whole."""
+        return tensor_bytes(self.facts) > WHOLE_DRAW_BYTES
+
+    @property
+    def _too_large(self) -> bool:
+        """Whether the reference is too large to be run whole."""
+        return self._tiled or self.facts.compulsory_bytes > REFERENCE_BYTES
+
+    def _inputs(self) -> contextlib.AbstractContextManager[DrawHandle]:
         """The task's own inputs, without what must come out."""
-        return self.runs.drawn(self.size, self.family, expected=False, tiled=tiled)
+        return self.runs.drawn(self.size, self.family, expected=False, tiled=self._tiled)
 
     def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
@@ -247,7 +250,7 @@ class ModelledFullSize(FullSizeStage):
             StageFailed: one of them is wrong, a block faults, or nothing writes a part of the outputs.
         """
         families: tuple[str, ...] = (self.family,)
-        if self.facts.compulsory_bytes <= REFERENCE_BYTES:
+        if not self._too_large:
             with self.work.clock("oracle"):
                 sliced = self.oracle.has_slices()
             families += self.other_families() if sliced else self.oracle.families("full")[1:2]
@@ -271,6 +274,8 @@ class ModelledFullSize(FullSizeStage):
         session = self.runs.on_device(self.artifact)
         if not isinstance(session, PartialSession):
             return f"{self.device.name} runs plans whole, and this one is too long"
+        if any(isinstance(key, str) for key in draw.tiled):
+            return "its weights take too much memory for the reference here"
         seed = int(content_hash(self.work.seed, self.runs.task.name, draw.family, "elements"), 16)
         try:
             with self.work.clock("oracle"):

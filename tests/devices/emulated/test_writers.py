@@ -10,6 +10,7 @@ import pytest
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
 from kernelforge.devices.base import PartResult, RunRequest
 from kernelforge.devices.emulated.execute.loaded_module import writer_entry
+from kernelforge.devices.emulated.execute.partial_execution import DENSE_BYTES
 from kernelforge.devices.emulated.execute.plan_execution import Kernel
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
 from kernelforge.devices.emulated.worker import Runner
@@ -196,6 +197,11 @@ ADD = step("add_rows", (M, 1, 1), 32, "b2", "b3", N)
 C, S = Output(2, 0, (M, N), FLOAT), Output(3, 0, (M,), FLOAT)
 
 
+@pytest.fixture(params=[DENSE_BYTES, 1], ids=["all of a buffer", "around the elements"])
+def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.DENSE_BYTES", request.param)
+
+
 def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, indices: Sequence[int]) -> PartResult:
     names = {s.expression for s in steps if isinstance(s, Launch)}
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
@@ -220,17 +226,34 @@ def test_the_tiles_behind_two_elements_are_run_and_no_others(ptx: str) -> None:
     assert unwritten == 0
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_blocks_of_earlier_launches_run_where_later_ones_read(ptx: str) -> None:
     elements, data, _ = values(run_part(ptx, [GEMM, SUMS], S, [40, 95]))
     assert elements.tolist() == [40, 95]
     np.testing.assert_allclose(data, PRODUCT.sum(1)[elements], atol=1e-3)
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_a_launch_that_adds_to_a_result_has_it_first(ptx: str) -> None:
     elements, data, _ = values(run_part(ptx, [GEMM, SUMS, ADD], C, [50 * N + 7]))
     assert set(elements // N) == {50}
     right = PRODUCT[50] + PRODUCT[50].sum()
     np.testing.assert_allclose(data, right[elements % N], atol=1e-3)
+
+
+def test_of_a_large_buffer_only_what_lies_around_the_elements_is_looked_at(
+    ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.DENSE_BYTES", 4 * M * N - 1)
+    elements, data, unwritten = values(run_part(ptx, [GEMM], C, [M * N - 1, 3]))
+    rows, columns = elements // N, elements % N
+    assert set(zip(rows // TILE, columns // TILE, strict=True)) == {(0, 0), (2, 4)}
+    assert set(elements // 1024) == {0, (M * N - 1) // 1024}
+    np.testing.assert_allclose(data, PRODUCT[rows, columns], atol=1e-4)
+    assert unwritten == 0
+    short = step("gemm", (5, 2, 1), TILE * TILE, "b0", "b1", "b2", M, N, K)
+    assert values(run_part(ptx, [short], C, [5]))[2] == 0
+    assert values(run_part(ptx, [short], C, [5, M * N - 1]))[2] == 1024
 
 
 def test_what_nothing_writes_is_counted(ptx: str) -> None:
@@ -241,12 +264,14 @@ def test_what_nothing_writes_is_counted(ptx: str) -> None:
     assert data[elements == M * N - 1] == 0
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_all_blocks_that_add_to_an_element_are_run(ptx: str) -> None:
     split = step("split", (M // 32, 4, 1), 32, "b0", "b3", K)
     elements, data, _ = values(run_part(ptx, [Fill(3, 0, 4 * M, 1), split], S, [70]))
     np.testing.assert_allclose(data[elements == 70], A.reshape(-1)[:K].sum() * 71, rtol=1e-4)
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     counted = step("counter", (3, 1, 1), 32, "b2", "b3")
     elements, data, _ = values(run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]))
@@ -256,6 +281,7 @@ def test_a_launch_that_cannot_be_split_is_run_whole_or_refused(ptx: str, monkeyp
     assert "takes too long to be run whole" in run_part(ptx, [Fill(2, 0, 4 * M * N, 1), counted], S, [70]).reason
 
 
+@pytest.mark.usefixtures("looked_at")
 @pytest.mark.parametrize(
     ("kernel", "reason"), [("counts", "which others ran before"), ("neighbours", "read what other blocks of it write")]
 )
@@ -269,12 +295,14 @@ def test_a_block_that_can_tell_how_many_others_run_is_not_run_alone(
     assert reason in run_part(ptx, steps, C, [70, M * N - 1]).reason
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_a_block_may_read_what_it_wrote_itself(ptx: str) -> None:
     elements, data, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))
     assert len(elements) == 64
     np.testing.assert_array_equal(data, 2 * A.reshape(-1)[elements % 32 ^ 1])
 
 
+@pytest.mark.usefixtures("looked_at")
 def test_fewer_elements_are_had_where_they_are_dear(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
     elements, _, _ = values(run_part(ptx, [GEMM], C, [0]))
     smallest = len(elements)

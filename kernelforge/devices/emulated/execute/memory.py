@@ -24,6 +24,10 @@ SPARSE_FROM_BYTES = 256 << 20
 """Ranges from this size on are filled by mapping, so that the host's memory holds only those pages that a run touches.
 Smaller ones are written, which is faster than to fault their pages in."""
 _PATTERN_BYTES = 16 << 20
+WINDOW_BYTES = 4096
+"""Size of the windows of a buffer that keep what is written while the rest of it does not."""
+_MOST_RUNS = 16384
+"""Runs of such windows: the kernel allows a process some 65,000 mappings."""
 _PAGE = mmap.PAGESIZE
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -256,6 +260,40 @@ class Memory:
             for start in range(0, pages, period):
                 size = min(period, pages - start)
                 self._remap(host + first + start, size, mmap.MAP_PRIVATE, file.fileno())
+
+    def divert(self, address: int, nbytes: int, kept: npt.NDArray[np.int64]) -> None:
+        """Let writes to a range go astray, but for those to some windows of it, which begin as zeros.
+
+        All other pages are those of one small file, again and again: what a run leaves there means nothing, and takes
+        no memory of the host. To fill the range ends that.
+
+        Args:
+            address: Where the range begins.
+            nbytes: Its size.
+            kept: The windows, ascending: offsets divided by :data:`WINDOW_BYTES`.
+
+        Raises:
+            OutOfDeviceMemory: the host has no room for the file, or for so many windows.
+        """
+        start = address - self.base
+        self._clear(start, nbytes)
+        first = -(self.host_base + start) % _PAGE
+        pages = max(nbytes - first, 0) // _PAGE
+        begins = np.clip((kept * WINDOW_BYTES - first) // _PAGE, 0, pages)
+        ends = np.clip(-((first - (kept + 1) * WINDOW_BYTES) // _PAGE), 0, pages)
+        first_of_run = np.append(True, begins[1:] > ends[:-1])[: kept.size]
+        begins, ends = begins[first_of_run], ends[np.append(first_of_run[1:], True)[: kept.size]]
+        if begins.size > _MOST_RUNS:
+            raise OutOfDeviceMemory(f"the host cannot keep {begins.size} windows of a buffer apart from the rest")
+        host = self.host_base + start + first
+        with tempfile.TemporaryFile() as file:
+            try:
+                os.posix_fallocate(file.fileno(), 0, _PATTERN_BYTES)
+            except OSError as error:
+                raise OutOfDeviceMemory(f"the host has no room for diverted writes: {error.strerror}") from error
+            for begin, end in zip([0, *ends.tolist()], [*begins.tolist(), pages], strict=True):
+                for at in range(begin * _PAGE, end * _PAGE, _PATTERN_BYTES):
+                    self._remap(host + at, min(_PATTERN_BYTES, end * _PAGE - at), mmap.MAP_SHARED, file.fileno())
 
     def _clear(self, start: int, nbytes: int) -> None:
         """Set a range of the reserved bytes to zero, and give its pages back to the host."""

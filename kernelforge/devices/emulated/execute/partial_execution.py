@@ -3,21 +3,25 @@
 From the last launch back to the first: which blocks write the requested elements (:mod:`..ptx.store_slice` gives
 them exactly), which values of earlier launches those blocks read, and so on. Then the selected blocks run in the plan's
 order, on the real inputs. An element counts as final only where the block that writes it last was run.
+
+Of a large buffer only the windows around the requested elements are looked at: the host's memory would not hold the
+number of a block for each of its words. Every block of the grid takes part in the search all the same.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from kernelforge.candidate.resolved import Fill, Launch, TensorArg, TensorMapArg
+from kernelforge.candidate.resolved import Fill, Launch, Output, TensorArg, TensorMapArg
 from kernelforge.devices.base import OutputPart
-from kernelforge.devices.emulated.errors import UnsupportedInstruction
+from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
 from kernelforge.devices.emulated.execute.loaded_module import writer_entry
+from kernelforge.devices.emulated.execute.memory import WINDOW_BYTES
 from kernelforge.devices.emulated.execute.plan_execution import Execution, LaunchFailed
 from kernelforge.devices.emulated.profile.sampling import Budget
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
@@ -29,8 +33,8 @@ Words = npt.NDArray[np.int64]
 """Offsets in a buffer, in units of four bytes; sorted, each once."""
 
 WORD = 4
-MAP_INSTRUCTIONS = 20_000_000_000
-"""Limit on the thread instructions of all store slices of a plan."""
+MAP_INSTRUCTIONS = 400_000_000_000
+"""Limit on the thread instructions of all store slices of a plan; a core executes some ten billions in a second."""
 RUN_INSTRUCTIONS = 8_000_000_000
 """Limit on the thread instructions of the selected blocks."""
 MOST_ELEMENTS = 1 << 20
@@ -39,6 +43,10 @@ MOST_OWNERS = 8
 """Blocks that may add to one element by atomics."""
 _TRACE_BYTES = 64 << 20
 """Footprint of one block that is traced to see what it reads."""
+DENSE_BYTES = 1 << 30
+"""Buffers up to this size are looked at completely, larger ones only around the requested elements."""
+_WINDOW = WINDOW_BYTES // WORD
+"""Words of such a window."""
 _PIECE = 1 << 22
 """Elements that are handled at a time: temporaries of a large output would take several times its memory."""
 
@@ -50,38 +58,52 @@ class NotPartial(Exception):
 
 
 @dataclass(frozen=True)
+class _Units:
+    """The number of the block, plus one, that writes each unit of a buffer; 0 where none does."""
+
+    numbers: npt.NDArray[np.uint32]
+    granule: int
+    """Bytes of a unit."""
+    windows: Indices | None = None
+    """Places of the buffer that ``numbers`` are of, one after the other, ascending; None for all of it."""
+
+    def at(self, units: Indices) -> npt.NDArray[np.uint32]:
+        """Numbers of some units, which must be in the windows."""
+        if self.windows is not None:
+            per_window = WINDOW_BYTES // self.granule
+            units = np.searchsorted(self.windows, units // per_window) * per_window + units % per_window
+        return self.numbers[np.minimum(units, self.numbers.size - 1)]
+
+    def of_words(self, words: Words) -> npt.NDArray[np.uint32]:
+        """Numbers of the units that make up some words."""
+        per_word = WORD // self.granule
+        return self.at((words[:, None] * per_word + np.arange(per_word)).reshape(-1))
+
+    def words(self, blocks: npt.NDArray[np.bool_]) -> Words:
+        """Words that some blocks write, selected by their numbers; of the windows alone."""
+        per_word = WORD // self.granule
+        words = np.flatnonzero(blocks[self.numbers]) // per_word
+        return words if self.windows is None else self.windows[words // _WINDOW] * _WINDOW + words % _WINDOW
+
+
+@dataclass(frozen=True)
 class _Owners:
     """The block of a launch that writes each unit of its buffers."""
 
     blocks: int
     """Blocks of the grid."""
-    granule: int
-    """Bytes of a unit."""
     atomic: bool
     """Several blocks may add to one unit; the last is named."""
     reread: frozenset[int]
     """Written buffers that the kernel may also load from."""
-    units: dict[int, npt.NDArray[np.uint32]]
-    """By buffer: the number of each unit's block, plus one; 0 where none writes. They may be views of the device's
-    memory, valid until the next launch."""
-
-    def at(self, buffer: int, words: Words) -> npt.NDArray[np.uint32]:
-        """Blocks that write some words of a buffer."""
-        return _units_of(self.units[buffer], words, self.granule)
+    units: dict[int, _Units]
+    """By buffer. Of a whole buffer they may be a view of the device's memory, valid until the next launch."""
 
     def words(self, buffer: int, blocks: Indices) -> Words:
         """Words of a buffer that some blocks write."""
         selected = np.zeros(self.blocks + 1, np.bool_)
         selected[blocks + 1] = True
-        return np.flatnonzero(selected[self.units[buffer]]) // (WORD // self.granule)
-
-
-def _units_of(units: npt.NDArray[np.uint32], words: Words, granule: int) -> npt.NDArray[np.uint32]:
-    """The units, each ``granule`` bytes, that make up some words."""
-    per_word = WORD // granule
-    positions = (words[:, None] * per_word + np.arange(per_word)).reshape(-1)
-    selected: npt.NDArray[np.uint32] = units[positions[positions < units.size]]
-    return selected
+        return self.units[buffer].words(selected)
 
 
 @dataclass
@@ -100,20 +122,69 @@ class _Demand:
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._sizes = sizes
-        self._words: dict[int, npt.NDArray[np.bool_]] = {}
+        self._masks: dict[int, npt.NDArray[np.bool_]] = {}
+        self._lists: dict[int, list[Words]] = {}
+        """Of buffers whose masks would be large."""
         self.complete: set[int] = set()
         """Buffers that are needed completely."""
 
     def add(self, buffer: int, words: Words) -> None:
-        if words.size:
-            needed = self._words.setdefault(buffer, np.zeros(-(-self._sizes[buffer] // WORD), np.bool_))
+        if not words.size:
+            return
+        if self._sizes[buffer] > DENSE_BYTES:
+            self._lists.setdefault(buffer, []).append(words)
+        else:
+            needed = self._masks.setdefault(buffer, np.zeros(-(-self._sizes[buffer] // WORD), np.bool_))
             needed[words] = True
 
     def of(self, buffer: int) -> Words:
-        return np.flatnonzero(self._words[buffer]) if buffer in self._words else np.zeros(0, np.int64)
+        if buffer in self._masks:
+            return np.flatnonzero(self._masks[buffer])
+        if buffer not in self._lists:
+            return np.zeros(0, np.int64)
+        words = np.unique(np.concatenate(self._lists[buffer]))
+        self._lists[buffer] = [words]
+        return words
 
     def touches(self, buffer: int) -> bool:
-        return buffer in self.complete or buffer in self._words
+        return buffer in self.complete or buffer in self._masks or buffer in self._lists
+
+
+class _States:
+    """Whether each element of an output, or of some windows of it, is written, and by a block that will run.
+
+    Args:
+        count: Elements of the output.
+        elements: Flat indices of those that are looked at, ascending; None for all.
+    """
+
+    def __init__(self, count: int, elements: Indices | None) -> None:
+        self._elements = elements
+        self._states = np.zeros(count if elements is None else elements.size, np.uint8)
+
+    def pieces(self) -> Iterator[tuple[Indices | range, npt.NDArray[np.uint8]]]:
+        """The elements, and their states to be changed, some at a time; a range where all are looked at."""
+        for start in range(0, self._states.size, _PIECE):
+            states = self._states[start : start + _PIECE]
+            end = start + states.size
+            yield range(start, end) if self._elements is None else self._elements[start:end], states
+
+    def in_state(self, state: int) -> Indices:
+        """Elements in a state, ascending."""
+        positions = np.flatnonzero(self._states == state)
+        return positions if self._elements is None else self._elements[positions]
+
+    def finish(self, first: int, end: int) -> None:
+        """Mark elements from ``first`` to ``end`` as final where no later block writes them."""
+        if self._elements is not None:
+            first, end = np.searchsorted(self._elements, (first, end)).tolist()
+        part = self._states[first:end]
+        part[part == _UNWRITTEN] = _FINAL
+
+    def confirm(self, elements: Indices) -> None:
+        """Mark as final those of some elements that a block writes: it will run."""
+        at = elements if self._elements is None else np.flatnonzero(np.isin(self._elements, elements))
+        self._states[at[self._states[at] == _NOT_RUN]] = _FINAL
 
 
 class PartialRun:
@@ -132,9 +203,13 @@ class PartialRun:
         self._buffers = {buffer.id: buffer for buffer in self._plan.buffers}
         self._elements: dict[int, Indices] = {}
         """The affordable ones of the requested elements, by output."""
-        self._status: dict[int, npt.NDArray[np.uint8]] = {}
-        """State of every element of the outputs."""
+        self._states: dict[int, _States] = {}
+        """By output."""
+        self._windows: dict[int, Indices] = {}
+        """By large buffer that holds outputs: its windows with the elements."""
         self._slice_instructions = 0
+        self._found: dict[int, tuple[dict[int, Indices], _Owners]] = {}
+        """By position of a launch: the windows of large buffers that were looked at, and what writes there."""
 
     def run(self) -> tuple[OutputPart, ...]:
         """Part of each output.
@@ -174,11 +249,14 @@ class PartialRun:
         demand = self._no_demand()
         for position, output in enumerate(self._plan.outputs):
             size = output.dtype.itemsize
-            self._status[position] = np.zeros(output.nbytes // size, np.uint8)
-            elements = self._elements.get(position, np.zeros(0, np.int64))
-            if elements.size:
-                first = output.offset_bytes + elements * size
-                demand.add(output.buffer, np.concatenate([first // WORD, (first + size - 1) // WORD]))
+            first = output.offset_bytes + self._elements.get(position, np.zeros(0, np.int64)) * size
+            demand.add(output.buffer, np.concatenate([first // WORD, (first + size - 1) // WORD]))
+        self._windows = {
+            output.buffer: np.unique(demand.of(output.buffer) // _WINDOW)
+            for output in self._plan.outputs
+            if self._is_large(output.buffer)
+        }
+        self._states = {position: self._states_of(output) for position, output in enumerate(self._plan.outputs)}
         steps: dict[int, _Step] = {}
         cost = 0.0
         for position in reversed(range(len(self._plan.steps))):
@@ -193,6 +271,19 @@ class PartialRun:
                     cost += count * selected.instructions
         return steps, cost
 
+    def _is_large(self, buffer: int) -> bool:
+        return self._buffers[buffer].nbytes > DENSE_BYTES
+
+    def _states_of(self, output: Output) -> _States:
+        """States of an output's elements, those in the windows of a large buffer."""
+        size = output.dtype.itemsize
+        count = output.nbytes // size
+        if not self._is_large(output.buffer):
+            return _States(count, None)
+        begins = self._windows[output.buffer] * WINDOW_BYTES - output.offset_bytes
+        elements = (-(-begins // size)[:, None] + np.arange(WINDOW_BYTES // size)).reshape(-1)
+        return _States(count, elements[(elements >= 0) & (elements < count)])
+
     def _no_demand(self) -> _Demand:
         return _Demand({buffer.id: buffer.nbytes for buffer in self._plan.buffers})
 
@@ -203,8 +294,7 @@ class PartialRun:
                 first = max(step.offset_bytes - output.offset_bytes, 0) // size
                 end = min(step.offset_bytes + step.nbytes - output.offset_bytes, output.nbytes) // size
                 if end > first:
-                    part = self._status[position][first:end]
-                    part[part == _UNWRITTEN] = _FINAL
+                    self._states[position].finish(first, end)
 
     def _launch(self, position: int, step: Launch, demand: _Demand) -> _Step | None:
         """The blocks of a launch that the demand needs; what they read is added to the demand."""
@@ -217,7 +307,7 @@ class PartialRun:
             arg.buffer for arg in step.args if isinstance(arg, TensorArg | TensorMapArg)
         }
         try:
-            owners = self._owners(step, written)
+            owners = self._owners_near(position, step, written, demand)
         except (NotSliceable, UnsupportedInstruction) as error:
             return self._complete_launch(step, demand, earlier, str(error))
         blocks = self._needed(step, demand, owners)
@@ -227,9 +317,46 @@ class PartialRun:
         for buffer in earlier & owners.units.keys():
             # A block may add to what is there: everything that it writes must have been right before.
             demand.add(buffer, owners.words(buffer, blocks))
-        foreign = {buffer: owners.units[buffer].copy() for buffer in owners.reread}
-        several = blocks if earlier or foreign else blocks[:1]
-        return _Step(step, blocks, self._probe(step, several, demand, earlier, foreign, owners.granule))
+        foreign = {
+            buffer: replace(units, numbers=units.numbers.copy())
+            for buffer, units in owners.units.items()
+            if buffer in owners.reread and units.windows is None
+        }
+        reads: dict[int, list[tuple[Sequence[int], Words]]] = {b: [] for b in owners.reread - foreign.keys()}
+        several = blocks if earlier or owners.reread else blocks[:1]
+        instructions = self._probe(step, several, demand, earlier, foreign, reads)
+        if any(reads.values()):
+            windows = {
+                buffer: np.unique(np.concatenate([words // _WINDOW for _, words in of_blocks]))
+                for buffer, of_blocks in reads.items()
+                if of_blocks
+            }
+            others = self._owners(step, written, windows=windows).units
+            for buffer, of_blocks in reads.items():
+                for together, words in of_blocks if buffer in others else ():
+                    _refuse_foreign(step, together, others[buffer].of_words(words))
+        return _Step(step, blocks, instructions)
+
+    def _owners_near(self, position: int, step: Launch, written: set[int], demand: _Demand) -> _Owners:
+        """The block that writes each unit; of large buffers those of the demand and around the requested elements.
+
+        Raises:
+            NotSliceable: it depends on what the kernel computes.
+        """
+        none = np.zeros(0, np.int64)
+        windows = {
+            buffer: np.union1d(demand.of(buffer) // _WINDOW, self._windows.get(buffer, none))
+            for buffer in written
+            if self._is_large(buffer)
+        }
+        if position in self._found:
+            looked_at, owners = self._found[position]
+            if all(np.isin(windows[buffer], looked_at[buffer], assume_unique=True).all() for buffer in windows):
+                return owners
+        owners = self._owners(step, written, windows=windows)
+        if windows.keys() == written:
+            self._found[position] = windows, owners
+        return owners
 
     def _writable(self, step: Launch) -> set[int]:
         """Buffers that a launch could write."""
@@ -240,8 +367,15 @@ class PartialRun:
         """Buffers that launches before a step could write."""
         return {b for step in self._plan.steps[:position] if isinstance(step, Launch) for b in self._writable(step)}
 
-    def _owners(self, step: Launch, written: set[int], ctas: Sequence[int] | None = None) -> _Owners:
-        """The block, of some or of all, that writes each unit.
+    def _owners(
+        self,
+        step: Launch,
+        written: set[int],
+        ctas: Sequence[int] | None = None,
+        *,
+        windows: Mapping[int, Indices],
+    ) -> _Owners:
+        """The block, of some or of all, that writes each unit; of large buffers those in some ``windows``.
 
         Raises:
             NotSliceable: it depends on what the kernel computes.
@@ -265,11 +399,16 @@ class PartialRun:
             for offset in slices.reads_through
             if isinstance(arg := args.get(offset), TensorArg | TensorMapArg)
         }
+        none = np.zeros(0, np.int64)
+        windows = {buffer: windows.get(buffer, none) for buffer in written if self._is_large(buffer)}
         owners: dict[int, npt.NDArray[np.uint32]] = {}
         kind = {1: np.uint8, 2: np.uint16, 4: np.uint32}[slices.granule]
         for plane in range(slices.planes):
             for buffer in written:
-                self._execution.clear(buffer)
+                try:
+                    self._execution.clear(buffer, windows.get(buffer))
+                except OutOfDeviceMemory as error:
+                    raise NotPartial(f"too much of a large buffer would have to be looked at: {error}") from error
             limit = MAP_INSTRUCTIONS - self._slice_instructions
             if limit <= 0:
                 raise NotPartial(f"finding out which blocks write what takes over {MAP_INSTRUCTIONS:.2g} instructions")
@@ -277,13 +416,18 @@ class PartialRun:
             self._slice_instructions += report.work
             for buffer in written:
                 content = self._execution.content(buffer)
+                content = _of_windows(content, windows[buffer]) if buffer in windows else content
                 content = content[: content.size - content.size % slices.granule]
                 units = content.view(kind)
                 if slices.atomic or slices.planes > 1:
                     units = np.left_shift(units, np.uint32(8 * slices.granule * plane), dtype=np.uint32)
                 owners[buffer] = units if plane == 0 else owners[buffer] | units
-        units_of = {buffer: units for buffer, units in owners.items() if units.any()}
-        return _Owners(math.prod(step.grid), slices.granule, slices.atomic, frozenset(read & units_of.keys()), units_of)
+        units_of = {
+            buffer: _Units(numbers, slices.granule, windows.get(buffer))
+            for buffer, numbers in owners.items()
+            if numbers.any()
+        }
+        return _Owners(math.prod(step.grid), slices.atomic, frozenset(read & units_of.keys()), units_of)
 
     def _needed(self, step: Launch, demand: _Demand, owners: _Owners) -> Indices:
         """Linear ids of the blocks that write what is needed."""
@@ -291,7 +435,12 @@ class PartialRun:
         def among(owners: _Owners) -> Indices:
             needed = np.zeros(owners.blocks + 1, np.bool_)
             for buffer, units in owners.units.items():
-                needed[units if buffer in demand.complete else owners.at(buffer, demand.of(buffer))] = True
+                if buffer not in demand.complete:
+                    needed[units.of_words(demand.of(buffer))] = True
+                elif units.windows is None:
+                    needed[units.numbers] = True
+                else:
+                    needed[:] = True
             return np.flatnonzero(needed[1:])
 
         def complete(blocks: Indices) -> Indices:
@@ -307,7 +456,8 @@ class PartialRun:
             others = np.delete(all_blocks, blocks)
             if not others.size:
                 return blocks
-            more = among(self._owners(step, self._writable(step), others.tolist()))
+            windows = {buffer: units.windows for buffer, units in owners.units.items() if units.windows is not None}
+            more = among(self._owners(step, self._writable(step), others.tolist(), windows=windows))
             if not more.size:
                 return blocks
             blocks = np.union1d(blocks, complete(more))
@@ -322,22 +472,17 @@ class PartialRun:
         for position, output in enumerate(self._plan.outputs):
             if output.buffer not in owners.units:
                 continue
-            size, unit = output.dtype.itemsize, owners.granule
-            units = owners.units[output.buffer]
-            status = self._status[position]
-            for start in range(0, status.size, _PIECE):
-                piece = status[start : start + _PIECE]
-                if size == unit:
-                    first = output.offset_bytes // unit + start
-                    marks = runs[units[first : first + piece.size]]
+            size, units = output.dtype.itemsize, owners.units[output.buffer]
+            for elements, states in self._states[position].pieces():
+                if isinstance(elements, range) and size == units.granule:
+                    first = output.offset_bytes // size
+                    numbers = units.numbers[first + elements.start : first + elements.stop]
                 else:
-                    positions = (output.offset_bytes + np.arange(start, start + piece.size) * size) // unit
-                    marks = runs[units[np.minimum(positions, units.size - 1)]]
-                np.copyto(piece, marks, where=piece == _UNWRITTEN)
+                    numbers = units.at((output.offset_bytes + np.asarray(elements) * size) // units.granule)
+                np.copyto(states, runs[numbers], where=states == _UNWRITTEN)
             if owners.atomic:
-                elements = (demand.of(output.buffer) * WORD - output.offset_bytes) // size
-                elements = elements[(elements >= 0) & (elements < status.size)]
-                status[elements[status[elements] == _NOT_RUN]] = _FINAL
+                added = (demand.of(output.buffer) * WORD - output.offset_bytes) // size
+                self._states[position].confirm(added[(added >= 0) & (added < output.nbytes // size)])
 
     def _complete_launch(self, step: Launch, demand: _Demand, earlier: set[int], reason: str) -> _Step:
         """All blocks of a launch with unknown writers; it needs everything that it may read."""
@@ -351,8 +496,7 @@ class PartialRun:
         for position, output in enumerate(self._plan.outputs):
             if output.buffer in self._writable(step):
                 # Whether it wrote an element is unknown; its value is final all the same.
-                status = self._status[position]
-                status[status == _UNWRITTEN] = _FINAL
+                self._states[position].finish(0, output.nbytes // output.dtype.itemsize)
         return _Step(step, None, instructions)
 
     def _probe(
@@ -361,23 +505,32 @@ class PartialRun:
         blocks: Indices,
         demand: _Demand,
         earlier: set[int],
-        foreign: Mapping[int, npt.NDArray[np.uint32]] | None = None,
-        granule: int = WORD,
+        foreign: Mapping[int, _Units] | None = None,
+        reads: Mapping[int, list[tuple[Sequence[int], Words]]] | None = None,
     ) -> float:
         """Run blocks on arbitrary memory; add what they read of ``earlier`` buffers to the demand.
+
+        Args:
+            step: The launch.
+            blocks: Linear ids.
+            demand: What the blocks read is added to it.
+            earlier: Buffers that earlier launches may have written.
+            foreign: By buffer, the block that writes each unit.
+            reads: Takes, by buffer, what the blocks of each cluster read.
 
         Returns:
             Thread instructions of one block.
 
         Raises:
-            NotPartial: a block reads a unit that another block of the launch writes, by ``foreign``: the number of each
-                unit's block, plus one. It could tell by that how many of them run.
+            NotPartial: a block reads a unit that another block of the launch writes, by ``foreign``. It could tell by
+                that how many of them run.
         """
         execution = self._execution
         before = execution.work
         cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
-        foreign = foreign or {}
-        extents = [extent for extent in execution.extents() if extent.buffer in earlier | foreign.keys()]
+        foreign, reads = foreign or {}, reads or {}
+        traced = earlier | foreign.keys() | reads.keys()
+        extents = [extent for extent in execution.extents() if extent.buffer in traced]
         ran = 0
         for unit in execution.units_of(step, blocks).tolist():
             together = execution.blocks(step, [unit])
@@ -401,9 +554,9 @@ class PartialRun:
                 if extent.buffer in earlier and words.size:
                     demand.add(extent.buffer, words)
                 if extent.buffer in foreign:
-                    owner = _units_of(foreign[extent.buffer], words, granule)
-                    if not np.isin(owner, [0, *(block + 1 for block in together)]).all():
-                        raise NotPartial(f"blocks of {step.expression!r} read what other blocks of it write")
+                    _refuse_foreign(step, together, foreign[extent.buffer].of_words(words))
+                if extent.buffer in reads and words.size:
+                    reads[extent.buffer].append((together, words))
         return (execution.work - before) / max(ran, 1)
 
     # Values
@@ -420,17 +573,29 @@ class PartialRun:
                     if not self._written_before(position):
                         raise
                     raise NotPartial(f"a block that was run by itself faulted: {error}") from error
-        return tuple(map(self._part, self._status))
+        return tuple(map(self._part, self._states))
 
     def _part(self, position: int) -> OutputPart:
-        output, status = self._plan.outputs[position], self._status[position]
-        first = self._elements.get(position, np.zeros(0, np.int64))
-        first = first[status[first] == _FINAL]
-        rest = np.flatnonzero(status == _FINAL)
-        if rest.size > MOST_ELEMENTS:
-            rest = rest[:: -(-rest.size // MOST_ELEMENTS)]
-        missing = np.setdiff1d(first, rest[np.minimum(np.searchsorted(rest, first), max(rest.size - 1, 0))])
-        elements = np.sort(np.append(rest, missing))
+        output, states = self._plan.outputs[position], self._states[position]
+        elements = states.in_state(_FINAL)
+        if elements.size > MOST_ELEMENTS:
+            requested = np.intersect1d(elements, self._elements.get(position, np.zeros(0, np.int64)))
+            elements = np.union1d(elements[:: -(-elements.size // MOST_ELEMENTS)], requested)
         content = self._execution.content(output.buffer)[output.offset_bytes : output.offset_bytes + output.nbytes]
         data = content.reshape(-1, output.dtype.itemsize)[elements].tobytes()
-        return OutputPart(elements.tobytes(), data, int(np.count_nonzero(status == _UNWRITTEN)))
+        return OutputPart(elements.tobytes(), data, states.in_state(_UNWRITTEN).size)
+
+
+def _of_windows(content: npt.NDArray[np.uint8], windows: Indices) -> npt.NDArray[np.uint8]:
+    """The bytes of some windows of a buffer, one window after the other; zeros beyond its end."""
+    parts = np.zeros((windows.size, WINDOW_BYTES), np.uint8)
+    for part, window in zip(parts, windows.tolist(), strict=True):
+        piece = content[window * WINDOW_BYTES : (window + 1) * WINDOW_BYTES]
+        part[: piece.size] = piece
+    return parts.reshape(-1)
+
+
+def _refuse_foreign(step: Launch, together: Sequence[int], numbers: npt.NDArray[np.uint32]) -> None:
+    """Raise :class:`NotPartial` where units that blocks read, by the number of each one's writer, are of others."""
+    if not np.isin(numbers, [0, *(block + 1 for block in together)]).all():
+        raise NotPartial(f"blocks of {step.expression!r} read what other blocks of it write")

@@ -305,9 +305,12 @@ class Execution:
             if buffer.kind == "workspace":
                 self._memory.fill(self._address[buffer.id], buffer.nbytes, self.request.poison)
 
-    def clear(self, buffer: int) -> None:
-        """Fill a buffer with zeros."""
-        self._memory.fill(self._address[buffer], self.content(buffer).size, 0)
+    def clear(self, buffer: int, kept: npt.NDArray[np.int64] | None = None) -> None:
+        """Fill a buffer with zeros, or some windows of it; what is written to the rest is lost then."""
+        if kept is None:
+            self._memory.fill(self._address[buffer], self.content(buffer).size, 0)
+        else:
+            self._memory.divert(self._address[buffer], self.content(buffer).size, kept)
 
     def content(self, buffer: int) -> npt.NDArray[np.uint8]:
         """A view of a buffer's bytes."""

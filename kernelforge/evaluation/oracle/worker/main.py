@@ -24,7 +24,6 @@ from kernelforge.evaluation.oracle.worker.reference import tensor_spec, tensor_v
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at, shape_facts
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
 from kernelforge.evaluation.oracle.worker.slices import Slices, elements_of
-from kernelforge.evaluation.oracle.worker.tiles import Tiles
 from kernelforge.evaluation.oracle.worker.timed_baseline import TimedBaseline
 from kernelforge.evaluation.oracle.worker.torch_device import (
     HOST,
@@ -179,9 +178,8 @@ class _OracleServer:
     def _op_draw(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         reckoner = self._task
         size = data["size"]
-        tiles: Tiles = {}
         if data["tiled"]:
-            drawn, reference, tiles = reckoner.draw_tiles(size, int(data["seed"]))
+            drawn, reference = reckoner.draw_tiles(size, int(data["seed"]))
         else:
             drawn = reckoner.draw(size, data["family"], int(data["seed"]), expected=bool(data["expected"]))
             reference = reckoner.reference(size)
@@ -193,11 +191,12 @@ class _OracleServer:
             if isinstance(value, torch.Tensor):
                 tensor_spec(value)
                 positions.append(position)
-                out.append(tiles[position].content if position in tiles else tensor_view(value))
+                out.append(tensor_view(value))
             else:
                 scalars[str(position)] = value
         weights = reference.weights()
-        out += [tiles[name].content if name in tiles else tensor_view(tensor) for name, tensor in weights.items()]
+        tiles = drawn.tiles
+        out += [tensor_view(tiles[name].tile if name in tiles else tensor) for name, tensor in weights.items()]
         aliases = {spec.name: list(spec.aliases) for spec in reference.weight_specs() if spec.aliases}
         reply = {"positions": positions, "scalars": scalars, "weights": list(weights), "aliases": aliases}
         return reply | {"tiled": [(key, tile.nbytes) for key, tile in tiles.items()]}, out
@@ -213,7 +212,7 @@ class _OracleServer:
         return {"comparison": self._task.compare(drawn, got).model_dump(mode="json")}, []
 
     def _op_has_slices(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
-        own, family = self._parts.slicing is not None, data["family"]
+        own, family = bool(self._parts.slicings), data["family"]
         return {"has_slices": own and (family == "task" or self._parts.stand_on(family))}, []
 
     def _op_choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:

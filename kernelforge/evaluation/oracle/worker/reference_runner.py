@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -79,6 +79,8 @@ class InputDraw:
     selections: tuple[Selection | None, ...] = ()
     seed: int = 0
     """Its secret; the weights of the draw come back by it."""
+    tiles: Tiles = field(default_factory=dict)
+    """The large inputs, of which ``inputs`` has only the tile, and the large weights."""
 
 
 class ReferenceRunner:
@@ -189,11 +191,11 @@ class ReferenceRunner:
                 break
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
 
-    def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, Reference, Tiles]:
+    def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, Reference]:
         """Draw of large inputs of the task's own family, and of large weights, only as much as shows their values.
 
         Returns:
-            The draw, the reference with its weights, and what of both are tiles.
+            The draw, and the reference with its weights.
 
         Raises:
             TaskError: some slices of a tensor alone cannot be drawn.
@@ -203,8 +205,8 @@ class ReferenceRunner:
         inputs, tiles = draw_tiles(reference, derived_seed(seed, "inputs"))
         reference.redraw_weights(derived_seed(seed, "weights"))
         if described.is_outline:
-            tiles |= weight_tiles(reference, described)
-        return InputDraw(size, "task", inputs, None, seed=seed), reference, tiles
+            tiles |= weight_tiles(reference, described, derived_seed(seed, "weights"))
+        return InputDraw(size, "task", inputs, None, seed=seed, tiles=tiles), reference
 
     def _draw_test(self, size: str, family: str, seed: int, *, expected: bool) -> InputDraw:
         """A draw by a recipe. Finite, and torch accurate on it, as our own families must be; and well-conditioned."""

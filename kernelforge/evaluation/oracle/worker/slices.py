@@ -3,15 +3,18 @@
 Most references treat the slices of some axis by themselves: the rows of a softmax, the images of a batch, the rows of a
 product. Which axis that is, is found by experiment at the small size, where one slice of an input is moved and the
 outputs that follow are looked at, and confirmed at every hidden size, where some slices alone must give what they give
-among all. At the full size the reference then runs on a few slices, whole in every other axis.
+among all. At the full size the reference then runs on a few slices, whole in every other axis. Where one slice would be
+too much, it is cut along a further such axis: the channels of a pooling, the columns of a product.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -23,9 +26,10 @@ from kernelforge.evaluation.oracle.worker.inputs import derived_seed, draw_input
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 from kernelforge.evaluation.oracle.worker.reference_facts import facts_at
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
+from kernelforge.evaluation.oracle.worker.tiles import TiledTensor
 from kernelforge.evaluation.oracle.worker.tolerance import Expected
 from kernelforge.evaluation.oracle.worker.torch_device import generator
-from kernelforge.records import Comparison, DType, SizeFacts
+from kernelforge.records import Comparison, DType, SizeFacts, TensorSpec
 from kernelforge.sandbox.shared_memory import Blob
 
 PART_FLOPS: Final = 4_000_000_000
@@ -33,6 +37,10 @@ PART_FLOPS: Final = 4_000_000_000
 
 PART_BYTES: Final = 256 << 20
 """Bytes of inputs and outputs of the slices that are compared."""
+
+SLICE_FLOPS: Final = PART_FLOPS // 16
+SLICE_BYTES: Final = PART_BYTES // 16
+"""A slice that takes more is cut along a further axis, so that the part has some slices from different places."""
 
 SLICES_OF_WHOLE: Final = 64
 """Slices that are compared of outputs that are there whole."""
@@ -56,6 +64,16 @@ class Slicing:
     outputs: tuple[int, ...]
     """The axis in each output."""
 
+    def overlaps(self, other: Slicing) -> bool:
+        """Whether an axis of an input or an output is one of the other's too."""
+        return any(axis == other_axis for axis, other_axis in zip(self.outputs, other.outputs, strict=True)) or any(
+            other.inputs.get(position) == axis for position, axis in self.inputs.items()
+        )
+
+
+Rows = Sequence[tuple[Slicing, torch.Tensor]]
+"""Axes, and the slices that are taken along each, ascending."""
+
 
 @dataclass(frozen=True)
 class Elements:
@@ -72,8 +90,7 @@ class Slices:
     def __init__(self, reckoner: ReferenceRunner) -> None:
         self._reckoner = reckoner
         self._facts: dict[str, SizeFacts] = {}
-        self._found: Slicing | None = None
-        self._searched = False
+        self._found: tuple[Slicing, ...] | None = None
 
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
         """Flat indices of about ``count`` elements of each output, that can be worked out here.
@@ -86,29 +103,30 @@ class Slices:
         facts = self._facts_of(size)
         shapes = [spec.shape for spec in facts.outputs]
         draws = np.random.default_rng(derived_seed(seed, "elements"))
-        slicing = self.slicing
-        if slicing is None:
-            if facts.flops > WHOLE_FLOPS or facts.compulsory_bytes > WHOLE_BYTES:
-                raise TaskError(
-                    "the reference has no axis whose slices can be worked out by themselves, and the whole of it takes "
-                    f"{facts.flops:.2g} operations on {facts.compulsory_bytes:.2g} bytes"
-                )
-            rows = None
-        else:
-            extent = shapes[0][slicing.outputs[0]]
-            most = min(extent, self._affordable(facts.flops, facts.compulsory_bytes, extent), count)
-            rows = np.unique(np.append(draws.choice(extent, most, replace=False)[: most - 1], extent - 1))
+        axes = self._axes(size)
+        if not axes and (facts.flops > WHOLE_FLOPS or facts.compulsory_bytes > WHOLE_BYTES):
+            raise TaskError(
+                "the reference has no axis whose slices can be worked out by themselves, and the whole of it takes "
+                f"{facts.flops:.2g} operations on {facts.compulsory_bytes:.2g} bytes"
+            )
+        rows = [
+            np.unique(np.append(draws.choice(extent, most, replace=False)[: most - 1], extent - 1))
+            for extent, most in zip(self._extents(size, axes), self._affordable(size, axes, count), strict=True)
+        ]
         elements: dict[int, list[int]] = {}
         for position, shape in enumerate(shapes):
             total = int(np.prod(shape, dtype=np.int64))
             if not total:
                 continue
             places = np.append(draws.integers(0, total, count - 1), total - 1)
-            if rows is not None and slicing is not None:
-                axis = slicing.outputs[position]
+            if axes:
                 index = list(np.unravel_index(places, shape))
-                index[axis] = rows[np.arange(len(places))[::-1] % len(rows)]
-                index[axis][-1] = shape[axis] - 1
+                for number, (slicing, numbers) in enumerate(zip(axes, rows, strict=True)):
+                    axis = slicing.outputs[position]
+                    # Each combination of slices comes before one comes again.
+                    turns = np.arange(len(places))[::-1] // math.prod(map(len, rows[:number]))
+                    index[axis] = numbers[turns % len(numbers)]
+                    index[axis][-1] = shape[axis] - 1
                 places = np.ravel_multi_index(tuple(index), shape)
             elements[position] = list(dict.fromkeys(places[::-1].tolist()))
         return elements
@@ -119,11 +137,59 @@ class Slices:
             self._facts[size] = facts_at(self._reckoner.described(size), size, mutates, fake=True)
         return self._facts[size]
 
-    def _affordable(self, flops: float, nbytes: float, extent: int) -> int:
-        """Number of slices of ``extent`` that may be computed."""
-        by_work = PART_FLOPS * extent / max(flops, 1)
-        by_memory = PART_BYTES * extent / max(nbytes, 1)
-        return max(int(min(by_work, by_memory)), 1)
+    def _axes(self, size: str) -> tuple[Slicing, ...]:
+        """As few of the axes as make what one slice along each has in common small at a size; all where none do.
+
+        Raises:
+            TaskError: one slice along each is too much.
+        """
+        for count in range(1, len(self.slicings) + 1):
+            axes = self.slicings[:count]
+            work, nbytes = self._cost(size, axes, [1] * count)
+            if work <= SLICE_FLOPS and nbytes <= SLICE_BYTES:
+                return axes
+        if self.slicings and (work > WHOLE_FLOPS or nbytes > WHOLE_BYTES):
+            raise TaskError(
+                f"the smallest part of the reference that stands by itself takes {work:.2g} operations on "
+                f"{nbytes:.2g} bytes"
+            )
+        return self.slicings
+
+    def _cost(self, size: str, axes: Sequence[Slicing], counts: Sequence[int]) -> tuple[float, float]:
+        """Operations of the reference, and bytes of its inputs and outputs, on some slices along each of some axes."""
+        facts = self._facts_of(size)
+        shares = [count / extent for count, extent in zip(counts, self._extents(size, axes), strict=True)]
+        nbytes = math.prod(shares) * sum(output.nbytes for output in facts.outputs)
+        for position, spec in enumerate(facts.inputs):
+            if isinstance(spec, TensorSpec):
+                cut = (share for slicing, share in zip(axes, shares, strict=True) if position in slicing.inputs)
+                nbytes += math.prod(cut) * spec.nbytes
+        return math.prod(shares) * facts.flops, nbytes
+
+    def _extents(self, size: str, axes: Sequence[Slicing]) -> list[int]:
+        """Slices that there are along each of some axes."""
+        return [self._facts_of(size).outputs[0].shape[slicing.outputs[0]] for slicing in axes]
+
+    def _most(self, size: str, axes: Sequence[Slicing], counts: Sequence[int], at: int) -> int:
+        """Slices along one of some axes that may be computed with those along the others; at least 1."""
+        without, single = (self._cost(size, axes, [*counts[:at], n, *counts[at + 1 :]]) for n in (0, 1))
+        rooms = [
+            (limit - fixed) / (cost - fixed)
+            for limit, fixed, cost in zip((PART_FLOPS, PART_BYTES), without, single, strict=True)
+            if cost > fixed
+        ]
+        return max(min(int(min(rooms, default=math.inf)), self._extents(size, axes)[at]), 1)
+
+    def _affordable(self, size: str, axes: Sequence[Slicing], most: int) -> list[int]:
+        """Numbers of slices along each of some axes, about equal, of which about ``most`` parts in common can be
+        computed."""
+        counts = [1] * len(axes)
+        while math.prod(counts) < most:
+            more = [at for at, n in enumerate(counts) if n < self._most(size, axes, counts, at)]
+            if not more:
+                break
+            counts[min(more, key=counts.__getitem__)] += 1
+        return counts
 
     def compare(
         self, drawn: InputDraw, required: Mapping[int, Sequence[int]], got: Mapping[int, Elements]
@@ -138,24 +204,27 @@ class Slices:
         facts = self._facts_of(drawn.size)
         shapes = [spec.shape for spec in facts.outputs]
         if drawn.expected is not None:
-            return _compared(None, shapes, None, drawn.expected, drawn.selections, got)
-        slicing = self.slicing
-        if slicing is None:
-            return self._compare_slices(drawn, None, None, got)
-        extent = shapes[0][slicing.outputs[0]]
-        must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in required.items() if at]
-        rows = _sorted(torch.cat(must))
-        came = torch.zeros(extent, dtype=torch.bool)
-        for output, elements in got.items():
-            if elements.indices is not None:
-                came[_rows_of(elements.indices, shapes[output], slicing.outputs[output])] = True
-        came[rows] = False
-        others = came.nonzero().flatten()
-        room = max(self._affordable(facts.flops, facts.compulsory_bytes, extent) - len(rows), 0)
-        if len(others) > room:
-            draws = generator(torch.device("cpu"), derived_seed(drawn.seed, "slices"))
-            others = others[torch.randperm(len(others), generator=draws)[:room]]
-        return self._compare_slices(drawn, slicing, _sorted(torch.cat([rows, others])), got)
+            return _compared([], shapes, drawn.expected, drawn.selections, got)
+        axes = self._axes(drawn.size)
+        if not axes:
+            return self._compare_slices(drawn, [], got)
+        rows: list[torch.Tensor] = []
+        for slicing in axes:
+            must = [_rows_of(torch.tensor(list(at)), shapes[o], slicing.outputs[o]) for o, at in required.items() if at]
+            rows.append(_sorted(torch.cat(must)))
+        for at, (slicing, extent) in enumerate(zip(axes, self._extents(drawn.size, axes), strict=True)):
+            came = torch.zeros(extent, dtype=torch.bool)
+            for output, elements in got.items():
+                if elements.indices is not None:
+                    came[_rows_of(elements.indices, shapes[output], slicing.outputs[output])] = True
+            came[rows[at]] = False
+            others = came.nonzero().flatten()
+            room = max(self._most(drawn.size, axes, list(map(len, rows)), at) - len(rows[at]), 0)
+            if len(others) > room:
+                draws = generator(torch.device("cpu"), derived_seed(drawn.seed, f"slices {at}" if at else "slices"))
+                others = others[torch.randperm(len(others), generator=draws)[:room]]
+            rows[at] = _sorted(torch.cat([rows[at], others]))
+        return self._compare_slices(drawn, list(zip(axes, rows, strict=True)), got)
 
     def compare_whole(self, drawn: InputDraw, got: Mapping[int, Elements]) -> Comparison:
         """Compare some slices, by the draw's secret seed, of outputs that are there whole.
@@ -163,63 +232,59 @@ class Slices:
         Raises:
             TaskError: no slices stand by themselves, or the reference fails on them.
         """
-        slicing = self.slicing
-        if slicing is None:
+        axes = self.slicings[:1]
+        if not axes:
             raise TaskError("the reference has no axis whose slices can be worked out by themselves")
-        facts = self._facts_of(drawn.size)
-        extent = facts.outputs[0].shape[slicing.outputs[0]]
-        most = min(self._affordable(facts.flops, facts.compulsory_bytes, extent), SLICES_OF_WHOLE, extent)
+        (extent,) = self._extents(drawn.size, axes)
+        most = min(self._most(drawn.size, axes, [1], 0), SLICES_OF_WHOLE)
         draws = np.random.default_rng(derived_seed(drawn.seed, "slices"))
         rows = np.append(draws.integers(0, extent, most - 1), extent - 1)
-        return self._compare_slices(drawn, slicing, torch.from_numpy(np.unique(rows)), got)
+        return self._compare_slices(drawn, [(axes[0], torch.from_numpy(np.unique(rows)))], got)
 
-    def _compare_slices(
-        self, drawn: InputDraw, slicing: Slicing | None, rows: torch.Tensor | None, got: Mapping[int, Elements]
-    ) -> Comparison:
+    def _compare_slices(self, drawn: InputDraw, rows: Rows, got: Mapping[int, Elements]) -> Comparison:
         reckoner = self._reckoner
         reference = reckoner.reference(drawn.size)
         reference.redraw_weights(derived_seed(drawn.seed, "weights"))
-        inputs = drawn.inputs if slicing is None or rows is None else sliced(drawn.inputs, slicing, rows)
+        inputs = sliced(drawn.inputs, rows, drawn.tiles)
         outputs, selections = reckoner.expected_at(drawn.size, reference, inputs)
         shapes = [spec.shape for spec in self._facts_of(drawn.size).outputs]
-        return _compared(slicing, shapes, rows, outputs, selections, got)
+        return _compared(rows, shapes, outputs, selections, got)
 
     @property
-    def slicing(self) -> Slicing | None:
-        """The axis whose slices stand by themselves; None where there is none."""
-        if not self._searched:
-            self._searched = True
+    def slicings(self) -> tuple[Slicing, ...]:
+        """Axes whose slices stand by themselves, together too; empty where there is none."""
+        if self._found is None:
+            self._found = ()
             with contextlib.suppress(TaskError):
-                self._found = self._search()
+                self._search()
         return self._found
 
     def stand_on(self, family: str) -> bool:
-        """Whether the slices stand by themselves on inputs of another family too.
+        """Whether the slices stand by themselves on inputs of another family too, along the first axis.
 
         Those of ``torch.triu(x @ y)`` do only where both are triangular, as the task draws them.
         """
-        if self.slicing is None:
-            return False
+        axes = self.slicings[:1]
         scale = self._reckoner.scales("full").get(family, 1.0)
         sizes = (size.name for size in self._reckoner.task.sizes if size.name == "small" or size.is_hidden)
-        return all(_confirmed(self._reckoner.reference(size), self.slicing, family, scale) for size in sizes)
+        return bool(axes) and all(_confirmed(self._reckoner.reference(size), axes, family, scale) for size in sizes)
 
-    def _search(self) -> Slicing | None:
+    def _search(self) -> None:
         task = self._reckoner.task
         if task.policy.mutates:
-            return None
+            return
         small = self._reckoner.reference("small")
         inputs = small.inputs(_PROBE_SEED)
         base = small.run_double(inputs)
         moved = _Moved(small, inputs, base)
-        others = [size.name for size in task.sizes if size.is_hidden]
+        sizes = ["small", *(size.name for size in task.sizes if size.is_hidden)]
         for axis in range(base[0].dim()):
             slicing = moved.along(axis)
-            if slicing is not None and all(
-                _confirmed(self._reckoner.reference(size), slicing) for size in ("small", *others)
-            ):
-                return slicing
-        return None
+            if slicing is None or any(slicing.overlaps(other) for other in self.slicings):
+                continue
+            axes = (*self.slicings, slicing)
+            if all(_confirmed(self._reckoner.reference(size), axes) for size in sizes):
+                self._found = axes
 
 
 class _Moved:
@@ -287,22 +352,27 @@ class _Moved:
         return tuple(effects)
 
 
-def _confirmed(reference: Reference, slicing: Slicing, family: str = "task", scale: float = 1.0) -> bool:
-    """Whether some slices alone give what they give among all, on inputs of a family."""
+def _confirmed(reference: Reference, axes: Sequence[Slicing], family: str = "task", scale: float = 1.0) -> bool:
+    """Whether some slices along each of some axes alone give what they give among all, on inputs of a family."""
     inputs = draw_inputs(reference.inputs(_PROBE_SEED + 1), family, _PROBE_SEED + 1, scale)
     complete = reference.run_double(inputs)
-    extents = {value.shape[dim] for p, dim in slicing.inputs.items() if isinstance(value := inputs[p], torch.Tensor)}
-    if (
-        extents != {output.shape[axis] for output, axis in zip(complete, slicing.outputs, strict=True)}
-        or len(extents) > 1
-    ):
-        return False
-    extent = extents.pop()
-    order = torch.randperm(extent, generator=generator(torch.device("cpu"), _PROBE_SEED))
-    rows = order[: max(extent // 2, 1)].sort().values
-    part = reference.run_double(sliced(inputs, slicing, rows.to(reference.device)))
-    for output, partial, axis in zip(complete, part, slicing.outputs, strict=True):
-        expected = output.index_select(axis, rows.to(output.device))
+    rows: list[tuple[Slicing, torch.Tensor]] = []
+    for slicing in axes:
+        extents = {
+            value.shape[dim] for p, dim in slicing.inputs.items() if isinstance(value := inputs[p], torch.Tensor)
+        }
+        if len(extents) > 1 or extents != {
+            output.shape[axis] for output, axis in zip(complete, slicing.outputs, strict=True)
+        }:
+            return False
+        extent = extents.pop()
+        order = torch.randperm(extent, generator=generator(torch.device("cpu"), _PROBE_SEED + len(rows)))
+        rows.append((slicing, order[: max(extent // 2, 1)].sort().values))
+    part = reference.run_double(sliced(inputs, rows))
+    for position, (output, partial) in enumerate(zip(complete, part, strict=True)):
+        expected = output
+        for slicing, numbers in rows:
+            expected = expected.index_select(slicing.outputs[position], numbers.to(output.device))
         if partial.shape != expected.shape or partial.dtype != expected.dtype:
             return False
         if not torch.allclose(partial.double(), expected.double(), rtol=_AGREE, atol=_AGREE, equal_nan=True):
@@ -315,14 +385,20 @@ def _sorted(rows: torch.Tensor) -> torch.Tensor:
     return torch.from_numpy(np.unique(rows.numpy()))
 
 
-def sliced(inputs: tuple[Value, ...], slicing: Slicing, rows: torch.Tensor) -> tuple[Value, ...]:
-    """Inputs with some of their slices, the others whole."""
-    return tuple(
-        value.index_select(slicing.inputs[position], rows.to(value.device))
-        if isinstance(value, torch.Tensor) and position in slicing.inputs
-        else value
-        for position, value in enumerate(inputs)
-    )
+def sliced(
+    inputs: tuple[Value, ...], rows: Rows, tiles: Mapping[int | str, TiledTensor] = MappingProxyType({})
+) -> tuple[Value, ...]:
+    """Inputs with some of their slices along each of some axes, the others whole; of those that are tiles too."""
+    values = list(inputs)
+    for position, value in enumerate(inputs):
+        cuts = {slicing.inputs[position]: numbers for slicing, numbers in rows if position in slicing.inputs}
+        if position in tiles:
+            value = tiles[position].select(cuts)
+        elif isinstance(value, torch.Tensor):
+            for dim, numbers in cuts.items():
+                value = value.index_select(dim, numbers.to(value.device))
+        values[position] = value
+    return tuple(values)
 
 
 def _rows_of(indices: torch.Tensor, shape: tuple[int, ...], axis: int) -> torch.Tensor:
@@ -334,9 +410,8 @@ def _rows_of(indices: torch.Tensor, shape: tuple[int, ...], axis: int) -> torch.
 
 
 def _compared(
-    slicing: Slicing | None,
+    rows: Rows,
     shapes: Sequence[tuple[int, ...]],
-    rows: torch.Tensor | None,
     outputs: Sequence[Expected],
     selections: Sequence[Selection | None],
     got: Mapping[int, Elements],
@@ -353,14 +428,12 @@ def _compared(
                 data = torch.frombuffer(elements.data, dtype=want.reference.dtype)
             if elements.indices is None:
                 data = data.view(shapes[position])
-                if rows is not None and slicing is not None:
-                    data = data.index_select(slicing.outputs[position], rows.cpu())
+                for slicing, numbers in rows:
+                    data = data.index_select(slicing.outputs[position], numbers.cpu())
                 value.copy_(data)
                 count += data.numel()
             else:
-                indices, keep = elements.indices, torch.ones(len(elements.indices), dtype=torch.bool)
-                if rows is not None and slicing is not None:
-                    indices, keep = _within(elements.indices, shapes[position], slicing.outputs[position], rows.cpu())
+                indices, keep = _within(elements.indices, shapes[position], position, rows)
                 value.view(-1)[indices.to(value.device)] = data[keep].to(value.device)
                 count += len(indices)
         values.append(Got.of(value))
@@ -369,19 +442,25 @@ def _compared(
 
 
 def _within(
-    indices: torch.Tensor, shape: tuple[int, ...], axis: int, rows: torch.Tensor
+    indices: torch.Tensor, shape: tuple[int, ...], output: int, rows: Rows
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Flat indices of the elements among the slices, and which of the elements are in one."""
-    row_of = torch.full((shape[axis],), -1, dtype=torch.int64)
-    row_of[rows] = torch.arange(len(rows))
+    """Flat indices of the elements among the slices, and which of the elements are in all of them."""
+    numbers_along = {slicing.outputs[output]: numbers.cpu() for slicing, numbers in rows}
+    keep = torch.ones(len(indices), dtype=torch.bool)
+    moved = torch.zeros(len(indices), dtype=torch.int64)
     below = 1
-    for extent in shape[axis + 1 :]:
+    for axis in reversed(range(len(shape))):
+        row = _rows_of(indices, shape, axis)
+        extent = shape[axis]
+        if axis in numbers_along:
+            row_of = torch.full((extent,), -1, dtype=torch.int64)
+            extent = len(numbers_along[axis])
+            row_of[numbers_along[axis]] = torch.arange(extent)
+            row = row_of[row]
+            keep &= row >= 0
+        moved += row * below
         below *= extent
-    row = row_of[indices // below % shape[axis]]
-    keep = row >= 0
-    kept = indices[keep]
-    above, inner = kept // (below * shape[axis]), kept % below
-    return (above * len(rows) + row[keep]) * below + inner, keep
+    return moved[keep], keep
 
 
 def elements_of(indices: Blob | None, data: Blob, shape: tuple[int, ...], dtype: DType) -> Elements:

@@ -2,25 +2,34 @@
 
 ``get_inputs`` and the constructor of the model run with factories (``torch.rand``, ``torch.empty``, ...) that make
 fewer slices of the first axis that has several. What they then do element by element, or along another axis, is the
-same with all of them; anything else is refused. The device shows what was drawn again and again.
+same with all of them; anything else is refused. What was drawn, up to a number of pages, stands in the tensor again and
+again: each element follows from its place, so that the device and the reference see the same without either holding the
+tensor.
+
+The number of pages is a prime that the draw's secret seed chooses. So no two elements a power of two apart are copies
+of one another, as a kernel whose offsets overflow would confuse them, nor are those of any two rows within thousands.
 """
 
 from __future__ import annotations
 
 import mmap
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Any, Final
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kernelforge.errors import TaskError
-from kernelforge.evaluation.oracle.worker.reference import Reference, Value, tensor_view
-from kernelforge.sandbox.shared_memory import Blob
+from kernelforge.evaluation.oracle.worker.inputs import derived_seed
+from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 
 TILE_BYTES: Final = 64 << 20
-"""Bytes of a large tensor that a device shows again and again; as many slices are drawn as hold them."""
+"""Most bytes of a tile; as many slices of a large tensor are drawn as hold them."""
+
+_PIECE = 1 << 24
+"""Elements that are gathered at a time."""
 
 _DRAWN = frozenset({"uniform_", "normal_", "random_", "bernoulli_", "exponential_", "bernoulli"})
 _KEPT = frozenset({"clone", "_to_copy", "detach", "copy_", "fill_", "zero_", "alias", "lift_fresh"})
@@ -85,41 +94,80 @@ class FewSlices(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-class Tile(NamedTuple):
-    """The part of a large tensor that is drawn."""
+@dataclass(frozen=True)
+class TiledTensor:
+    """A large contiguous tensor that is one tile again and again."""
 
-    content: Blob
-    """A number of pages."""
-    nbytes: int
-    """Of the whole tensor."""
+    shape: tuple[int, ...]
+    tile: torch.Tensor
+    """Its first elements, on one axis: a whole number of pages."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the whole tensor."""
+        return torch.Size(self.shape).numel() * self.tile.itemsize
+
+    def select(self, rows: Mapping[int, torch.Tensor]) -> torch.Tensor:
+        """The tensor with some of its slices along each of some axes, the others whole."""
+        offsets = torch.zeros((), dtype=torch.int64)
+        below = 1
+        offsets_along: list[torch.Tensor] = []
+        for axis in reversed(range(len(self.shape))):
+            numbers = rows[axis] if axis in rows else torch.arange(self.shape[axis])
+            offsets_along.insert(0, numbers.long() * below)
+            below *= self.shape[axis]
+        result = torch.empty([len(along) for along in offsets_along], dtype=self.tile.dtype)
+        if not offsets_along or not result.numel():
+            return result
+        # Offsets of one slice of the first axes at a time: those of all elements would take several times the result.
+        cut = next(
+            at
+            for at in range(len(offsets_along))
+            if result[(0,) * at].numel() <= _PIECE or at == len(offsets_along) - 1
+        )
+        for along in reversed(offsets_along[cut:]):
+            offsets = along.view(-1, *[1] * offsets.dim()) + offsets
+        outer = torch.zeros((), dtype=torch.int64)
+        for along in reversed(offsets_along[:cut]):
+            outer = along.view(-1, *[1] * outer.dim()) + outer
+        for part, start in zip(result.view(-1, *offsets.shape), outer.view(-1).tolist(), strict=True):
+            torch.take(self.tile, (offsets + start) % self.tile.numel(), out=part)
+        return result
 
 
-Tiles = dict[int | str, Tile]
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))
+
+
+Tiles = dict[int | str, TiledTensor]
 """By position of an input, or by name of a weight."""
 
 
 def draw_tiles(reference: Reference, seed: int) -> tuple[tuple[Value, ...], Tiles]:
-    """The task's own inputs, and the tiles that stand for large ones.
+    """The task's own inputs, in place of a large one its tile; and the large ones.
 
     Raises:
         TaskError: some slices alone cannot be drawn.
     """
     with FewSlices() as mode:
-        inputs = reference.inputs(seed)
+        inputs = list(reference.inputs(seed))
     tiles: Tiles = {}
     for position, value in enumerate(inputs):
         if isinstance(value, torch.Tensor) and id(value) in mode.extents:
             _, axis, extent = mode.extents[id(value)]
-            tiles[position] = _tile(value, value.numel() // value.shape[axis] * extent, f"input {position}")
-    return inputs, tiles
+            shape = (*value.shape[:axis], extent, *value.shape[axis + 1 :])
+            tiles[position] = _tile(value, shape, f"input {position}", seed)
+            inputs[position] = tiles[position].tile
+    return tuple(inputs), tiles
 
 
-def weight_tiles(reference: Reference, described: Reference) -> Tiles:
+def weight_tiles(reference: Reference, described: Reference, seed: int) -> Tiles:
     """The tiles that stand for large weights.
 
     Args:
         reference: one that was constructed within :class:`FewSlices`.
         described: the same with all slices; its weights need no storage.
+        seed: chooses the number of pages.
 
     Raises:
         TaskError: some slices alone are no part of a weight.
@@ -132,13 +180,15 @@ def weight_tiles(reference: Reference, described: Reference) -> Tiles:
         fewer = [] if drawn is None else [part < extent for part, extent in zip(drawn.shape, shape, strict=False)]
         if drawn is None or drawn.dim() != len(shape) or fewer.count(True) != 1 or drawn.shape[-1] > shape[-1]:
             raise TaskError(f"some slices of the weight {weight.name} cannot be drawn alone")
-        tiles[weight.name] = _tile(drawn, weight.spec.numel, f"the weight {weight.name}")
+        tiles[weight.name] = _tile(drawn, shape, f"the weight {weight.name}", seed)
     return tiles
 
 
-def _tile(drawn: torch.Tensor, numel: int, label: str) -> Tile:
+def _tile(drawn: torch.Tensor, shape: tuple[int, ...], label: str, seed: int) -> TiledTensor:
+    """A tensor of a shape that begins as one of fewer slices."""
     if not drawn.is_contiguous():
         raise TaskError(f"{label} is large and not contiguous")
-    content = tensor_view(drawn)
-    pages = min(content.nbytes, TILE_BYTES) // mmap.PAGESIZE
-    return Tile(content[: pages * mmap.PAGESIZE], numel * drawn.element_size())
+    most = min(drawn.nbytes, TILE_BYTES) // mmap.PAGESIZE
+    primes = [pages for pages in range(most // 2 + 1, most + 1) if _is_prime(pages)]
+    pages = primes[derived_seed(seed, f"pages of {label}") % len(primes)]
+    return TiledTensor(shape, drawn.reshape(-1)[: pages * mmap.PAGESIZE // drawn.itemsize].clone())
