@@ -300,7 +300,9 @@ class InputGenerator(Record):
 
 
 MAX_SOURCE_BYTES = 256 * 1024
-MAX_PLAN_BYTES = 64 * 1024
+MAX_PLAN_BYTES = 256 * 1024
+"""Reading a plan takes time in proportion to its length, at most about a second for 64 KiB; that of a network with a
+hundred layers has 200 KiB."""
 Language = Literal["cuda", "triton"]
 LanguageChoice = Literal["cuda", "triton", "any"]
 """Language that replies are written in."""

@@ -129,5 +129,41 @@ def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
 def test_a_first_candidate_fuses_where_its_tensors_would_exceed_a_plans_memory() -> None:
     """Two tensors of a chain are in use at a time, and the result is a third."""
     rows = PlanLimits().workspace_bytes // (3 * 4 * 2**14)
-    assert len(render(graph(rows, 2**14), Design()).kernels) == 3
-    assert len(render(graph(rows + 1, 2**14), Design()).kernels) == 1
+    assert render(graph(rows, 2**14), Design()).plan.count("_map[") == 3
+    assert render(graph(rows + 1, 2**14), Design()).plan.count("_map[") == 1
+
+
+NETWORK = """
+import torch
+import torch.nn as nn
+N = {width}
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList([nn.Linear(N, N) for _ in range({depth})])
+    def forward(self, x):
+        for layer in self.layers:
+            x = torch.relu(layer(x))
+        return x
+def get_inputs():
+    return [torch.randn(N, N)]
+def get_init_inputs():
+    return []
+"""
+
+
+def test_layers_that_are_alike_share_their_kernels() -> None:
+    written = render(trace_source(NETWORK.format(width=16, depth=6), {}), Design())
+    assert len(written.kernels) == 2
+    assert written.source.count("__global__") == 2
+    assert [written.plan.count(f"{kernel}[") for kernel in written.kernels] == [6, 6]
+
+
+def test_a_long_plan_names_the_products_that_it_repeats(monkeypatch: pytest.MonkeyPatch, compiler: Compiler) -> None:
+    task = NETWORK.format(width=16, depth=3)
+    plain = render(trace_source(task, {}), Design())
+    monkeypatch.setattr("kernelforge.agents.builtin.codegen.render.LONG_PLAN", 100)
+    written = render(trace_source(task, {}), Design())
+    assert (plain.plan.count("x_0 * "), plain.plan.count("count_")) == (12, 0)
+    assert (written.plan.count("x_0 * "), written.plan.count("i32(count_1)")) == (3, 2)
+    ran(written, task, {"N": 16}, compiler)

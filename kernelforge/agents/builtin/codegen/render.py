@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
@@ -89,16 +89,32 @@ def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     outputs = set(program.outputs)
     ends = {strip_views(end) for end in program.ends}
     stored = {value for value in everything if _computes(value) or value in outputs}
+    users: dict[Value, list[Value]] = {value: [] for value in everything}
+    for value in everything:
+        for operand in value.operands:
+            users.setdefault(operand, []).append(value)
     # Reductions first: the arithmetic on a row's sum belongs to the kernel that makes the sum, not to its reader.
     for kinds in ((Reduce,), (Pointwise, *ANCHORS)):
         for value in reversed(everything):
             if not isinstance(value, kinds) or value not in stored or value in outputs or (value in ends and not fuse):
                 continue
-            rest = frozenset(stored - {value})
-            users = [root for root in rest if value in cone(root, rest - {root})]
-            if len(users) == 1 and _possible(users[0], rest, options):
+            readers = _readers(value, users, stored)
+            if len(readers) == 1 and _possible(readers.pop(), frozenset(stored - {value}), options):
                 stored.discard(value)
     return [value for value in everything if value in stored]
+
+
+def _readers(value: Value, users: Mapping[Value, Sequence[Value]], stored: Collection[Value]) -> set[Value]:
+    """The stored values whose kernels would compute ``value``, were it not stored."""
+    readers: set[Value] = set()
+    ahead = list(users[value])
+    while ahead:
+        user = ahead.pop()
+        if user in stored:
+            readers.add(user)
+        else:
+            ahead += users[user]
+    return readers
 
 
 def workspace_bytes(order: Sequence[Value], outputs: Sequence[Value]) -> int:
@@ -141,6 +157,11 @@ _PLAN_WORDS = {
 _SUFFIX = {Reduce: "rows", Scan: "scan", Contraction: "product", Convolution: "conv", Window: "window"}
 
 
+LONG_PLAN = 64 * 1024
+"""Characters of a plan from which products of extents that repeat get names: those of networks of a hundred layers."""
+_PRODUCT = re.compile(r"(?<=\()(\w+(?: \* \w+)+)(?=\))")
+"""A product of names alone in its brackets."""
+
 LONG_TEXT = 12
 """Characters of an extent from which the plan gives it a name."""
 
@@ -173,14 +194,28 @@ def render(graph: Graph, design: Design, attributes: Attributes | None = None, s
         order = partition(program, options, fuse=True)
     stored = frozenset(order)
     kernels: list[KernelText] = []
+    written: dict[str, KernelText] = {}
     taken: set[str] = set()
     for value in order:
-        kernel = write_kernel(_name(value, stored, taken), value, stored, options)
-        kernels.append(with_wide_indices(kernel, stored - {value}))
-    bodies = "\n\n".join(kernel.source for kernel in kernels)
+        name = _name(value, stored, taken)
+        kernel = with_wide_indices(write_kernel(name, value, stored, options), stored - {value})
+        # The layers of a network are often the same kernel on other tensors, which is then written once.
+        first = written.setdefault(_nameless(kernel), kernel)
+        kernels.append(replace(kernel, name=first.name))
+        if first is kernel:
+            taken.add(name)
+    bodies = "\n\n".join(kernel.source for kernel in written.values())
     helpers = helpers_for(bodies)
     source = "\n\n".join(part for part in (design.comment(), helpers, bodies) if part) + "\n"
-    return Rendered(source, _plan(program, kernels, order), tuple(kernel.name for kernel in kernels))
+    names = tuple(kernel.name for kernel in written.values())
+    return Rendered(source, _plan(program, kernels, order), names)
+
+
+def _nameless(kernel: KernelText) -> str:
+    """The kernel's source with numbers for its name and for those of its tensors and scalars."""
+    names = [kernel.name, *kernel.signature.tensors.values(), *kernel.signature.scalars.values()]
+    numbers = {name: f"@{number}" for number, name in enumerate(names)}
+    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda match: numbers.get(match[0], match[0]), kernel.source)
 
 
 def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
@@ -189,7 +224,6 @@ def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
     name, suffix = base, 2
     while name in taken:
         name, suffix = f"{base}{suffix}", suffix + 1
-    taken.add(name)
     return name
 
 
@@ -227,7 +261,24 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
                 if re.search(rf"\b{leaf.name}_{axis}\b", text):
                     head.append(f"{leaf.name}_{axis} = {leaf.text}.shape[{axis}]")
     lines = [*head, *text.split("\n")]
+    if len(text) > LONG_PLAN:
+        lines = _with_named_products(lines)
     return "\n".join([f"def forward({', '.join(program.parameters)}):", *(f"    {line}" for line in lines)]) + "\n"
+
+
+def _with_named_products(lines: list[str]) -> list[str]:
+    """The lines with a name for each product of extents that several arguments repeat."""
+    products = Counter(match for line in lines for match in _PRODUCT.findall(line))
+    names: dict[str, str] = {}
+    named: list[str] = []
+    for line in lines:
+        for text in dict.fromkeys(_PRODUCT.findall(line)):
+            if products[text] > 2 and text not in names:
+                names[text] = f"count_{len(names) + 1}"
+                named.append(f"{names[text]} = {text}")
+        line = _PRODUCT.sub(lambda match: names.get(match[1], match[1]), line)
+        named.append(re.sub(r"ceil_div\(\((count_\d+)\)", r"ceil_div(\1", line))
+    return named
 
 
 def _named(text: str, long: dict[str, str]) -> str:
