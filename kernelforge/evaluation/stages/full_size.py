@@ -55,9 +55,9 @@ PROFILE_POISON = 0
 ELEMENTS = 16
 """Elements of each output that a comparison in part is about; what else their blocks write is compared with them."""
 
-PART_INSTRUCTIONS = 408_000_000_000
-"""Most thread instructions to find and to run the blocks behind them, of which a matrix product counts what it
-computes."""
+PART_INSTRUCTIONS = 28_000_000_000
+"""Most thread instructions to try and to run the blocks behind them, of which a matrix product counts what it computes;
+the search for these blocks has a limit of its own."""
 
 PROFILE_INSTRUCTIONS = 8_000_000_000
 """The same for a profile. It runs a few million as a rule: more only where a single block executes so many."""
@@ -287,7 +287,7 @@ class ModelledFullSize(FullSizeStage):
             result = session.run_part(request, elements)
         if result.faults and result.faults[0].kind == "timeout":
             return (
-                f"to find and to run the blocks behind {ELEMENTS} of its elements takes over {PART_INSTRUCTIONS:.2g} "
+                f"to run the blocks behind {ELEMENTS} of its elements takes over {PART_INSTRUCTIONS:.2g} "
                 "thread instructions"
             )
         if result.faults and result.faults[0].kind == "memory":
