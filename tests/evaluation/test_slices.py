@@ -67,6 +67,10 @@ SLICED = {
         ),
         Slicing({0: 0, 1: 0, 2: 0}, (0,)),
     ),
+    "what seldom passes a ReLU": (
+        task("torch.relu(x.sum(1, keepdim=True) - 40)", "torch.rand(M, N)"),
+        Slicing({0: 0}, (0,)),
+    ),
     "labels": (
         task(
             "F.cross_entropy(x, y, reduction='none')",
@@ -105,11 +109,14 @@ WHOLE = {
     "batch norm": task("self.n(x)", "torch.randn(B, 3, M)", extra="self.n = nn.BatchNorm1d(3)"),
     "an extent of its own": task("x / B", "torch.randn(B, M)"),
     "a mean over everything": task("x - x.mean()", "torch.randn(M, N)"),
+    "a mean behind a ReLU": task("torch.relu(x.sum(1, keepdim=True) - x.mean() - 40)", "torch.rand(M, N)"),
     "rows in another order": task("x.flip(0) + x.flip(1)", "torch.randn(M, N)"),
 }
 
 
-@pytest.mark.parametrize("name", ["sum", "a mean over everything", "rows in another order", "batch norm"])
+@pytest.mark.parametrize(
+    "name", ["sum", "a mean over everything", "a mean behind a ReLU", "rows in another order", "batch norm"]
+)
 def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
     slicings = Slices(ReferenceRunner(WHOLE[name])).slicings
     if name == "batch norm":
