@@ -10,7 +10,8 @@ import torch
 from kernelforge.agents.builtin.codegen.render import Rendered, render
 from kernelforge.agents.builtin.coder import readable
 from kernelforge.agents.builtin.design import Design
-from kernelforge.agents.builtin.ir.nodes import Size, literal
+from kernelforge.agents.builtin.ir.lowering import quotient
+from kernelforge.agents.builtin.ir.nodes import Dim, Size, literal
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
 from kernelforge.compile import Artifact, Compiler
 from kernelforge.errors import UnsupportedError
@@ -167,3 +168,22 @@ def test_a_long_plan_names_the_products_that_it_repeats(monkeypatch: pytest.Monk
     assert (plain.plan.count("x_0 * "), plain.plan.count("count_")) == (12, 0)
     assert (written.plan.count("x_0 * "), written.plan.count("i32(count_1)")) == (3, 2)
     ran(written, task, {"N": 16}, compiler)
+
+
+def test_a_quotient_keeps_products_in_brackets_whole() -> None:
+    cut = quotient(Dim("(h * w) * n * c", 2 * 3 * 5 * 7), Dim("(h * w) * d", 2 * 3 * 7))
+    assert cut == Dim("(h * w) * n * c // ((h * w) * d)", 5)
+    assert quotient(Dim("n * c", 35), Dim("n", 5)) == Dim("c", 7)
+
+
+def test_a_state_may_be_overwritten(compiler: Compiler) -> None:
+    state = "        self.state = torch.zeros(N, N)\n    def forward(self, x):\n        x = self.state.copy_(x * 2)"
+    task = NETWORK.format(width=16, depth=1).replace("    def forward(self, x):", state)
+    ran(render(trace_source(task, {}), Design()), task, {"N": 16}, compiler)
+
+
+def test_a_reference_that_writes_to_a_part_of_a_tensor_is_not_written() -> None:
+    part = "    def forward(self, x):\n        x[:, :2].copy_(x[:, 2:4])"
+    task = NETWORK.format(width=16, depth=1).replace("    def forward(self, x):", part)
+    with pytest.raises(UnsupportedError, match="does not write to parts"):
+        render(trace_source(task, {}), Design())

@@ -20,6 +20,7 @@ from kernelforge.agents.prompts import coder_prompt, fenced
 from kernelforge.errors import UnsupportedError
 from kernelforge.llm.base import Answer
 from kernelforge.records import Attempt, Finding, Message, Operator, Verdict
+from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.search.base import rank_key
 
 
@@ -80,10 +81,14 @@ def write(brief: TaskContext, design: Design) -> Rendered:
     """A design of the brief's reference as text.
 
     Raises:
-        UnsupportedError: the reference uses an operator that the built-in Coder does not know.
+        UnsupportedError: the reference uses an operator that the built-in Coder does not know, or takes too much text.
     """
     attributes = readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs)
-    return render(brief.graph, design, attributes, brief.small_graph)
+    rendered = render(brief.graph, design, attributes, brief.small_graph)
+    for part, text, most in (("source", rendered.source, MAX_SOURCE_BYTES), ("plan", rendered.plan, MAX_PLAN_BYTES)):
+        if len(text) > most:
+            raise UnsupportedError(f"its {part} would have {len(text):,} bytes, and a candidate's has at most {most:,}")
+    return rendered
 
 
 def readable(full: Attributes, small: Attributes) -> dict[str, int | float | bool | str]:

@@ -404,9 +404,18 @@ def _names(dim: Dim) -> list[str]:
     return re.findall(r"[A-Za-z_]\w*", dim.text)
 
 
+def _factors(text: str) -> list[str]:
+    """The factors of a product, brackets whole."""
+    factors = [""]
+    for part in text.split(" * "):
+        inside = factors[-1].count("(") > factors[-1].count(")")
+        factors[-1:] = [f"{factors[-1]} * {part}"] if inside else [*factors[-1:], part]
+    return factors[1:]
+
+
 def quotient(total: Dim, by: Dim) -> Dim:
     """``total // by``, with factors that both spell the same cancelled."""
-    above, below = total.text.split(" * "), by.text.split(" * ")
+    above, below = _factors(total.text), _factors(by.text)
     for factor in list(below):
         if factor in above and "(" not in factor:
             above.remove(factor)

@@ -8,7 +8,8 @@ from typing import Any
 from kernelforge.agents.builtin.codegen.pointwise import number
 from kernelforge.agents.builtin.ir.iteration_space import compute_type, from_storage, to_storage
 from kernelforge.agents.builtin.ir.lowering import Lowering, lowers
-from kernelforge.agents.builtin.ir.nodes import Dim, Value, literal
+from kernelforge.agents.builtin.ir.nodes import Dim, StoredTensor, Value, literal
+from kernelforge.errors import UnsupportedError
 from kernelforge.records import DType
 
 
@@ -62,6 +63,14 @@ def _arange(lo: Lowering, *bounds: int, **_: Any) -> Value:
         return lo.iota((lo.extent(int(end)),), 0)
     counter = lo.iota((literal(-int((start - end) // step)),), 0)
     return lo.pointwise(f"{number(start)} + {{0}} * {number(step)}", counter, dtype=lo.dtype)
+
+
+@lowers("copy")
+def _copy(lo: Lowering, x: Value, source: Value, *_: Any) -> Value:
+    """A weight that is overwritten. What is written to a part of a tensor would have to be seen in the whole."""
+    if not isinstance(x, StoredTensor):
+        raise UnsupportedError("the built-in Coder does not write to parts of a tensor ('aten.copy_')")
+    return lo.expand(_to(lo, source), x.shape)
 
 
 @lowers("to", "_to_copy", "type_as", "float", "double", "half", "long", "int", "bool")
