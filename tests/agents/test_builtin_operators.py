@@ -227,3 +227,29 @@ def test_the_terms_of_few_results_are_dealt_out(name: str, moves: tuple[str, ...
     for constants in ({"N": 1100, "D": 9}, {"N": 5, "D": 8}):
         reference = Reference(task, constants)
         run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+ATTENTION = {
+    "heads": ("F.scaled_dot_product_attention(x, y, z)", *["torch.randn(2, 3, N, D)"] * 3),
+    "causal": ("F.scaled_dot_product_attention(x, x, x, is_causal=True)", "torch.randn(2, 3, N, D)"),
+    "mask": ("F.scaled_dot_product_attention(x, x, x, y)", "torch.randn(2, 3, N, D)", "torch.randn(N, N)"),
+    "written out": (
+        "torch.softmax(x @ y.transpose(-1, -2) * 0.3, -1) @ z + 1",
+        "torch.randn(N, D)", "torch.randn(2 * N, D)", "torch.randn(2 * N, K)",
+    ),
+    "shared heads": (
+        "F.scaled_dot_product_attention(x, y, y, enable_gqa=True)",
+        "torch.randn(2, 4, N, D)", "torch.randn(2, 2, 3 * N, D)",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("size", [{}, {"N": 4096}], ids=["few rows", "many rows"])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_is_one_kernel(name: str, size: dict[str, int], compiler: Compiler) -> None:
+    task = _task(ATTENTION[name])
+    item = render(trace_source(task, size), Design(("fuse", "tensor-cores")))
+    assert len(item.kernels) == 1
+    for constants in ({"N": 37, "D": 9, "K": 5}, {"N": 140, "D": 40, "K": 3}):
+        reference = Reference(task, constants)
+        run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)

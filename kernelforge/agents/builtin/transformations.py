@@ -21,7 +21,7 @@ from kernelforge.agents.diagnosis.metrics import (
 )
 from kernelforge.records import Profile
 
-ALL_KINDS = "rows|scan|product|conv|window|map"
+ALL_KINDS = "rows|scan|product|conv|window|attention|map"
 """How the built-in Coder names its kernels, after what they do."""
 WORTH = 0.15
 """Least share of the plan's sectors that the kernels of a move must have, for a tenth of the whole to be in reach."""

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from kernelforge.agents.builtin.codegen.attention import attention_kernel, fuse_attention
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
 from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, leaves, with_wide_indices
@@ -23,6 +24,7 @@ from kernelforge.agents.builtin.design import Design
 from kernelforge.agents.builtin.ir.lowering import Attributes
 from kernelforge.agents.builtin.ir.nodes import (
     ANCHORS,
+    Attention,
     Contraction,
     Convolution,
     Pointwise,
@@ -64,6 +66,8 @@ def write_kernel(name: str, root: Value, stored: frozenset[Value], options: Opti
         raise UnsupportedError("one kernel would do the same work many times")
     if kinds == {Scan}:
         return scan_kernel(name, root, stored, options)
+    if isinstance(anchors[0], Attention):
+        return attention_kernel(name, root, anchors[0], stored)
     if kinds <= {Contraction, Convolution}:
         tiled = contraction_tile(name, root, stored, options) if options.tile or options.tensor_cores else None
         return tiled or element_kernel(name, root, stored, options)
@@ -154,7 +158,14 @@ _PLAN_WORDS = {
     "enumerate", "zip", "reversed", "tuple", "list", "inf", "kernel", "empty", "zeros", "empty_like", "zeros_like",
     "w", "attrs", "i32", "i64", "f32", "f64", "f16", "bf16",
 }  # fmt: skip
-_SUFFIX = {Reduce: "rows", Scan: "scan", Contraction: "product", Convolution: "conv", Window: "window"}
+_SUFFIX = {
+    Reduce: "rows",
+    Scan: "scan",
+    Contraction: "product",
+    Convolution: "conv",
+    Window: "window",
+    Attention: "attention",
+}
 
 
 LONG_PLAN = 64 * 1024
@@ -188,6 +199,8 @@ def render(graph: Graph, design: Design, attributes: Attributes | None = None, s
     program = lower(graph, attributes, small)
     options = design.options
     if options.tensor_cores:
+        if design.fuse:
+            fuse_attention(program)
         split_sums(program)
     order = partition(program, options, fuse=design.fuse)
     if workspace_bytes(order, program.outputs) > PlanLimits().workspace_bytes:

@@ -244,8 +244,8 @@ class _TensorWriter:
         setup = [f"{plan} = {text}" for plan, text in zip(extents.values(), em.signature.extents, strict=True)]
         widths = {"VA": f"{name}_va", "VB": f"{name}_vb", "V": f"{name}_v"}
         most = 16 // self.dtype.itemsize
-        setup += [f"{widths[f'V{side.upper()}']} = {_width(most, copies[side].run)}" for side in "ab"]
-        setup.append(f"{widths['V']} = {_width(2, (self.n.extent.text, *em.divisors) if self.n.vector else ())}")
+        setup += [f"{widths[f'V{side.upper()}']} = {plan_width(most, copies[side].run)}" for side in "ab"]
+        setup.append(f"{widths['V']} = {plan_width(2, (self.n.extent.text, *em.divisors) if self.n.vector else ())}")
         template = {**widths, **extents}
         source = [
             f"template <{', '.join(f'int {word}' for word in template)}> "
@@ -268,7 +268,7 @@ class _TensorWriter:
         return total * size * self.shape.stages
 
 
-def _width(most: int, extents: tuple[str, ...]) -> str:
+def plan_width(most: int, extents: tuple[str, ...]) -> str:
     """The plan's text of how many elements move at a time: ``most`` where that divides all of the extents."""
     if not extents:
         return "1"

@@ -318,7 +318,31 @@ class Window(Value):
     count_padding: bool = True
 
 
-ANCHORS = (Reduce, Scan, Contraction, Convolution, Window)
+@dataclass(eq=False)
+class Attention(Value):
+    """The softmax of ``scores`` over the last axis, times ``v``; the scores are made of ``dot``, ``q`` times ``k``."""
+
+    q: Value
+    k: Value
+    v: Value
+    scores: Value
+    dot: Contraction
+
+    @cached_property
+    def operands(self) -> tuple[Value, ...]:
+        """The matrices, and the tensors that scores are made of besides; scores themselves are in no memory."""
+        tensors: dict[Value, None] = dict.fromkeys((self.q, self.k, self.v))
+        rest = [self.scores]
+        while rest:
+            value = rest.pop()
+            if isinstance(value, StoredTensor):
+                tensors[value] = None
+            elif value is not self.dot:
+                rest += value.operands
+        return tuple(tensors)
+
+
+ANCHORS = (Reduce, Scan, Contraction, Convolution, Window, Attention)
 """Values that need a loop of their own."""
 
 
