@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from kernelforge.client import AsyncClient, Client
-from kernelforge.client.models import RewardResult, Turn
+from kernelforge.client.models import Components, RewardResult, Turn
 from kernelforge.client.settings import TOKEN_VARIABLE, URL_VARIABLE
 from kernelforge.errors import ServerError, UsageError
 
@@ -37,6 +39,8 @@ class Scorer:
         priority: among jobs of the run, -10 to 10.
         deadline_s: seconds after which a job or a turn ends as an ``infra_error``.
         profile: also profile correct candidates; on an emulated device a modelled time needs it.
+        weights: by name of a :class:`component <kernelforge.client.models.Components>`, or ``reward``: the reward of a
+            result is then the sum of its values times these, in which None counts as 0.
         retries: retries if the server cannot be reached; 12 take about a minute, enough for a restart.
     """
 
@@ -47,31 +51,42 @@ class Scorer:
     priority: int = 0
     deadline_s: float | None = None
     profile: bool = False
+    weights: Mapping[str, float] | None = field(default=None, hash=False)
     retries: int = 12
+
+    def __post_init__(self) -> None:
+        names = [name for name in Components.model_fields if name != "origins"]
+        for name, weight in (self.weights or {}).items():
+            if name not in (*names, "reward"):
+                close = get_close_matches(str(name), [*names, "reward"], 1)
+                advice = f"did you mean {close[0]}?" if close else f"they are: reward, {', '.join(names)}"
+                raise UsageError(f"no component is called {name!r}, so it cannot have a weight; {advice}")
+            if not isinstance(weight, int | float) or not math.isfinite(weight):
+                raise UsageError(f"the weight of {name} is {weight!r}, and must be a finite number")
 
     async def score(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """One completion's result."""
-        return await self._client().score_request(
-            self._request(task, completion, policy_version), timeout_s=self._limit_s
-        )
+        request = self._request(task, completion, policy_version)
+        return self._weighted(await self._client().score_request(request, timeout_s=self._limit_s))
 
     async def score_many(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """Results in the order given; all are evaluated in parallel."""
-        return await self._client().score_many(
-            self._requests(tasks, completions, policy_version), timeout_s=self._limit_s
-        )
+        requests = self._requests(tasks, completions, policy_version)
+        return list(map(self._weighted, await self._client().score_many(requests, timeout_s=self._limit_s)))
 
     def score_blocking(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """:meth:`score` for a framework that calls without an event loop."""
-        return self._blocking().score_request(self._request(task, completion, policy_version), timeout_s=self._limit_s)
+        request = self._request(task, completion, policy_version)
+        return self._weighted(self._blocking().score_request(request, timeout_s=self._limit_s))
 
     def score_many_blocking(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """:meth:`score_many` for a framework that calls without an event loop."""
-        return self._blocking().score_many(self._requests(tasks, completions, policy_version), timeout_s=self._limit_s)
+        requests = self._requests(tasks, completions, policy_version)
+        return list(map(self._weighted, self._blocking().score_many(requests, timeout_s=self._limit_s)))
 
     async def session(self, task: str, turns: int) -> AsyncConversation:
         """Begin a conversation about a task."""
@@ -92,15 +107,25 @@ class Scorer:
 
     async def turn(self, session: AsyncConversation, completion: str) -> Turn:
         """Evaluate the next reply of a conversation."""
-        return await session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+        turn = await session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+        return turn.model_copy(update={"result": self._weighted(turn.result)})
 
     def turn_blocking(self, session: Conversation, completion: str) -> Turn:
         """:meth:`turn` for a framework that calls without an event loop."""
-        return session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+        turn = session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+        return turn.model_copy(update={"result": self._weighted(turn.result)})
 
     async def prompt(self, task: str) -> str:
         """The prompt of a task, verbatim."""
         return (await self._client().task(task)).prompt
+
+    def _weighted(self, result: RewardResult) -> RewardResult:
+        """A result with the weighted sum as its reward; unchanged without weights or without a score."""
+        if self.weights is None or result.reward is None:
+            return result
+        values = {**result.components.numbers(), "reward": result.reward}
+        total = sum(weight * (values[name] or 0.0) for name, weight in self.weights.items())
+        return result.model_copy(update={"reward": total})
 
     def _client(self) -> AsyncClient:
         return _async_client(*self._address(), retries=self.retries)

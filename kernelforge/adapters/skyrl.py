@@ -77,7 +77,7 @@ class KernelEnv(BaseTextEnv):
             observations=[] if done else [{"role": "user", "content": observation}],
             reward=value,
             done=done,
-            metadata={"verdict": result.verdict_words, **result.components.model_dump()},
+            metadata={"verdict": result.verdict_words, **result.components.numbers()},
         )
 
 

@@ -51,4 +51,4 @@ def _answer(args: Any, result: RewardResult) -> Any:
     filtered = getattr(args, "dynamic_sampling_filter_path", None) == FILTER
     value = result.reward if filtered else result.require()
     key = getattr(args, "reward_key", None)
-    return {**result.components.model_dump(), "verdict": result.verdict_words, key: value} if key else value
+    return {**result.components.numbers(), "verdict": result.verdict_words, key: value} if key else value

@@ -93,7 +93,8 @@ def make_attempt(
     """
     if isinstance(reward, str):
         source = None if candidate is None else candidate.source
-        reward = score(reward, evaluation, Context(source, tuple(attempt.evaluation for attempt in earlier)))
+        before = tuple(attempt.evaluation for attempt in earlier)
+        reward = score(reward, evaluation, Context(source, before, details.get("profile")))
     attempt = Attempt(
         id=f"{series or f'{run}/{task}'}/{len(earlier):02d}",
         run=run,

@@ -128,6 +128,7 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
     Each job is scored alone: the completions of a group have no order.
     """
     from kernelforge.report.views.recomputed_rewards import rescored
+    from kernelforge.rewards import Context
     from kernelforge.server.jobs.results import completed_jobs
 
     completed = list(completed_jobs(results, None if run_id == "all" else run_id))
@@ -136,7 +137,13 @@ def _of_jobs(results: Path, run_id: str | None, policies: list[str], tasks: list
         row
         for job in completed
         if not tasks or job.task in tasks
-        for row in rescored(job.id, job.evaluation, job.source, (), (job.policy, job.reward), policies or [job.policy])
+        for row in rescored(
+            job.id,
+            job.evaluation,
+            Context(job.source, profile=job.profile),
+            (job.policy, job.reward),
+            policies or [job.policy],
+        )
     ]
 
 

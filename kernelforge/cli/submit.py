@@ -139,8 +139,9 @@ def _result_lines(result: RewardResult) -> Iterable[str]:
     yield ", ".join(
         part for part in (f"{result.verdict_words or 'nothing evaluated'}", one_line(where), answered) if part
     )
-    for name, value in result.components:
-        yield f"  {name:14} {number(value)}"
+    for name, value in result.components.numbers().items():
+        if value is not None:
+            yield f"  {name:19} {number(value):>9}  {one_line(result.components.origins.get(name, ''))}".rstrip()
     if result.feedback:
         yield printable(result.feedback)
 

@@ -21,6 +21,7 @@ from kernelforge.client.models import (
     ServerStatus,
     Session,
     SessionRequest,
+    StoredEvaluation,
     TaskPage,
     TaskRow,
     Turn,
@@ -165,6 +166,10 @@ class AsyncClient(ClientBase[AsyncTransport]):
 
     async def job(self, job_id: str) -> Job:
         return await self._ask(calls.poll(job_id))
+
+    async def evaluation(self, key: str) -> StoredEvaluation:
+        """The stored evaluation and profile of a result, by its ``evaluation``."""
+        return await self._ask(calls.evaluation(key))
 
     async def wait(self, ids: Sequence[str], k: int | None = None, *, timeout_s: float | None = None) -> WaitAnswer:
         """Wait until any ``k`` of the jobs (None: all) have ended, or time is up."""

@@ -123,6 +123,11 @@ class BatchRequest(_Request):
         return self
 
 
+ComponentOrigin = Literal["checked", "measured", "counted", "modelled", "predicted"]
+"""``checked``: it follows from the verdict and its stages. ``counted``: from the PTX that ran. ``modelled`` and
+``predicted``: from a model of the hardware, and of PyTorch's time on it."""
+
+
 class Components(_Answer):
     """Components of a reward. Every key is always present; None means unknown or not applicable."""
 
@@ -143,6 +148,32 @@ class Components(_Answer):
     """0 if the policy gate refused it, else 1."""
     cost: float | None = None
     """Seconds of compiler, oracle and device that the original evaluation took."""
+    stage: float | None = None
+    """Share of the stages that it passed: 0 for a reply without a candidate, 1 for one that is OK."""
+    error: float | None = None
+    """Largest error of any compared value, as a multiple of the tolerance: above 1 fails. At most a million."""
+    predicted: float | None = None
+    """Predicted speedup over eager PyTorch; needs a ``profile`` on an emulated device."""
+    predicted_lower: float | None = None
+    """Lower end of its 90 % interval."""
+    predicted_upper: float | None = None
+    floor_share: float | None = None
+    """Least time that the task's bytes and operations and a launch take on the device, over the candidate's time.
+    Needs a ``profile``, as do the components below."""
+    dram_ratio: float | None = None
+    """DRAM bytes over the least bytes that any kernel must move."""
+    sector_ratio: float | None = None
+    """Bytes of the 32-byte sectors of all accesses to global memory, over the same least bytes."""
+    sectors_per_request: float | None = None
+    """Sectors per request of loads from and stores to global memory: 4 for aligned 4-byte accesses of a warp."""
+    launches: float | None = None
+    """Kernels and fills that one call of the plan launches."""
+    origins: dict[str, ComponentOrigin] = {}
+    """Origin of each component that is not None."""
+
+    def numbers(self) -> dict[str, float | None]:
+        """Every component by its name, without their origins."""
+        return {name: value for name, value in self if name != "origins"}
 
     def flags(self) -> dict[str, float]:
         """Components that are 0 or 1, under fixed keys, for logs that average. A stage that a candidate did not reach
@@ -226,6 +257,21 @@ class RewardResult(_Answer):
                 retryable=self.error.retryable,
             )
         return self.reward
+
+
+class StoredEvaluation(_Answer):
+    """A stored evaluation with all that was recorded, as :mod:`kernelforge.records` describes it."""
+
+    task: str
+    """``suite/name``."""
+    finished_at: float
+    """UTC seconds since 1970."""
+    source: str | None = None
+    """The candidate's source; None if the completion held no candidate."""
+    evaluation: dict[str, Any]
+    """:class:`~kernelforge.records.Evaluation`: build, checks at each size, time, fingerprint."""
+    profile: dict[str, Any] | None = None
+    """:class:`~kernelforge.records.Profile`: metrics of each kernel; None where no job asked for one."""
 
 
 class JobStatus(StrEnum):

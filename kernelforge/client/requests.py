@@ -27,6 +27,7 @@ from kernelforge.client.models import (
     ServerStatus,
     Session,
     SessionRequest,
+    StoredEvaluation,
     TaskPage,
     TaskRow,
     Turn,
@@ -166,6 +167,10 @@ def batch(requests: list[JobRequest], keys: list[str]) -> RequestSpec[BatchAnswe
 def poll(job_id: str, wait_s: float = 0.0) -> RequestSpec[Job]:
     """Ask for a job; the server answers once it has ended or time is up."""
     return RequestSpec("GET", f"/v1/jobs/{_part(job_id)}", Job, query={"wait_s": f"{wait_s:.3f}"}, hold_s=wait_s)
+
+
+def evaluation(key: str) -> RequestSpec[StoredEvaluation]:
+    return RequestSpec("GET", f"/v1/evaluations/{_part(key)}", StoredEvaluation)
 
 
 def wait(ids: list[str], k: int | None, timeout_s: float) -> RequestSpec[WaitAnswer]:

@@ -21,6 +21,7 @@ from kernelforge.client.models import (
     ServerStatus,
     Session,
     SessionRequest,
+    StoredEvaluation,
     TaskPage,
     TaskRow,
     Turn,
@@ -164,6 +165,10 @@ class Client(ClientBase[SyncTransport]):
 
     def job(self, job_id: str) -> Job:
         return self._ask(calls.poll(job_id))
+
+    def evaluation(self, key: str) -> StoredEvaluation:
+        """The stored evaluation and profile of a result, by its ``evaluation``."""
+        return self._ask(calls.evaluation(key))
 
     def wait(self, ids: Sequence[str], k: int | None = None, *, timeout_s: float | None = None) -> WaitAnswer:
         """Wait until any ``k`` of the jobs (None: all) have ended, or time is up."""

@@ -93,6 +93,10 @@ class Correctness(Record):
             raise ValueError(f"sizes repeat: {', '.join(names)}")
         return self
 
+    def at(self, size: str) -> SizeCheck | None:
+        """The check at a size; None if it was not reached."""
+        return next((check for check in self.sizes if check.size == size), None)
+
     @property
     def passed(self) -> bool:
         """Whether values were compared at one size at least, and no size failed."""
@@ -588,6 +592,10 @@ class Roofline(Record):
     time_us: float
     """Time under that bound."""
     time_origin: Origin
+    floor_us: float | None = None
+    """Least time that a kernel can be expected to take: the longer of the compulsory bytes at the bandwidth that the
+    memory sustains and the reference's operations at the peak that its types allow, and one launch. None in profiles
+    of earlier versions."""
 
     @field_validator("time_origin")
     @classmethod

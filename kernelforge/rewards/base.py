@@ -8,10 +8,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import ClassVar, Final, NamedTuple, get_args
 
-from kernelforge.client.models import Components
-from kernelforge.records import Evaluation, Origin, Performance, Reward, SideTimes, Stage, Timing, Verdict
+from kernelforge.client.models import ComponentOrigin, Components
+from kernelforge.records import Evaluation, Origin, Performance, Profile, Reward, SideTimes, Stage, Timing, Verdict
 
 MOST_SPEEDUP = 1e6
 """Ratios above this count as this: no kernel is a million times faster, and sums of rewards stay finite."""
@@ -81,27 +81,116 @@ OVERHEAD: Final = "harness"
 """The part of an evaluation's seconds that is ours, and neither compiler nor oracle nor device."""
 
 
-def components(evaluation: Evaluation) -> Components:
+def components(evaluation: Evaluation, profile: Profile | None = None) -> Components:
     """The components of an evaluation. ``INFRA`` says nothing about the candidate: all of them are None.
 
     Coverage is measured or None, also in the lane of plans: whether a plan called a library is not part of the record.
+
+    Args:
+        profile: of the candidate at the full size, if there is one.
     """
     if evaluation.verdict is Verdict.INFRA:
         return Components()
+    parts = {**_checked(evaluation), **_speedups(evaluation), **_counted(evaluation, profile)}
+    present = {name: part for name, part in parts.items() if part is not None}
+    values = {name: part.value for name, part in present.items()}
+    return Components(**values, origins={name: part.origin for name, part in present.items()})
+
+
+class Part(NamedTuple):
+    """The value of a component, and its origin."""
+
+    value: float
+    origin: ComponentOrigin
+
+
+def _part(value: float | None, origin: ComponentOrigin) -> Part | None:
+    return None if value is None else Part(value, origin)
+
+
+def _checked(evaluation: Evaluation) -> dict[str, Part | None]:
+    """Components that follow from the verdict and its stages, and the cost."""
     ok = evaluation.verdict is Verdict.OK
     parsed = evaluation.stage != "parse"
+    stages = get_args(Stage)
+    cost = sum(seconds for part, seconds in evaluation.seconds.items() if part != OVERHEAD)
+    return {
+        "format": Part(float(parsed), "checked"),
+        "built": Part(float(ok or evaluation.stage not in BEFORE_BUILT), "checked"),
+        "correct": Part(float(ok and not evaluation.uncompared), "checked"),
+        "policy": Part(float(evaluation.verdict is not Verdict.POLICY or not parsed), "checked"),
+        "stage": Part(1.0 if ok else stages.index(evaluation.stage) / (len(stages) - 1), "checked"),
+        "error": _part(largest_error(evaluation), "checked"),
+        "cost": Part(cost, "measured"),
+    }
+
+
+def _speedups(evaluation: Evaluation) -> dict[str, Part | None]:
+    """Components of a measured time, and of a predicted one."""
     performance = believed(evaluation)
-    return Components(
-        format=float(parsed),
-        built=float(ok or evaluation.stage not in BEFORE_BUILT),
-        correct=float(ok and not evaluation.uncompared),
-        speedup=None if performance is None else performance.speedup,
-        speedup_lower=None if performance is None else performance.speedup_lower,
-        speedup_upper=_upper(evaluation),
-        coverage=coverage_of(evaluation),
-        policy=float(evaluation.verdict is not Verdict.POLICY or not parsed),
-        cost=sum(seconds for part, seconds in evaluation.seconds.items() if part != OVERHEAD),
-    )
+    predicted = None if evaluation.performance is None else evaluation.performance.predicted
+    return {
+        "speedup": _part(None if performance is None else performance.speedup, "measured"),
+        "speedup_lower": _part(None if performance is None else performance.speedup_lower, "measured"),
+        "speedup_upper": _part(_upper(evaluation), "measured"),
+        "coverage": _part(coverage_of(evaluation), "measured"),
+        "predicted": _part(None if predicted is None else predicted.speedup, "predicted"),
+        "predicted_lower": _part(None if predicted is None else predicted.low, "predicted"),
+        "predicted_upper": _part(None if predicted is None else predicted.high, "predicted"),
+    }
+
+
+def _counted(evaluation: Evaluation, profile: Profile | None) -> dict[str, Part | None]:
+    """Components of a profile. Launches are known without one."""
+    full = None if evaluation.correctness is None else evaluation.correctness.at("full")
+    launches = None if full is None or full.launches is None else float(full.launches)
+    if profile is None:
+        return {"launches": _part(launches, "counted")}
+    least, dram = profile.roofline.compulsory_bytes, profile.metric(DRAM_BYTES)
+    sectors, requests = sectors_of(profile), _sum(profile, _REQUESTS)
+    floor_us, performance = profile.roofline.floor_us, evaluation.performance
+    return {
+        "launches": _part(launches, "counted"),
+        "floor_share": None
+        if floor_us is None or performance is None or performance.quarantined is not None
+        else Part(min(floor_us / performance.time_us, 1.0), _of(performance.origin)),
+        "dram_ratio": None if dram is None or least == 0 else Part(dram.value / least, _of(dram.origin)),
+        "sector_ratio": None if sectors is None or least == 0 else Part(SECTOR * sectors / least, "counted"),
+        "sectors_per_request": Part((_sum(profile, _SECTORS) or 0) / requests, "counted") if requests else None,
+    }
+
+
+DRAM_BYTES: Final = "dram__bytes.sum"
+SECTOR: Final = 32
+"""Bytes."""
+_GLOBAL: Final = ("pipe_lsu_mem_global_op_ld.sum", "pipe_lsu_mem_global_op_st.sum")
+_SECTORS: Final = tuple(f"l1tex__t_sectors_{access}" for access in _GLOBAL)
+_REQUESTS: Final = tuple(f"l1tex__t_requests_{access}" for access in _GLOBAL)
+
+
+def sectors_of(profile: Profile) -> float | None:
+    """Sectors of all accesses to global memory, those of bulk copies among them; None where none were counted."""
+    return _sum(profile, (*_SECTORS, "ptx__bulk_copy_sectors.sum"))
+
+
+def _sum(profile: Profile, names: Sequence[str]) -> float | None:
+    """Sum of those metrics that a profile has; None if it has none of them."""
+    values = [value for value in map(profile.value, names) if value is not None]
+    return sum(values) if values else None
+
+
+def _of(origin: Origin) -> ComponentOrigin:
+    return "measured" if origin is Origin.MEASURED else "modelled"
+
+
+def largest_error(evaluation: Evaluation) -> float | None:
+    """Largest error over all sizes, as a multiple of the tolerance; None where none was recorded.
+
+    What is above :data:`MOST_SPEEDUP`, or no number, counts as that.
+    """
+    checks = () if evaluation.correctness is None else evaluation.correctness.sizes
+    errors = [check.error for check in checks if check.error is not None]
+    return max((error if error <= MOST_SPEEDUP else MOST_SPEEDUP for error in errors), default=None)
 
 
 def _upper(evaluation: Evaluation) -> float | None:
@@ -122,6 +211,8 @@ class Context:
     """The candidate's source, for terms in its length; None where it was not kept or there was none."""
     earlier: Sequence[Evaluation] = ()
     """Evaluations of the same task that came before it in its run or session, oldest first."""
+    profile: Profile | None = None
+    """Of the candidate at the full size; None where none was made."""
 
 
 class RewardPolicy(ABC):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean, median, variance
 from types import MappingProxyType
@@ -20,8 +21,10 @@ from kernelforge.rewards.base import (
     RewardPolicy,
     believed,
     capped,
+    components,
     coverage_of,
     divided,
+    largest_error,
     over,
     over_eager,
     over_fastest,
@@ -381,7 +384,7 @@ class CudaL2(RewardPolicy):
         if evaluation.verdict is not Verdict.OK:
             return self.reward(0.0, correct=0.0)
         error = largest_error(evaluation)
-        paid = None if error is None else -ALPHA * error
+        paid = None if error is None else -ALPHA * min(error, 1.0)  # of what passed, none counts for more
         length = None if context.source is None else -BETA * len(context.source) / 1000
         if quarantined(evaluation):
             return self.reward(0.0, correct=1.0, error=paid, length=length)
@@ -390,12 +393,69 @@ class CudaL2(RewardPolicy):
         return self.reward(max(value, LEAST_CORRECT), correct=1.0, speedup=speedup, error=paid, length=length)
 
 
-def largest_error(evaluation: Evaluation) -> float | None:
-    """Largest error over all sizes, as a share of the tolerance: from 0 to 1 for what is correct."""
-    checks = () if evaluation.correctness is None else evaluation.correctness.sizes
-    errors = [check.error for check in checks if check.error is not None]
-    # A recorded error may be NaN or infinite; of what passed, none can count for more than the tolerance.
-    return max((error if 0 <= error <= 1 else 1.0 for error in errors), default=None)
+class Predicted(RewardPolicy):
+    """0.3 for a correct candidate, plus an eighth of the logarithm of the predicted speedup over eager PyTorch, as far
+    as the model's errors leave it no doubt: of its lower end if that is above 1, of its upper end if that is below 1,
+    and else nothing.
+
+    A correct candidate without a predicted speedup, as on a GPU, earns the gate alone.
+    """
+
+    name = "predicted/1"
+    title = "0.3 for correct, plus a part for the predicted speedup beyond the model's errors"
+    source = "KernelForge's own; docs/rewards.md"
+    bounds = (0.0, CORRECT + math.log(SPEEDUP_CAP) / 8)
+    parts: ClassVar[tuple[str, ...]] = ("correct", "log_predicted")
+
+    def score(self, evaluation: Evaluation, context: Context) -> Reward:
+        performance = evaluation.performance
+        predicted = None if performance is None else performance.predicted
+        part = None if predicted is None else math.log(beyond_doubt(predicted.low, predicted.high)) / 8
+        return _gate_and(self, evaluation, part)
+
+
+def beyond_doubt(low: float, high: float) -> float:
+    """The end of an interval of speedups that is nearer to 1, from 1/8 to 8; 1 if the interval holds it."""
+    return min(max(low, 1.0), SPEEDUP_CAP) if low > 1 else max(min(high, 1.0), 1 / SPEEDUP_CAP)
+
+
+STAGES = {"plan": 0.02, "compile": 0.05, "small": 0.1, "hidden": 0.15}
+"""Credit of a candidate that ended at a stage; at a later one 0.2. None for what may not be done."""
+LATER_STAGE = 0.2
+SHARES = {"dram": 0.3, "sectors": 0.2, "launches": 0.1}
+"""Most that is earned by each count."""
+
+
+class Shaped(RewardPolicy):
+    """Credit for the stage that a candidate came to, and, if it is correct, 0.3 and up to 0.6 for what was counted.
+
+    Each count earns its share times the least over the counted: DRAM bytes, and bytes of the sectors that accesses to
+    global memory take, against the bytes that any kernel must move; and launches against one. Counts are totals of the
+    plan, so that neither more launches nor more accesses, however well they are laid out, earn anything. What was not
+    counted adds nothing.
+    """
+
+    name = "shaped/1"
+    title = "Up to 0.2 by the stage reached, 0.3 for correct, up to 0.6 for bytes and launches against the least"
+    source = "KernelForge's own; docs/rewards.md"
+    bounds = (0.0, CORRECT + sum(SHARES.values()))
+    parts: ClassVar[tuple[str, ...]] = ("stage", "correct", *SHARES)
+
+    def score(self, evaluation: Evaluation, context: Context) -> Reward:
+        if evaluation.verdict is not Verdict.OK:
+            stage = stage_credit(evaluation)
+            return self.reward(stage, stage=stage, correct=0.0)
+        counted = components(evaluation, context.profile)
+        ratios = {"dram": counted.dram_ratio, "sectors": counted.sector_ratio, "launches": counted.launches}
+        shares = {name: None if ratio is None else SHARES[name] / max(ratio, 1.0) for name, ratio in ratios.items()}
+        return self.reward(CORRECT + sum(share or 0.0 for share in shares.values()), correct=CORRECT, **shares)
+
+
+def stage_credit(evaluation: Evaluation) -> float:
+    """Credit of a candidate that is not correct, by the stage at which it ended."""
+    if evaluation.verdict is Verdict.POLICY:
+        return 0.0
+    return STAGES.get(evaluation.stage, LATER_STAGE)
 
 
 DEFAULT_POLICY = KernelForge2.name
@@ -411,6 +471,8 @@ _ALL: tuple[RewardPolicy, ...] = (
     DrKernelTiers(),
     KernelBenchTinker(),
     AutoTriton(),
+    Predicted(),
+    Shaped(),
 )
 POLICIES: Mapping[str, RewardPolicy] = MappingProxyType({policy.name: policy for policy in _ALL})
 """Every policy by its name, the default first."""
@@ -443,9 +505,8 @@ def reward(policy: str, evaluation: Evaluation, context: Context = NO_CONTEXT) -
     found_policy = find_policy(policy)
     if _never_scored(evaluation):
         return found_policy.reward(None)
-    return found_policy.score(
-        _as_scored(evaluation), Context(context.source, [_as_scored(past) for past in context.earlier])
-    )
+    earlier = tuple(_as_scored(past) for past in context.earlier)
+    return found_policy.score(_as_scored(evaluation), replace(context, earlier=earlier))
 
 
 def _as_scored(evaluation: Evaluation) -> Evaluation:
@@ -456,19 +517,12 @@ def _as_scored(evaluation: Evaluation) -> Evaluation:
     return evaluation.model_copy(update=wrong)
 
 
-def rescore(
-    evaluation: Evaluation, source: str | None, earlier: Iterable[Evaluation], policies: Iterable[str]
-) -> dict[str, Reward]:
+def rescore(evaluation: Evaluation, context: Context, policies: Iterable[str]) -> dict[str, Reward]:
     """Score a stored evaluation under several policies, by their names. Needs nothing but records.
-
-    Args:
-        source: the candidate's, if there was one.
-        earlier: evaluations of the same task before it, oldest first.
 
     Raises:
         UsageError: there is no such policy.
     """
-    context = Context(source=source, earlier=tuple(earlier))
     return {name: reward(name, evaluation, context) for name in policies}
 
 

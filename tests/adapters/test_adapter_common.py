@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import re
 import subprocess
 import sys
 
@@ -123,6 +124,33 @@ def test_flags_have_the_same_keys_whatever_is_known() -> None:
     flags = result.components.flags()
     assert flags == {"format": 1.0, "built": 1.0, "correct": 1.0, "policy": 0.0}
     assert RewardResult(outcome="scored", reward=0.0).components.flags().keys() == flags.keys()
+
+
+def test_weights_make_the_reward_of_every_kind_of_call(server) -> None:
+    scorer = Scorer(weights={"reward": 2.0, "format": 0.5, "dram_ratio": 7.0})
+    format_value = Scorer().score_blocking("core/swish", "1.5").components.format or 0.0
+    expected = 2.0 * 1.5 + 0.5 * format_value  # no profile, so no bytes of DRAM
+    assert scorer.score_blocking("core/swish", "1.5").reward == expected
+    assert scorer.score_many_blocking(["core/swish"], ["1.5"])[0].reward == expected
+    assert asyncio.run(scorer.score("core/swish", "1.5")).reward == expected
+    assert asyncio.run(scorer.score_many(["core/swish"], ["1.5"]))[0].reward == expected
+    assert scorer.turn_blocking(scorer.session_blocking("core/swish", 2), "1.5").result.reward == expected
+    assert scorer.score_blocking("core/swish", "infra").reward is None
+    assert pickle.loads(pickle.dumps(scorer)) == scorer
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({"floor": 1.0}, "no component is called 'floor', so it cannot have a weight; did you mean floor_share"),
+        ({"origins": 1.0}, "no component is called 'origins'"),
+        ({"format": float("inf")}, "the weight of format is inf, and must be a finite number"),
+        ({"format": "1"}, "the weight of format is '1'"),
+    ],
+)
+def test_weights_that_mean_nothing_are_refused(weights: dict[str, float], message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        Scorer(weights=weights)
 
 
 def test_adapters_import_beside_a_trainer_that_has_only_pydantic_and_httpx2() -> None:

@@ -117,6 +117,18 @@ def test_runs_tasks_policies_and_the_state_are_told(served: ServedJobs) -> None:
         assert client.job(job.id).status is JobStatus.CANCELLED
 
 
+def test_a_result_leads_to_its_evaluation_and_profile(served: ServedJobs) -> None:
+    with Client(served.url) as client:
+        result = client.score(TASK, completion("whole"), profile=True)
+        assert result.evaluation is not None
+        stored = client.evaluation(result.evaluation)
+        assert (stored.task, stored.evaluation["verdict"]) == (TASK, "OK")
+        assert stored.profile is not None
+        assert "whole" in (stored.source or "")
+        with pytest.raises(ServerError, match="no evaluation"):
+            client.evaluation("0" * 16)
+
+
 def test_a_conversation_is_held_over_several_turns(served: ServedJobs) -> None:
     with Client(served.url) as client:
         conversation = client.session(TASK, turns=2)

@@ -11,7 +11,7 @@ from kernelforge.records import Correctness, Evaluation, PredictedSpeedup, SizeC
 from kernelforge.rewards import Context, reward, unscored
 from kernelforge.rewards.policies import bucket_means, towards_one
 from tests.rewards.evaluations import GPU, side, timed
-from tests.support.factories import make_evaluation, make_timing, measured, modelled
+from tests.support.factories import make_evaluation, make_profile, make_timing, measured, modelled
 
 
 def value(policy: str, evaluation: Evaluation, context: Context | None = None) -> float | None:
@@ -38,10 +38,12 @@ def against(eager: float, compiled: float | None, **changes: Any) -> Evaluation:
     return make_evaluation(fingerprint=GPU, performance=performance)
 
 
-def foreseen(low: float) -> Evaluation:
-    """OK on an emulated device, with this lower end of a predicted speedup."""
+def foreseen(low: float, high: float | None = None) -> Evaluation:
+    """OK on an emulated device, with these ends of a predicted speedup."""
+    high = 4 * low if high is None else high
+    speedup = math.sqrt(low * high)
     predicted = PredictedSpeedup(
-        gpu="H100", speedup=2 * low, low=low, high=4 * low, eager_us=2 * low * 10.0, eager_origin="predicted",
+        gpu="H100", speedup=speedup, low=low, high=high, eager_us=speedup * 10.0, eager_origin="predicted",
         eager_source="a fit",
     )  # fmt: skip
     return make_evaluation(performance=modelled(predicted=predicted))
@@ -216,6 +218,53 @@ def test_a_decoy_is_not_a_kernel() -> None:
     assert value("dr-kernel-tiers/1", decoy) == -1
     assert value("autotriton/1", decoy) == 0
     assert value("autotriton/1", against(4.0, None, coverage=0.1)) == 1
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "part"),
+    [
+        (2.0, 4.0, math.log(2) / 8),
+        (0.7, 1.4, 0.0),
+        (0.1, 0.5, -math.log(2) / 8),
+        (50.0, 90.0, math.log(8) / 8),
+        (0.001, 0.002, -math.log(8) / 8),
+    ],
+)
+def test_predicted_pays_what_the_models_errors_leave_no_doubt_of(low: float, high: float, part: float) -> None:
+    assert value("predicted/1", foreseen(low, high)) == pytest.approx(0.3 + part)
+
+
+def test_predicted_is_a_gate_where_nothing_is_predicted() -> None:
+    assert value("predicted/1", make_evaluation()) == 0.3
+    assert value("predicted/1", timed(5.0)) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("verdict", "stage", "credit"),
+    [
+        (Verdict.POLICY, "parse", 0.0),
+        (Verdict.LIMIT, "plan", 0.02),
+        (Verdict.BUILD, "compile", 0.05),
+        (Verdict.WRONG, "small", 0.1),
+        (Verdict.CRASH, "hidden", 0.15),
+        (Verdict.WRONG, "full", 0.2),
+        (Verdict.POLICY, "full", 0.0),
+    ],
+)
+def test_shaped_pays_for_the_stage_of_a_failure(verdict: Verdict, stage: str, credit: float) -> None:
+    assert value("shaped/1", make_evaluation(verdict, stage=stage)) == credit
+
+
+def test_shaped_pays_counts_against_the_least() -> None:
+    sizes = (SizeCheck(size="full", status="passed", launches=2),)
+    evaluation = make_evaluation(correctness=Correctness(sizes=sizes))
+    profile = make_profile(dram=2400.0, loads=60.0, stores=15.0)  # twice the least bytes, both
+    scored = reward("shaped/1", evaluation, Context(profile=profile))
+    assert scored.components == {"stage": None, "correct": 0.3, "dram": 0.15, "sectors": 0.1, "launches": 0.05}
+    assert scored.value == pytest.approx(0.6)
+    best = Context(profile=make_profile(dram=900.0, loads=5.0))  # below the least is not more than all
+    assert value("shaped/1", evaluation, best) == pytest.approx(0.3 + 0.3 + 0.2 + 0.05)
+    assert value("shaped/1", make_evaluation()) == 0.3
 
 
 # Speedups that cannot be

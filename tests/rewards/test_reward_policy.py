@@ -60,7 +60,7 @@ def test_a_class_with_host_code_is_never_rewarded() -> None:
 def test_what_was_not_compared_at_its_full_size_earns_what_a_wrong_answer_earns(policy: str) -> None:
     uncompared = uncompared_evaluation()
     assert uncompared.outcome == "OK, full size not compared"
-    assert reward(policy, uncompared).value == reward(policy, make_evaluation(Verdict.WRONG)).value
+    assert reward(policy, uncompared).value == reward(policy, make_evaluation(Verdict.WRONG, stage="full")).value
     assert components(uncompared).correct == 0
     assert components(make_evaluation()).correct == 1
 

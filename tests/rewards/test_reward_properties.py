@@ -21,7 +21,7 @@ few = settings(max_examples=60, deadline=None)
 def test_a_reward_is_none_or_a_finite_number_inside_its_bounds(
     evaluation: Evaluation, earlier: list[Evaluation], source: str | None
 ) -> None:
-    for name, scored in rescore(evaluation, source, earlier, POLICIES).items():
+    for name, scored in rescore(evaluation, Context(source, earlier), POLICIES).items():
         low, high = find_policy(name).bounds
         assert scored.value is None or low <= scored.value <= high, name
         assert tuple(scored.components) == find_policy(name).parts
@@ -36,9 +36,9 @@ def test_what_was_stored_gives_the_same_reward_again(
     def stored(record: Evaluation) -> Evaluation:
         return Evaluation.model_validate_json(record.model_dump_json())
 
-    before = rescore(evaluation, source, earlier, POLICIES)
-    assert rescore(evaluation, source, earlier, POLICIES) == before
-    assert rescore(stored(evaluation), source, map(stored, earlier), POLICIES) == before
+    before = rescore(evaluation, Context(source, earlier), POLICIES)
+    assert rescore(evaluation, Context(source, earlier), POLICIES) == before
+    assert rescore(stored(evaluation), Context(source, list(map(stored, earlier))), POLICIES) == before
 
 
 @few
@@ -63,7 +63,7 @@ def test_incorrect_is_worse_than_any_time_that_is_believed(wrong: Evaluation, sp
 @few
 @given(st.floats(1e-3, 1e4), st.floats(1e-3, 1e4), sources)
 def test_a_faster_candidate_never_earns_less_under_any_policy(first: float, second: float, source: str | None) -> None:
-    slow, fast = (rescore(timed(speedup), source, (), POLICIES) for speedup in sorted((first, second)))
+    slow, fast = (rescore(timed(speedup), Context(source), POLICIES) for speedup in sorted((first, second)))
     for name in POLICIES:
         low, high = slow[name].value, fast[name].value
         assert low is not None

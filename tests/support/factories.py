@@ -15,12 +15,16 @@ from kernelforge.records import (
     Fingerprint,
     Forecast,
     KernelFacts,
+    KernelProfile,
+    Metric,
     Operator,
     Origin,
     Performance,
+    Profile,
     Rank,
     Ratio,
     Reward,
+    Roofline,
     Screening,
     SideTimes,
     Size,
@@ -132,6 +136,35 @@ def modelled(time_us: float = 10.0, **changes: Any) -> Performance:
         "bound": "dram",
     }
     return Performance(**(fields | changes))
+
+
+def make_profile(
+    *,
+    dram: float = 1200.0,
+    loads: float = 30.0,
+    stores: float = 7.5,
+    requests: float = 10.0,
+    floor_us: float | None = 5.0,
+    least: float = 1200.0,
+) -> Profile:
+    """A profile of one kernel: DRAM bytes, sectors of loads and of stores, their requests, against the least bytes."""
+
+    def metric(name: str, value: float, origin: Origin = Origin.COUNTED) -> Metric:
+        return Metric(name=name, value=value, unit="1", origin=origin)
+
+    accesses = "pipe_lsu_mem_global_op"
+    metrics = (
+        metric("dram__bytes.sum", dram, Origin.MODELLED),
+        metric(f"l1tex__t_sectors_{accesses}_ld.sum", loads),
+        metric(f"l1tex__t_sectors_{accesses}_st.sum", stores),
+        metric(f"l1tex__t_requests_{accesses}_ld.sum", requests),
+    )
+    roofline = Roofline(
+        flops=100.0, dram_bytes=dram, compulsory_bytes=least, arithmetic_intensity=0.1, ridge=20.0, bound="dram",
+        time_us=10.0, time_origin=Origin.MODELLED, floor_us=floor_us,
+    )  # fmt: skip
+    kernel = KernelProfile(kernel="k", launches=1, grid=(1, 1, 1), block=(32, 1, 1), sampled=1.0, metrics=metrics)
+    return Profile(size="full", device="emulated:h100", kernels=(kernel,), metrics=metrics, roofline=roofline)
 
 
 def make_timing(time_us: float = 10.0, speedup: float = 2.0, **changes: Any) -> Timing:

@@ -31,6 +31,7 @@ from kernelforge.server.jobs.results import Evaluated
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.base import Health
 from tests.agents.prompt_samples import BRIEF
+from tests.support.factories import make_evaluation, make_profile
 
 SLOW = "slow"
 """A completion with this text ends when the test says so."""
@@ -185,6 +186,11 @@ class MinimalService:
 
     def stored(self, job_id: str) -> Evaluated | None:
         return None
+
+    def evaluation(self, key: str) -> tuple[str, Evaluated]:
+        if not key.startswith("a"):
+            raise RequestRejected(404, "unknown_evaluation", f"there is no evaluation {key}")
+        return "core/swish", Evaluated(make_evaluation(), make_profile(), "// source", 1.0)
 
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         for job_id in ids:

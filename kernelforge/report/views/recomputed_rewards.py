@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pydantic import BaseModel
 
 from kernelforge.records import Attempt, Evaluation
-from kernelforge.rewards import rescore, unscored
+from kernelforge.rewards import Context, rescore, unscored
 
 
 class Rescored(BaseModel):
@@ -43,16 +43,15 @@ def rescored_attempts(attempts: Sequence[Attempt], policies: Sequence[str]) -> I
     """
     for index, attempt in enumerate(attempts):
         source = None if attempt.candidate is None else attempt.candidate.source
-        earlier = [previous.evaluation for previous in attempts[:index]]
+        context = Context(source, [previous.evaluation for previous in attempts[:index]], attempt.profile)
         stored = (attempt.reward.policy, attempt.reward.value)
-        yield from rescored(attempt.id, attempt.evaluation, source, earlier, stored, policies)
+        yield from rescored(attempt.id, attempt.evaluation, context, stored, policies)
 
 
 def rescored(
     name: str,
     evaluation: Evaluation,
-    source: str | None,
-    earlier: Sequence[Evaluation],
+    context: Context,
     stored: tuple[str, float | None],
     policies: Sequence[str],
 ) -> Iterator[Rescored]:
@@ -60,15 +59,14 @@ def rescored(
 
     Args:
         name: id of its rows.
-        source: source of the candidate, if there was one.
-        earlier: evaluations of the same task before it, oldest first.
+        context: what else the policies may see.
         stored: policy and value in the journal.
 
     Raises:
         UsageError: there is no such policy.
     """
     performance = evaluation.performance
-    for scored in rescore(evaluation, source, earlier, policies).values():
+    for scored in rescore(evaluation, context, policies).values():
         yield Rescored(
             id=name,
             verdict=evaluation.verdict,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,30 +27,29 @@ _LOG = logging.getLogger(__name__)
 MAX_FEEDBACK_CHARS = 8_000
 
 
-def scored(policy: str, evaluation: Evaluation, source: str | None, earlier: Sequence[Evaluation] = ()) -> RewardResult:
+def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResult:
     """The result of an evaluation under a reward policy.
 
     If the policy gives no value the result is an ``infra_error``: a candidate that ran without a jail is never rewarded
     (``sandbox``), and a time that varies too much for the policy (``device``) may vary less in another try.
 
     Args:
-        source: source of the candidate, if there was one.
-        earlier: earlier evaluations of a session, oldest first; none for a job.
+        context: source and profile of the candidate, if any; earlier evaluations of a session, none for a job.
     """
     try:
-        score = reward(policy, evaluation, Context(source, earlier))
+        score = reward(policy, evaluation, context)
         if score.value is not None:
-            return _result(policy, evaluation, outcome="scored", reward=score.value)
+            return _result(policy, evaluation, context.profile, outcome="scored", reward=score.value)
         why = unscored(evaluation, score)
     except Exception as error:  # a bug in a policy, or a policy that was removed: the job must end nevertheless
         _LOG.exception("policy %s failed on evaluation %s", policy, evaluation.key)
         fault = Fault(code="internal", message=f"policy {policy} failed: {error}")
-        return _result(policy, evaluation, outcome="infra_error", error=fault)
+        return _result(policy, evaluation, context.profile, outcome="infra_error", error=fault)
     jailed = evaluation.fingerprint.jail != "none"
     noisy = jailed and evaluation.verdict is Verdict.OK and evaluation.lane == "plan"
     code: FaultCode = "sandbox" if not jailed else "device" if noisy else "unsupported"
     fault = Fault(code=code, message=f"there is no score: {why}", retryable=noisy)
-    return _result(policy, evaluation, outcome="infra_error", error=fault)
+    return _result(policy, evaluation, context.profile, outcome="infra_error", error=fault)
 
 
 def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = False) -> RewardResult:
@@ -102,8 +101,7 @@ def feedback(evaluation: Evaluation) -> str:
 
 def _correctness_text(evaluation: Evaluation) -> str:
     """The sizes at which a candidate was correct, as text."""
-    checks = evaluation.correctness.sizes if evaluation.correctness is not None else ()
-    full = next((check for check in checks if check.size == "full"), None)
+    full = None if evaluation.correctness is None else evaluation.correctness.at("full")
     if full is None or not full.message:
         return "right at every size"
     if evaluation.uncompared:
@@ -111,12 +109,12 @@ def _correctness_text(evaluation: Evaluation) -> str:
     return f"right at every size; the full size: {full.message}"
 
 
-def _result(policy: str, evaluation: Evaluation, **outcome: Any) -> RewardResult:
+def _result(policy: str, evaluation: Evaluation, profile: Profile | None, **outcome: Any) -> RewardResult:
     performance = evaluation.performance
     return RewardResult.model_validate(
         {
             "policy": policy,
-            "components": components(evaluation),
+            "components": components(evaluation, profile),
             "verdict": evaluation.verdict.value,
             "uncompared": evaluation.uncompared,
             "stage": evaluation.stage,
@@ -290,13 +288,15 @@ class Stored(Evaluated):
         """
         answer = self.results.get((policy, profile))
         if answer is None:
-            evaluation = self.evaluation
-            if not profile:
-                time = without_prediction(evaluation.performance)
-                evaluation = evaluation.model_copy(update={"performance": time})
-            result = scored(policy, evaluation, self.source)
+            evaluation = self.evaluation if profile else _without_profile(self.evaluation)
+            result = scored(policy, evaluation, Context(self.source, profile=self.profile if profile else None))
             answer = self.results[policy, profile] = Scored(result, result.model_dump_json())
         return answer
+
+
+def _without_profile(evaluation: Evaluation) -> Evaluation:
+    """An evaluation as it is for a job that asked for no profile."""
+    return evaluation.model_copy(update={"performance": without_prediction(evaluation.performance)})
 
 
 _EVALUATION_COLUMNS = "id, key, evaluation, profile, profiled, source, finished_at"
@@ -383,6 +383,7 @@ class EvaluatedJob(NamedTuple):
     """As it was answered; None after an infrastructure failure."""
     source: str | None
     evaluation: Evaluation
+    profile: Profile | None
 
 
 def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:
@@ -406,22 +407,24 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[Evaluate
         after = -1
         while True:
             rows = database.tuples(
-                "SELECT jobs.seq, jobs.id, jobs.task, jobs.policy, jobs.result, works.source, works.evaluation "
-                "FROM jobs JOIN works ON works.id = jobs.work "
+                "SELECT jobs.seq, jobs.id, jobs.task, jobs.policy, jobs.result, works.source, works.evaluation, "
+                "jobs.profile, iif(jobs.profile, works.profile, NULL) FROM jobs JOIN works ON works.id = jobs.work "
                 "WHERE jobs.seq > ? AND (? IS NULL OR jobs.run = ?) "
                 "AND json_extract(jobs.result, '$.verdict') IS NOT NULL AND works.evaluation IS NOT NULL "
                 "ORDER BY jobs.seq LIMIT ?",
                 (after, run_id, run_id, _PAGE),
             )
-            for _, name, task, policy, result, source, evaluation in rows:
+            for _, name, task, policy, result, source, text, profiled, profile in rows:
                 with readable(database.path, f"job {name}"):
+                    evaluation = Evaluation.model_validate_json(text)
                     job = EvaluatedJob(
                         as_text(name),
                         as_text(task),
                         as_text(policy),
                         RewardResult.model_validate_json(result).reward,
                         source,
-                        Evaluation.model_validate_json(evaluation),
+                        evaluation if profiled else _without_profile(evaluation),
+                        None if profile is None else Profile.model_validate_json(profile),
                     )
                 yield job
             if len(rows) < _PAGE:

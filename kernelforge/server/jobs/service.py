@@ -383,6 +383,18 @@ class JobService:
         task = None if result is None else self._state.completed.task_of(job_id)
         return None if task is None or result is None else self._state.cache.of_task(task, result.evaluation)
 
+    def evaluation(self, key: str) -> tuple[str, Evaluated]:
+        """The newest evaluation of a key, and the name of its task.
+
+        Raises:
+            RequestRejected: 404: there is none, or it is no longer kept.
+        """
+        stored = self._state.cache.newest(key)
+        task = None if stored is None else self.registry.of_digest(stored.evaluation.task)
+        if stored is None or task is None:
+            raise RequestRejected(404, "unknown_evaluation", f"there is no evaluation {key[:64]!r}; it may be too old")
+        return task.name, stored
+
     async def wait(self, ids: Sequence[str], k: int | None, timeout_s: float) -> list[Job]:
         """Completed jobs in the order of their end, once there are ``k`` (None: all) of them or time is up.
 

@@ -17,7 +17,7 @@ from kernelforge.client.models import JobRequest, RewardResult, Session, Session
 from kernelforge.errors import StoreError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.records import Attempt, Reward
-from kernelforge.rewards import discounted_returns
+from kernelforge.rewards import Context, discounted_returns
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.requests import policy_name
@@ -268,7 +268,7 @@ def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
 def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
     """The reward of a turn: unlike for a job, the policy sees the earlier turns."""
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
-    result = scored(policy, stored.evaluation, stored.source, before)
+    result = scored(policy, stored.evaluation, Context(stored.source, before, stored.profile))
     return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck
-from kernelforge.rewards import POLICIES
+from kernelforge.rewards import POLICIES, Context
 from kernelforge.server.jobs.results import feedback, scored
 from tests.support.factories import make_evaluation, uncompared_evaluation
 
@@ -32,8 +32,8 @@ def test_a_full_size_that_was_compared_in_part_is_told_with_how_much() -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_result_marks_it_and_has_no_share_in_what_is_correct(policy: str) -> None:
-    result = scored(policy, uncompared_evaluation(), None)
+    result = scored(policy, uncompared_evaluation(), Context())
     assert (result.verdict, result.uncompared, result.verdict_words) == ("OK", True, UNCOMPARED)
     assert result.components.correct == 0
-    compared = scored(policy, make_evaluation(), None)
+    compared = scored(policy, make_evaluation(), Context())
     assert (compared.uncompared, compared.verdict_words, compared.components.correct) == (False, "OK", 1)

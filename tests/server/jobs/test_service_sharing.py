@@ -101,6 +101,21 @@ async def test_a_profile_is_made_where_the_known_evaluation_has_none(tmp_path: P
         assert service.stored(cached_job.id).profile is not None
 
 
+async def test_an_evaluation_is_found_by_its_key_with_its_profile(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        [job] = await ended(service, request(profile=True))
+        assert job.result.evaluation is not None
+        task, stored = service.evaluation(job.result.evaluation)
+        assert task == "core/gelu"
+        assert stored == service.stored(job.id)
+        assert stored.profile is not None
+        with pytest.raises(RequestRejected, match="no evaluation 'abc'") as refused:
+            service.evaluation("abc")
+        assert refused.value.status == 404
+    async with serving(tmp_path) as service:  # after a restart
+        assert service.evaluation(job.result.evaluation)[1].profile == stored.profile
+
+
 async def test_a_queued_work_is_given_the_profile_that_a_later_job_wants(tmp_path: Path) -> None:
     engine = InProcessEngine(slots=1)
     engine.gate.clear()

@@ -21,6 +21,7 @@ from kernelforge.client.models import (
     JobRequest,
     Name,
     Problem,
+    StoredEvaluation,
     WaitAnswer,
     WaitRequest,
     WatchRequest,
@@ -156,6 +157,30 @@ def _following(api: APIRouter, service: JobService) -> None:
                 await service.wait([job_id], 1, wait_s)
             job = service.job(job_id)
         return json_answer(job)
+
+    @api.get(
+        "/v1/evaluations/{key}",
+        response_model=StoredEvaluation,
+        summary="A stored evaluation, with its profile",
+        responses=documented(404, 422),
+    )
+    async def evaluation(
+        request: Request,
+        key: Annotated[str, Path(max_length=64, pattern=r"^[0-9a-f]+$", description="A result's `evaluation`.")],
+        caller: Reader,
+    ) -> Response:
+        """The newest of its key: a candidate is evaluated again where its time was too old, or by `fresh`."""
+        task, stored = service_of(request).evaluation(key)
+        profile = None if stored.profile is None else stored.profile.model_dump(mode="json")
+        return json_answer(
+            StoredEvaluation(
+                task=task,
+                finished_at=stored.finished_at,
+                source=stored.source,
+                evaluation=stored.evaluation.model_dump(mode="json"),
+                profile=profile,
+            )
+        )
 
     @api.get(
         "/v1/jobs/{job_id}/events",
