@@ -88,31 +88,41 @@ class Scorer:
         requests = self._requests(tasks, completions, policy_version)
         return list(map(self._weighted, self._blocking().score_many(requests, timeout_s=self._limit_s)))
 
-    async def session(self, task: str, turns: int) -> AsyncConversation:
-        """Begin a conversation about a task."""
-        return await self._client().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
+    async def session(self, task: str, turns: int, policy_version: int | None = None) -> AsyncConversation:
+        """Begin a conversation about a task. Its observations are what is new: the model has the dialogue."""
+        return await self._client().session(
+            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=policy_version
+        )
 
     @contextlib.asynccontextmanager
-    async def conversation(self, task: str, turns: int) -> AsyncIterator[AsyncConversation]:
+    async def conversation(
+        self, task: str, turns: int, policy_version: int | None = None
+    ) -> AsyncIterator[AsyncConversation]:
         """:meth:`session`, deleted at the end."""
-        session = await self.session(task, turns)
+        session = await self.session(task, turns, policy_version)
         try:
             yield session
         finally:
             await forget(session)
 
-    def session_blocking(self, task: str, turns: int) -> Conversation:
+    def session_blocking(self, task: str, turns: int, policy_version: int | None = None) -> Conversation:
         """:meth:`session` for a framework that calls without an event loop."""
-        return self._blocking().session(task, turns=turns, policy=self.policy, run_id=self.run_id)
+        return self._blocking().session(
+            task, turns=turns, policy=self.policy, run_id=self.run_id, policy_version=policy_version
+        )
 
-    async def turn(self, session: AsyncConversation, completion: str) -> Turn:
-        """Evaluate the next reply of a conversation."""
-        turn = await session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+    async def turn(self, session: AsyncConversation, completion: str, policy_version: int | None = None) -> Turn:
+        """Evaluate the next reply of a conversation; without a version it has the conversation's."""
+        turn = await session.turn(
+            completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
+        )
         return turn.model_copy(update={"result": self._weighted(turn.result)})
 
-    def turn_blocking(self, session: Conversation, completion: str) -> Turn:
+    def turn_blocking(self, session: Conversation, completion: str, policy_version: int | None = None) -> Turn:
         """:meth:`turn` for a framework that calls without an event loop."""
-        turn = session.turn(completion, deadline_s=self.deadline_s, timeout_s=self._limit_s)
+        turn = session.turn(
+            completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
+        )
         return turn.model_copy(update={"result": self._weighted(turn.result)})
 
     async def prompt(self, task: str) -> str:

@@ -77,11 +77,13 @@ def coder_prompt_name(request: CoderRequest) -> str:
     return operator.value
 
 
-def coder_prompt(request: CoderRequest, *, asks: bool = True) -> Prompt:
+def coder_prompt(request: CoderRequest, *, asks: bool = True, dialogue: bool = False) -> Prompt:
     """The prompt of a Coder for a proposal.
 
     Args:
         asks: whether the Coder can ask for sections of the launch plan's page (see :func:`requested_sections`).
+        dialogue: whether the request continues a dialogue that has the parent as a reply: it names the turn, and does
+            not repeat the code.
     """
     return render(
         coder_prompt_name(request),
@@ -97,6 +99,7 @@ def coder_prompt(request: CoderRequest, *, asks: bool = True) -> Prompt:
         sample=request.sample,
         sight=request.sight,
         asks=asks,
+        dialogue=dialogue,
     )
 
 

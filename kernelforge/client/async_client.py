@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
@@ -220,11 +220,13 @@ class AsyncClient(ClientBase[AsyncTransport]):
         policy: str | None = None,
         run_id: str = "default",
         policy_version: int | None = None,
+        observations: Literal["delta", "whole"] = "delta",
     ) -> AsyncConversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
         fields = {"task": task, "turns": turns, "discount": discount, "policy": policy, "run_id": run_id}
-        request = checked(SessionRequest, fields | {"policy_version": policy_version})
+        fields |= {"policy_version": policy_version, "observations": observations}
+        request = checked(SessionRequest, fields)
         return AsyncConversation(self, await self._ask(calls.open_session(request)))
 
     async def _ask(self, call: RequestSpec[T], timeout_s: float | None = None) -> T:
@@ -248,14 +250,28 @@ class AsyncConversation:
         """The first prompt for the model."""
         return self._session.prompt
 
-    async def turn(self, completion: str, *, deadline_s: float | None = None, timeout_s: float | None = None) -> Turn:
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The first prompt as a system and a user message."""
+        parts = {"system": self._session.system, "user": self._session.user or self._session.prompt}
+        return [{"role": role, "content": text} for role, text in parts.items() if text]
+
+    async def turn(
+        self,
+        completion: str,
+        *,
+        policy_version: int | None = None,
+        deadline_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> Turn:
         """Evaluate one reply.
 
         Raises:
             ServerError: with the code ``infra_error`` if it could not be evaluated; it does not count as a turn then.
         """
         number = len(self._turns) + 1
-        request = checked(TurnRequest, {"number": number, "completion": completion, "deadline_s": deadline_s})
+        fields = {"number": number, "completion": completion, "deadline_s": deadline_s}
+        request = checked(TurnRequest, fields | {"policy_version": policy_version})
         limit_s = self._client._settings.time_s(timeout_s)
         turn = await self._client._ask(calls.turn(self.id, request, limit_s), limit_s)
         self._turns.append(turn)

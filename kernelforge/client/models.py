@@ -418,6 +418,10 @@ class TaskPage(TaskRow):
     device: str
     prompt: str
     """The prompt for a model, verbatim."""
+    system: str = ""
+    """Its first part, which is the same for all requests about the task: rules, device, task, sizes."""
+    user: str = ""
+    """Its other part, the request."""
     reference_sha256: str
     """Hash of the task file, by which ``reference_code`` finds its task."""
 
@@ -444,12 +448,16 @@ class SessionRequest(_Request):
     """Number of turns after which the conversation ends."""
     discount: float = Field(default=0.4, ge=0, le=1)
     """Weight of a later turn's reward for an earlier one; 0.4 is Kevin's."""
+    observations: Literal["delta", "whole"] = "delta"
+    """``delta``: what is new, for a model that has the dialogue before it. ``whole``: prompts that stand alone."""
 
 
 class TurnRequest(_Request):
     number: int | None = Field(default=None, ge=1, le=MAX_TURNS)
     """Number of the turn, from 1: a repeated turn gets the same answer. Without it every request is a new turn."""
     completion: str = Field(max_length=MAX_COMPLETION_CHARS)
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    """Version of the weights that wrote this reply; by default the session's."""
     deadline_s: float | None = Field(default=None, gt=0, le=86_400, allow_inf_nan=False)
 
 
@@ -461,9 +469,11 @@ class Turn(_Answer):
     completion: str
     result: RewardResult
     observation: str
-    """The next prompt; empty after the last turn."""
+    """The next message, as the session's ``observations`` has it; empty after the last turn."""
     best: bool
     """Whether it is the best of the session so far."""
+    policy_version: int | None = None
+    """Version of the weights that wrote the reply."""
 
 
 class Session(_Answer):
@@ -474,6 +484,10 @@ class Session(_Answer):
     """Reward policy with its version."""
     prompt: str
     """The first prompt."""
+    system: str = ""
+    """Its first part, which is the same for all requests about the task: rules, device, task, sizes."""
+    user: str = ""
+    """Its other part, the request."""
     turns: list[Turn] = []
     max_turns: int
     discount: float

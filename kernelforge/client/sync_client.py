@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from types import TracebackType
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
@@ -217,11 +217,13 @@ class Client(ClientBase[SyncTransport]):
         policy: str | None = None,
         run_id: str = "default",
         policy_version: int | None = None,
+        observations: Literal["delta", "whole"] = "delta",
     ) -> Conversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
         fields = {"task": task, "turns": turns, "discount": discount, "policy": policy, "run_id": run_id}
-        request = checked(SessionRequest, fields | {"policy_version": policy_version})
+        fields |= {"policy_version": policy_version, "observations": observations}
+        request = checked(SessionRequest, fields)
         return Conversation(self, self._ask(calls.open_session(request)))
 
     def _ask(self, call: RequestSpec[T], timeout_s: float | None = None) -> T:
@@ -245,14 +247,28 @@ class Conversation:
         """The first prompt for the model."""
         return self._session.prompt
 
-    def turn(self, completion: str, *, deadline_s: float | None = None, timeout_s: float | None = None) -> Turn:
+    @property
+    def messages(self) -> list[dict[str, str]]:
+        """The first prompt as a system and a user message."""
+        parts = {"system": self._session.system, "user": self._session.user or self._session.prompt}
+        return [{"role": role, "content": text} for role, text in parts.items() if text]
+
+    def turn(
+        self,
+        completion: str,
+        *,
+        policy_version: int | None = None,
+        deadline_s: float | None = None,
+        timeout_s: float | None = None,
+    ) -> Turn:
         """Evaluate one reply.
 
         Raises:
             ServerError: with the code ``infra_error`` if it could not be evaluated; it does not count as a turn then.
         """
         number = len(self._turns) + 1
-        request = checked(TurnRequest, {"number": number, "completion": completion, "deadline_s": deadline_s})
+        fields = {"number": number, "completion": completion, "deadline_s": deadline_s}
+        request = checked(TurnRequest, fields | {"policy_version": policy_version})
         limit_s = self._client._settings.time_s(timeout_s)
         turn = self._client._ask(calls.turn(self.id, request, limit_s), limit_s)
         self._turns.append(turn)

@@ -121,6 +121,7 @@ def render(template: str, agent: AgentName, brief: TaskContext, **context: Any) 
         "language": context.pop("language", ""),
         "page": launch_plan_page(brief),
         "sections": tuple(page_sections(brief)) if context.pop("asks", False) else (),
+        "dialogue": context.pop("dialogue", False),
         "lessons": brief.lessons[:MAX_LESSONS],
         "limits": LIMITS,
     }

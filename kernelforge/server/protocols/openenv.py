@@ -237,6 +237,7 @@ class Episode:
                 policy=request.policy,
                 policy_version=request.policy_version,
                 turns=request.turns,
+                observations="whole",
             ),
             self._caller,
         )

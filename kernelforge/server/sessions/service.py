@@ -173,13 +173,14 @@ class Sessions:
             return answered
         pending = _pending_turn(request, row, turns)
         started = utc_seconds()
+        version = row.request.policy_version if request.policy_version is None else request.policy_version
         job = await self._service.score(
             JobRequest(
                 task=row.task,
                 completion=request.completion,
                 policy=row.policy,
                 run_id=row.request.run_id,
-                policy_version=row.request.policy_version,
+                policy_version=version,
                 deadline_s=request.deadline_s,
                 profile=True,
                 tag=f"session/{row.id}/{len(turns) + 1}",
@@ -204,13 +205,15 @@ class Sessions:
             attempt = attempt_of(
                 row.id, pending, request.completion, stored.evaluation, stored.profile, reward, earlier, started
             )
-            following = next_turn(context, [*earlier, attempt], row.request.turns)
+            dialogue = row.request.observations == "delta"
+            following = next_turn(context, [*earlier, attempt], row.request.turns, dialogue=dialogue)
             turn = Turn(
                 number=len(turns) + 1,
                 completion=request.completion,
                 result=result,
                 observation=following.prompt,
                 best=attempt.accepted,
+                policy_version=version,
             )
             turn_row = TurnRow(job.id, turn, attempt, following)
             self._store.add_turn(row.id, turn_row, tuple(self._running))
@@ -305,6 +308,8 @@ def _session(row: SessionRow, turns: list[TurnRow]) -> Session:
         run_id=row.request.run_id,
         policy=row.policy,
         prompt=row.first.prompt,
+        system=row.first.prompt[: row.first.stable].strip(),
+        user=row.first.prompt[row.first.stable :],
         turns=[item.turn for item in turns],
         max_turns=row.request.turns,
         discount=row.request.discount,

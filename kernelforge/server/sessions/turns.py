@@ -1,4 +1,4 @@
-"""The next message of a session: the same text as ``refine`` would send.
+"""The next message of a session: what ``refine`` would send, whole or as what is new in a dialogue.
 
 Pure functions over attempts. The loop is CudaForge's, as in :mod:`kernelforge.search.refine`: repair a failed attempt,
 optimise a correct one, with one finding of the built-in Judge at a time, from the best attempt so far. There are no
@@ -44,10 +44,16 @@ class NextTurn(Record):
     asked: PendingTurn | None
     """None if the session has ended."""
     prompt: str = ""
+    stable: int = 0
+    """Characters at the beginning of the prompt that are the same for all requests about the task."""
 
 
-def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int) -> NextTurn:
-    """The next turn after some attempts; ended after ``turns`` of them."""
+def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int, *, dialogue: bool = False) -> NextTurn:
+    """The next turn after some attempts; ended after ``turns`` of them.
+
+    Args:
+        dialogue: whether the model still has the earlier turns before it: only the first prompt is whole then.
+    """
     if len(attempts) >= turns:
         return NextTurn(asked=None)
     strategy = Refine.make(rounds=turns)
@@ -60,11 +66,16 @@ def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int) -> 
     if proposal.judge and parent is not None:
         judged = BuiltinJudge().find(JudgeRequest(context, parent, attempts, best, proposal.rank, proposal.sight))
         finding = None if judged.kind == "stop" else judged
+    follows = dialogue and bool(attempts)
+    if follows and parent is None and attempts[-1].candidate is None:
+        parent = attempts[-1]  # so that the message says why the reply before it is no candidate
     request = CoderRequest(
         context, proposal.operator, parent, finding, attempts, best, sample=proposal.sample, sight=proposal.sight
     )
     pending = PendingTurn(operator=proposal.operator, parent=proposal.parent, finding=finding)
-    return NextTurn(asked=pending, prompt=coder_prompt(request).text)
+    prompt = coder_prompt(request, dialogue=follows)
+    text, stable = (prompt.text[prompt.stable :], 0) if follows else (prompt.text, prompt.stable)
+    return NextTurn(asked=pending, prompt=text, stable=stable)
 
 
 def attempt_of(

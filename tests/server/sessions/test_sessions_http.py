@@ -99,6 +99,26 @@ async def test_a_session_survives_a_restart_and_goes_on_where_it_stood(tmp_path:
     assert session["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
 
 
+async def test_observations_are_deltas_or_whole_prompts(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        full, delta = await server.open(observations="whole"), await server.open()
+        assert delta["prompt"] == full["prompt"] == delta["system"] + "\n\n" + delta["user"]
+        texts = [(await server.turn(session["id"], completion("WRONG"))).json() for session in (full, delta)]
+        assert texts[0]["observation"].startswith(full["system"])
+        assert delta["system"] not in texts[1]["observation"]
+        assert "it was WRONG" in texts[1]["observation"]
+
+
+async def test_a_turn_has_the_version_of_the_weights_that_wrote_it(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open(policy_version=3))["id"]
+        versions = [
+            (await server.turn(session, completion(text), **fields)).json()["policy_version"]
+            for text, fields in (("1", {}), ("2", {"policy_version": 5}), ("3", {}))
+        ]
+        assert versions == [3, 5, 3]
+
+
 async def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,7 +111,9 @@ def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[s
     return coder.asked, loop.attempts, make_task_context(bench)  # type: ignore[arg-type]
 
 
-def asked_by_a_session(replies: list[str], brief: TaskContext, turns: int) -> tuple[list[str], list[Attempt]]:
+def asked_by_a_session(
+    replies: list[str], brief: TaskContext, turns: int, *, dialogue: bool = False
+) -> tuple[list[str], list[Attempt]]:
     attempts: list[Attempt] = []
     prompts: list[str] = []
     following = next_turn(brief, (), turns)
@@ -121,7 +123,7 @@ def asked_by_a_session(replies: list[str], brief: TaskContext, turns: int) -> tu
         evaluation, profile = evaluated(text, brief.task)
         reward = Reward(policy="kevin/1", value=None, components={})
         attempts.append(attempt_of("s1", following.asked, text, evaluation, profile, reward, attempts, 0.0))
-        following = next_turn(brief, attempts, turns)
+        following = next_turn(brief, attempts, turns, dialogue=dialogue)
     assert following.prompt == ""
     return prompts, attempts
 
@@ -149,6 +151,37 @@ def test_a_session_asks_word_for_word_what_a_refine_run_asks(words: list[str], t
     # It goes on where the run has given up.
     assert len(prompts) == TURNS
     assert "expected 1.0, got 2.0 at [0, 3]" in "".join(prompts)
+
+
+def test_a_dialogue_is_told_only_what_is_new() -> None:
+    replies = [reply(word) for word in ("wrong", "4194304", "2097152", "wrong", "build", "1048576")]
+    full, attempts = asked_by_a_session(replies, BRIEF, 6)
+    new, same_attempts = asked_by_a_session(replies, BRIEF, 6, dialogue=True)
+    assert [attempt.finding for attempt in attempts] == [attempt.finding for attempt in same_attempts]
+    assert new[0] == full[0]
+    for before, delta in zip(full[1:], new[1:], strict=True):
+        assert len(delta) < len(before) - next_turn(BRIEF, (), 1).stable
+        assert "The one of your reply in turn" in delta
+        assert "__global__" not in delta
+    for repaired in (1, 4, 5):  # after a failure: the same verdict, and which of the replies is meant
+        verdict = full[repaired].partition("## What happened")[2]
+        assert verdict
+        assert verdict in new[repaired]
+    assert "reply in turn 1." in new[1]
+    assert "reply in turn 3." in new[3]
+    assert sum(map(len, new)) < 0.5 * sum(map(len, full))
+
+
+def test_a_reply_without_a_candidate_is_shown_the_page_in_a_dialogue_too() -> None:
+    new, _ = asked_by_a_session(["I would rather not.", reply("4194304")], BRIEF, 2, dialogue=True)
+    assert "An earlier reply held no candidate" in new[1]
+    assert "## The page of the launch plan" in new[1]
+
+
+def test_the_first_prompt_is_a_system_and_a_user_part() -> None:
+    first = next_turn(BRIEF, (), 3)
+    assert 0 < first.stable < len(first.prompt)
+    assert first.prompt[first.stable :].startswith("# Request: a first candidate")
 
 
 def test_a_conversation_ends_after_its_turns() -> None:

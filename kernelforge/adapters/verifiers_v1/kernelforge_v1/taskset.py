@@ -20,6 +20,7 @@ class ServerConfig(vf.TaskConfig):
     run_id: str = "default"
     deadline_s: float | None = None
     profile: bool = False
+    weights: dict[str, float] | None = None
 
     def scorer(self) -> Scorer:
         return Scorer(
@@ -28,6 +29,7 @@ class ServerConfig(vf.TaskConfig):
             run_id=self.run_id,
             deadline_s=self.deadline_s,
             profile=self.profile,
+            weights=self.weights,
         )
 
 

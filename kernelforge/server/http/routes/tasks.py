@@ -96,5 +96,7 @@ async def _page(service: JobService, suite: str, task: Task) -> TaskPage:
         **row_of(suite, task).model_dump(),
         device=next(iter(service.status().devices), ""),
         prompt=prompt.text,
+        system=prompt.text[: prompt.stable].strip(),
+        user=prompt.text[prompt.stable :],
         reference_sha256=reference_hash(task.source),
     )
