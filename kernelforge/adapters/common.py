@@ -9,7 +9,7 @@ import os
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from kernelforge.client import AsyncClient, Client
 from kernelforge.client.models import Components, RewardResult, Turn
@@ -41,6 +41,9 @@ class Scorer:
         profile: also profile correct candidates; on an emulated device a modelled time needs it.
         weights: by name of a :class:`component <kernelforge.client.models.Components>`, or ``reward``: the reward of a
             result is then the sum of its values times these, in which None counts as 0.
+        unsupported: what a candidate earns that needs what the device lacks: ``fail``, as one that built and did not
+            run, or ``mask``, as little as one with an ``infra_error``: some frameworks leave out such a sample, and
+            others end the step.
         retries: retries if the server cannot be reached; 12 take about a minute, enough for a restart.
     """
 
@@ -52,9 +55,12 @@ class Scorer:
     deadline_s: float | None = None
     profile: bool = False
     weights: Mapping[str, float] | None = field(default=None, hash=False)
+    unsupported: Literal["fail", "mask"] = "fail"
     retries: int = 12
 
     def __post_init__(self) -> None:
+        if self.unsupported not in ("fail", "mask"):
+            raise UsageError(f"unsupported is 'fail' or 'mask', not {self.unsupported!r}")
         names = [name for name in Components.model_fields if name != "origins"]
         for name, weight in (self.weights or {}).items():
             if name not in (*names, "reward"):
@@ -67,26 +73,26 @@ class Scorer:
     async def score(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """One completion's result."""
         request = self._request(task, completion, policy_version)
-        return self._weighted(await self._client().score_request(request, timeout_s=self._limit_s))
+        return self._trained_on(await self._client().score_request(request, timeout_s=self._limit_s))
 
     async def score_many(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """Results in the order given; all are evaluated in parallel."""
         requests = self._requests(tasks, completions, policy_version)
-        return list(map(self._weighted, await self._client().score_many(requests, timeout_s=self._limit_s)))
+        return list(map(self._trained_on, await self._client().score_many(requests, timeout_s=self._limit_s)))
 
     def score_blocking(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
         """:meth:`score` for a framework that calls without an event loop."""
         request = self._request(task, completion, policy_version)
-        return self._weighted(self._blocking().score_request(request, timeout_s=self._limit_s))
+        return self._trained_on(self._blocking().score_request(request, timeout_s=self._limit_s))
 
     def score_many_blocking(
         self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
     ) -> list[RewardResult]:
         """:meth:`score_many` for a framework that calls without an event loop."""
         requests = self._requests(tasks, completions, policy_version)
-        return list(map(self._weighted, self._blocking().score_many(requests, timeout_s=self._limit_s)))
+        return list(map(self._trained_on, self._blocking().score_many(requests, timeout_s=self._limit_s)))
 
     async def session(self, task: str, turns: int, policy_version: int | None = None) -> AsyncConversation:
         """Begin a conversation about a task. Its observations are what is new: the model has the dialogue."""
@@ -116,24 +122,29 @@ class Scorer:
         turn = await session.turn(
             completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
         )
-        return turn.model_copy(update={"result": self._weighted(turn.result)})
+        return turn.model_copy(update={"result": self._trained_on(turn.result)})
 
     def turn_blocking(self, session: Conversation, completion: str, policy_version: int | None = None) -> Turn:
         """:meth:`turn` for a framework that calls without an event loop."""
         turn = session.turn(
             completion, policy_version=policy_version, deadline_s=self.deadline_s, timeout_s=self._limit_s
         )
-        return turn.model_copy(update={"result": self._weighted(turn.result)})
+        return turn.model_copy(update={"result": self._trained_on(turn.result)})
 
     async def prompt(self, task: str) -> str:
         """The prompt of a task, verbatim."""
         return (await self._client().task(task)).prompt
 
-    def _weighted(self, result: RewardResult) -> RewardResult:
-        """A result with the weighted sum as its reward; unchanged without weights or without a score."""
-        if self.weights is None or result.reward is None:
+    def _trained_on(self, result: RewardResult) -> RewardResult:
+        """A result with the reward that is trained on: weighted, and of a failure where that is what it counts as."""
+        reward = result.reward
+        if reward is None and self.unsupported == "fail":
+            reward = result.failure_reward
+        if reward is None:
             return result
-        values = {**result.components.numbers(), "reward": result.reward}
+        if self.weights is None:
+            return result.model_copy(update={"reward": reward})
+        values = {**result.components.numbers(), "reward": reward}
         total = sum(weight * (values[name] or 0.0) for name, weight in self.weights.items())
         return result.model_copy(update={"reward": total})
 

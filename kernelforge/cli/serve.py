@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import itertools
 import os
 import shlex
 import sys
@@ -292,7 +294,10 @@ async def _serve(service: JobService, tokens: Tokens, listener: socket.socket, r
         typer.echo(f"kernelforge: serving on {url}, judging on {devices}, results in {results.resolve()}", err=True)
 
     with Stop() as stop:
-        if not await stop.unless(service.start()):
+        waiting = asyncio.create_task(_tell_start())
+        started = await stop.unless(service.start())
+        waiting.cancel()
+        if not started:
             await service.close()
             return 0
         sessions = Sessions(service, results / DATABASE_NAME)
@@ -312,6 +317,17 @@ async def _serve(service: JobService, tokens: Tokens, listener: socket.socket, r
         if not await stop.unless(_close(sessions, service), at_once=True) or ending.at_once:
             return 128 + stop.signal
     return 0
+
+
+async def _tell_start() -> None:
+    """Say that workers are starting, and every few seconds that they still are."""
+    typer.echo("kernelforge: starting workers", err=True)
+    for seconds in itertools.count(_TELL_S, _TELL_S):
+        await asyncio.sleep(_TELL_S)
+        typer.echo(f"kernelforge: workers are starting, {seconds} s so far", err=True)
+
+
+_TELL_S = 5
 
 
 async def _close(sessions: Sessions, service: JobService) -> None:

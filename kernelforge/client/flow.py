@@ -7,6 +7,7 @@ so its coroutines finish in one step.
 from __future__ import annotations
 
 import contextlib
+import logging
 import secrets
 import time
 from collections.abc import Coroutine, Sequence
@@ -20,6 +21,8 @@ from kernelforge.client.requests import RequestSpec, ResponseData
 from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger(__name__)
 
 HOLD_S = 30.0
 """Longest time the server is asked to hold a request for a job that has not ended."""
@@ -93,6 +96,10 @@ class Transport(Protocol):
         ...
 
 
+_unreachable: set[str] = set()
+"""Addresses whose server could not be reached the last time: one warning each, though thousands of calls wait."""
+
+
 def new_key() -> str:
     """A random idempotency key."""
     return secrets.token_hex(16)
@@ -111,7 +118,9 @@ async def ask(transport: Transport, call: RequestSpec[T], limits: Limits) -> T:
     while True:
         try:
             timeout_s = min(call.hold_s + ANSWER_S, limits.remaining_s + LATE_S)
-            return call.read(await transport.send(call, timeout_s))
+            received = await transport.send(call, timeout_s)
+            _unreachable.discard(limits.url)
+            return call.read(received)
         except ConnectionFailed as error:
             failure: ServerError = ServerUnreachable(
                 f"the reward server at {limits.url} cannot be reached ({error}): start it with 'kernelforge serve', "
@@ -120,6 +129,9 @@ async def ask(transport: Transport, call: RequestSpec[T], limits: Limits) -> T:
             )
             if error.sent and not call.repeatable:
                 raise failure from error
+            if limits.retries and limits.url not in _unreachable:
+                _unreachable.add(limits.url)
+                _LOG.warning("%s; trying again, %d times at most", failure, limits.retries)
         except InvalidServerResponse:
             raise
         except ServerError as refusal:

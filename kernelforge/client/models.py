@@ -201,11 +201,16 @@ class Fault(_Answer):
 
 
 class RewardResult(_Answer):
-    """Result of a job: a score, or an infrastructure failure, which never has a number."""
+    """Result of a job: a score, a candidate that the device cannot run, or an infrastructure failure."""
 
-    outcome: Literal["scored", "infra_error"]
+    outcome: Literal["scored", "unsupported", "infra_error"]
+    """``unsupported``: the candidate needs what the device lacks, so nothing is known of it, and another try changes
+    nothing."""
     reward: float | None = Field(default=None, allow_inf_nan=False)
-    """None exactly if the outcome is ``infra_error``."""
+    """None exactly if the outcome is not ``scored``."""
+    failure_reward: float | None = Field(default=None, allow_inf_nan=False)
+    """Reward of a candidate that built and did not run, by the policy; present exactly if the outcome is
+    ``unsupported``. It is for trainers that cannot leave a sample out, and whose policy must not gain by one."""
     policy: str = ""
     """Reward policy with its version."""
     components: Components = Components()
@@ -234,7 +239,9 @@ class RewardResult(_Answer):
     def _trouble_is_no_number(self) -> RewardResult:
         scored = self.outcome == "scored"
         if scored != (self.reward is not None) or scored != (self.error is None):
-            raise ValueError("a scored result has a reward and no error; an infra_error has an error and no reward")
+            raise ValueError("a scored result has a reward and no error; any other has an error and no reward")
+        if (self.outcome == "unsupported") != (self.failure_reward is not None):
+            raise ValueError("an unsupported candidate has the reward of a failure, and nothing else has")
         return self
 
     @property

@@ -16,8 +16,9 @@ from tests.support.protocol_server import ProtocolServer, ScriptedAnswer, refusa
 
 
 class RewardServer(ProtocolServer):
-    """Rewards a completion with the last number in it, or 0; one with ``infra`` in it ends in trouble, and
-    the full size of one that ends with ``uncompared`` is not compared."""
+    """Rewards a completion with the last number in it, or 0; one with ``infra`` in it ends in trouble, with ``lacks``
+    it is unsupported, and the full size of one that ends with ``uncompared`` is not compared.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,8 +45,9 @@ class RewardServer(ProtocolServer):
 
 
 def _scripted_completion(completion: str) -> str:
-    if "infra" in completion:
-        return "infra"
+    for word in ("infra", "lacks"):
+        if word in completion:
+            return word
     if completion.endswith("uncompared"):
         return "0 uncompared"
     return (re.findall(r"-?\d+\.\d+", completion) or ["0.0"])[-1]

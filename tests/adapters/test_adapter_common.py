@@ -139,6 +139,18 @@ def test_weights_make_the_reward_of_every_kind_of_call(server) -> None:
     assert pickle.loads(pickle.dumps(scorer)) == scorer
 
 
+def test_a_candidate_that_the_device_cannot_run_fails_or_is_masked(server) -> None:
+    failing, masked = Scorer(), Scorer(unsupported="mask")
+    assert failing.score_blocking("core/swish", "lacks").require() == -0.5
+    assert failing.score_blocking("core/swish", "lacks").outcome == "unsupported"
+    assert Scorer(weights={"reward": 2.0, "format": 1.0}).score_blocking("core/swish", "lacks").require() == -1.0
+    with pytest.raises(MissingRewardError) as missing:
+        masked.score_blocking("core/swish", "lacks").require()
+    assert missing.value.code == "unsupported"
+    with pytest.raises(UsageError, match="'fail' or 'mask', not 'skip'"):
+        Scorer(unsupported="skip")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

@@ -13,7 +13,7 @@ from typing import Any
 import anyio
 import pytest
 
-from kernelforge.client import AsyncClient, Client
+from kernelforge.client import AsyncClient, Client, flow
 from kernelforge.client.requests import retry_after_s
 from kernelforge.errors import InvalidServerResponse, MissingRewardError, ServerError, ServerUnreachable, UsageError
 from tests.support.protocol_server import TASK, ProtocolServer, ScriptedAnswer, refusal
@@ -260,6 +260,20 @@ async def test_a_server_that_is_not_there_is_told_with_what_to_do() -> None:
         async with AsyncClient("http://127.0.0.1:9", retries=1) as client:
             await client.score(TASK, "1")
     assert (raised.value.status, raised.value.code) == (None, "unreachable")
+
+
+def test_a_server_that_cannot_be_reached_is_told_at_once_and_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(flow, "_unreachable", set())
+    with Client("http://127.0.0.1:9", retries=2) as client:
+        for _ in range(2):
+            with pytest.raises(ServerUnreachable):
+                client.score(TASK, "1")
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 1
+    assert "http://127.0.0.1:9 cannot be reached" in warnings[0]
+    assert "trying again, 2 times at most" in warnings[0]
 
 
 def test_a_request_that_would_be_refused_is_not_sent(server: ProtocolServer) -> None:

@@ -93,6 +93,7 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
                 line = process.stderr.readline()
                 assert line, log
                 log += line
+            assert log.startswith("kernelforge: starting workers\n")
             yield process, match[1]
         finally:
             process.kill()

@@ -1,8 +1,8 @@
 """An engine without workers: it obeys the protocol, and a candidate's source names its result.
 
 Words in the source: ``WRONG`` has that verdict, ``DIE<n>`` loses its worker the first n times, ``HANG`` never ends,
-``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``BUILD`` ends while
-it is prepared.
+``SLOW`` takes a while, ``TROUBLE`` is trouble that never passes, ``ONCE`` is trouble that passes, ``LACKS`` needs what
+the device lacks, ``BUILD`` ends while it is prepared.
 """
 
 from __future__ import annotations
@@ -122,6 +122,8 @@ class InProcessEngine:
             if "TROUBLE" in source or ("ONCE" in source and self._tried[source] == 1):
                 trouble = Fault(code="device", message="the device is not well", retryable="ONCE" in source)
                 return EvaluationReport(order=order.id, trouble=trouble)
+            if "LACKS" in source:
+                return EvaluationReport(order=order.id, trouble=Fault(code="unsupported", message="no clusters here"))
             verdict = Verdict.WRONG if "WRONG" in source else Verdict.OK
             profile = _profile(self._fingerprint.device) if order.profile and verdict is Verdict.OK else None
             self._warm[slot].add(order.task.digest)

@@ -2,7 +2,7 @@
 
 A job's completion names its result: ``now 1.5`` has ended with that reward when it is accepted, ``1.5``
 ends when it is first waited for, ``0 uncompared`` is OK and its full size was not compared, ``infra`` ends in trouble,
-and ``hold`` runs until it is released or cancelled.
+``lacks`` is unsupported, and ``hold`` runs until it is released or cancelled.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ class ProtocolServer:
         for job_id in request.ids:
             text = self.requests[job_id].completion
             if self.jobs[job_id].result is None and text != "hold" and request.timeout_s:
-                self._finish(job_id, TROUBLE if text == "infra" else _judged(text or ""))
+                self._finish(job_id, _OTHERS.get(text or "") or _judged(text or ""))
         while True:
             ended = [self.jobs[job_id] for job_id in self._order if job_id in request.ids]
             remaining = until - asyncio.get_running_loop().time()
@@ -338,6 +338,12 @@ def _judged(text: str) -> RewardResult:
 TROUBLE = RewardResult(
     outcome="infra_error", error=Fault(code="worker_died", message="three workers died", retryable=True)
 )
+
+
+UNSUPPORTED = RewardResult(
+    outcome="unsupported", failure_reward=-0.5, error=Fault(code="unsupported", message="no clusters here")
+)
+_OTHERS = {"infra": TROUBLE, "lacks": UNSUPPORTED}
 
 
 def _json_answer(answer: BaseModel) -> ScriptedAnswer:

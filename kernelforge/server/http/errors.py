@@ -116,6 +116,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     errors = error.errors()
     if any(item["type"] == "json_invalid" for item in errors):
         return problem_response(RequestRejected(400, CODES[400], "the body is not JSON"), request.scope)
+    sent = request.headers.get("content-type", "")
+    if "json" not in sent and any(tuple(item["loc"]) == ("body",) for item in errors):
+        advice = f"the body was sent as {sent[:80] or 'no type'}: send JSON, with Content-Type: application/json"
+        return problem_response(RequestRejected(422, CODES[422], advice), request.scope)
     message = "; ".join(_describe(item) for item in errors[:_SHOWN_ERRORS])
     more = len(errors) - _SHOWN_ERRORS
     return problem_response(

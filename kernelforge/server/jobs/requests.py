@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
+from difflib import get_close_matches
 from typing import NamedTuple
 
 from pydantic import ValidationError
@@ -73,9 +74,9 @@ class Registry:
             return self._of_code(reference_code or "")
         registered = self._by_name.get(reference) or self._by_digest.get(reference)
         if registered is None:
-            raise RequestRejected(
-                422, "unknown_task", f"there is no task {reference[:80]!r} here; GET /v1/tasks lists those there are"
-            )
+            close = get_close_matches(reference[:200], self._by_name, 3)
+            advice = f"did you mean {' or '.join(close)}?" if close else "GET /v1/tasks lists those there are"
+            raise RequestRejected(422, "unknown_task", f"there is no task {reference[:80]!r} here; {advice}")
         if reference_code is not None and reference_hash(reference_code) != reference_hash(registered.task.source):
             raise RequestRejected(
                 422, "other_reference", f"the reference code is not that of {registered.name}; it was not executed"

@@ -10,6 +10,7 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from kernelforge.client.models import Fault, FaultCode, Job, RewardResult
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Verdict
 from kernelforge.records.evaluation import without_prediction
-from kernelforge.rewards import Context, components, reward, unscored
+from kernelforge.rewards import POLICIES, Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
 from kernelforge.server.jobs.job_store import SERVER, JobStore
 from kernelforge.store.database import Database, as_text, readable
@@ -47,7 +48,7 @@ def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResul
         return _result(policy, evaluation, context.profile, outcome="infra_error", error=fault)
     jailed = evaluation.fingerprint.jail != "none"
     noisy = jailed and evaluation.verdict is Verdict.OK and evaluation.lane == "plan"
-    code: FaultCode = "sandbox" if not jailed else "device" if noisy else "unsupported"
+    code: FaultCode = "sandbox" if not jailed else "device" if noisy else "internal"
     fault = Fault(code=code, message=f"there is no score: {why}", retryable=noisy)
     return _result(policy, evaluation, context.profile, outcome="infra_error", error=fault)
 
@@ -55,7 +56,50 @@ def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResul
 def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = False) -> RewardResult:
     """The result of a job that has no evaluation."""
     fault = Fault(code=code, message=message[:MAX_FEEDBACK_CHARS], retryable=retryable)
-    return RewardResult(outcome="infra_error", policy=policy, error=fault)
+    if code != "unsupported" or policy not in POLICIES:  # a policy may have been removed since the job was accepted
+        return RewardResult(outcome="infra_error", policy=policy, error=fault)
+    return RewardResult(
+        outcome="unsupported",
+        policy=policy,
+        error=fault,
+        failure_reward=failure_reward(policy),
+        feedback=_bounded(f"this device cannot run it: {message}"),
+    )
+
+
+def not_run(candidate: str, task: str, fingerprint: Fingerprint, reason: str) -> Evaluation:
+    """The evaluation of a candidate that the device cannot run, for its author: as if it had failed there.
+
+    Args:
+        candidate: its hash.
+        task: digest of the task.
+    """
+    return Evaluation(
+        candidate=candidate,
+        task=task,
+        fingerprint=fingerprint,
+        verdict=Verdict.LIMIT,
+        stage="small",
+        reason=_bounded(f"this device cannot run it: {reason}"),
+    )
+
+
+_NOWHERE = Fingerprint(
+    device="cpu", device_kind="cpu", arch="", toolchain="", kernelforge="", evaluator="", torch="", python="",
+    host="", jail="namespaces",
+)  # fmt: skip
+
+
+@cache
+def failure_reward(policy: str) -> float:
+    """Reward of a candidate that built and did not run, by a policy.
+
+    Raises:
+        UsageError: there is no such policy.
+    """
+    value = reward(policy, not_run("", "", _NOWHERE, "an instruction")).value
+    assert value is not None  # every policy scores what is wrong
+    return value
 
 
 def without_candidate(candidate: str, task: str, fingerprint: Fingerprint, fault: str) -> Evaluation:

@@ -16,7 +16,7 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
-from kernelforge.records import Task
+from kernelforge.records import Fingerprint, Task
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
@@ -354,6 +354,11 @@ class JobService:
             )
 
     # -- following ----------------------------------------------------------------------------------------------------
+
+    @property
+    def fingerprint(self) -> Fingerprint:
+        """Of the evaluations that the engine makes."""
+        return self._engine.fingerprint
 
     def job(self, job_id: str) -> Job:
         """

@@ -346,7 +346,7 @@ def _task(row: _TaskRow, registered: Registered, fingerprint: Fingerprint) -> Ev
 
 def _not_offered(row: _JobRow) -> JobEnd:
     message = f"task {row.task} is no longer offered by this server; offer its suite and submit the job again"
-    result = failed("unsupported", message, policy=row.policy)
+    result = failed("oracle", message, policy=row.policy)
     return JobEnd(row.id, JobStatus.FINISHED.value, None, utc_seconds(), 0, result.model_dump_json())
 
 

@@ -181,11 +181,14 @@ async def ended(
 
 
 def scored(job: Job) -> RewardResult:
-    """The result of a job that has a score.
+    """The result of a job that has a score; of an unsupported candidate that of a failure, for a policy must not gain
+    by one, and none of these protocols can leave a sample out.
 
     Raises:
         RequestRejected: it has no score.
     """
+    if job.result is not None and job.result.failure_reward is not None:
+        return job.result.model_copy(update={"reward": job.result.failure_reward})
     if job.result is None or job.result.outcome != "scored":
         raise missing_score(job)
     return job.result

@@ -258,7 +258,7 @@ def answer(service: JobService, task_id: str, job: Job, ignored: dict[str, str])
             status=_status(job),
             error_message="no result" if error is None else f"{error.code}: {error.message}",
             error_code="TIMEOUT_ERROR" if error is not None and error.code == "deadline" else "SYSTEM_ERROR",
-            metadata={"outcome": "infra_error"},
+            metadata={"outcome": "infra_error" if result is None else result.outcome},
             **times,
         )
     parts = result.components

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.client.models import JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.candidate import parse_reply
+from kernelforge.client.models import Job, JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import StoreError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
 from kernelforge.records import Attempt, Reward
@@ -21,7 +22,7 @@ from kernelforge.rewards import Context, discounted_returns
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.requests import policy_name
-from kernelforge.server.jobs.results import Evaluated, scored
+from kernelforge.server.jobs.results import Evaluated, not_run, scored
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
@@ -188,20 +189,22 @@ class Sessions:
             caller,
             timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
         )
-        stored = self._service.stored(job.id)
-        if job.result is None or job.result.outcome != "scored" or stored is None:
-            raise missing_score(job)
+        stored = self._evaluated(job, request)
         earlier = [item.attempt for item in turns]
         shown_evaluation = redact_hidden_failures(stored.evaluation, [attempt.evaluation for attempt in earlier])
         stored = replace(stored, evaluation=shown_evaluation)
-        result = _in_session(row.policy, job.result, stored, earlier)
-        if result.outcome != "scored":
+        assert job.result is not None
+        result = job.result
+        if result.outcome == "scored":
+            result = _in_session(row.policy, result, stored, earlier)
+        if result.outcome == "infra_error":
             raise missing_score(job.model_copy(update={"result": result}))
         _, task = self._service.find_task(row.task)
         context = await self._service.task_context(task)
 
         def store_turn() -> TurnRow:
-            reward = Reward(policy=result.policy, value=result.reward, components={})
+            value = result.reward if result.failure_reward is None else result.failure_reward
+            reward = Reward(policy=result.policy, value=value, components={})
             attempt = attempt_of(
                 row.id, pending, request.completion, stored.evaluation, stored.profile, reward, earlier, started
             )
@@ -238,6 +241,23 @@ class Sessions:
         running = self._running.pop(session, None)
         if running is not None and not running.task.cancelled():
             running.task.exception()  # mark as retrieved; waiting callers have received it
+
+    def _evaluated(self, job: Job, request: TurnRequest) -> Evaluated:
+        """The evaluation of a turn; of an unsupported candidate as if it had failed there: the dialogue goes on.
+
+        Raises:
+            RequestRejected: there is none, after an infrastructure failure.
+        """
+        result = job.result
+        if result is not None and result.outcome == "unsupported" and result.error is not None:
+            _, task = self._service.find_task(job.task)
+            candidate = parse_reply(request.completion)
+            evaluation = not_run(candidate.hash, task.digest, self._service.fingerprint, result.error.message)
+            return Evaluated(evaluation, None, candidate.source, utc_seconds())
+        stored = self._service.stored(job.id)
+        if result is None or result.outcome != "scored" or stored is None:
+            raise missing_score(job)
+        return stored
 
     async def _sweep(self) -> None:
         """Delete sessions that were idle too long, at most once a minute."""
@@ -301,7 +321,7 @@ def _pending_turn(request: TurnRequest, row: SessionRow, turns: list[TurnRow]) -
 
 
 def _session(row: SessionRow, turns: list[TurnRow]) -> Session:
-    rewards = [item.turn.result.reward for item in turns]
+    rewards = [item.attempt.reward.value for item in turns]
     return Session(
         id=row.id,
         task=row.task,

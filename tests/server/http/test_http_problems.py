@@ -47,6 +47,13 @@ def ask(method: str, path: str, limits: Limits | None = None, **sent: object) ->
     return answer, problem
 
 
+@pytest.mark.parametrize("sent", [{"content": '{"task": "core/swish"}'}, {"data": {"task": "core/swish"}}])
+def test_a_body_of_another_type_is_refused_with_the_type_to_send(sent: dict[str, object]) -> None:
+    answer, problem = ask("POST", "/v1/jobs", **sent)
+    assert answer.status_code == 422
+    assert "send JSON, with Content-Type: application/json" in problem.error.message
+
+
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [

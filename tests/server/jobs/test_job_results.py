@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck
+from kernelforge.errors import MissingRewardError
+from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import POLICIES, Context
-from kernelforge.server.jobs.results import feedback, scored
+from kernelforge.server.jobs.results import failed, feedback, scored
 from tests.support.factories import make_evaluation, uncompared_evaluation
 
 IN_PART = "compared in part: 144 elements of the output, at places drawn from the secret seed"
@@ -28,6 +29,21 @@ def test_a_full_size_that_was_compared_in_part_is_told_with_how_much() -> None:
     assert feedback(compared_in_part()).startswith(f"right at every size; the full size: {IN_PART}")
     assert feedback(make_evaluation()).startswith("right at every size; ")
     assert "full size:" not in feedback(make_evaluation())
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_unsupported_candidate_has_the_reward_of_a_failure_apart(policy: str) -> None:
+    result = failed("unsupported", "no clusters here", policy=policy)
+    crash = scored(policy, make_evaluation(Verdict.CRASH, stage="small"), Context())
+    assert (result.outcome, result.reward, result.failure_reward) == ("unsupported", None, crash.reward)
+    assert result.feedback == "this device cannot run it: no clusters here"
+    with pytest.raises(MissingRewardError, match=r"\(unsupported\): no clusters here"):
+        result.require()
+
+
+def test_trouble_and_policies_that_are_gone_have_no_number() -> None:
+    for result in (failed("device", "gone", policy="kevin/1"), failed("unsupported", "no", policy="gone/1")):
+        assert (result.outcome, result.reward, result.failure_reward) == ("infra_error", None, None)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -131,7 +131,7 @@ async def test_a_job_for_a_task_that_is_offered_no_more_ends_without_a_score(tmp
     try:
         await fewer.wait([stays.id], None, 20.0)
         await until(lambda: fewer.job(gone.id).status.ended)
-        assert fewer.job(gone.id).result.error.code == "unsupported"
+        assert fewer.job(gone.id).result.error.code == "oracle"
         assert fewer.job(stays.id).result.outcome == "scored"
     finally:
         await fewer.close()

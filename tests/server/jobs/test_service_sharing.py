@@ -116,6 +116,12 @@ async def test_an_evaluation_is_found_by_its_key_with_its_profile(tmp_path: Path
         assert service.evaluation(job.result.evaluation)[1].profile == stored.profile
 
 
+async def test_a_misspelt_task_is_refused_with_the_nearest_names(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        with pytest.raises(RequestRejected, match="there is no task 'core/sofmax' here; did you mean core/softmax"):
+            await accepted(service, request(task="core/sofmax"))
+
+
 async def test_a_queued_work_is_given_the_profile_that_a_later_job_wants(tmp_path: Path) -> None:
     engine = InProcessEngine(slots=1)
     engine.gate.clear()

@@ -119,6 +119,22 @@ async def test_a_turn_has_the_version_of_the_weights_that_wrote_it(tmp_path: Pat
         assert versions == [3, 5, 3]
 
 
+async def test_a_candidate_that_the_device_cannot_run_is_a_turn(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        session = (await server.open(turns=3, policy="cuda-agent/1"))["id"]
+        lacks = (await server.turn(session, completion("LACKS"))).json()
+        right = (await server.turn(session, completion("4194304"))).json()
+        state = (await server.client.get(f"/v1/sessions/{session}")).json()
+    assert (lacks["result"]["outcome"], lacks["result"]["failure_reward"], lacks["best"]) == (
+        "unsupported",
+        -1.0,
+        False,
+    )
+    assert "this device cannot run it: no clusters here" in lacks["observation"]
+    assert right["result"]["outcome"] == "scored"
+    assert state["returns"] == pytest.approx([-1.0 + 0.4 * 1.0, 1.0])
+
+
 async def test_after_so_many_failures_at_hidden_sizes_a_session_is_not_told_how(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
