@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import os
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -44,6 +45,8 @@ class Scorer:
         unsupported: what a candidate earns that needs what the device lacks: ``fail``, as one that built and did not
             run, or ``mask``, as little as one with an ``infra_error``: some frameworks leave out such a sample, and
             others end the step.
+        keep_prompts: store the prompts of batches with their jobs, as far as the framework hands them over, for
+            ``kernelforge data export``; completions of one prompt and policy version are a group then.
         retries: retries if the server cannot be reached; 12 take about a minute, enough for a restart.
     """
 
@@ -56,6 +59,7 @@ class Scorer:
     profile: bool = False
     weights: Mapping[str, float] | None = field(default=None, hash=False)
     unsupported: Literal["fail", "mask"] = "fail"
+    keep_prompts: bool = False
     retries: int = 12
 
     def __post_init__(self) -> None:
@@ -76,10 +80,14 @@ class Scorer:
         return self._trained_on(await self._client().score_request(request, timeout_s=self._limit_s))
 
     async def score_many(
-        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
+        self,
+        tasks: Sequence[str],
+        completions: Sequence[str],
+        policy_version: int | None = None,
+        prompts: Sequence[str] | None = None,
     ) -> list[RewardResult]:
         """Results in the order given; all are evaluated in parallel."""
-        requests = self._requests(tasks, completions, policy_version)
+        requests = self._requests(tasks, completions, policy_version, prompts)
         return list(map(self._trained_on, await self._client().score_many(requests, timeout_s=self._limit_s)))
 
     def score_blocking(self, task: str, completion: str, policy_version: int | None = None) -> RewardResult:
@@ -88,10 +96,14 @@ class Scorer:
         return self._trained_on(self._blocking().score_request(request, timeout_s=self._limit_s))
 
     def score_many_blocking(
-        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None = None
+        self,
+        tasks: Sequence[str],
+        completions: Sequence[str],
+        policy_version: int | None = None,
+        prompts: Sequence[str] | None = None,
     ) -> list[RewardResult]:
         """:meth:`score_many` for a framework that calls without an event loop."""
-        requests = self._requests(tasks, completions, policy_version)
+        requests = self._requests(tasks, completions, policy_version, prompts)
         return list(map(self._trained_on, self._blocking().score_many(requests, timeout_s=self._limit_s)))
 
     async def session(self, task: str, turns: int, policy_version: int | None = None) -> AsyncConversation:
@@ -175,11 +187,20 @@ class Scorer:
         }
 
     def _requests(
-        self, tasks: Sequence[str], completions: Sequence[str], policy_version: int | None
+        self,
+        tasks: Sequence[str],
+        completions: Sequence[str],
+        policy_version: int | None,
+        prompts: Sequence[str] | None,
     ) -> list[dict[str, Any]]:
-        return [
+        requests = [
             self._request(task, completion, policy_version) for task, completion in zip(tasks, completions, strict=True)
         ]
+        if self.keep_prompts and prompts is not None:
+            for request, prompt in zip(requests, prompts, strict=True):
+                digest = hashlib.sha256(prompt.encode()).hexdigest()[:16]
+                request |= {"prompt": prompt, "group_id": f"{policy_version or 0}-{digest}"}
+        return requests
 
 
 # One client per server and process, so that connections are reused.
@@ -226,6 +247,13 @@ def text_of(completion: str | Sequence[Mapping[str, Any]]) -> str:
                 return content
             return "".join(part.get("text") or "" for part in content)
     return ""
+
+
+def prompt_text(prompt: str | Sequence[Mapping[str, Any]]) -> str:
+    """A prompt's text: itself, or the contents of its messages in order."""
+    if isinstance(prompt, str):
+        return prompt
+    return "\n\n".join(str(message.get("content") or "") for message in prompt)
 
 
 def completion_of(query: str, prompt: str) -> str:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from kernelforge.adapters.common import TASK, Scorer, task_of, text_of
+from kernelforge.adapters.common import TASK, Scorer, prompt_text, task_of, text_of
 from kernelforge.client.models import RewardResult
 
 Completion = str | Sequence[Mapping[str, Any]]
@@ -44,7 +44,8 @@ def reward_function(
 
     def kernelforge_reward(prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any) -> Rewards:
         tasks, texts = _read(completions, columns, column)
-        return _rewards(scorer_used.score_many_blocking(tasks, texts, _step(columns)), columns)
+        sent_prompts = [prompt_text(prompt) for prompt in prompts]
+        return _rewards(scorer_used.score_many_blocking(tasks, texts, _step(columns), sent_prompts), columns)
 
     return _named(kernelforge_reward, name or _name(scorer_used, kernelforge_reward))
 
@@ -59,7 +60,8 @@ def async_reward_function(
         prompts: Sequence[Any], completions: Sequence[Completion], **columns: Any
     ) -> Rewards:
         tasks, texts = _read(completions, columns, column)
-        return _rewards(await scorer_used.score_many(tasks, texts, _step(columns)), columns)
+        sent_prompts = [prompt_text(prompt) for prompt in prompts]
+        return _rewards(await scorer_used.score_many(tasks, texts, _step(columns), sent_prompts), columns)
 
     return _named(async_kernelforge_reward, name or _name(scorer_used, async_kernelforge_reward))
 

@@ -18,6 +18,7 @@ from kernelforge.cli import (
     calibrate,
     compare,
     convert,
+    data,
     emulate,
     evaluate,
     export,
@@ -78,6 +79,7 @@ app.command("mcp", short_help="Serve the judge to a coding agent.")(mcp.mcp)
 app.add_typer(leaderboard.app, name="leaderboard", short_help="Compare runs.")
 app.add_typer(reward.app, name="reward", short_help="List reward policies, and compute rewards again.")
 app.command("export", short_help="Write attempts as JSON lines.")(export.export)
+app.add_typer(data.app, name="data", short_help="Make training data of runs, jobs and sessions.")
 
 
 def _print_version(requested: bool) -> None:

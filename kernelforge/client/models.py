@@ -99,6 +99,10 @@ class JobRequest(_Request):
     """Evaluate even if the same candidate was evaluated before."""
     tag: str = Field(default="", max_length=MAX_TAG_CHARS)
     """Returned unchanged."""
+    group_id: Name | None = None
+    """Group of completions that are compared with each other, such as those of one prompt in a step."""
+    prompt: str | None = Field(default=None, min_length=1, max_length=MAX_COMPLETION_CHARS)
+    """What the model was asked. It is stored, once for equal ones, for exports of training data."""
 
     @model_validator(mode="after")
     def _one_of_each(self) -> JobRequest:

@@ -21,8 +21,6 @@ from kernelforge.errors import StoreError
 
 OPEN_TIMEOUT_S = 10.0
 """Wait for another program's lock when the file is opened; short, so that a mistake shows soon."""
-SCHEMA_VERSION = 1
-"""``PRAGMA user_version`` of the files that this version reads and writes."""
 WRITE_TIMEOUT_S = 60.0
 """Wait of a later write; long, so that a backup or a query does not end a run of hours."""
 
@@ -36,12 +34,19 @@ class Schema(NamedTuple):
     application_id: int
     """``PRAGMA application_id``, which SQLite tools show."""
     script: str
-    """Statements that create the tables and views of version :data:`SCHEMA_VERSION`."""
+    """Statements that create the tables and views of the newest version."""
     synchronous: Literal["FULL", "NORMAL"]
     """In WAL mode either survives the kill of every process; ``FULL`` also survives a power cut, at one fsync for each
     transaction."""
     guests: frozenset[str] = frozenset()
     """Tables that other code keeps in the file over its own connections, and may create before the schema exists."""
+    changes: tuple[str, ...] = ()
+    """Scripts that make the next version of a file, in order: the first makes version 2 of version 1."""
+
+    @property
+    def version(self) -> int:
+        """``PRAGMA user_version`` of the files that this version of the package writes."""
+        return 1 + len(self.changes)
 
 
 class Database:
@@ -112,28 +117,34 @@ class Database:
         fresh = version == 0 and owner == 0 and tables <= self.schema.guests
         if owner != self.schema.application_id and not fresh:
             raise StoreError(f"{self.path} is an SQLite file of another program: name another folder with --results")
-        if version > SCHEMA_VERSION:
+        if version > self.schema.version:
             raise StoreError(
                 f"{self.path} was written by a newer KernelForge (schema {version}, this one reads up to "
-                f"{SCHEMA_VERSION}): upgrade KernelForge, or name another results folder with --results"
+                f"{self.schema.version}): upgrade KernelForge, or name another results folder with --results"
             )
         if self.read_only:
-            if version < SCHEMA_VERSION:
+            if version == 0:
                 raise StoreError(f"{self.path} has no complete schema: start a run in its folder first")
+            if version < self.schema.version:
+                raise StoreError(
+                    f"{self.path} was written by an older KernelForge (schema {version}, this one reads "
+                    f"{self.schema.version}): start what wrote it once more, which brings it up to date"
+                )
             return
         execute("PRAGMA journal_mode = WAL")
         execute(f"PRAGMA synchronous = {self.schema.synchronous}")
-        if version < SCHEMA_VERSION:
+        if version < self.schema.version:
             self._create_tables()
 
     def _create_tables(self) -> None:
+        """Create the tables of a new file, or bring an older one up to date."""
         with self.transaction() as db:
-            if db.execute("PRAGMA user_version").fetchone()[0] == SCHEMA_VERSION:
-                return  # another process was faster
-            for statement in _statements(self.schema.script):
+            version = db.execute("PRAGMA user_version").fetchone()[0]  # another process may have been faster
+            scripts = self.schema.changes[version - 1 :] if version else (self.schema.script,)
+            for statement in (statement for script in scripts for statement in _statements(script)):
                 db.execute(statement)
             db.execute(f"PRAGMA application_id = {self.schema.application_id}")
-            db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+            db.execute(f"PRAGMA user_version = {self.schema.version}")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite_utils.Database]:

@@ -68,6 +68,17 @@ def test_a_batch_is_one_submission_with_the_age_of_the_weights(server) -> None:
     assert {request.policy_version for request in server.scored} == {12}
 
 
+def test_prompts_are_kept_where_that_is_wanted_with_a_group_for_each(server) -> None:
+    prompts = ["Write it.", [{"role": "user", "content": "Write it."}], "Write another.", "Write another."]
+    completions = ["1.0", "2.0", "3.0", "4.0"]
+    reward_function(Scorer(keep_prompts=True))(**call(completions, prompts=prompts))
+    kept = {request.completion: (request.prompt, request.group_id) for request in server.scored}
+    assert {prompt for prompt, _ in kept.values()} == {"Write it.", "Write another."}
+    assert kept["1.0"] == kept["2.0"] != kept["3.0"] == kept["4.0"]
+    kernelforge_reward(**call(["5.0"], prompts=["Write it."]))
+    assert server.scored[-1].prompt is None
+
+
 def test_a_scorer_and_a_column_can_be_chosen(server) -> None:
     function = reward_function(Scorer(policy="kevin/1"), column="kernel")
     assert function(**call(["1.5"], kernel=["core/swish"], task=["other"])) == [1.5]

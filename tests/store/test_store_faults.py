@@ -25,7 +25,7 @@ import pytest
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt, Verdict
 from kernelforge.store import Store
-from kernelforge.store.database import SCHEMA_VERSION
+from kernelforge.store.database import RESULTS
 from kernelforge.store.live_runs import read_status, write_status
 from tests.support.recorded_run import fill, golden_attempts, make_attempt, make_facts, make_run, make_task
 
@@ -215,7 +215,7 @@ def test_a_database_of_another_program_is_refused(path: Path):
 def test_a_newer_database_is_refused(path: Path):
     Store.open(path).close()
     with sqlite3.connect(path) as plain:
-        plain.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+        plain.execute(f"PRAGMA user_version = {RESULTS.version + 1}")
     for read_only in (True, False):
         with pytest.raises(StoreError, match="newer KernelForge"):
             Store.open(path, read_only=read_only)

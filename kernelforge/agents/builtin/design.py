@@ -25,6 +25,11 @@ MOVES: dict[str, str] = {
 """Every move, with what it does."""
 
 
+def without_design(text: str) -> str:
+    """A reply of the built-in Coder without the line that states its design; any other text as it is."""
+    return re.sub(rf"^{re.escape(_MARK)}.*\n", "", text, flags=re.MULTILINE)
+
+
 @dataclass(frozen=True)
 class Design:
     """Moves taken, in order; no moves is the seed."""

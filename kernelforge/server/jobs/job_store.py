@@ -66,11 +66,14 @@ CREATE TABLE jobs (
   tries INTEGER NOT NULL,
   evaluated_at REAL,
   result TEXT,
+  group_id TEXT,
+  prompt TEXT REFERENCES texts(sha256),
   CHECK ((status = 'queued') = (result IS NULL))
 );
 CREATE INDEX jobs_open ON jobs(seq) WHERE status = 'queued';
 CREATE INDEX jobs_work ON jobs(work);
 CREATE INDEX jobs_completion ON jobs(completion);
+CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
 
 CREATE TABLE keys (
   caller TEXT NOT NULL,
@@ -89,11 +92,18 @@ CREATE TABLE runs (
 ) WITHOUT ROWID;
 """
 
+_GROUPS_AND_PROMPTS = """
+ALTER TABLE jobs ADD COLUMN group_id TEXT;
+ALTER TABLE jobs ADD COLUMN prompt TEXT REFERENCES texts(sha256);
+CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
+"""
+
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
     script=_TABLES,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
+    changes=(_GROUPS_AND_PROMPTS,),
 )
 """Schema of ``server.db``. A row of ``works`` is an evaluation task; whether a worker has it is not stored, so after a
 kill all open tasks are queued again. Committed transactions survive a kill of the server; a power cut may lose the
@@ -152,6 +162,8 @@ class NewJob(NamedTuple):
     tries: int
     evaluated_at: float | None
     result: str | None
+    group_id: str | None
+    prompt: str | None
 
 
 class NewKey(NamedTuple):
@@ -384,15 +396,17 @@ class JobStore:
     def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], tasks: Sequence[int]) -> None:
         for seq in jobs:
             deleted = execute(
-                "DELETE FROM jobs WHERE seq = ? AND status != 'queued' RETURNING id, completion", (seq,)
+                "DELETE FROM jobs WHERE seq = ? AND status != 'queued' RETURNING id, completion, prompt", (seq,)
             ).fetchall()
-            for job, text in deleted:
+            for job, *texts in deleted:
                 execute("DELETE FROM keys WHERE job = ?", (job,))
-                execute(
-                    "DELETE FROM texts WHERE sha256 = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE completion = ?)",
-                    (text, text),
-                )
-                self._known_texts.discard(text)
+                for text in filter(None, texts):
+                    execute(
+                        "DELETE FROM texts WHERE sha256 = ?1 AND NOT EXISTS (SELECT 1 FROM jobs WHERE completion = ?1) "
+                        "AND NOT EXISTS (SELECT 1 FROM jobs WHERE prompt = ?1)",
+                        (text,),
+                    )
+                    self._known_texts.discard(text)
         for task in tasks:
             execute(
                 "DELETE FROM works WHERE id = ? AND state != 'open' AND NOT EXISTS (SELECT 1 FROM jobs WHERE work = ?)",

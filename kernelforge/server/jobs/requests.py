@@ -145,7 +145,7 @@ class RequestParser:
         if text is None:
             candidate = candidate_in(request)
             return _parsed(registered, candidate, fingerprint), candidate
-        sha256 = _sha256(text.encode())
+        sha256 = text_hash(text)
         cache_key = (registered.digest, sha256)
         cached = self._parsed.get(cache_key)
         if cached is not None:
@@ -197,9 +197,13 @@ def candidate_in(request: JobRequest) -> Candidate:
         raise RequestRejected(422, "invalid", f"this is not a candidate: {first_fault(error)}") from error
 
 
-def _sha256(data: bytes) -> str:
-    """SHA-256 in hex without releasing the GIL, which hashlib does for larger pieces: to get it back from a busy
-    database thread can take milliseconds."""
+def text_hash(text: str) -> str:
+    """SHA-256 of a text in hex.
+
+    The GIL is not released, as hashlib does for larger pieces: to get it back from a busy database thread can take
+    milliseconds.
+    """
+    data = text.encode()
     digest = hashlib.sha256()
     for start in range(0, len(data), _PIECE_BYTES):
         digest.update(data[start : start + _PIECE_BYTES])

@@ -428,6 +428,13 @@ class EvaluatedJob(NamedTuple):
     source: str | None
     evaluation: Evaluation
     profile: Profile | None
+    run: str
+    policy_version: int | None
+    group_id: str | None
+    prompt: str | None
+    """As the request had it."""
+    completion: str | None
+    """None if the request had a candidate in parts."""
 
 
 def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:
@@ -452,13 +459,16 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[Evaluate
         while True:
             rows = database.tuples(
                 "SELECT jobs.seq, jobs.id, jobs.task, jobs.policy, jobs.result, works.source, works.evaluation, "
-                "jobs.profile, iif(jobs.profile, works.profile, NULL) FROM jobs JOIN works ON works.id = jobs.work "
+                "jobs.profile, iif(jobs.profile, works.profile, NULL), jobs.run, jobs.policy_version, jobs.group_id, "
+                "(SELECT content FROM texts WHERE sha256 = jobs.prompt), "
+                "(SELECT content FROM texts WHERE sha256 = jobs.completion) "
+                "FROM jobs JOIN works ON works.id = jobs.work "
                 "WHERE jobs.seq > ? AND (? IS NULL OR jobs.run = ?) "
                 "AND json_extract(jobs.result, '$.verdict') IS NOT NULL AND works.evaluation IS NOT NULL "
                 "ORDER BY jobs.seq LIMIT ?",
                 (after, run_id, run_id, _PAGE),
             )
-            for _, name, task, policy, result, source, text, profiled, profile in rows:
+            for _, name, task, policy, result, source, text, profiled, profile, *request in rows:
                 with readable(database.path, f"job {name}"):
                     evaluation = Evaluation.model_validate_json(text)
                     job = EvaluatedJob(
@@ -469,6 +479,7 @@ def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[Evaluate
                         source,
                         evaluation if profiled else _without_profile(evaluation),
                         None if profile is None else Profile.model_validate_json(profile),
+                        *request,
                     )
                 yield job
             if len(rows) < _PAGE:

@@ -25,7 +25,7 @@ from kernelforge.records import Candidate
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
 from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText
-from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in
+from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
 from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import ActiveJob, Deadlines, EvaluationTask, Restored, ServiceState, is_older
@@ -382,6 +382,9 @@ class Submission:
         request, sha256 = parsed.request, parsed.completion.text
         if sha256 is not None and request.completion is not None:
             into.batch.texts.append(NewText(sha256, request.completion))
+        prompt = None if request.prompt is None else text_hash(request.prompt)
+        if prompt is not None and request.prompt is not None:
+            into.batch.texts.append(NewText(prompt, request.prompt))
         row = NewJob(
             seq=seq,
             id=job.id,
@@ -403,6 +406,8 @@ class Submission:
             tries=0,
             evaluated_at=evaluated_at,
             result=text,
+            group_id=request.group_id,
+            prompt=prompt,
         )
         into.batch.jobs.append(row)
         if parsed.key is not None:

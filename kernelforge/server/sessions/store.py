@@ -6,7 +6,7 @@ import json
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from pydantic import BaseModel
 from kernelforge.client.models import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
-from kernelforge.server.base import utc_seconds
+from kernelforge.server.base import DATABASE_NAME, utc_seconds
+from kernelforge.server.jobs.job_store import SERVER
 from kernelforge.server.sessions.turns import NextTurn
-from kernelforge.store.database import readable
+from kernelforge.store.database import Database, readable
 
 _BUSY_MS = 10_000
 _TABLES = """
@@ -213,6 +214,26 @@ class SessionStore:
             yield
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot use {self._path}: {error}") from error
+
+
+def stored_sessions(folder: Path, run_id: str | None = None) -> Iterator[tuple[SessionRow, list[TurnRow]]]:
+    """Sessions with their turns, in the order of their beginning; only those of ``run_id`` if given.
+
+    Raises:
+        StoreError: there is no ``server.db``, or it cannot be read.
+    """
+    path = folder / DATABASE_NAME
+    with closing(Database(path, SERVER, create=False, read_only=True)) as database:
+        names = database.tuples("SELECT name FROM sqlite_master WHERE type = 'table' AND name = 'sessions'")
+        ids = database.tuples("SELECT id FROM sessions ORDER BY created_at, id") if names else []
+    store = SessionStore(path, 0)
+    try:
+        for (session,) in ids:
+            stored = store.get(session)
+            if stored is not None and run_id in (None, stored[0].request.run_id):
+                yield stored
+    finally:
+        store.close()
 
 
 def _json(model: BaseModel) -> str:

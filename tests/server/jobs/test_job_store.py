@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewJob, NewKey, NewTask, NewText, TaskEnd
+from kernelforge.server.jobs.job_store import (
+    SERVER,
+    Batch,
+    JobEnd,
+    JobStore,
+    NewJob,
+    NewKey,
+    NewTask,
+    NewText,
+    TaskEnd,
+)
+from kernelforge.store.database import Database
 
 
 def new_task(number: int = 1, **changes: Any) -> NewTask:
@@ -52,6 +63,8 @@ def new_job(number: int, **changes: Any) -> NewJob:
         "tries": 0,
         "evaluated_at": None,
         "result": None,
+        "group_id": None,
+        "prompt": None,
     }
     return NewJob(**(fields | changes))
 
@@ -169,3 +182,27 @@ def test_the_file_survives_the_process_and_says_whose_it_is(tmp_path: Path) -> N
         database.execute("PRAGMA user_version = 99")
     with pytest.raises(StoreError, match="newer KernelForge"):
         JobStore(tmp_path)
+
+
+def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -> None:
+    async def write(number: int) -> None:
+        store = JobStore(tmp_path)
+        try:
+            await store.commit(Batch(texts=[NewText("p", "prompt")], tasks=[new_task(number)], jobs=[new_job(number)]))
+        finally:
+            store.close()
+
+    asyncio.run(write(1))
+    with sqlite3.connect(tmp_path / "server.db") as plain:
+        plain.execute("DROP INDEX jobs_prompt")
+        plain.execute("ALTER TABLE jobs DROP COLUMN prompt")
+        plain.execute("ALTER TABLE jobs DROP COLUMN group_id")
+        plain.execute("PRAGMA user_version = 1")
+    with pytest.raises(StoreError, match="older KernelForge"):
+        Database(tmp_path / "server.db", SERVER, create=False, read_only=True)
+    asyncio.run(write(2))
+    with sqlite3.connect(tmp_path / "server.db") as plain:
+        assert plain.execute("PRAGMA user_version").fetchone() == (2,)
+        assert plain.execute("SELECT seq, group_id, prompt FROM jobs ORDER BY seq").fetchall() == [
+            (1, None, None), (2, None, None),
+        ]  # fmt: skip

@@ -1,0 +1,431 @@
+"""Training data from runs, jobs and sessions: samples, and the rows of each kind of training.
+
+A sample is one reply with its prompt and its evaluation. Rows are plain JSON in the formats that TRL's trainers read:
+conversational ``messages``, or ``prompt`` with ``completion``, or ``chosen`` and ``rejected``.
+
+Sources: Kevin (arXiv 2507.11948) for discounted returns of turns; Critique Fine-Tuning (arXiv 2501.17703) for rows
+whose target is the criticism of a reply.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, Literal
+
+from kernelforge.agents.builtin.design import without_design
+from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Verdict
+from kernelforge.rewards import Context, discounted_returns, reward
+from kernelforge.tasks.constants import plain_text
+
+Row = dict[str, Any]
+
+SHINGLE = 5
+"""Tokens of a shingle, by which near duplicates are recognised."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One reply of a model, with what it was asked and how it was evaluated."""
+
+    id: str
+    source: Literal["run", "job", "session"]
+    run: str
+    task: str
+    """``suite/name``, or the name alone."""
+    dialogue: str
+    """Id of the conversation that it belongs to; its own id outside of one."""
+    turn: int
+    """From 1."""
+    group: str
+    """Samples of equal groups are compared: those of one prompt, or of a job's ``group_id``."""
+    messages: tuple[tuple[str, str], ...]
+    """Role and content of what the model was asked, with earlier turns of the dialogue."""
+    completion: str
+    evaluation: Evaluation
+    profile: Profile | None
+    candidate: str | None
+    """Its source; None where the reply held none."""
+    reward: float | None
+    """By the policy of the export."""
+    policy_version: int | None = None
+    finding: Finding | None = None
+    """What the Judge said before this reply."""
+    parent: str | None = None
+    """Id of the sample whose candidate the finding is about."""
+    helped: bool | None = None
+    """Whether this reply became the best, or repaired a failure; None without a finding."""
+    written_by: str = ""
+    """Model or program that wrote the completion, as far as it was recorded."""
+
+    @property
+    def correct(self) -> bool:
+        return self.evaluation.verdict is Verdict.OK and not self.evaluation.uncompared
+
+    @property
+    def time(self) -> tuple[float, float, str] | None:
+        """Ends of the interval of its speed and its kind; higher is faster. None where there is no time.
+
+        A measured time counts by its confidence interval, a modelled one by the interval of the predicted speedup.
+        """
+        performance = self.evaluation.performance
+        if performance is None or performance.quarantined is not None:
+            return None
+        if performance.origin is Origin.MEASURED and performance.interval_us is not None:
+            low, high = performance.interval_us
+            return 1 / high, 1 / low, "measured"
+        predicted = performance.predicted
+        return None if predicted is None else (predicted.low, predicted.high, "predicted")
+
+
+def samples_of_attempts(
+    attempts: Sequence[Attempt], policy: str, source: Literal["run", "session"] = "run"
+) -> Iterator[Sample]:
+    """Samples of the attempts at one task of one run, by number; attempts without a prompt and a reply are left out.
+
+    Raises:
+        UsageError: there is no such policy.
+    """
+    by_id = {attempt.id: attempt for attempt in attempts}
+    for index, attempt in enumerate(attempts):
+        words = [message for message in attempt.messages if message.agent == "coder"]
+        if len(words) < 2 or words[-1].role != "reply":
+            continue
+        prompts = tuple(("user" if word.role == "prompt" else "assistant", word.content) for word in words[:-1])
+        parent = None if attempt.parent is None else by_id.get(attempt.parent)
+        candidate = None if attempt.candidate is None else attempt.candidate.source
+        context = Context(candidate, tuple(before.evaluation for before in attempts[:index]), attempt.profile)
+        yield Sample(
+            id=attempt.id,
+            source=source,
+            run=attempt.run,
+            task=attempt.task,
+            dialogue=attempt.id,
+            turn=1,
+            group=prompt_hash(attempt.task, *(content for _, content in prompts)),
+            messages=prompts,
+            completion=without_design(words[-1].content),
+            evaluation=attempt.evaluation,
+            profile=attempt.profile,
+            candidate=candidate,
+            reward=reward(policy, attempt.evaluation, context).value,
+            finding=attempt.finding,
+            parent=None if parent is None else parent.id,
+            helped=helped(attempt, parent),
+            written_by=words[-1].provider,
+        )
+
+
+def helped(attempt: Attempt, parent: Attempt | None) -> bool | None:
+    """Whether what a finding asked for did good: a failure was repaired, or the attempt became the best.
+
+    None without a finding, and where the attempt could not be evaluated.
+    """
+    if attempt.finding is None or parent is None or attempt.evaluation.verdict is Verdict.INFRA:
+        return None
+    if parent.evaluation.verdict is not Verdict.OK:
+        return attempt.evaluation.verdict is Verdict.OK
+    return attempt.accepted
+
+
+def supervised(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows for supervised fine-tuning: correct replies, each with its dialogue as ``messages``."""
+    for sample in samples:
+        if sample.correct:
+            yield {"messages": [*_chat(sample.messages), _reply(sample)], **columns(sample)}
+
+
+def preferences(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows for direct preference optimisation: ``prompt``, ``chosen``, ``rejected`` of one group.
+
+    A correct reply is preferred to a wrong one, and of two correct ones the faster, where the intervals of their
+    speed do not meet. Pairs whose order is within the error are left out, and so is what could not be evaluated.
+    """
+    for members in groups(samples):
+        for first, second in combinations(members, 2):
+            better = preferred(first, second)
+            if better is None or first.messages != second.messages:
+                continue
+            rejected = second if better is first else first
+            yield {
+                "prompt": _chat(better.messages),
+                "chosen": [_reply(better)],
+                "rejected": [_reply(rejected)],
+                "reason": "correct" if not rejected.correct else "faster",
+                "rejected_id": rejected.id,
+                "rejected_reward": rejected.reward,
+                **columns(better),
+            }
+
+
+def preferred(first: Sample, second: Sample) -> Sample | None:
+    """The better of two samples; None where they are equal within the error."""
+    if Verdict.INFRA in (first.evaluation.verdict, second.evaluation.verdict):
+        return None
+    if first.correct != second.correct:
+        return first if first.correct else second
+    if not first.correct or first.time is None or second.time is None or first.time[2] != second.time[2]:
+        return None
+    if first.time[0] > second.time[1]:
+        return first
+    return second if second.time[0] > first.time[1] else None
+
+
+def judged(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows for Kahneman-Tversky optimisation: ``prompt``, ``completion``, and whether it is correct as ``label``."""
+    for sample in samples:
+        if sample.evaluation.verdict is not Verdict.INFRA:
+            label = {"prompt": _chat(sample.messages), "completion": [_reply(sample)], "label": sample.correct}
+            yield {**label, **columns(sample)}
+
+
+def grouped(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows for group-relative policy optimisation: a ``prompt`` with its ``completions`` and ``rewards``.
+
+    Groups have two scored completions at least; a completion without a score is left out.
+    """
+    for members in groups([sample for sample in samples if sample.reward is not None]):
+        if len(members) > 1:
+            yield {
+                "prompt": _chat(members[0].messages),
+                "completions": [sample.completion for sample in members],
+                "rewards": [sample.reward for sample in members],
+                "verdicts": [sample.evaluation.outcome for sample in members],
+                "policy_versions": [sample.policy_version for sample in members],
+                **columns(members[0]),
+            }
+
+
+def trajectories(samples: Sequence[Sample], discount: float) -> Iterator[Row]:
+    """Rows of whole dialogues: ``messages`` to the last reply, with reward, return and weights of each turn.
+
+    Raises:
+        UsageError: the discount is not between 0 and 1.
+    """
+    dialogues: dict[str, list[Sample]] = {}
+    for sample in samples:
+        dialogues.setdefault(sample.dialogue, []).append(sample)
+    for turns in dialogues.values():
+        turns.sort(key=lambda sample: sample.turn)
+        last = turns[-1]
+        rewards = [sample.reward for sample in turns]
+        yield {
+            "messages": [*_chat(last.messages), _reply(last)],
+            "rewards": rewards,
+            "returns": discounted_returns(rewards, discount),
+            "verdicts": [sample.evaluation.outcome for sample in turns],
+            "policy_versions": [sample.policy_version for sample in turns],
+            **columns(last),
+        }
+
+
+def critiques(samples: Sequence[Sample]) -> Iterator[Row]:
+    """Rows whose target is the Judge's finding about a reply, with the result."""
+    by_id = {sample.id: sample for sample in samples}
+    for sample in samples:
+        parent = None if sample.parent is None else by_id.get(sample.parent)
+        if sample.finding is None or parent is None or sample.helped is None:
+            continue
+        question = [*_chat(parent.messages), _reply(parent), {"role": "user", "content": _CRITIQUE}]
+        finding = f"{sample.finding.headline}\n\n{sample.finding.why}\n\n{sample.finding.action}"
+        answer = {"role": "assistant", "content": finding}
+        yield {
+            "messages": [*question, answer],
+            "finding": sample.finding.kind,
+            "bottleneck": sample.finding.bottleneck,
+            "parent_verdict": parent.evaluation.outcome,
+            "helped": sample.helped,
+            **columns(sample),
+        }
+
+
+_CRITIQUE = "Review this candidate. Name the one issue to fix or the one bottleneck to remove, why, and what to do."
+
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "sft": "correct replies as messages, for supervised fine-tuning",
+        "dpo": "pairs whose order is beyond doubt, for direct preference optimisation",
+        "kto": "replies with a label, for Kahneman-Tversky optimisation",
+        "grpo": "groups of completions with rewards",
+        "trajectories": "dialogues with the reward and the return of each turn",
+        "critique": "findings about replies, and whether they helped",
+    }
+)
+"""Every kind of rows, and what it is."""
+
+
+def rows(kind: str, samples: Sequence[Sample], discount: float) -> list[Row]:
+    """The rows of a kind, in the order of the samples."""
+    makers: dict[str, Callable[[Sequence[Sample]], Iterator[Row]]] = {
+        "sft": supervised,
+        "dpo": preferences,
+        "kto": judged,
+        "grpo": grouped,
+        "trajectories": lambda items: trajectories(items, discount),
+        "critique": critiques,
+    }
+    return list(makers[kind](samples))
+
+
+def groups(samples: Sequence[Sample]) -> Iterator[list[Sample]]:
+    """Samples by group, in the order of their first."""
+    by_group: dict[str, list[Sample]] = {}
+    for sample in samples:
+        by_group.setdefault(sample.group, []).append(sample)
+    yield from by_group.values()
+
+
+def columns(sample: Sample) -> Row:
+    """Columns that every row has: where it is from, and how it was evaluated."""
+    evaluation, performance = sample.evaluation, sample.evaluation.performance
+    predicted = None if performance is None else performance.predicted
+    return {
+        "id": sample.id,
+        "source": sample.source,
+        "run": sample.run,
+        "task": sample.task,
+        "task_digest": evaluation.task,
+        "group": sample.group,
+        "reward": sample.reward,
+        "verdict": evaluation.outcome,
+        "stage": evaluation.stage,
+        "speedup": None if performance is None else performance.speedup,
+        "predicted_speedup": None if predicted is None else predicted.speedup,
+        "device": evaluation.fingerprint.device,
+        "evaluator": evaluation.fingerprint.evaluator,
+        "written_by": sample.written_by,
+    }
+
+
+# Duplicates and contamination
+
+
+def normalised(source: str) -> str:
+    """A source without comments, preprocessor spacing and layout: equal for texts that differ in these alone."""
+    return " ".join(tokens(source))
+
+
+def tokens(source: str) -> list[str]:
+    """Words, numbers and signs of C or Python code, without comments."""
+    return _TOKEN.findall(_COMMENT.sub(" ", plain_text(source)))
+
+
+_COMMENT = re.compile(
+    r"/\*.*?\*/|//[^\n]*|(?m:^\s*#(?!\s*(?:include|define|if|else|elif|endif|pragma|undef))[^\n]*)", re.S
+)
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def shingles(source: str) -> frozenset[int]:
+    """Hashes of every run of :data:`SHINGLE` tokens."""
+    words = tokens(source)
+    runs = (" ".join(words[start : start + SHINGLE]) for start in range(max(len(words) - SHINGLE + 1, 1)))
+    return frozenset(int(hashlib.blake2b(run.encode(), digest_size=8).hexdigest(), 16) for run in runs)
+
+
+def likeness(first: frozenset[int], second: frozenset[int]) -> float:
+    """Jaccard index of two sets of shingles."""
+    return len(first & second) / len(first | second) if first or second else 1.0
+
+
+def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
+    """Samples without those whose candidate repeats an earlier one of their task and their group.
+
+    A candidate repeats another if its normalised source or its PTX is equal, or if their shingles are at least ``near``
+    alike. What holds no candidate is kept.
+    """
+    kept: list[Sample] = []
+    seen: dict[tuple[str, str], list[tuple[str, str | None, frozenset[int]]]] = {}
+    for sample in samples:
+        if sample.candidate is None:
+            kept.append(sample)
+            continue
+        build = sample.evaluation.build
+        source, ptx = normalised(sample.candidate), None if build is None else build.ptx_hash
+        parts = shingles(sample.candidate)
+        others = seen.setdefault((sample.task, sample.group), [])
+        if any(
+            source == other or (ptx is not None and ptx == other_ptx) or likeness(parts, other_parts) >= near
+            for other, other_ptx, other_parts in others
+        ):
+            continue
+        others.append((source, ptx, parts))
+        kept.append(sample)
+    return kept
+
+
+def uncontaminated(
+    samples: Iterable[Sample], references: Mapping[str, str], excluded: Iterable[Task], near: float
+) -> list[Sample]:
+    """Samples whose task is none of the excluded ones, and whose reference is not ``near`` alike any of theirs.
+
+    Args:
+        references: source of each sample's task by its digest, as far as it is there.
+    """
+    tasks = list(excluded)
+    digests = {task.digest for task in tasks}
+    parts = [shingles(task.source) for task in tasks]
+
+    def is_excluded(digest: str) -> bool:
+        if digest in digests:
+            return True
+        reference = references.get(digest)
+        return reference is not None and any(likeness(shingles(reference), other) >= near for other in parts)
+
+    of_digest: dict[str, bool] = {}
+    kept = []
+    for sample in samples:
+        digest = sample.evaluation.task
+        if digest not in of_digest:
+            of_digest[digest] = is_excluded(digest)
+        if not of_digest[digest]:
+            kept.append(sample)
+    return kept
+
+
+def split(samples: Iterable[Sample], share: float) -> dict[str, list[Sample]]:
+    """Samples for training and for validation: all of a task go to one of them, by a hash of its digest.
+
+    Args:
+        share: of tasks that go to validation, about.
+    """
+    parts: dict[str, list[Sample]] = {"train": [], "validation": []}
+    for sample in samples:
+        position = int(prompt_hash("split", sample.evaluation.task), 16) / 16**16
+        parts["validation" if position < share else "train"].append(sample)
+    return parts
+
+
+def with_dialogue(turns: Sequence[Sample], system: str = "") -> list[Sample]:
+    """Turns of one session, each with the earlier ones before it, and the system part of the first prompt apart."""
+    history: list[tuple[str, str]] = []
+    made = []
+    for number, sample in enumerate(turns, 1):
+        [(_, text)] = sample.messages
+        if number == 1 and system and text.startswith(system):
+            history += [("system", system), ("user", text[len(system) :].strip())]
+        else:
+            history.append(("user", text))
+        made.append(
+            replace(sample, messages=tuple(history), turn=number, group=prompt_hash(sample.task, *map(str, history)))
+        )
+        history.append(("assistant", sample.completion))
+    return made
+
+
+def _chat(messages: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in messages]
+
+
+def _reply(sample: Sample) -> dict[str, str]:
+    return {"role": "assistant", "content": sample.completion}
+
+
+def prompt_hash(*texts: str) -> str:
+    """A short hash of some texts, such as a task and its prompt, by which samples are grouped."""
+    return hashlib.sha256("\0".join(texts).encode()).hexdigest()[:16]

@@ -1,0 +1,168 @@
+"""``kernelforge data export``: what it writes of each source, and that trainers read it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from kernelforge.cli.main import app
+from kernelforge.datasets.training import KINDS
+from kernelforge.errors import UsageError
+from kernelforge.records import Attempt, Message
+from kernelforge.store import Store
+from tests.adapters.character_tokenizer import LETTERS, character_tokenizer
+from tests.server.service_tools import ended, serving
+from tests.server.sessions.test_sessions_http import serving as serving_sessions
+from tests.support.inprocess_engine import completion, request
+from tests.support.recorded_run import TASKS, golden_attempts, make_facts, make_run, make_task
+
+
+def export(*words: str) -> str:
+    done = CliRunner().invoke(app, ["data", "export", *words])
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stderr
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def with_another_source(attempt: Attempt, number: int) -> Attempt:
+    """The attempt with a candidate that repeats no other."""
+    if attempt.candidate is None:
+        return attempt
+    text = " ".join(f"x[{number}] *= {number}.{index}f;" for index in range(9))
+    candidate = attempt.candidate.model_copy(update={"source": f"__global__ void k(float* x) {{ {text} }}\n"})
+    build = None if attempt.evaluation.build is None else attempt.evaluation.build.model_copy(update={"ptx_hash": None})
+    evaluation = attempt.evaluation.model_copy(update={"candidate": candidate.hash, "build": build})
+    return attempt.model_copy(update={"candidate": candidate, "evaluation": evaluation})
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A run whose attempts all have words, and a prompt in common."""
+    store = Store.open(tmp_path / "kernelforge.db")
+    run = make_run()
+    store.start_run(run)
+    for name in TASKS:
+        store.put_task(run.id, make_task(name), make_facts(make_task(name)))
+    for number, attempt in enumerate(golden_attempts(run)):
+        words = (
+            Message(agent="coder", role="prompt", provider="openai:m", content=f"Write {attempt.task}."),
+            Message(agent="coder", role="reply", provider="openai:m", content=f"reply {number} of {attempt.task}"),
+        )
+        store.add_attempt(with_another_source(attempt, number).model_copy(update={"messages": words}))
+    store.close()
+    return tmp_path
+
+
+def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
+    counts = {}
+    for kind in ("sft", "dpo", "kto", "trajectories"):
+        out = results / kind
+        assert "rows in train.jsonl" in export("--as", kind, "-o", str(out), "--results", str(results), "--near", "1")
+        counts[kind] = len(lines(out / "train.jsonl"))
+        card = (out / "README.md").read_text()
+        assert card.startswith("---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n")
+        assert KINDS[kind] in card
+        assert "| written by | openai:m |" in card
+        assert "Licence: not stated." in card
+    assert counts["sft"] < counts["kto"]
+    assert counts["dpo"] > 0
+
+
+def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None:
+    words = ["--results", str(results)]
+    with pytest.raises(UsageError, match="nothing to write as grpo"):
+        export("--as", "grpo", "-o", str(results / "a"), *words, "--min-reward", "99")
+    with pytest.raises(UsageError, match="no task 'none' there; there is: "):
+        export("--as", "sft", "-o", str(results / "a"), *words, "--task", "none")
+    with pytest.raises(UsageError, match="exists: name a folder that does not"):
+        export("--as", "sft", "-o", str(results), *words)
+    with pytest.raises(UsageError, match="no reward policy 'x/1'"):
+        export("--as", "sft", "-o", str(results / "a"), *words, "--policy", "x/1")
+    with pytest.raises(UsageError, match="no reward server has kept jobs"):
+        export("--as", "sft", "-o", str(results / "a"), *words, "--from", "jobs")
+    assert not (results / "a").exists()
+
+
+def test_parquet_and_parts_hold_what_the_lines_hold(results: Path) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    words = ["--as", "kto", "--results", str(results), "--validation", "0.5"]
+    export(*words, "-o", str(results / "lines"))
+    export(*words, "-o", str(results / "table"), "--format", "parquet")
+    for path in (results / "lines").glob("*.jsonl"):
+        assert parquet.read_table(results / "table" / f"{path.stem}.parquet").to_pylist() == lines(path)
+
+
+def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
+    async def submit() -> None:
+        async with serving(tmp_path) as service:
+            fields = {"prompt": "Write a gelu.", "group_id": "step-1", "run_id": "grpo"}
+            await ended(service, request("1", **fields), request("2 WRONG", **fields), request("3"))
+
+    asyncio.run(submit())
+    export("grpo", "--from", "jobs", "--as", "grpo", "-o", str(tmp_path / "out"), "--results", str(tmp_path))
+    [row] = lines(tmp_path / "out" / "train.jsonl")
+    assert (row["prompt"], row["rewards"]) == ([{"role": "user", "content": "Write a gelu."}], [0.3, 0.0])
+    assert row["completions"] == [completion("1"), completion("2 WRONG")]
+    assert (row["group"], row["source"]) == ("grpo/step-1", "job")
+
+
+def test_sessions_are_dialogues_with_returns(tmp_path: Path) -> None:
+    async def talk() -> None:
+        async with serving_sessions(tmp_path) as server:
+            session = (await server.open(turns=3, run_id="kevin"))["id"]
+            for text, version in (("WRONG", 1), ("4194304", 2), ("2097152", 2)):
+                await server.turn(session, completion(text), policy_version=version)
+
+    asyncio.run(talk())
+    out = tmp_path / "out"
+    export("kevin", "--from", "sessions", "--as", "trajectories", "-o", str(out), "--results", str(tmp_path))
+    [row] = lines(out / "train.jsonl")
+    assert [word["role"] for word in row["messages"]] == ["system", "user", "assistant"] + ["user", "assistant"] * 2
+    assert row["policy_versions"] == [1, 2, 2]
+    assert row["returns"] == pytest.approx([0.4 * (0.3 + 0.4 * 0.3), 0.3 + 0.4 * 0.3, 0.3])
+    export("--from", "sessions", "--as", "critique", "-o", str(tmp_path / "critique"), "--results", str(tmp_path))
+    assert [row["helped"] for row in lines(tmp_path / "critique" / "train.jsonl")] == [True, True]
+
+
+def tiny(folder: Path) -> dict[str, Any]:
+    """A random model of a few thousand parameters, and the arguments that every trainer needs."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=len(LETTERS), hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, pad_token_id=0, eos_token_id=1, bos_token_id=1,
+    )  # fmt: skip
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    return {"model": transformers.LlamaForCausalLM(config), "processing_class": tokenizer}
+
+
+def settings(kind: Any, folder: Path, **changes: Any) -> Any:
+    return kind(
+        output_dir=str(folder), max_steps=1, per_device_train_batch_size=2, save_strategy="no", report_to=[],
+        use_cpu=True, bf16=False, disable_tqdm=True, max_length=64, **changes,
+    )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("kind", ["sft", "dpo"])
+def test_trl_trains_on_what_is_written(results: Path, kind: str) -> None:
+    datasets, trl = map(pytest.importorskip, ("datasets", "trl"))
+    export("--as", kind, "-o", str(results / kind), "--results", str(results), "--near", "1")
+    table = datasets.load_dataset(str(results / kind), cache_dir=str(results / "cache"))["train"]
+    assert len(table) == len(lines(results / kind / "train.jsonl"))
+    if kind == "sft":
+        trainer = trl.SFTTrainer(args=settings(trl.SFTConfig, results / "out"), train_dataset=table, **tiny(results))
+    else:
+        reference = tiny(results)["model"]
+        arguments = settings(trl.DPOConfig, results / "out")
+        trainer = trl.DPOTrainer(ref_model=reference, args=arguments, train_dataset=table, **tiny(results))
+    assert trainer.train().training_loss > 0

@@ -1,0 +1,212 @@
+"""Samples, the rows of every kind, and what is left out of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kernelforge.datasets.training import (
+    KINDS,
+    Sample,
+    distinct,
+    likeness,
+    normalised,
+    rows,
+    samples_of_attempts,
+    shingles,
+    split,
+    uncontaminated,
+    with_dialogue,
+)
+from kernelforge.records import Evaluation, Finding, Message, Operator, PredictedSpeedup, Verdict
+from tests.support.factories import (
+    make_attempt,
+    make_build,
+    make_evaluation,
+    make_fingerprint,
+    make_task,
+    measured,
+    modelled,
+)
+
+FINDING = Finding(kind="repair", headline="reads past the end", why="at [7, 33]", action="guard the last block")
+
+
+def sample(number: int = 0, verdict: Verdict = Verdict.OK, **changes: Any) -> Sample:
+    fields: dict[str, Any] = {
+        "id": f"r/t/{number:02d}",
+        "source": "run",
+        "run": "r",
+        "task": "core/softmax",
+        "dialogue": f"r/t/{number:02d}",
+        "turn": 1,
+        "group": "g",
+        "messages": (("user", "Write it."),),
+        "completion": f"reply {number}",
+        "evaluation": make_evaluation(verdict),
+        "profile": None,
+        "candidate": f"__global__ void k{number}(float* x) {{ x[{number}] = {number}.0f + x[1] * x[2]; }}",
+        "reward": 0.3 if verdict is Verdict.OK else 0.0,
+    }
+    return Sample(**(fields | changes))
+
+
+def predicted(low: float, high: float) -> Evaluation:
+    speedup = (low * high) ** 0.5
+    forecast = PredictedSpeedup(
+        gpu="H100", speedup=speedup, low=low, high=high, eager_us=speedup * 10.0, eager_origin="predicted",
+        eager_source="model",
+    )  # fmt: skip
+    return make_evaluation(performance=modelled(10.0, predicted=forecast))
+
+
+def timed(time_us: float) -> Evaluation:
+    fingerprint = make_fingerprint(device="cuda:0", device_kind="cuda")
+    return make_evaluation(fingerprint=fingerprint, performance=measured(time_us))
+
+
+def test_supervised_rows_are_correct_replies_with_their_prompts() -> None:
+    [row] = rows("sft", [sample(0), sample(1, Verdict.WRONG), sample(2, Verdict.INFRA, reward=None)], 0.4)
+    assert row["messages"] == [
+        {"role": "user", "content": "Write it."},
+        {"role": "assistant", "content": "reply 0"},
+    ]
+    assert (row["verdict"], row["task"], row["reward"]) == ("OK", "core/softmax", 0.3)
+
+
+def test_a_correct_reply_is_preferred_to_a_wrong_one() -> None:
+    [row] = rows("dpo", [sample(0, Verdict.WRONG), sample(1), sample(2, Verdict.INFRA, reward=None)], 0.4)
+    assert (row["chosen"][0]["content"], row["rejected"][0]["content"], row["reason"]) == (
+        "reply 1",
+        "reply 0",
+        "correct",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "preferred"),
+    [
+        (predicted(2.0, 4.0), predicted(0.5, 1.5), "reply 0"),
+        (predicted(0.5, 1.5), predicted(2.0, 4.0), "reply 1"),
+        (predicted(1.0, 3.0), predicted(0.5, 1.5), None),
+        (timed(10.0), timed(20.0), "reply 0"),
+        (timed(10.0), timed(11.0), None),
+        (timed(10.0), predicted(0.5, 1.5), None),
+        (make_evaluation(), make_evaluation(), None),
+    ],
+)
+def test_of_two_correct_replies_only_intervals_that_do_not_meet_make_a_pair(
+    first: Evaluation, second: Evaluation, preferred: str | None
+) -> None:
+    made = rows("dpo", [sample(0, evaluation=first), sample(1, evaluation=second)], 0.4)
+    assert [row["chosen"][0]["content"] for row in made] == ([] if preferred is None else [preferred])
+    assert all(row["reason"] == "faster" for row in made)
+
+
+def test_replies_to_different_prompts_are_no_pair() -> None:
+    assert rows("dpo", [sample(0), sample(1, Verdict.WRONG, group="other")], 0.4) == []
+    assert rows("dpo", [sample(0), sample(1, Verdict.WRONG, messages=(("user", "Repair it."),))], 0.4) == []
+
+
+def test_labels_groups_and_what_has_no_score() -> None:
+    items = [sample(0), sample(1, Verdict.WRONG), sample(2, Verdict.INFRA, reward=None), sample(3, group="alone")]
+    assert [row["label"] for row in rows("kto", items, 0.4)] == [True, False, True]
+    [group] = rows("grpo", items, 0.4)
+    assert (group["completions"], group["rewards"]) == (["reply 0", "reply 1"], [0.3, 0.0])
+
+
+def test_a_trajectory_is_the_whole_dialogue_with_returns() -> None:
+    turns = [
+        sample(0, Verdict.WRONG, messages=(("user", "SYSTEM\n\nWrite it."),), policy_version=1, dialogue="s"),
+        sample(1, messages=(("user", "Make it faster."),), policy_version=2, dialogue="s"),
+    ]
+    [row] = rows("trajectories", with_dialogue(turns, "SYSTEM"), 0.5)
+    assert [(word["role"], word["content"]) for word in row["messages"]] == [
+        ("system", "SYSTEM"), ("user", "Write it."), ("assistant", "reply 0"), ("user", "Make it faster."),
+        ("assistant", "reply 1"),
+    ]  # fmt: skip
+    assert row["returns"] == pytest.approx([0.15, 0.3])
+    assert (row["rewards"], row["policy_versions"]) == ([0.0, 0.3], [1, 2])
+
+
+@pytest.mark.parametrize(("verdict", "helped"), [(Verdict.OK, True), (Verdict.CRASH, False), (Verdict.INFRA, None)])
+def test_a_critique_is_a_finding_about_a_reply_and_whether_it_helped(verdict: Verdict, helped: bool | None) -> None:
+    words = [
+        Message(agent="coder", role="prompt", provider="p", content="Write it."),
+        Message(agent="coder", role="reply", provider="p", content="reply 0"),
+    ]
+    failed = make_attempt(0, Verdict.WRONG, messages=tuple(words))
+    repaired = make_attempt(
+        1, verdict, operator=Operator.REPAIR, parent=0, finding=FINDING, messages=tuple(words), accepted=bool(helped)
+    )
+    made = rows("critique", list(samples_of_attempts([failed, repaired], "kernelforge/1")), 0.4)
+    assert [row["helped"] for row in made] == ([] if helped is None else [helped])
+    if made:
+        assert made[0]["messages"][1]["content"] == "reply 0"
+        assert made[0]["messages"][-1]["content"].startswith("reads past the end")
+        assert made[0]["parent_verdict"] == "WRONG"
+
+
+def test_marks_of_the_built_in_coder_and_attempts_without_words_are_left_out() -> None:
+    reply = '```cuda\n// kernelforge-builtin/1 {"moves": ["fuse"]}\n__global__ void k() {}\n```\n'
+    words = (
+        Message(agent="coder", role="prompt", provider="builtin", content="Write it."),
+        Message(agent="coder", role="reply", provider="builtin", content=reply),
+    )
+    [made] = samples_of_attempts([make_attempt(0, messages=words), make_attempt(1)], "kernelforge/1")
+    assert made.completion == "```cuda\n__global__ void k() {}\n```\n"
+    assert (made.written_by, made.reward) == ("builtin", 0.3)
+
+
+def test_sources_are_equal_without_comments_and_layout() -> None:
+    first = "// one\n__global__ void k(float* x) {\n    x[0] = 1.0f; /* two\n lines */\n}\n"
+    assert normalised(first) == normalised("__global__ void k( float *x ){ x[0]=1.0f; }")
+    assert normalised(first) != normalised(first.replace("1.0f", "2.0f"))
+    assert normalised("#define N 4\nint a = N;") != normalised("int a = N;")
+    assert normalised("# a comment of Python\nx = 1\n") == normalised("x = 1")
+
+
+def test_repeats_of_a_prompt_are_left_out_by_source_ptx_and_likeness() -> None:
+    long = "__global__ void k(float* x) { " + " ".join(f"x[{index}] = x[{index + 1}];" for index in range(60)) + " }"
+    same_ptx = make_evaluation(build=make_build(ptx_hash="p"))
+    items = [
+        sample(0, candidate=long),
+        sample(1, candidate="// another name\n" + long),
+        sample(2, candidate=long.replace("x[7] = x[8]", "x[7] = x[9]")),
+        sample(3, evaluation=same_ptx),
+        sample(4, evaluation=same_ptx),
+        sample(5, candidate=None),
+        sample(6, candidate=long, group="other"),
+    ]
+    assert [item.id[-2:] for item in distinct(items, 0.9)] == ["00", "03", "05", "06"]
+    assert [item.id[-2:] for item in distinct(items, 1.0)] == ["00", "02", "03", "05", "06"]
+    assert likeness(shingles(long), shingles(long)) == 1.0
+    assert likeness(frozenset(), frozenset()) == 1.0
+
+
+def test_tasks_of_a_suite_and_their_likes_are_left_out() -> None:
+    excluded = make_task(source="def forward(x):\n    return torch.softmax(x, 1) + torch.relu(x) * 3 - x.sum()\n")
+    renamed = make_task(name="other", source="# the same\n" + excluded.source)
+    different = make_task(name="third", source="def forward(a, b):\n    return a @ b\n")
+    items = [
+        sample(number, evaluation=make_evaluation(task=task.digest))
+        for number, task in enumerate((excluded, renamed, different))
+    ]
+    references = {task.digest: task.source for task in (excluded, renamed, different)}
+    assert [item.id[-2:] for item in uncontaminated(items, references, [excluded], 0.9)] == ["02"]
+    assert [item.id[-2:] for item in uncontaminated(items, {}, [excluded], 0.9)] == ["01", "02"]
+
+
+def test_all_samples_of_a_task_go_to_one_part() -> None:
+    items = [sample(number, evaluation=make_evaluation(task=f"{number % 50:016x}")) for number in range(200)]
+    parts = split(items, 0.3)
+    tasks = {name: {item.evaluation.task for item in part} for name, part in parts.items()}
+    assert not tasks["train"] & tasks["validation"]
+    assert 5 <= len(tasks["validation"]) <= 25
+    assert split(items, 0.0)["validation"] == []
+    assert split(items, 1.0)["train"] == []
+
+
+def test_every_kind_is_written_and_empty_without_samples() -> None:
+    assert [rows(kind, [], 0.4) for kind in KINDS] == [[]] * len(KINDS)
