@@ -20,6 +20,7 @@ from kernelforge.profiling.counts import (
     matrix_instructions,
 )
 from kernelforge.profiling.demand import shared_wavefronts
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.model import PROTOCOL, PlanTime, kernel_occupancy, launch_time, plan_time
 from kernelforge.profiling.sass import NO_WORK, PlanWork, sass_metrics, sass_profile
 from kernelforge.records import (
@@ -94,6 +95,7 @@ def _roofline(spec: DeviceSpec, counts: PlanCounts, time: PlanTime, facts: SizeF
         bound=time.bound,
         time_us=time.time_us,
         time_origin=Origin.MODELLED,
+        floor_us=attainable_us(spec, facts),
     )
 
 

@@ -595,7 +595,7 @@ class Roofline(Record):
     floor_us: float | None = None
     """Least time that a kernel can be expected to take: the longer of the compulsory bytes at the bandwidth that the
     memory sustains and the reference's operations at the peak that its types allow, and one launch. None in profiles
-    of earlier versions."""
+    that a GPU made, and in those of earlier versions."""
 
     @field_validator("time_origin")
     @classmethod

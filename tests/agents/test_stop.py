@@ -6,13 +6,14 @@ import pytest
 
 from kernelforge.agents import JudgeRequest, TaskContext
 from kernelforge.agents.builtin.judge import BuiltinJudge
-from kernelforge.agents.diagnosis.floor import arithmetic_floor, attainable_us, reason_to_go_on
+from kernelforge.agents.diagnosis.floor import reason_to_go_on
 from kernelforge.agents.diagnosis.rules import Bottleneck
 from kernelforge.agents.llm_agents import LLMJudge
 from kernelforge.compile import Compiler
 from kernelforge.errors import CandidateError
 from kernelforge.hardware.specs import H100, SPECS
 from kernelforge.llm.base import Answer, Question
+from kernelforge.profiling.floor import arithmetic_floor, attainable_us
 from kernelforge.records import Attempt, Candidate, DType, Profile, SizeFacts, TensorSpec
 from tests.agents import agent_setup as workbench
 from tests.agents.faulty_kernels import SOUND, profiled

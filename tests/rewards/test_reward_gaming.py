@@ -15,16 +15,6 @@ from tests.support.axpy import KERNEL, PLAN, axpy_task
 POLICIES = ("shaped/1", "predicted/1", "kernelforge/2")
 """Those that pay for more than correctness where nothing is measured."""
 
-SPLIT = """def forward(x, y):
-    out = empty_like(x)
-    half = x.numel() // 2
-    axpy[ceil_div(half, 128), 128](x, y, out, i32(half), i32(0))
-    axpy[ceil_div(x.numel() - half, 128), 128](x, y, out, i32(x.numel() - half), i32(half))
-    return out
-"""
-SPLIT_KERNEL = KERNEL.replace("int n)", "int n, int from)").replace(
-    "if (i < n) out[i]", "if (i >= n) return;\n    i += from;\n    out[i]"
-)
 REDUNDANT = """
     float s = 0.0f;
     for (int k = 1; k <= 8; ++k) s += *(volatile const float*)(y + (i + k * 4096) % n) * 0.0f;
@@ -55,13 +45,6 @@ def evaluate(evaluator: Evaluator, source: str, plan: str = PLAN) -> EvaluationR
 def rewards(result: EvaluationResult) -> list[float]:
     values = [reward(name, result.evaluation, Context(profile=result.profile)).value for name in POLICIES]
     return [value for value in values if value is not None]
-
-
-def test_a_launch_that_is_split_earns_less(evaluator: Evaluator, plain: EvaluationResult) -> None:
-    split = evaluate(evaluator, SPLIT_KERNEL, SPLIT)
-    assert components(split.evaluation, split.profile).launches == 2
-    assert all(more <= few for more, few in zip(rewards(split), rewards(plain), strict=True))
-    assert rewards(split)[0] < rewards(plain)[0]
 
 
 def test_more_accesses_that_are_laid_out_well_earn_less(evaluator: Evaluator, plain: EvaluationResult) -> None:

@@ -1,52 +1,13 @@
-"""The floor under a task's time, and whether a candidate is near enough to it for a search to stop."""
+"""Whether a candidate is near enough to the floor under its task's time for a search to stop."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from kernelforge.agents.base import TaskContext
-from kernelforge.hardware.specs import DeviceSpec
-from kernelforge.records import Attempt, DType, SizeFacts, TensorSpec
+from kernelforge.profiling.floor import attainable_us
+from kernelforge.records import Attempt
 
 NEAR = 1.1
 """A Judge's ``stop`` counts where the time is at most this multiple of the floor."""
-
-TF32_PRODUCTS = 3
-"""Products of TF32 parts, on tensor cores, that make one of FP32: large by large, large by small, small by large."""
-
-
-class ArithmeticFloor(NamedTuple):
-    """Time of the reference's operations at the peak rate of the unit that may do them."""
-
-    time_us: float
-    unit: str
-
-
-def arithmetic_floor(spec: DeviceSpec, size: SizeFacts) -> ArithmeticFloor:
-    """The reference's operations by the fastest way that the precision of its floating-point tensors allows.
-
-    16 bits: the tensor cores, or two operations at a time where a GPU has none. 32 bits: the FP32 units, or three
-    products of TF32 parts on the tensor cores for each of FP32, as one of TF32 is not as precise as a candidate has to
-    be, and parts of FP16 do not have the range of FP32. 64 bits: the FP32 peak.
-    """
-    tensors = [item for item in (*size.inputs, *size.outputs) if isinstance(item, TensorSpec)]
-    floating = {item.dtype for item in tensors if "float" in item.dtype.value}
-    ways = {"the FP32 peak": spec.fp32_flops_per_s}
-    if floating and floating <= {DType.FLOAT16, DType.BFLOAT16}:
-        products = spec.tensor_flops_per_s("f16", "f32")
-        ways = {"the tensor cores' peak": products} if products else {"twice the FP32 peak": 2 * spec.fp32_flops_per_s}
-    elif DType.FLOAT64 not in floating:
-        products = spec.tensor_flops_per_s("tf32", "f32") / TF32_PRODUCTS
-        ways["a third of the tensor cores' TF32 peak"] = products
-    unit = max(ways, key=ways.__getitem__)
-    return ArithmeticFloor(size.flops / ways[unit] * 1e6, unit)
-
-
-def attainable_us(spec: DeviceSpec, size: SizeFacts) -> float:
-    """Least time that a kernel can be expected to take: one launch, and the longer of the compulsory bytes at the
-    bandwidth that the memory sustains and the reference's operations."""
-    memory = size.compulsory_bytes / spec.dram_sustained_gbps * 1e-3
-    return max(memory, arithmetic_floor(spec, size).time_us) + spec.launch_overhead_us
 
 
 def reason_to_go_on(context: TaskContext, attempt: Attempt) -> str:

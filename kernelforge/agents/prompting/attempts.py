@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 from kernelforge.agents.acceptance import Outcome
 from kernelforge.agents.base import TaskContext
-from kernelforge.agents.diagnosis.floor import arithmetic_floor
 from kernelforge.agents.prompting.profiles import changes, modelled_text
 from kernelforge.agents.prompting.text import inline
+from kernelforge.profiling.floor import arithmetic_floor
 from kernelforge.records import Attempt, Operator, Origin, PredictedSpeedup, Verdict
 from kernelforge.search.base import ProfileVisibility
 
