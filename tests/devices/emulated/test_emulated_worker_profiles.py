@@ -283,6 +283,23 @@ def test_sampled_intermediates_are_accounted_for_alike() -> None:
     assert profiled.value("dram__bytes_write.sum") == pytest.approx(12 * n, rel=0.01)
 
 
+def test_sampled_launches_on_the_rows_of_a_tensor_read_and_write_each_row() -> None:
+    """Each of 40 launches, of which 16 run, is on rows that no other one has read."""
+    rows, columns = 40, 32768
+    plan = """
+def forward(a, b):
+    rows, columns = a.shape
+    out = empty_like(a)
+    for r in range(rows):
+        add[ceil_div(columns, 256), 256](a[r], b[r], out[r], i32(columns))
+    return out
+"""
+    moved = 12 * rows * columns
+    profiled, _ = profile(ADD, plan, randoms(rows, columns), randoms(rows, columns), compulsory=moved, sampled=True)
+    assert profiled.kernels[0].sampled < 0.5
+    assert profiled.value("dram__bytes.sum") == pytest.approx(moved, rel=0.02)
+
+
 def test_sampled_intermediates_larger_than_the_l2_are_read_back() -> None:
     n = 1 << 25  # 128 MiB
     profiled, _ = profile(UNFUSED, UNFUSED_PLAN, np.zeros(n, np.float32), compulsory=8 * n, sampled=True)

@@ -23,6 +23,7 @@ from kernelforge.devices.emulated.profile.sampling import (
     is_inside,
 )
 from kernelforge.devices.emulated.profile.traffic import (
+    MOST_PARTS,
     ChunkFootprint,
     Extent,
     Footprint,
@@ -31,6 +32,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     Sectors,
     bytes_by_buffer,
     extrapolate,
+    ranges_by_buffer,
 )
 
 MIB = 1 << 20
@@ -113,8 +115,12 @@ def test_bytes_of_a_buffer_never_exceed_its_size() -> None:
     assert bytes_by_buffer(sectors(0, 96), [Extent(0, BASE, 40), Extent(1, BASE + 64, 30)]) == {0: 40, 1: 30}
 
 
+BUFFERS = dict.fromkeys(range(3), 200 * MIB)
+"""Bytes of each buffer."""
+
+
 def test_an_intermediate_that_stays_in_the_l2_is_not_read_from_dram() -> None:
-    residency = Residency(50 * MIB)
+    residency = Residency(50 * MIB, BUFFERS)
     assert residency.launch(LaunchTraffic({0: 4 * MIB}, {1: 4 * MIB}, 0)) == (4 * MIB, 0)
     assert residency.launch(LaunchTraffic({1: 4 * MIB}, {2: 4 * MIB}, 0)) == (0, 0)
     assert residency.flush() == 8 * MIB
@@ -122,7 +128,7 @@ def test_an_intermediate_that_stays_in_the_l2_is_not_read_from_dram() -> None:
 
 
 def test_an_intermediate_larger_than_the_l2_is_written_and_read_back() -> None:
-    residency = Residency(50 * MIB)
+    residency = Residency(50 * MIB, BUFFERS)
     big = 200 * MIB
     read, written = residency.launch(LaunchTraffic({0: big}, {1: big}, 0))
     second_read, more = residency.launch(LaunchTraffic({1: big}, {2: big}, 0))
@@ -132,18 +138,51 @@ def test_an_intermediate_larger_than_the_l2_is_written_and_read_back() -> None:
 
 def test_what_a_launch_reads_and_writes_side_by_side_shares_the_l2() -> None:
     """At the end half of the L2 has output that is not written yet: 25 MB less than 200 MB go to DRAM before."""
-    residency = Residency(50 * MIB)
+    residency = Residency(50 * MIB, BUFFERS)
     read, written = residency.launch(LaunchTraffic({0: 200 * MIB}, {1: 200 * MIB}, 0))
     assert (read, written) == (200 * MIB, pytest.approx(175 * MIB))
     assert residency.flush() == pytest.approx(25 * MIB)
     # What is read again and again leaves it little room.
-    residency = Residency(50 * MIB)
+    residency = Residency(50 * MIB, BUFFERS)
     residency.launch(LaunchTraffic({0: 200 * MIB}, {1: 200 * MIB}, 20_000 * MIB))
     assert residency.flush() < MIB
 
 
+def on_rows(first: int, end: int) -> LaunchTraffic:
+    """A launch that reads rows of a MiB of buffer 0, and writes those of buffer 1."""
+    rows = float(first * MIB), float(end * MIB)
+    nbytes = (end - first) * MIB
+    return LaunchTraffic({0: nbytes}, {1: nbytes}, 0, ranges={0: rows, 1: rows})
+
+
+def test_another_part_of_a_tensor_is_not_in_the_l2() -> None:
+    residency = Residency(50 * MIB, BUFFERS)
+    assert residency.launch(on_rows(0, 4))[0] == 4 * MIB
+    assert residency.launch(on_rows(4, 8))[0] == 4 * MIB
+    assert residency.launch(on_rows(2, 6))[0] == 0
+    assert residency.launch(on_rows(6, 10))[0] == 2 * MIB
+    assert residency.flush() == 10 * MIB
+
+
+def test_launches_on_one_row_each_read_and_write_each_row_once() -> None:
+    residency = Residency(50 * MIB, BUFFERS)
+    moved = [residency.launch(on_rows(row, row + 1)) for row in range(200)]
+    assert sum(read for read, _ in moved) == 200 * MIB
+    assert sum(written for _, written in moved) + residency.flush() == pytest.approx(200 * MIB)
+    assert len(residency._parts) <= MOST_PARTS
+    assert residency.launch(on_rows(190, 200))[0] == 0
+    assert residency.launch(on_rows(0, 10))[0] == 10 * MIB
+
+
+def test_where_a_launch_touches_a_buffer_comes_from_its_sectors() -> None:
+    extents = [Extent(0, BASE, 3200), Extent(1, BASE + 4096, 3200)]
+    assert ranges_by_buffer(sectors(320, 320), extents) == {0: (320.0, 640.0)}
+    # Samples need not touch the first and the last bytes.
+    assert ranges_by_buffer(sectors(64, 3072), extents) == {0: (0.0, 3200.0)}
+
+
 def test_an_output_written_twice_while_in_the_l2_goes_to_dram_once() -> None:
-    residency = Residency(50 * MIB)
+    residency = Residency(50 * MIB, BUFFERS)
     residency.launch(LaunchTraffic({}, {1: MIB}, 0))
     residency.launch(LaunchTraffic({}, {1: MIB}, 0))
     assert residency.flush() == MIB

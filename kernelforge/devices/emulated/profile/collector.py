@@ -42,17 +42,20 @@ from kernelforge.devices.emulated.profile.traffic import (
     ChunkFootprint,
     Extent,
     LaunchTraffic,
+    Range,
     Residency,
+    all_sectors,
     bytes_by_buffer,
     distinct_in_grid,
     ecc_bytes,
     extrapolate,
     most_updates,
     most_updates_of_a_word,
+    ranges_by_buffer,
 )
 from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
-from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Trace
+from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Sectors, Trace
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.model import kernel_occupancy
@@ -89,15 +92,21 @@ class _Sample:
         return sum(report.ctas_run for report in (*self.reports, *(report for report, _ in self.edges)))
 
     def traffic_of(self, step: Launch) -> LaunchTraffic:
-        """The traffic on the buffers of another launch of the same shape."""
-        buffers = {
-            own.buffer: other.buffer
+        """The traffic on the buffers of another launch of the same shape, as far from its arguments' first bytes."""
+        pairs = [
+            (own, other)
             for own, other in zip(self.step.args, step.args, strict=True)
             if not isinstance(own, ScalarArg) and not isinstance(other, ScalarArg)
-        }
+        ]
+        buffers = {own.buffer: other.buffer for own, other in pairs}
+        shifts = {own.buffer: other.offset_bytes - own.offset_bytes for own, other in pairs}
         read = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.read.items()}
         written = {buffers.get(buffer, buffer): nbytes for buffer, nbytes in self.traffic.written.items()}
-        return LaunchTraffic(read, written, self.traffic.refetched)
+        ranges: dict[int, Range] = {}
+        for buffer, (first, end) in self.traffic.ranges.items():
+            shift = shifts.get(buffer, 0)
+            ranges[buffers.get(buffer, buffer)] = first + shift, end + shift
+        return LaunchTraffic(read, written, self.traffic.refetched, ranges=ranges)
 
 
 class _EdgeRun(NamedTuple):
@@ -107,6 +116,15 @@ class _EdgeRun(NamedTuple):
     moved: CacheCounts
     blocks: float
     """Blocks that it stands for."""
+
+
+class _Edges(NamedTuple):
+    """Blocks at the edges of a grid."""
+
+    runs: Sequence[_EdgeRun] = ()
+    """Those that do something else than a block inside."""
+    touched: Sectors | None = None
+    """Sectors of blocks at all ends of the grid; None where not all of them ran."""
 
 
 class Collector:
@@ -189,7 +207,7 @@ class Collector:
                 recorded = self._recorded(step, probe, trace) if units == blocks and affordable else None
                 # Blocks that share an L1 are compared with one that has all of it.
                 self._cache.resize_l1(l1_share if recorded is None else l1_bytes(self._spec, occupied))
-                edges = self._edges(step, probe, report, affordable) if units == blocks else []
+                edges = self._edges(step, probe, report, affordable) if units == blocks else _Edges()
                 sample = self._sample(step, occupied, chunks, edges)
                 samples.append(self._side_by_side(sample, occupied, chunks[0].start, recorded))
                 self._add_sample(step, group, samples[-1], samples[-1].ran, probed)
@@ -223,20 +241,25 @@ class Collector:
         block = recorded_block(trace, apart, away, self._record(step, third)[1])
         return None if block is None else (block, probe)
 
-    def _edges(self, step: Launch, probe: int, inside: LaunchReport, affordable: int) -> list[_EdgeRun]:
+    def _edges(self, step: Launch, probe: int, inside: LaunchReport, affordable: int) -> _Edges:
         """Run blocks at the edges and corners of a grid that do something else than one inside, the probe."""
         at = coordinates(probe, step.grid)
+
+        sectors: list[Sectors] = []
 
         def run(block: int) -> tuple[LaunchReport, CacheCounts]:
             self._cache.reset()
             report = self._run(step, (block,))
+            sectors.append(self._cache.sectors()[0])
             return report, self._cache.counts
 
-        ends = dict(list(ends_of(step.grid, at).items())[:affordable])
+        all_ends = ends_of(step.grid, at)
+        ends = dict(list(all_ends.items())[:affordable])
         ran = {block: run(block) for block in ends.values()}
         different = {end for end, block in ends.items() if not does_the_same(ran[block][0], inside)}
         edges = choose_edges(step.grid, at, different, affordable)
-        return [_EdgeRun(*(ran.get(edge.block) or run(edge.block)), edge.blocks) for edge in edges]
+        runs = [_EdgeRun(*(ran.get(edge.block) or run(edge.block)), edge.blocks) for edge in edges]
+        return _Edges(runs, all_sectors(sectors) if len(ends) == len(all_ends) else None)
 
     def finish(self) -> PlanCounts:
         """All counters. Bytes still dirty in the L2 are written back, attributed to kernels by what they wrote."""
@@ -282,6 +305,7 @@ class Collector:
                 {b: float(n) for b, n in bytes_by_buffer(footprint.read, self._extents).items()},
                 {b: float(n) for b, n in bytes_by_buffer(footprint.written, self._extents).items()},
                 0.0,
+                ranges=ranges_by_buffer(all_sectors([footprint.read, footprint.written]), self._extents),
             )
             read, written = self._residency.launch(traffic)
             moved = replace(moved, l2_read_hits=max(moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
@@ -294,9 +318,10 @@ class Collector:
         step: Launch,
         occupied: Occupancy,
         chunks: Sequence[Chunk],
-        edges: Sequence[_EdgeRun],
+        at_ends: _Edges,
     ) -> _Sample:
         """Run chunks of a grid's blocks or clusters, each from an empty L2, and add its edges."""
+        edges = at_ends.runs
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
@@ -313,6 +338,10 @@ class Collector:
             moved = moved.plus(self._cache.counts)
             footprints.append(ChunkFootprint(len(first) + len(second), len(first), begun, complete))
         traffic = extrapolate(footprints, self._extents, grid_blocks=units, wave_blocks=wave, l2_bytes=self._l2_bytes)
+        if at_ends.touched is not None:
+            parts = [sectors for part in footprints for sectors in (part.complete.read, part.complete.written)]
+            ranges = ranges_by_buffer(all_sectors([at_ends.touched, *parts]), self._extents)
+            traffic = replace(traffic, ranges=ranges)
         scale = (units - sum(edge.blocks for edge in edges)) / sum(part.blocks for part in footprints)
         moved = CacheCounts().plus(moved, scale)
         for edge in edges:
@@ -424,11 +453,11 @@ class Collector:
 
     def _resident(self) -> Residency:
         """The content of the L2 model, by buffer, which footprints continue."""
-        residency = Residency(self._l2_bytes)
+        residency = Residency(self._l2_bytes, {extent.buffer: extent.nbytes for extent in self._extents})
         cached, dirty = self._cache.sectors()
-        unwritten = bytes_by_buffer(dirty, self._extents)
+        unwritten, ranges = bytes_by_buffer(dirty, self._extents), ranges_by_buffer(cached, self._extents)
         for buffer, nbytes in bytes_by_buffer(cached, self._extents).items():
-            residency.hold(buffer, nbytes, unwritten.get(buffer, 0))
+            residency.hold(buffer, nbytes, unwritten.get(buffer, 0), ranges[buffer])
         return residency
 
 

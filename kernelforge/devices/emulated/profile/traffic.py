@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -86,6 +87,34 @@ class Extent:
     nbytes: int
 
 
+Range = tuple[float, float]
+"""First byte in a buffer, and the end."""
+
+EVERYWHERE: Range = (0.0, math.inf)
+
+NEAR_END = 1 / 16
+"""Part of a range's length within which it is taken to reach the end of its buffer: samples need not touch the last."""
+
+
+MOST_PARTS = 64
+"""Ranges of all buffers in the L2 that are kept apart: each launch looks at all of them."""
+
+
+def ranges_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, Range]:
+    """First and last byte that the sectors touch, by buffer."""
+    ranges: dict[int, Range] = {}
+    for extent in extents:
+        first = np.searchsorted(sectors, extent.address // SECTOR_BYTES)
+        end = np.searchsorted(sectors, -(-(extent.address + extent.nbytes) // SECTOR_BYTES))
+        if end > first:
+            low = float(sectors[first]) * SECTOR_BYTES - extent.address
+            high = float(sectors[end - 1] + 1) * SECTOR_BYTES - extent.address
+            near = NEAR_END * (high - low)
+            low, high = low if low > near else 0.0, high if high < extent.nbytes - near else float(extent.nbytes)
+            ranges[extent.buffer] = low, high
+    return ranges
+
+
 @dataclass(frozen=True)
 class LaunchTraffic:
     """Bytes by buffer that one launch touches, and bytes that it reads again because the L2 did not keep them."""
@@ -95,6 +124,8 @@ class LaunchTraffic:
     refetched: float
     least_read: Mapping[int, float] = field(default_factory=dict)
     """As ``read``, but without what neighbouring blocks both touch."""
+    ranges: Mapping[int, Range] = field(default_factory=dict)
+    """By buffer: where those bytes lie in it. A buffer without a range is touched everywhere."""
 
 
 def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, int]:
@@ -109,7 +140,8 @@ def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, in
     return nbytes
 
 
-def _union(parts: Sequence[Sectors]) -> Sectors:
+def all_sectors(parts: Sequence[Sectors]) -> Sectors:
+    """All sectors of some sets, sorted."""
     return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
@@ -150,7 +182,7 @@ def _side(
 ) -> tuple[dict[int, float], dict[int, float], dict[int, float]]:
     """Bytes by buffer of the complete grid, of one wave of blocks, and of the grid if blocks share as neighbours do."""
     blocks = sum(chunk.blocks for chunk in chunks)
-    together = bytes_by_buffer(_union([getattr(chunk.complete, side) for chunk in chunks]), extents)
+    together = bytes_by_buffer(all_sectors([getattr(chunk.complete, side) for chunk in chunks]), extents)
     completes = [bytes_by_buffer(getattr(chunk.complete, side), extents) for chunk in chunks]
     firsts = [bytes_by_buffer(getattr(chunk.first, side), extents) for chunk in chunks]
     length = blocks / len(chunks)
@@ -171,18 +203,76 @@ def _side(
     return grid, wave, least
 
 
+@dataclass(frozen=True)
+class _Part:
+    """Bytes of a range of a buffer that are in the L2, evenly spread, and those of them that are not written back."""
+
+    buffer: int
+    range: Range
+    nbytes: float
+    dirty: float
+
+    def within(self, first: float, end: float) -> _Part:
+        """The part of it in a narrower range."""
+        low, high = max(first, self.range[0]), min(end, self.range[1])
+        if (low, high) == self.range:
+            return self
+        share = max(high - low, 0.0) / (self.range[1] - self.range[0])
+        return _Part(self.buffer, (low, high), share * self.nbytes, share * self.dirty)
+
+
 class Residency:
-    """Content of the L2 between launches, by buffer: bytes, and the part that is not yet written back."""
+    """Content of the L2 between launches, by ranges of buffers: bytes, and the part that is not yet written back.
 
-    def __init__(self, l2_bytes: int) -> None:
+    Args:
+        l2_bytes: Capacity.
+        sizes: Bytes of each buffer.
+    """
+
+    def __init__(self, l2_bytes: int, sizes: Mapping[int, int]) -> None:
         self.l2_bytes = l2_bytes
-        self._cached: dict[int, tuple[float, float]] = {}  # least recently used first
+        self._sizes = sizes
+        self._parts: list[_Part] = []
+        """Least recently used first."""
 
-    def hold(self, buffer: int, nbytes: float, dirty: float) -> None:
-        """Add bytes of a buffer, most recently used."""
-        self._cached.pop(buffer, None)
+    def hold(self, buffer: int, nbytes: float, dirty: float, touched: Range = EVERYWHERE) -> None:
+        """Make ``nbytes`` in a range of a buffer the content there, most recently used."""
+        first, end = self._bounded(buffer, touched)
+        rest: list[_Part] = []
+        for part in self._parts:
+            if part.buffer != buffer:
+                rest.append(part)
+                continue
+            sides = part.within(part.range[0], first), part.within(end, part.range[1])
+            rest += [side for side in sides if side.range[0] < side.range[1]]
+        self._parts = rest
         if nbytes > 0:
-            self._cached[buffer] = (nbytes, min(dirty, nbytes))
+            self._parts.append(_Part(buffer, (first, end), nbytes, min(dirty, nbytes)))
+        if len(self._parts) > MOST_PARTS:
+            self._join()
+
+    def _join(self) -> None:
+        """Join two parts of one buffer that touch, the least recently used first; where none do, any two of one."""
+        for touching in (True, False):
+            for older, newer in itertools.combinations(self._parts, 2):
+                ends = {older.range[0], older.range[1]} & {newer.range[0], newer.range[1]}
+                if older.buffer == newer.buffer and (ends or not touching):
+                    both = min(older.range[0], newer.range[0]), max(older.range[1], newer.range[1])
+                    joined = _Part(older.buffer, both, older.nbytes + newer.nbytes, older.dirty + newer.dirty)
+                    self._parts.remove(newer)
+                    self._parts[self._parts.index(older)] = joined
+                    return
+
+    def _bounded(self, buffer: int, touched: Range) -> Range:
+        size = float(self._sizes[buffer])
+        first, end = max(touched[0], 0.0), min(touched[1], size)
+        return (first, end) if first < end else (0.0, size)
+
+    def _within(self, buffer: int, touched: Range) -> tuple[float, float]:
+        """Bytes in a range of a buffer, and the part that is not yet written back."""
+        first, end = self._bounded(buffer, touched)
+        parts = [part.within(first, end) for part in self._parts if part.buffer == buffer]
+        return sum(part.nbytes for part in parts), sum(part.dirty for part in parts)
 
     def launch(self, traffic: LaunchTraffic) -> tuple[float, float]:
         """Bytes that a launch reads from DRAM and writes to it, after the earlier launches."""
@@ -195,42 +285,40 @@ class Residency:
         kept = max(1.0 - over / self.l2_bytes, 0.0)
         fetched = traffic.refetched
         for buffer, nbytes in traffic.read.items():
-            cached, _ = self._cached.get(buffer, (0.0, 0.0))
+            cached, _ = self._within(buffer, traffic.ranges.get(buffer, EVERYWHERE))
             fetched += nbytes - min(cached, nbytes) * kept
         evicted = 0.0
         if over:
             # Blocks read and write side by side: at the end the L2 has the same part of each buffer.
             evicted = self.flush()
-            self._cached.clear()
+            self._parts.clear()
         part = min(self.l2_bytes / max(sum(touched.values()), 1.0), 1.0)
         # What is read again and again takes the place of what was written.
         unwritten = min(self.l2_bytes / max(fetched + sum(traffic.written.values()), 1.0), part)
         for buffer, nbytes in touched.items():
-            cached, dirty = self._cached.get(buffer, (0.0, 0.0))
+            where = traffic.ranges.get(buffer, EVERYWHERE)
+            cached, dirty = self._within(buffer, where)
             written = traffic.written.get(buffer, 0.0)
             evicted += written * (1 - unwritten)
-            self.hold(buffer, max(cached, nbytes * part), max(dirty, written * unwritten))
+            self.hold(buffer, max(cached, nbytes * part), max(dirty, written * unwritten), where)
         return fetched, evicted + self._evict()
 
     def flush(self) -> float:
         """Bytes that are written back at the end; clean data stays."""
-        dirty = sum(dirty for _, dirty in self._cached.values())
-        self._cached = {buffer: (nbytes, 0.0) for buffer, (nbytes, _) in self._cached.items()}
+        dirty = sum(part.dirty for part in self._parts)
+        self._parts = [replace(part, dirty=0.0) for part in self._parts]
         return dirty
 
     def _evict(self) -> float:
         """Drop the least recently used until the rest fits; returns the bytes written back."""
-        over = sum(nbytes for nbytes, _ in self._cached.values()) - self.l2_bytes
+        over = sum(part.nbytes for part in self._parts) - self.l2_bytes
         written = 0.0
-        for buffer in list(self._cached):
-            if over <= 0:
-                break
-            nbytes, dirty = self._cached[buffer]
-            gone = min(over, nbytes)
-            written += dirty * gone / nbytes
+        while over > 0 and self._parts:
+            part = self._parts.pop(0)
+            gone = min(over, part.nbytes)
+            written += part.dirty * gone / part.nbytes
             over -= gone
-            if gone == nbytes:
-                del self._cached[buffer]
-            else:
-                self._cached[buffer] = (nbytes - gone, dirty * (1 - gone / nbytes))
+            if gone < part.nbytes:
+                first, end = part.range
+                self._parts.insert(0, part.within(first + (end - first) * gone / part.nbytes, end))
         return written
