@@ -356,8 +356,10 @@ OP_ACCESS: Final = 1340
 OP_BYTES: Final = 1344  # bytes per lane
 OP_BLOCK: Final = 1348  # basic block of an access in a group, or -1; i32
 OP_SINCE: Final = 1352  # how often that block had run when the present hits began, i64
-OP_WORD_UPDATES: Final = 1472  # atomics: 127 x u32, updates by the word's number modulo 127
-OP_LINE_UPDATES: Final = 1984  # 127 x u32, sectors updated by requests, by the number of the line of 128 bytes
+OP_WORD_KEYS: Final = 256  # atomics: 127 x u32, the word that leads those whose number is equal modulo 127
+OP_LINE_KEYS: Final = 768  # 127 x u32, the same of lines of 128 bytes
+OP_WORD_UPDATES: Final = 1472  # 127 x u32, its updates less those of the others since it leads
+OP_LINE_UPDATES: Final = 1984  # 127 x u32, the same of sectors updated by requests
 UPDATE_COUNTERS: Final = 127  # a prime: words at any usual distance spread evenly
 OP_RECORD: Final = 2496  # an odd number of lines, so that records spread over the processor's cache
 

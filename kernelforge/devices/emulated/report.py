@@ -167,6 +167,10 @@ class LaunchFault:
         }
 
 
+Leaders = tuple[tuple[int, int], ...]
+"""Words, or lines, by number, with updates that each has at least."""
+
+
 @dataclass
 class MemoryOp:
     """Counters of one memory instruction over a launch."""
@@ -194,10 +198,10 @@ class MemoryOp:
     """Of a load or an atomic with a result: loads of its basic block over the longest chain of dependent ones there."""
     sketch: int = 0
     """Of an atomic: a set of the words it met, 1024 bits with one set for each by its hash."""
-    word_updates: tuple[int, ...] = ()
-    """Of an atomic: updates of words, added up by their number modulo 127."""
-    line_updates: tuple[int, ...] = ()
-    """Of an atomic: sectors that requests updated, added up by the number of their line of 128 bytes, modulo 127."""
+    word_updates: Leaders = ()
+    """Of an atomic in a profile: words that lead others, with updates that each has at least."""
+    line_updates: Leaders = ()
+    """The same of lines of 128 bytes, by the sectors that requests updated."""
 
 
 @dataclass
@@ -349,17 +353,23 @@ def _add_memory(program: Program, runs: Sequence[Run], report: LaunchReport) -> 
             )
 
 
-def _updates(runs: Sequence[Run], row: int) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Words that one atomic met in any of the runs, and its counters of updates of words and lines."""
+def _updates(runs: Sequence[Run], row: int) -> tuple[int, Leaders, Leaders]:
+    """Words that one atomic met in any of the runs, and the words and lines that lead others in the number of updates.
+    Leaders are counted where one run follows all accesses in their order."""
     bits = 0
     for run in runs:
         bits |= int.from_bytes(run.records[row, lay.OP_SKETCH : lay.OP_SKETCH + lay.SKETCH_BYTES].tobytes(), "little")
 
-    def counters(at: int) -> tuple[int, ...]:
-        parts = np.stack([run.records[row, at : at + 4 * lay.UPDATE_COUNTERS].view(np.uint32) for run in runs])
-        return tuple(int(count) for count in parts.sum(axis=0, dtype=np.int64))
+    def leaders(keys: int, counts: int) -> Leaders:
+        record, size = runs[0].records[row], 4 * lay.UPDATE_COUNTERS
+        pairs = record[keys : keys + size].view(np.uint32), record[counts : counts + size].view(np.uint32)
+        return tuple((key, count) for key, count in zip(*(part.tolist() for part in pairs), strict=True) if count)
 
-    return bits, counters(lay.OP_WORD_UPDATES), counters(lay.OP_LINE_UPDATES)
+    return (
+        bits,
+        leaders(lay.OP_WORD_KEYS, lay.OP_WORD_UPDATES),
+        leaders(lay.OP_LINE_KEYS, lay.OP_LINE_UPDATES),
+    )
 
 
 def _peer_totals(records: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
@@ -379,6 +389,7 @@ def _totals(run: Run) -> npt.NDArray[np.int64]:
     pending = np.flatnonzero(words[:, lay.OP_SLOT // 4].astype(np.int32) >= 0)
     blocks = words[pending, lay.OP_BLOCK // 4]
     slots[pending, words[pending, lay.OP_SLOT // 4]] += run.counts[2 * blocks] - longs[pending, lay.OP_SINCE // 8]
+    slots[words[:, lay.OP_ACCESS // 4] == lay.ATOMIC] = 0  # other things are there
     hits = slots >> 8 * lay.ENTRY_HITS & 0xFFFFFFFF
     lanes = np.array([int(m).bit_count() for m in words[:, lay.OP_MASK // 4]], dtype=np.int64)
     total_hits = hits.sum(axis=1)

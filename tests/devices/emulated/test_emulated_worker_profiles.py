@@ -455,3 +455,32 @@ def forward(x):
     assert profiled.value("dram__bytes_read.sum") == 4 * n
     assert profiled.value("dram__bytes_write.sum") == 8 * n
     assert profiled.value("kernelforge__memsets") == 1
+
+
+SPLIT_K = """
+extern "C" __global__ void add_parts(const float* x, float* out, float* total, int tiles) {
+  const float* part = x + (size_t)(blockIdx.y * tiles + blockIdx.x) * 2048;
+  float* tile = out + blockIdx.x * 2048;
+  int row = threadIdx.x / 16 * 8, column = threadIdx.x % 16;
+  #pragma unroll
+  for (int i = 0; i < 8; i++) atomicAdd(&tile[(row + i) * 16 + column], part[(row + i) * 16 + column]);
+  if (total != out && threadIdx.x == 0) atomicAdd(total, 1.0f);
+}
+"""
+
+
+@pytest.mark.parametrize("counts", [False, True])
+def test_a_word_of_a_sampled_split_product_has_an_update_of_each_part(counts: bool) -> None:
+    """64 parts of 16 tiles: each word has one update of each part, and ``total`` one of each block."""
+    total = "total" if counts else "out"
+    plan = f"""
+def forward(x):
+    out = zeros((16, 2048))
+    total = zeros((1,))
+    add_parts[(16, 64), 256](x, out, {total}, i32(16))
+    return out
+"""
+    profiled, _ = profile(SPLIT_K, plan, randoms(64, 16, 2048), compulsory=4 * 65 * 16 * 2048, sampled=True)
+    assert profiled.kernels[0].sampled < 0.5
+    most = profiled.value("ptx__global_atomics_per_address.max")
+    assert most == pytest.approx(1024 if counts else 64, rel=0.15)

@@ -6,7 +6,9 @@ footprints replace it (:mod:`kernelforge.devices.emulated.profile.traffic`).
 
 from __future__ import annotations
 
+import functools
 import math
+import operator
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -59,6 +61,8 @@ from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, 
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.model import kernel_occupancy
+
+WORD_BYTES = 4
 
 
 def warm_up_collector() -> None:
@@ -449,6 +453,7 @@ class Collector:
             edges=sample.edges,
             ran=ran,
             lines=self._lines,
+            written_words=sum(sample.traffic.written.values()) / WORD_BYTES,
         )
 
     def _resident(self) -> Residency:
@@ -487,6 +492,7 @@ def add_launch(
     scale: float = 1.0,
     edges: Sequence[tuple[LaunchReport, float]] = (),
     lines: CountedText | None = None,
+    written_words: float = math.inf,
 ) -> None:
     """Add one launch to its group; ``ran`` of its blocks were run.
 
@@ -500,6 +506,7 @@ def add_launch(
         scale: Blocks that the reports stand for over those that ran.
         edges: Reports of blocks that each stand for a number of others.
         lines: Count the instructions of each line of this text too.
+        written_words: Different words of global memory that the grid writes, where that is known.
     """
     group.launches += 1
     group.blocks += math.prod(group.grid)
@@ -509,7 +516,7 @@ def add_launch(
     group.dram_read_bytes += read_bytes
     group.dram_write_bytes += written_bytes
     ops = {(op.ptx_line, op.space, op.access): op for op in group.memory}
-    atomics: dict[tuple[int, str, str], list[MemoryOp]] = {}
+    atomics: dict[tuple[str, str], dict[int, list[MemoryOp]]] = {}
     weighted = [*((report, scale) for report in reports), *edges]
     for report, weight in weighted:
         for name in ("thread_instructions", "warp_instructions", "branches", "divergent_branches", "barriers"):
@@ -530,15 +537,26 @@ def add_launch(
                 group.memory.append(ops[key])
             for name in ("requests", "threads", "transactions", "lines", "ideal_transactions"):
                 setattr(ops[key], name, getattr(ops[key], name) + weight * getattr(op, name))
-            if op.access == "atomic" and report in reports:
-                atomics.setdefault(key, []).append(op)
-    for position, parts in atomics.items():
-        counts = ops[position]
-        # Launches of one shape are assumed to update the same words.
-        sketches, updates = [part.sketch for part in parts], sum(part.threads for part in parts)
-        counts.addresses = max(counts.addresses, distinct_in_grid(sketches, scale))
-        counts.word_updates += most_updates_of_a_word([part.word_updates for part in parts], sketches, updates, scale)
-        counts.line_updates += most_updates([part.line_updates for part in parts], scale)
+    for number, report in enumerate(reports):
+        for op in report.memory:
+            if op.access == "atomic":
+                atomics.setdefault((op.opcode, op.space), {}).setdefault(number, []).append(op)
+    for (_, space), parts in atomics.items():
+        together = [op for part in parts.values() for op in part]
+        for line in {op.ptx_line for op in together}:
+            own = ops[line, space, "atomic"]
+            # Launches of one shape are assumed to update the same words.
+            sketches = [op.sketch for op in together if op.ptx_line == line]
+            own.addresses = max(own.addresses, distinct_in_grid(sketches, scale))
+        # What the instructions of one kind do to a word adds up; the first of them has it.
+        first = ops[min(op.ptx_line for op in together), space, "atomic"]
+        sketches = [functools.reduce(operator.or_, (op.sketch for op in part)) for part in parts.values()]
+        words = [[pair for op in part for pair in op.word_updates] for part in parts.values()]
+        line_leaders = [[pair for op in part for pair in op.line_updates] for part in parts.values()]
+        updates = sum(op.threads for op in together)
+        written = written_words if space == "global" else math.inf
+        first.word_updates += most_updates_of_a_word(words, sketches, updates, scale, written)
+        first.line_updates += most_updates(line_leaders, scale)
     for report, weight in weighted:
         _add_ptx_lines(group, report, weight)
         if lines is not None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -46,26 +47,52 @@ def distinct_in_grid(sketches: Sequence[int], scale: float) -> float:
     return together * (1 + min(max(apart, 0.0), 1.0) * (scale - 1))
 
 
-def most_updates(counters: Sequence[Sequence[int]], scale: float) -> float:
-    """Updates of the word, or line, that has most, from counters of some of a grid's blocks.
+Leaders = Sequence[tuple[int, int]]
+"""Words, or lines, by number, with updates that each has at least."""
 
-    What the counter that has least holds is taken for the share of all others in each. ``scale``: blocks of the grid
-    over blocks that ran; they are assumed to update the same words alike.
+
+def most_updates(parts: Sequence[Leaders], scale: float) -> float:
+    """Updates of the word, or line, that has most, from those that lead in each part of a grid that ran.
+
+    The rest of the grid is assumed to update a word only if parts do that did not choose it: the word that leads in all
+    other parts. For of many words that are updated alike any may lead in one part, and its updates are no sample.
+
+    Args:
+        parts: of the blocks that ran.
+        scale: blocks of the grid over blocks that ran.
     """
-    totals = np.sum([np.asarray(values) for values in counters if len(values)], axis=0)
-    return float(np.max(totals) - np.min(totals)) * scale if np.ndim(totals) else 0.0
+    counts = [_added_up([part]) for part in parts]
+    totals = _added_up(parts)
+    if not totals:
+        return 0.0
+    shared = 0
+    for part in counts:
+        others = totals - part
+        if others:
+            shared += part[max(others, key=lambda key: (others[key], key))]
+    return max(float(max(totals.values())), scale * shared)
+
+
+def _added_up(parts: Iterable[Leaders]) -> Counter[int]:
+    totals: Counter[int] = Counter()
+    for part in parts:
+        for key, count in part:
+            totals[key] += count
+    return totals
 
 
 def most_updates_of_a_word(
-    counters: Sequence[Sequence[int]], sketches: Sequence[int], updates: int, scale: float
+    parts: Sequence[Leaders], sketches: Sequence[int], updates: int, scale: float, words: float = math.inf
 ) -> float:
-    """As ``most_updates``, but at least the mean of all words, where the sketches tell how many words there are.
+    """As ``most_updates``, but at least the mean of all words, where it is known how many there are.
 
-    Words as many as the counters, or a multiple of that, fill all counters alike. ``updates``: of all words together.
+    Words that are updated alike lead no others. ``updates``: of all words together. ``words``: at most so many are
+    written, or are if a sketch cannot tell them apart.
     """
-    words = distinct_in_grid(sketches, scale)
-    mean = updates * scale / max(words, 1.0) if words <= BITS else 0.0
-    return max(most_updates(counters, scale), mean)
+    several = distinct_in_grid(sketches, scale)
+    if several > BITS:
+        several = words
+    return max(most_updates(parts, scale), updates * scale / max(min(several, words), 1.0))
 
 
 @dataclass(frozen=True)

@@ -118,10 +118,27 @@ def combine(operation: int, kind: int, old: int, b: int, c: int) -> int:
 
 
 @native
-def count_update(op: int, address: int, sectors: int) -> int:
+def count_leader(keys: int, counts: int, number: int) -> None:
+    """Count an update of a word or line among those that share its counter: the majority of Boyer and Moore (1981)."""
+    offset = 4 * (number % lay.UPDATE_COUNTERS)
+    count = load_u32(counts + offset)
+    key = number & 0xFFFFFFFF
+    if load_u32(keys + offset) == key:
+        count += 1
+    elif count == 0:
+        store_u32(keys + offset, key)
+        count = 1
+    else:
+        count -= 1
+    store_u32(counts + offset, count)
+
+
+@native
+def count_update(ctx: int, op: int, address: int, sectors: int) -> int:
     """Count an atomic's update of a word; returns the request's ``sectors``, a bit for each by its number modulo 61.
 
-    A sketch counts the different words; counters add up the updates of words, and of the sectors of lines.
+    A sketch counts the different words. Where a profile is made, in one order, leaders count the updates of words, and
+    of the sectors of lines.
     """
     # Mixed twice: one multiplication spreads neighbours more evenly than the random hash that the estimate assumes.
     mixed = (address >> 2) * 0x1E3779B97F4A7C15
@@ -129,12 +146,11 @@ def count_update(op: int, address: int, sectors: int) -> int:
     bit = ((mixed ^ ((mixed >> 29) & 0x7FFFFFFF)) >> 40) & 0x3FF
     word = op + lay.OP_SKETCH + 8 * (bit >> 6)
     store_i64(word, load_i64(word) | (1 << (bit & 63)))
-    updates = op + lay.OP_WORD_UPDATES + 4 * ((address >> 2) % lay.UPDATE_COUNTERS)
-    store_u32(updates, load_u32(updates) + 1)
     sector = 1 << (address >> 5) % 61
-    if sectors & sector == 0:
-        updates = op + lay.OP_LINE_UPDATES + 4 * ((address >> 7) % lay.UPDATE_COUNTERS)
-        store_u32(updates, load_u32(updates) + 1)
+    if load_i64(ctx + lay.CTX_MODE) & lay.MODE_CACHE:
+        count_leader(op + lay.OP_WORD_KEYS, op + lay.OP_WORD_UPDATES, address >> 2)
+        if sectors & sector == 0:
+            count_leader(op + lay.OP_LINE_KEYS, op + lay.OP_LINE_UPDATES, address >> 7)
     return sectors | sector
 
 
@@ -167,7 +183,7 @@ def atomic(ctx: int, op: int, addresses: int, mask: int, b: int, c: int, out: in
         lane_id = trailing_zeros(rest)
         rest &= rest - 1
         if good >> lane_id & 1:
-            sectors = count_update(op, load_i64(scratch + EFFECTIVE + 8 * lane_id), sectors)
+            sectors = count_update(ctx, op, load_i64(scratch + EFFECTIVE + 8 * lane_id), sectors)
         address = load_i64(scratch + HOST + 8 * lane_id)
         step = load_i64(scratch + STRIDE + 8 * lane_id)
         if flushes:
