@@ -85,6 +85,23 @@ def rows(workshop: EvaluatorPool, task: str, count: Callable[[str], int] | None)
             counted = (None, None) if count is None else (count(prompt.text[: prompt.stable]), count(prompt.text))
             label = f"{name}, 24 metrics" if metrics == "subset" else name
             yield Row(task, label, len(prompt.text), *counted, estimate_tokens(prompt.text))
+    yield from _three_turns(task, Case(brief), failed, correct, count)
+
+
+def _three_turns(
+    task: str, first: Case, failed: Case, correct: Case, count: Callable[[str], int] | None
+) -> Iterator[Row]:
+    """Prompts of three turns of a session, a first candidate, a repair and a change: whole, and what is new."""
+    opening = render_case("seed", first)
+    whole_prompts, deltas = [opening.text], [opening.text]
+    for name, case in (("repair", failed), ("optimise", correct)):
+        whole_prompts.append(render_case(name, case).text)
+        delta = render_case(name, case, dialogue=True)
+        deltas.append(delta.text[delta.stable :])
+    for label, texts in (("three turns, whole prompts", whole_prompts), ("three turns, what is new", deltas)):
+        text = "".join(texts)
+        counted = (None, None) if count is None else (count(opening.text[: opening.stable]), count(text))
+        yield Row(task, label, len(text), *counted, estimate_tokens(text))
 
 
 _OPERATORS: dict[type[ast.AST], str] = {

@@ -53,8 +53,11 @@ def render_case(
     sample: int = 0,
     rank: int = 1,
     sight: ProfileVisibility = DEFAULT_VISIBILITY,
+    dialogue: bool = False,
 ) -> Prompt:
     """The prompt of that name, with the settings of its :class:`CoderRequest` or :class:`JudgeRequest`.
+
+    ``dialogue`` is that of :func:`~kernelforge.agents.prompts.coder_prompt`.
 
     Raises:
         UsageError: there is no such prompt, or it is not about such an attempt.
@@ -84,7 +87,8 @@ def render_case(
             technique=technique,
             sample=sample,
             sight=sight,
-        )
+        ),
+        dialogue=dialogue,
     )
 
 
