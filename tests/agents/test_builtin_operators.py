@@ -192,6 +192,7 @@ TENSOR_CORES = {
     "bfloat16": ("x @ y.t()", "torch.randn(N, D).bfloat16()", "torch.randn(N, D).bfloat16()"),
     "padded": ("F.pad(x, (1, 2)) @ y", "torch.randn(N, D - 3)", "torch.randn(D, N)"),
     "slices": ("x[:, 2:] @ y[:, :-1]", "torch.randn(N, D)", "torch.randn(D - 2, N)"),
+    "compared": ("x @ y > z", "torch.randn(N, D)", "torch.randn(D, N)", "torch.randn(N)"),
     "linear": ("self.m(x).tanh()", "torch.randn(K, N, D)", "self.m = nn.Linear(D, 2 * D)"),
     "convolution": ("self.m(x).relu()", "torch.randn(K, D, N, N)", "self.m = nn.Conv2d(D, 2 * D, 3, padding=1)"),
     "strided": ("self.m(x)", "torch.randn(2, K, N, N + 3)", "self.m = nn.Conv2d(K, D, (3, 2), 2, dilation=2)"),
@@ -253,3 +254,12 @@ def test_attention_is_one_kernel(name: str, size: dict[str, int], compiler: Comp
     for constants in ({"N": 37, "D": 9, "K": 5}, {"N": 140, "D": 40, "K": 3}):
         reference = Reference(task, constants)
         run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
+
+
+@pytest.mark.parametrize("name", ["product", "half transposed"])
+def test_tensor_cores_count_with_64_bits_where_a_result_is_as_large(name: str, compiler: Compiler) -> None:
+    task = _task(TENSOR_CORES[name])
+    item = render(trace_source(task, {"N": 2**16, "D": 16, "K": 2}), Design(("fuse", "tensor-cores")))
+    assert "long long m" in item.source
+    reference = Reference(task, {"N": 37, "D": 9, "K": 3})
+    run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)

@@ -245,7 +245,11 @@ class _TensorWriter:
         widths = {"VA": f"{name}_va", "VB": f"{name}_vb", "V": f"{name}_v"}
         most = 16 // self.dtype.itemsize
         setup += [f"{widths[f'V{side.upper()}']} = {plan_width(most, copies[side].run)}" for side in "ab"]
-        setup.append(f"{widths['V']} = {plan_width(2, (self.n.extent.text, *em.divisors) if self.n.vector else ())}")
+        # Four lanes store 32 bytes, a sector.
+        widest = {2: 4, 4: 2}.get(self.root.dtype.itemsize, 1)
+        setup.append(
+            f"{widths['V']} = {plan_width(widest, (self.n.extent.text, *em.divisors) if self.n.vector else ())}"
+        )
         template = {**widths, **extents}
         source = [
             f"template <{', '.join(f'int {word}' for word in template)}> "
