@@ -129,6 +129,7 @@ def test_a_profile_over_its_budget_is_skipped_with_the_budget(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, dear: bool
 ) -> None:
     monkeypatch.setattr("kernelforge.evaluation.stages.full_size.PROFILE_INSTRUCTIONS", 10**6)
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DECIDING_INSTRUCTIONS", 10**6)
     monkeypatch.setattr("kernelforge.evaluation.stages.full_size.DEAR_FLOPS", 10 if dear else 10**9)
     slow = "if (n == 6144) for (volatile int k = 0; k < 10000; k++) {}"
     source = KERNEL.replace("    if (i < n)", f"    {slow}\n    if (i < n)")
@@ -137,9 +138,23 @@ def test_a_profile_over_its_budget_is_skipped_with_the_budget(
     assert evaluation.correctness is not None
     full = evaluation.correctness.sizes[-1]
     assert (evaluation.verdict, full.status) == (Verdict.OK, "passed"), evaluation.reason
-    assert "no profile: a few blocks take over 1e+06 thread instructions, the budget of a profile" in full.message
+    assert "no profile: a few blocks take over 1e+06 thread instructions, the budget of a profile (" in full.message
+    facts = evaluators[-1].facts.at("full")
+    assert f"({256 * (facts.flops + facts.compulsory_bytes):.2g} would be TIMEOUT)" in full.message
     assert "compared in part" in full.message
     assert (profile, evaluation.performance) == (None, None)
+
+
+def test_a_profile_goes_on_until_its_count_tells_that_a_kernel_does_not_end(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget of a profile alone, 10**6, would leave it open."""
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.PROFILE_INSTRUCTIONS", 10**6)
+    source = KERNEL.replace("    if (i < n)", "    if (n == 6144) while (x[0] == x[0]) {}\n    if (i < n)")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation = evaluators[-1].evaluate(Candidate(source=source, plan=PLAN), seed=11).evaluation
+    assert (evaluation.verdict, evaluation.stage) == (Verdict.TIMEOUT, "full")
+    assert "over 256 for each" in evaluation.reason
 
 
 def test_a_kernel_that_does_not_end_for_so_small_a_task_is_too_slow(

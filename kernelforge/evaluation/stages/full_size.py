@@ -62,6 +62,10 @@ the search for these blocks has a limit of its own."""
 PROFILE_INSTRUCTIONS = 8_000_000_000
 """The same for a profile. It runs a few million as a rule: more only where a single block executes so many."""
 
+DECIDING_INSTRUCTIONS = 4 * FULL_SIZE_INSTRUCTIONS
+"""A profile goes on up to here where that is more than :data:`PADDING` allows: its count then tells a kernel that does
+not end, or is far too slow, from one that is only long. Of larger tasks no count that can be had tells it."""
+
 LEAST_SHARE, LEAST_SHARE_SAMPLED = 0.98, 0.75
 """Least share of the compulsory bytes that a believable profile counts; what samples are extrapolated to may err."""
 
@@ -344,17 +348,17 @@ class ModelledFullSize(FullSizeStage):
         """
         session = self.runs.on_device(self.artifact)
         seed = int(content_hash(self.work.seed, self.runs.task.name, "sample"), 16) >> 1
-        request = replace(
-            self.request(draw, POISONS[0]), sample_seed=seed, max_thread_instructions=PROFILE_INSTRUCTIONS
-        )
+        bound = PADDING * (self.facts.flops + self.facts.compulsory_bytes)
+        most = max(bound, PROFILE_INSTRUCTIONS) if bound <= DECIDING_INSTRUCTIONS else PROFILE_INSTRUCTIONS
+        request = replace(self.request(draw, POISONS[0]), sample_seed=seed, max_thread_instructions=most)
         try:
             with self.work.clock("profile"):
                 return FullSizeResult(*session.profile(request, self.facts))
         except RunFailed as faulted:
             if faulted.fault.kind == "timeout":
-                self._refuse_padding(PROFILE_INSTRUCTIONS)
-                few = f"a few blocks take over {PROFILE_INSTRUCTIONS:.2g} thread instructions, the budget of a profile"
-                return FullSizeResult(missing=f"no profile: {few}")
+                self._refuse_padding(most + 1)  # what was counted is over it
+                few = f"a few blocks take over {most:.2g} thread instructions, the budget of a profile"
+                return FullSizeResult(missing=f"no profile: {few} ({bound:.2g} would be TIMEOUT)")
             self.runs.fault(faulted.fault, self.size, self.family)
 
     def _disbelieved(self, profiled: FullSizeResult) -> str:
@@ -382,7 +386,8 @@ class ModelledFullSize(FullSizeStage):
         if instructions > PADDING * (facts.flops + facts.compulsory_bytes):
             message = (
                 f"about {instructions:.2g} thread instructions for a reference of {facts.flops:.2g} flop and "
-                f"{facts.compulsory_bytes:.2g} bytes: too slow for its values to be checked"
+                f"{facts.compulsory_bytes:.2g} bytes, over {PADDING} for each: it does not end, or is too slow for its "
+                "values to be checked"
             )
             self.work.fail(Verdict.TIMEOUT, self.size, self.family, message)
 
