@@ -187,3 +187,19 @@ def test_a_reference_that_writes_to_a_part_of_a_tensor_is_not_written() -> None:
     task = NETWORK.format(width=16, depth=1).replace("    def forward(self, x):", part)
     with pytest.raises(UnsupportedError, match="does not write to parts"):
         render(trace_source(task, {}), Design())
+
+
+SCALED = TASK.replace("torch.randn(B, C, H, 2 * K)", "torch.rand(B, C, H, 2 * K) + 1")
+
+
+@pytest.mark.parametrize("scale", ["x.shape[3] ** -0.5", "x.shape[3] ** 0.5", "1 / x.shape[3]"])
+def test_a_scale_follows_the_extent_that_it_is_a_root_of(scale: str, compiler: Compiler) -> None:
+    task = SCALED.format(init="pass", body=f"x * ({scale})")
+    full, at_small = trace_source(task, {}), trace_source(task, SMALL, "small")
+    ran(render(full, Design(), {}, at_small), task, OTHER, compiler)
+
+
+def test_a_number_that_differs_between_the_sizes_unexplained_is_not_written() -> None:
+    task = SCALED.format(init="pass", body="x * (x.shape[3] + 0.5)")
+    with pytest.raises(UnsupportedError, match=r"32.5 at the full size, 8.5 at the small one"):
+        render(trace_source(task, {}), Design(), {}, trace_source(task, SMALL, "small"))

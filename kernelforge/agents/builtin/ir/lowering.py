@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from math import isclose
 from typing import Any, TypeVar
 
 from kernelforge.agents.builtin.codegen.pointwise import CHOICES, IDENTITY, POINTWISE, expression
@@ -15,6 +16,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     Iota,
     Pointwise,
     Program,
+    Ratio,
     Reduce,
     Reshape,
     Scalar,
@@ -24,6 +26,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     View,
     literal,
     product,
+    small,
     unshaped,
 )
 from kernelforge.errors import UnsupportedError
@@ -43,11 +46,13 @@ Attributes = Mapping[str, "int | float | bool | str"]
 
 
 def paired(full: Any, small: Any) -> Any:
-    """An argument of the graph at the full size, whose integers know what they are at the small one."""
+    """An argument of the graph at the full size, whose numbers know what they are at the small one."""
     if isinstance(full, dict) and isinstance(small, dict):
         return {name: paired(value, small.get(name, value)) for name, value in full.items()}
     if isinstance(full, list | tuple) and isinstance(small, list | tuple) and len(full) == len(small):
         return type(full)(paired(*pair) for pair in zip(full, small, strict=True))
+    if type(full) is float and type(small) is float:
+        return Ratio.of(full, small)
     return Size.of(full, small) if type(full) is int and type(small) is int else full
 
 
@@ -196,9 +201,29 @@ class Lowering:
         """A number of the graph that is an attribute of the reference, as a value read at each size."""
         if isinstance(argument, float) and argument in self._numbers:
             return Scalar((), DType.FLOAT32, self._numbers[argument], origin=self.origin)
+        if isinstance(argument, Ratio):
+            return Scalar((), DType.FLOAT32, self._root(argument), origin=self.origin)
         if isinstance(argument, int) and argument > SMALL and not self.extent(argument).is_literal:
             return Extent((), DType.INT32, self.extent(argument), origin=self.origin)
         return argument
+
+    def _root(self, ratio: Ratio) -> str:
+        """A real number that differs between the sizes, as the root of an extent or of its reciprocal: a scale.
+
+        Raises:
+            UnsupportedError: it is neither.
+        """
+        shapes = (dim for shape in reversed(self._shapes) for dim in shape)
+        for dim in (*shapes, *self._extents.values(), *map(self.number, self._integers)):
+            if dim.is_literal or min(dim.value, small(dim.value)) < 1:
+                continue
+            for text, power in ((f"1 / sqrt({dim.text})", -0.5), (f"sqrt({dim.text})", 0.5), (f"1 / {dim.atom}", -1.0)):
+                if isclose(int(dim.value) ** power, ratio) and isclose(small(dim.value) ** power, ratio.small):
+                    return text
+        raise UnsupportedError(
+            f"the built-in Coder does not see how {float(ratio):.6g} at the full size, {ratio.small:.6g} at the small "
+            "one, follows from the inputs"
+        )
 
     def extent(self, size: int, *near: Dim) -> Dim:
         """An integer of the graph as an extent that holds at every size, as far as its values show it.

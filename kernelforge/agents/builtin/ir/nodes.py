@@ -72,6 +72,21 @@ class Size(int):
     __radd__, __rmul__ = __add__, __mul__
 
 
+class Ratio(float):
+    """A real number of the graph at the full size, which has another value at the small one."""
+
+    small: float
+
+    @classmethod
+    def of(cls, full: float, small: float) -> float:
+        """A number with both values, or a plain one where they are the same."""
+        if full == small:
+            return full
+        ratio = cls(full)
+        ratio.small = small
+        return ratio
+
+
 def small(value: int) -> int:
     """An integer's value at the small size."""
     return value.small if isinstance(value, Size) else int(value)
