@@ -71,6 +71,18 @@ SLICED = {
         task("torch.relu(x.sum(1, keepdim=True) - 40)", "torch.rand(M, N)"),
         Slicing({0: 0}, (0,)),
     ),
+    "batch norm": (
+        task("self.n(x)", "torch.randn(B, N, M)", extra="self.n = nn.BatchNorm1d(N)"),
+        Slicing({0: 1}, (1,), dict.fromkeys(("n.weight", "n.bias", "n.running_mean", "n.running_var"), 0)),
+    ),
+    "features behind a batch norm": (
+        task("self.n(self.l(x))", "torch.randn(B, K)", extra="self.l = nn.Linear(K, N); self.n = nn.BatchNorm1d(N)"),
+        Slicing(
+            {},
+            (1,),
+            dict.fromkeys(("l.weight", "l.bias", "n.weight", "n.bias", "n.running_mean", "n.running_var"), 0),
+        ),
+    ),
     "labels": (
         task(
             "F.cross_entropy(x, y, reduction='none')",
@@ -93,7 +105,7 @@ FURTHER = {
     "a transposed product": [Slicing({1: 1}, (1,))],
     "columns only": [],
     "batches": [Slicing({0: 1}, (1,)), Slicing({1: 2}, (2,))],
-    "convolution": [],
+    "convolution": [Slicing({}, (1,), {"c.weight": 0, "c.bias": 0})],
     "attention": [Slicing({0: 1, 1: 1, 2: 1}, (1,)), Slicing({0: 2}, (2,)), Slicing({2: 3}, (3,))],
 }
 """Further axes, along which slices stand by themselves too."""
@@ -106,24 +118,20 @@ def test_further_axes_are_found(name: str) -> None:
 
 WHOLE = {
     "sum": task("x.sum()", "torch.randn(M, N)"),
-    "batch norm": task("self.n(x)", "torch.randn(B, 3, M)", extra="self.n = nn.BatchNorm1d(3)"),
     "an extent of its own": task("x / B", "torch.randn(B, M)"),
     "a mean over everything": task("x - x.mean()", "torch.randn(M, N)"),
     "a mean behind a ReLU": task("torch.relu(x.sum(1, keepdim=True) - x.mean() - 40)", "torch.rand(M, N)"),
+    "a batch norm's neighbours": task("self.n(x).sum(1)", "torch.randn(B, 3, M)", extra="self.n = nn.BatchNorm1d(3)"),
     "rows in another order": task("x.flip(0) + x.flip(1)", "torch.randn(M, N)"),
 }
 
 
 @pytest.mark.parametrize(
-    "name", ["sum", "a mean over everything", "a mean behind a ReLU", "rows in another order", "batch norm"]
+    "name",
+    ["sum", "a mean over everything", "a mean behind a ReLU", "rows in another order", "a batch norm's neighbours"],
 )
 def test_where_slices_hang_together_there_is_no_such_axis(name: str) -> None:
-    slicings = Slices(ReferenceRunner(WHOLE[name])).slicings
-    if name == "batch norm":
-        # Channels hold weights of their own: only the batch could be cut, and its statistics are shared.
-        assert all(0 not in slicing.outputs for slicing in slicings)
-    else:
-        assert not slicings
+    assert not Slices(ReferenceRunner(WHOLE[name])).slicings
 
 
 def test_slices_that_stand_on_the_tasks_own_inputs_alone_are_told_apart() -> None:
@@ -162,7 +170,9 @@ def test_elements_are_compared_with_the_reference_on_their_slices(name: str) -> 
     assert not right(reckoner, 4, wrong=1.0)
 
 
-@pytest.mark.parametrize(("name", "most"), [("rows of a product", 2000), ("batches", 2000), ("attention", 9000)])
+@pytest.mark.parametrize(
+    ("name", "most"), [("rows of a product", 2000), ("batches", 2000), ("attention", 9000), ("convolution", 19_000)]
+)
 def test_slices_too_large_are_cut_along_further_axes(monkeypatch: pytest.MonkeyPatch, name: str, most: int) -> None:
     reckoner = ReferenceRunner(SLICED[name][0])
     plain = Slices(reckoner)

@@ -9,6 +9,7 @@ import contextlib
 import copy
 import math
 import types
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -95,6 +96,42 @@ class Reference:
         self.restore()
         with _step("copying Model"):
             return copy.deepcopy(self.model)
+
+    def with_slices(self, cuts: Mapping[str, Mapping[int, torch.Tensor]]) -> Reference:
+        """The same reference with some slices of some parameters and buffers alone: by name, numbers along axes.
+
+        Its model is its own; shapes that modules remember, such as a number of features, are those of all slices.
+        """
+        part = copy.copy(self)
+        part.model = self.copy_of_model()
+        for name, numbers_along in cuts.items():
+            owner, _, leaf = name.rpartition(".")
+            module = part.model.get_submodule(owner)
+            tensor = getattr(module, leaf).detach()
+            for axis, numbers in numbers_along.items():
+                tensor = tensor.index_select(axis, numbers.to(tensor.device))
+            setattr(module, leaf, nn.Parameter(tensor) if isinstance(getattr(module, leaf), nn.Parameter) else tensor)
+        part._remember()
+        return part
+
+    def with_slice_changed(self, name: str, axis: int, number: int, change: Callable[[torch.Tensor], Any]) -> Reference:
+        """The same reference where one slice of a parameter or buffer was changed in place, in a model of its own."""
+        changed = copy.copy(self)
+        changed.model = self.copy_of_model()
+        owner, _, leaf = name.rpartition(".")
+        with torch.no_grad():
+            change(getattr(changed.model.get_submodule(owner), leaf).select(axis, number))
+        changed._remember()
+        return changed
+
+    def sliceable_weights(self) -> dict[str, torch.Tensor]:
+        """Floating parameters and buffers by name that are of one module alone."""
+        named = [
+            *self.model.named_parameters(remove_duplicate=False),
+            *self.model.named_buffers(remove_duplicate=False),
+        ]
+        times = Counter(id(tensor) for _, tensor in named)
+        return {name: tensor for name, tensor in named if times[id(tensor)] == 1 and tensor.is_floating_point()}
 
     def _remember(self) -> None:
         self._parameters = {name: p.detach().clone() for name, p in self.model.named_parameters()}

@@ -4,7 +4,8 @@ Most references treat the slices of some axis by themselves: the rows of a softm
 product. Which axis that is, is found by experiment at the small size, where one slice of an input is moved and the
 outputs that follow are looked at, and confirmed at every hidden size, where some slices alone must give what they give
 among all. At the full size the reference then runs on a few slices, whole in every other axis. Where one slice would be
-too much, it is cut along a further such axis: the channels of a pooling, the columns of a product.
+too much, it is cut along a further such axis: the channels of a pooling, the columns of a product. Weights have such
+axes too: the filters of a convolution, the features of a linear layer and its batch norm.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import contextlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final
 
@@ -52,6 +53,9 @@ WHOLE_BYTES: Final = 768 << 20
 _AGREE: Final = 1e-9
 """Relative difference of float64 results that another order of summation may make."""
 
+MOST_WEIGHTS: Final = 64
+"""Parameters and buffers of a model whose axes are searched, too: each takes some runs at the small size."""
+
 _FACTORS: Final = (-1.5, 60.0, -60.0)
 """Changes of a slice that are tried until the outputs move. By the first the largest becomes the smallest, so that an
 argmax moves too; the others show where a ReLU or a clamp lets nothing through."""
@@ -67,11 +71,15 @@ class Slicing:
     """By position of the inputs that have it: the axis. Other inputs are taken whole."""
     outputs: tuple[int, ...]
     """The axis in each output."""
+    weights: Mapping[str, int] = field(default_factory=dict)
+    """By name of the parameters and buffers that have it: the axis. Others are taken whole."""
 
     def overlaps(self, other: Slicing) -> bool:
         """Whether an axis of an input or an output is one of the other's too."""
-        return any(axis == other_axis for axis, other_axis in zip(self.outputs, other.outputs, strict=True)) or any(
-            other.inputs.get(position) == axis for position, axis in self.inputs.items()
+        return (
+            any(axis == theirs for axis, theirs in zip(self.outputs, other.outputs, strict=True))
+            or any(other.inputs.get(position) == axis for position, axis in self.inputs.items())
+            or any(other.weights.get(name) == axis for name, axis in self.weights.items())
         )
 
 
@@ -247,7 +255,7 @@ class Slices:
         reference = reckoner.reference(drawn.size)
         reference.redraw_weights(derived_seed(drawn.seed, "weights"))
         inputs = sliced(drawn.inputs, rows, drawn.tiles)
-        outputs, selections = reckoner.expected_at(drawn.size, reference, inputs)
+        outputs, selections = reckoner.expected_at(drawn.size, _cut(reference, rows), inputs)
         shapes = [spec.shape for spec in self._facts_of(drawn.size).outputs]
         return _compared(rows, shapes, outputs, selections, got)
 
@@ -296,7 +304,11 @@ class _Moved:
         self._reference = reference
         self._inputs = inputs
         self._base = base
-        self._effects: dict[tuple[int, int], tuple[frozenset[int], ...] | None] = {}
+        weights = reference.sliceable_weights()
+        self._weights = weights if len(weights) <= MOST_WEIGHTS else {}
+        self._effects: dict[tuple[int | str, int], tuple[frozenset[int], ...] | None] = {}
+        self._idle: set[tuple[int | str, int]] = set()
+        """Those that move no output, or not all of them."""
         self.factors: set[float] = set()
         """Those of :data:`_FACTORS` that moved outputs."""
 
@@ -304,30 +316,43 @@ class _Moved:
         """The slicing by an axis of the first output, where every input is either sliced by it or shared."""
         extent = self._base[0].shape[axis]
         inputs: dict[int, int] = {}
+        weights: dict[str, int] = {}
         outputs: list[int] | None = None
-        for position, value in enumerate(self._inputs):
-            if not isinstance(value, torch.Tensor):
-                continue
+        values: dict[int | str, torch.Tensor] = {
+            at: value for at, value in enumerate(self._inputs) if isinstance(value, torch.Tensor)
+        }
+        for key, value in (values | dict[int | str, torch.Tensor](self._weights)).items():
             for dim in range(value.dim()):
                 if value.shape[dim] != extent or extent < 2:
                     continue
-                effect = self._effect(position, dim)
+                effect = self._effect(key, dim)
                 if effect is None or axis not in effect[0] or not all(effect):
                     continue
                 axes = [axis, *(min(dims) for dims in effect[1:])]
                 if outputs is None or axes == outputs:
-                    inputs[position], outputs = dim, axes
+                    outputs = axes
+                    if isinstance(key, str):
+                        weights[key] = dim
+                    else:
+                        inputs[key] = dim
                     break
-        return Slicing(inputs, tuple(outputs)) if outputs is not None else None
+        if outputs is None:
+            return None
+        # What changes no output, as the running statistics of a batch norm in training, goes with its module's others.
+        modules = {name.rpartition(".")[0] for name in weights}
+        for name in self._weights.keys() - weights.keys():
+            if name.rpartition(".")[0] in modules and (name, 0) in self._idle:
+                weights[name] = 0
+        return Slicing(inputs, tuple(outputs), weights)
 
-    def _effect(self, position: int, dim: int) -> tuple[frozenset[int], ...] | None:
+    def _effect(self, position: int | str, dim: int) -> tuple[frozenset[int], ...] | None:
         """For each output, the axes along which a slice of an input moves the same slice and no other."""
         key = (position, dim)
         if key not in self._effects:
             self._effects[key] = self._find_effect(position, dim)
         return self._effects[key]
 
-    def _find_effect(self, position: int, dim: int) -> tuple[frozenset[int], ...] | None:
+    def _find_effect(self, position: int | str, dim: int) -> tuple[frozenset[int], ...] | None:
         for factor in _FACTORS:
             effect = self._effect_of(position, dim, factor)
             if effect is None:
@@ -335,22 +360,27 @@ class _Moved:
             if all(axes is not None for axes in effect):
                 self.factors.add(factor)
                 return tuple(axes for axes in effect if axes is not None)
+        self._idle.add((position, dim))
         return None
 
-    def _effect_of(self, position: int, dim: int, factor: float) -> tuple[frozenset[int] | None, ...] | None:
+    def _effect_of(self, position: int | str, dim: int, factor: float) -> tuple[frozenset[int] | None, ...] | None:
         """The effect of one change of the slice, None for an output that it does not move; None for other shapes."""
-        value = self._inputs[position]
+        value = self._weights[position] if isinstance(position, str) else self._inputs[position]
         assert isinstance(value, torch.Tensor)
         extent = value.shape[dim]
         slice_, other = extent // 2, 0
-        changed = value.clone()
-        if value.is_floating_point():
-            target = changed.select(dim, slice_)
-            target.copy_(0.25 + factor * target)
+        if isinstance(position, str):
+            reference = self._reference.with_slice_changed(
+                position, dim, slice_, lambda part: part.mul_(factor).add_(0.25)
+            )
+            after = reference.run_double(self._inputs)
         else:
-            changed.select(dim, slice_).copy_(value.select(dim, other))
-        inputs = (*self._inputs[:position], changed, *self._inputs[position + 1 :])
-        after = self._reference.run_double(inputs)
+            changed = value.clone()
+            if value.is_floating_point():
+                changed.select(dim, slice_).mul_(factor).add_(0.25)
+            else:
+                changed.select(dim, slice_).copy_(value.select(dim, other))
+            after = self._reference.run_double((*self._inputs[:position], changed, *self._inputs[position + 1 :]))
         effects: list[frozenset[int] | None] = []
         for before, now in zip(self._base, after, strict=True):
             if before.shape != now.shape:
@@ -378,7 +408,7 @@ def _confirmed(reference: Reference, axes: Sequence[Slicing], family: str = "tas
     for slicing in axes:
         extents = {
             value.shape[dim] for p, dim in slicing.inputs.items() if isinstance(value := inputs[p], torch.Tensor)
-        }
+        } | {reference.sliceable_weights()[name].shape[dim] for name, dim in slicing.weights.items()}
         if len(extents) > 1 or extents != {
             output.shape[axis] for output, axis in zip(complete, slicing.outputs, strict=True)
         }:
@@ -386,7 +416,7 @@ def _confirmed(reference: Reference, axes: Sequence[Slicing], family: str = "tas
         extent = extents.pop()
         order = torch.randperm(extent, generator=generator(torch.device("cpu"), _PROBE_SEED + len(rows)))
         rows.append((slicing, order[: max(extent // 2, 1)].sort().values))
-    part = reference.run_double(sliced(inputs, rows))
+    part = _cut(reference, rows).run_double(sliced(inputs, rows))
     for position, (output, partial) in enumerate(zip(complete, part, strict=True)):
         expected = output
         for slicing, numbers in rows:
@@ -417,6 +447,15 @@ def sliced(
                 value = value.index_select(dim, numbers.to(value.device))
         values[position] = value
     return tuple(values)
+
+
+def _cut(reference: Reference, rows: Rows) -> Reference:
+    """A reference with some slices of its weights along each of some axes."""
+    cuts: dict[str, dict[int, torch.Tensor]] = {}
+    for slicing, numbers in rows:
+        for name, axis in slicing.weights.items():
+            cuts.setdefault(name, {})[axis] = numbers
+    return reference.with_slices(cuts) if cuts else reference
 
 
 def _rows_of(indices: torch.Tensor, shape: tuple[int, ...], axis: int) -> torch.Tensor:
