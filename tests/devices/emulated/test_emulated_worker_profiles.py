@@ -208,6 +208,23 @@ def forward(x):
     assert both[1].value("dram__bytes_read.sum") == pytest.approx(4 * n * n, rel=0.02)
 
 
+@pytest.mark.parametrize("empty", [1, 2, 7, 1500])
+def test_blocks_without_data_at_the_end_of_a_grid_count_as_such(empty: int) -> None:
+    plan = f"""
+def forward(x):
+    out = empty_like(x)
+    twice[ceil_div(x.numel(), 256) + {empty}, 256](x, out, i32(x.numel()))
+    return out
+"""
+    n = 256 * 4096
+    names = [
+        f"l1tex__t_{what}_pipe_lsu_mem_global_op_{op}.sum" for what in ("requests", "sectors") for op in ("ld", "st")
+    ]
+    profiled, _ = profile(UNFUSED, plan, randoms(n), compulsory=8 * n, sampled=True)
+    assert profiled.kernels[0].sampled < 0.3
+    assert [profiled.value(name) for name in names] == pytest.approx([n / 32, n / 32, n / 8, n / 8], rel=1e-12)
+
+
 def test_a_block_row_that_the_l2_loses_is_read_again() -> None:
     """Blocks start one after another: between two rows of blocks all of B goes through the L2."""
     n = 1024

@@ -19,6 +19,7 @@ from kernelforge.devices.emulated.profile.sampling import (
     choose_launches,
     coordinates,
     ends_of,
+    first_empty_block,
     halves,
     is_inside,
 )
@@ -247,6 +248,26 @@ def test_what_edges_do_less_adds_up_in_corners_that_do_not_run(
     estimate = sum(edge.blocks * work(edge.block) for edge in edges)
     estimate += (total - sum(edge.blocks for edge in edges)) * 100
     assert estimate == pytest.approx(sum(work(block) for block in range(total)))
+
+
+@given(st.integers(1, 70_000), st.data())
+def test_where_empty_blocks_begin_takes_few_runs(blocks: int, data: st.DataObject) -> None:
+    first = data.draw(st.integers(1, blocks))
+    busy = data.draw(st.integers(0, first - 1))
+    ran: list[int] = []
+
+    def is_empty(block: int) -> bool:
+        ran.append(block)
+        return block >= first
+
+    assert first_empty_block(busy, blocks, is_empty, affordable=40) == first
+    assert all(busy < block < blocks for block in ran)
+    full = [block for block in ran if block < first]
+    assert len(full) <= (blocks - first + 1).bit_length()
+    affordable = data.draw(st.integers(0, 3))
+    ran.clear()
+    assert first <= first_empty_block(busy, blocks, is_empty, affordable) <= blocks
+    assert sum(block < first for block in ran) <= affordable
 
 
 def test_each_edge_and_corner_has_a_block_where_they_may_run() -> None:

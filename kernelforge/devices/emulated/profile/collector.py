@@ -28,6 +28,7 @@ from kernelforge.devices.emulated.profile.sampling import (
     choose_launches,
     coordinates,
     ends_of,
+    first_empty_block,
     halves,
     linear_id,
 )
@@ -120,6 +121,11 @@ class _EdgeRun(NamedTuple):
     moved: CacheCounts
     blocks: float
     """Blocks that it stands for."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it made no request, as where a grid has more blocks than there is data."""
+        return not any(op.requests for op in self.report.memory)
 
 
 class _Edges(NamedTuple):
@@ -263,7 +269,13 @@ class Collector:
         different = {end for end, block in ends.items() if not does_the_same(ran[block][0], inside)}
         edges = choose_edges(step.grid, at, different, affordable)
         runs = [_EdgeRun(*(ran.get(edge.block) or run(edge.block)), edge.blocks) for edge in edges]
-        return _Edges(runs, all_sectors(sectors) if len(ends) == len(all_ends) else None)
+        touched = all_sectors(sectors) if len(ends) == len(all_ends) else None
+        last = math.prod(step.grid) - 1
+        if max(step.grid) - 1 == last and edges and edges[-1].block == last and runs[-1].is_empty:
+            spare = affordable - len(ends)
+            first = first_empty_block(probe, last, lambda block: _EdgeRun(*run(block), 1).is_empty, spare)
+            runs[-1] = runs[-1]._replace(blocks=last + 1 - first)
+        return _Edges(runs, touched)
 
     def finish(self) -> PlanCounts:
         """All counters. Bytes still dirty in the L2 are written back, attributed to kernels by what they wrote."""
@@ -329,8 +341,9 @@ class Collector:
         reports: list[LaunchReport] = []
         moved = CacheCounts()
         footprints: list[ChunkFootprint] = []
-        units, wave = self._execution.units(step), self._wave(step, occupied)
-        for first, second in halves(chunks, step.grid, inside=bool(edges), draws=self._random):
+        units, wave, blocks = self._execution.units(step), self._wave(step, occupied), math.prod(step.grid)
+        empty = int(sum(edge.blocks - 1 for edge in edges if edge.is_empty)) if max(step.grid) == blocks else 0
+        for first, second in halves(chunks, step.grid, inside=bool(edges), empty=empty, draws=self._random):
             self._cache.reset()
             reports.append(self._run(step, first))
             self._cache.complete()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 PLAN_BUDGET = 8_000_000
@@ -73,21 +73,29 @@ def choose_inside(grid: tuple[int, int, int], draws: random.Random) -> int:
 
 
 def halves(
-    chunks: Iterable[Chunk], grid: tuple[int, int, int], *, inside: bool, draws: random.Random
+    chunks: Iterable[Chunk], grid: tuple[int, int, int], *, inside: bool, draws: random.Random, empty: int = 0
 ) -> list[tuple[list[int], list[int]]]:
-    """Blocks of both halves of each chunk, of which the second may have none; ``inside``: without those at edges.
+    """Blocks of both halves of each chunk, of which the second may have none.
 
-    Where no chunk has a block inside, one is drawn.
+    Where no chunk has such a block inside, one is drawn.
+
+    Args:
+        chunks: The chunks.
+        grid: Blocks per axis.
+        inside: Without those at edges.
+        draws: For the block that is drawn.
+        empty: Last blocks of a grid of one axis that are left out with the edges.
     """
+    end = math.prod(grid) - empty
     parts = []
     for chunk in chunks:
         first, second = (
-            [unit for unit in half if not inside or is_inside(unit, grid)]
+            [unit for unit in half if not inside or (unit < end and is_inside(unit, grid))]
             for half in (range(chunk.start, chunk.middle), range(chunk.middle, chunk.end))
         )
         if first or second:
             parts.append((first, second) if first else (second, []))
-    return parts or [([choose_inside(grid, draws)], [])]
+    return parts or [([choose_inside((end + 1, 1, 1) if empty else grid, draws)], [])]
 
 
 End = tuple[int, int]
@@ -133,6 +141,25 @@ def choose_edges(
         for end in corner:
             edges[end,] += parts[corner] / len(corner) if few_inside else parts[corner]
     return tuple(Edge(_block_at(grid, at, part), blocks) for part, blocks in edges.items())
+
+
+def first_empty_block(busy: int, last: int, is_empty: Callable[[int], bool], affordable: int) -> int:
+    """The first of the empty blocks at the end of a grid, or a later one where too many others would have to run.
+
+    Args:
+        busy: A block that is not empty.
+        last: The last block, which is empty.
+        is_empty: Runs a block between them and says whether it is.
+        affordable: Blocks that may run although they are not empty.
+    """
+    step = 1
+    while last - busy > 1 and affordable > 0:
+        block = max(last - step, busy + 1) if step else (busy + last) // 2
+        if is_empty(block):
+            last, step = block, 2 * step
+        else:
+            busy, step, affordable = block, 0, affordable - 1
+    return last
 
 
 def _block_at(grid: tuple[int, int, int], at: Sequence[int], ends: Iterable[End]) -> int:
