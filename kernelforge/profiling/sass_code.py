@@ -88,8 +88,8 @@ class SassInstruction:
 
 
 EdgeKind = Literal["next", "taken", "divergent", "joined"]
-"""``next``: the block that follows. ``taken``: the target of a branch. ``divergent``: the target of a branch for warps
-whose lanes are apart (``BRA.DIV``). ``joined``: from a ``BSSY`` to where the lanes that part after it meet again."""
+"""``next``: the block that follows. ``taken``: the target of a branch. ``divergent``: where warps go whose lanes are
+apart, by ``BRA.DIV`` or past ``BRA.CONV``. ``joined``: from a ``BSSY`` to where lanes that part after it meet again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +183,12 @@ def _block(instructions: Sequence[SassInstruction], number: Mapping[int, int], f
     following = [Edge(number[end], "next")] if end in number else []
     conditional = last.conditional
     if last.name in _BRANCHES:
-        divergent = last.modifier in ("DIV", "CONV")
-        edges += [Edge(target, "divergent" if divergent else "taken") for target in dict.fromkeys(blocks_at(last))]
-        edges += following if conditional else []
-        parts = (conditional or len(edges) > 1) and last.modifier != "U" and not divergent
+        together = last.modifier in ("DIV", "CONV")
+        taken: EdgeKind = "divergent" if last.modifier == "DIV" else "taken"
+        edges += [Edge(target, taken) for target in dict.fromkeys(blocks_at(last))]
+        if conditional:
+            edges += [Edge(edge.target, "divergent") for edge in following] if last.modifier == "CONV" else following
+        parts = (conditional or len(edges) > 1) and last.modifier != "U" and not together
         return SassBlock(first, end, tuple(edges), may_part=parts)
     if last.name == "CALL":
         call = next(iter(blocks_at(last)), None)

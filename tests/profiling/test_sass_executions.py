@@ -140,6 +140,17 @@ out:
     y[i] = s;
 }
 """
+SHUFFLES = """
+__global__ void work(const float* x, const int* length, float* y) {
+    ROW
+    m = length[i / 32];
+    for (int k = 0; k < m; ++k) {
+        s += x[(i * 40 + k * 32) % 8192];
+        s += __shfl_xor_sync(~0u, s, 1);
+    }
+    y[i] = s;
+}
+"""
 RECURSION = """
 __device__ __noinline__ float sum(const float* row, int m) {
     return m <= 1 ? row[0] : sum(row, m / 2) * 1.5f + sum(row + m / 2, m - m / 2);
@@ -328,6 +339,22 @@ def test_accesses_and_arithmetic_run_as_often_as_their_lines(read, name: str) ->
     assert of_lines
     expected = sum(counts.get(line, 0.0) for line in of_lines)
     assert sum(of_lines.values()) == pytest.approx(expected, rel=0.05)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_89", "sm_90a"])
+def test_shuffles_for_lanes_that_are_apart_are_not_executed(compiler: Compiler, arch: str) -> None:
+    """Before compute capability 9 ptxas writes both: a branch if lanes are together skips the other."""
+    built = compiler.build(SHUFFLES.replace("ROW", ROW), ["work"], arch=arch)
+    assert isinstance(built, Artifact)
+    function = read_machine_code(built.cubin).function(built.build.kernels[0].symbol)
+    assert function is not None
+    ptx, y = built.ptx.decode().split("\n"), np.zeros(32 * WARPS, np.float32)
+    counts = executed_lines(ptx, 32 * WARPS // THREADS, THREADS, VALUES, LENGTHS, y)
+    executions = block_executions(function, ptx, counts, float(WARPS))
+    rounds = float(LENGTHS[:WARPS].sum())
+    assert by_opcode(function, executions)["SHFL"] == pytest.approx(rounds, rel=1e-3)
+    calls = [count for block, count in zip(function.blocks, executions, strict=True) if block.call is not None]
+    assert max(calls, default=0.0) == pytest.approx(0.0, abs=1e-3)
 
 
 def test_many_integers_that_are_computed_again_do_not_shorten_a_loop() -> None:
