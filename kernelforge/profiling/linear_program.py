@@ -15,7 +15,7 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 
 MAX_STEPS = 60
-TOLERANCE = 1e-7
+TOLERANCE = 1e-9
 ACCEPTED = 1e-4
 """Tolerance of an answer where no step comes closer."""
 _STEP = 0.995

@@ -23,7 +23,7 @@ import numpy as np
 from kernelforge.profiling.linear_program import Array, Reduced, solve
 from kernelforge.profiling.sass_code import EdgeKind, NoEstimateError, SassFunction, SassInstruction, reachable
 
-DIGITS = 6
+DIGITS = 7
 """Of the largest number of executions, and as many places of all."""
 MAX_BLOCKS = 1000
 MAX_ROWS = 800
