@@ -295,6 +295,13 @@ def test_a_block_that_can_tell_how_many_others_run_is_not_run_alone(
     assert reason in run_part(ptx, steps, C, [70, M * N - 1]).reason
 
 
+def test_a_block_that_reads_more_than_is_traced_is_not_run_alone(ptx: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else what it reads of earlier launches would not all be there."""
+    assert not run_part(ptx, [SUMS, GEMM], C, [5]).reason
+    monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution._TRACE_BYTES", 2048)
+    assert "too much to trace" in run_part(ptx, [SUMS, GEMM], C, [5]).reason
+
+
 @pytest.mark.usefixtures("looked_at")
 def test_a_block_may_read_what_it_wrote_itself(ptx: str) -> None:
     elements, data, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))

@@ -543,6 +543,9 @@ class PartialRun:
             cache.reset()
             execution.run_blocks(step, together, cache=cache, strict=False)
             cached, dirty = cache.sectors()
+            if cache.may_have_evicted:
+                most = _TRACE_BYTES >> 20
+                raise NotPartial(f"a block of {step.expression!r} accesses some {most} MiB or more, too much to trace")
             # Of a sector that was read and then written only the number is known: as many as that may be any of them.
             all_clean = cache.counts.dram_read_sectors <= cached.size - dirty.size
             read = np.setdiff1d(cached, dirty, assume_unique=True) if all_clean else cached

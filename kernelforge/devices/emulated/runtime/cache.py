@@ -191,6 +191,11 @@ class CacheModel:
         self._header[CACHE_COUNTERS // 8 + 5] += np.count_nonzero(partly)
         self._l2[written, 4:] = -1
 
+    @property
+    def may_have_evicted(self) -> bool:
+        """Whether a set of the L2 is full, so that :meth:`sectors` may lack some."""
+        return bool(np.bincount(self._used // L2_WAYS, minlength=1).max() >= L2_WAYS)
+
     def sectors(self) -> tuple[Sectors, Sectors]:
         """Sectors in the L2, and the dirty ones among them; sorted."""
         self._finish_stores()
