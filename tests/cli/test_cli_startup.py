@@ -43,10 +43,10 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "calibrate", "compare", "convert", "diff", "doctor", "emulate", "eval", "export", "figure", "import cuda-l1",
-        "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema", "leaderboard show",
-        "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume", "reward list",
-        "reward recompute", "run", "serve", "show", "strategies", "submit", "tasks audit", "tasks check",
+        "calibrate", "compare", "convert", "data export", "diff", "doctor", "emulate", "eval", "export", "figure",
+        "import cuda-l1", "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema",
+        "leaderboard show", "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume",
+        "reward list", "reward recompute", "run", "serve", "show", "strategies", "submit", "tasks audit", "tasks check",
         "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token list", "token revoke",
         "view",
     ]  # fmt: skip
