@@ -171,7 +171,7 @@ class Components(_Answer):
     sectors_per_request: float | None = None
     """Sectors per request of loads from and stores to global memory: 4 for aligned 4-byte accesses of a warp."""
     launches: float | None = None
-    """Kernels and fills that one call of the plan launches."""
+    """Kernels that one call of the plan launches, and with a ``profile`` its fills too."""
     origins: dict[str, ComponentOrigin] = {}
     """Origin of each component that is not None."""
 

@@ -82,9 +82,7 @@ class Sample:
         return None if predicted is None else (predicted.low, predicted.high, "predicted")
 
 
-def samples_of_attempts(
-    attempts: Sequence[Attempt], policy: str, source: Literal["run", "session"] = "run"
-) -> Iterator[Sample]:
+def samples_of_attempts(attempts: Sequence[Attempt], policy: str) -> Iterator[Sample]:
     """Samples of the attempts at one task of one run, by number; attempts without a prompt and a reply are left out.
 
     Raises:
@@ -101,7 +99,7 @@ def samples_of_attempts(
         context = Context(candidate, tuple(before.evaluation for before in attempts[:index]), attempt.profile)
         yield Sample(
             id=attempt.id,
-            source=source,
+            source="run",
             run=attempt.run,
             task=attempt.task,
             dialogue=attempt.id,
@@ -365,7 +363,7 @@ def uncontaminated(
     """Samples whose task is none of the excluded ones, and whose reference is not ``near`` alike any of theirs.
 
     Args:
-        references: source of each sample's task by its digest, as far as it is there.
+        references: source of each sample's task by its digest, where it is stored.
     """
     tasks = list(excluded)
     digests = {task.digest for task in tasks}
@@ -374,8 +372,10 @@ def uncontaminated(
     def is_excluded(digest: str) -> bool:
         if digest in digests:
             return True
-        reference = references.get(digest)
-        return reference is not None and any(likeness(shingles(reference), other) >= near for other in parts)
+        if digest not in references:
+            return False
+        own = shingles(references[digest])
+        return any(likeness(own, other) >= near for other in parts)
 
     of_digest: dict[str, bool] = {}
     kept = []

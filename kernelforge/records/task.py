@@ -301,7 +301,7 @@ class InputGenerator(Record):
 
 MAX_SOURCE_BYTES = 256 * 1024
 MAX_PLAN_BYTES = 256 * 1024
-"""Reading a plan takes time in proportion to its length, at most about a second for 64 KiB; that of a network with a
+"""Reading a plan takes time in proportion to its length, at most some seconds for this one; that of a network with a
 hundred layers has 200 KiB."""
 Language = Literal["cuda", "triton"]
 LanguageChoice = Literal["cuda", "triton", "any"]

@@ -141,16 +141,17 @@ def _speedups(evaluation: Evaluation) -> dict[str, Part | None]:
 
 
 def _counted(evaluation: Evaluation, profile: Profile | None) -> dict[str, Part | None]:
-    """Components of a profile. Launches are known without one."""
+    """Components of a profile. Kernels that are launched are counted without one, fills are not."""
     full = None if evaluation.correctness is None else evaluation.correctness.at("full")
     launches = None if full is None or full.launches is None else float(full.launches)
     if profile is None:
         return {"launches": _part(launches, "counted")}
+    with_fills = _sum(profile, _LAUNCHES)
     least, dram = profile.roofline.compulsory_bytes, profile.metric(DRAM_BYTES)
     sectors, requests = sectors_of(profile), _sum(profile, _REQUESTS)
     floor_us, performance = profile.roofline.floor_us, evaluation.performance
     return {
-        "launches": _part(launches, "counted"),
+        "launches": _part(launches if with_fills is None else with_fills, "counted"),
         "floor_share": None
         if floor_us is None or performance is None or performance.quarantined is not None
         else Part(min(floor_us / performance.time_us, 1.0), _of(performance.origin)),
@@ -161,6 +162,7 @@ def _counted(evaluation: Evaluation, profile: Profile | None) -> dict[str, Part 
 
 
 DRAM_BYTES: Final = "dram__bytes.sum"
+_LAUNCHES: Final = ("kernelforge__launches", "kernelforge__memsets")
 SECTOR: Final = 32
 """Bytes."""
 _GLOBAL: Final = ("pipe_lsu_mem_global_op_ld.sum", "pipe_lsu_mem_global_op_st.sum")

@@ -13,6 +13,7 @@ from kernelforge.agents.prompting.attempts import HISTORY_CHARS, floor_text, his
 from kernelforge.agents.prompting.render import shared_text
 from kernelforge.agents.prompting.text import clipped
 from kernelforge.agents.prompts import coder_prompt, judge_prompt, reflexion_prompt
+from kernelforge.evaluation.oracle.worker import sequential_sums
 from kernelforge.profiling.ncu.catalogue import CUDAFORGE
 from kernelforge.records import UNCOMPARED, DType, Metric, Operator, Origin, TaskFacts, TensorSpec, TuneTrial, Verdict
 from kernelforge.records.evaluation import MODELLED_TIME
@@ -75,6 +76,13 @@ def test_the_floor_is_that_of_memory_or_of_arithmetic_by_type() -> None:
         expected = f"{137_438_953_472 / rate * 1e6:,.4g} us, for the reference's operations at {unit} ({memory})"
         assert floor_of(137_438_953_472, dtype) == expected
     assert floor_text(replace(BRIEF, device={})) == ""
+
+
+def test_a_sum_that_is_called_exact_enough_is_one_that_the_tolerance_measures() -> None:
+    assert (
+        f"of up to {sequential_sums._LONGEST_RUN:,} terms is exact enough"
+        in coder(Operator.OPTIMISE, FAST, finding=FINDING).text
+    )
 
 
 def test_what_varies_is_not_in_the_stable_part() -> None:

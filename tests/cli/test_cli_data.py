@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from kernelforge.cli.data import Kind
 from kernelforge.cli.main import app
 from kernelforge.datasets.training import KINDS
 from kernelforge.errors import UsageError
@@ -75,6 +76,10 @@ def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
         assert "Licence: not stated." in card
     assert counts["sft"] < counts["kto"]
     assert counts["dpo"] > 0
+
+
+def test_the_command_names_every_kind() -> None:
+    assert [kind.value for kind in Kind] == list(KINDS)
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from kernelforge.client.models import Components
-from kernelforge.records import Correctness, Evaluation, PredictedSpeedup, SizeCheck, Verdict
+from kernelforge.records import Correctness, Evaluation, Metric, Origin, PredictedSpeedup, SizeCheck, Verdict
 from kernelforge.rewards import components
 from tests.rewards.evaluations import GPU, evaluations
 from tests.support.factories import make_evaluation, make_profile, make_timing, measured, modelled
@@ -74,6 +74,16 @@ def test_a_profile_gives_counts_against_the_least_and_the_share_of_the_floor() -
     assert (result.predicted_lower, result.predicted, result.predicted_upper) == (1.5, 2.0, 3.0)
     origins = [result.origins[name] for name in ("dram_ratio", "sector_ratio", "floor_share", "predicted", "cost")]
     assert origins == ["modelled", "counted", "modelled", "predicted", "measured"]
+
+
+def test_fills_are_launches_too_where_a_profile_counted_them() -> None:
+    sizes = (SizeCheck(size="full", status="passed", launches=3),)
+    counted = [
+        Metric(name=f"kernelforge__{what}", value=value, unit="launch", origin=Origin.COUNTED)
+        for what, value in (("launches", 3.0), ("memsets", 2.0))
+    ]
+    profile = make_profile().model_copy(update={"metrics": tuple(counted)})
+    assert components(make_evaluation(correctness=Correctness(sizes=sizes)), profile).launches == 5
 
 
 def test_without_a_profile_only_launches_are_counted() -> None:

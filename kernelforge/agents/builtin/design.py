@@ -26,7 +26,7 @@ MOVES: dict[str, str] = {
 
 
 def without_design(text: str) -> str:
-    """A reply of the built-in Coder without the line that states its design; any other text as it is."""
+    """A reply of the built-in Coder without the line that states its design; any other text unchanged."""
     return re.sub(rf"^{re.escape(_MARK)}.*\n", "", text, flags=re.MULTILINE)
 
 

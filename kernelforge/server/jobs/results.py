@@ -26,6 +26,7 @@ from kernelforge.store.database import Database, as_text, readable
 _LOG = logging.getLogger(__name__)
 
 MAX_FEEDBACK_CHARS = 8_000
+_NOT_RUN = "this device cannot run it: "
 
 
 def scored(policy: str, evaluation: Evaluation, context: Context) -> RewardResult:
@@ -63,7 +64,7 @@ def failed(code: FaultCode, message: str, *, policy: str, retryable: bool = Fals
         policy=policy,
         error=fault,
         failure_reward=failure_reward(policy),
-        feedback=_bounded(f"this device cannot run it: {message}"),
+        feedback=_bounded(_NOT_RUN + message),
     )
 
 
@@ -80,7 +81,7 @@ def not_run(candidate: str, task: str, fingerprint: Fingerprint, reason: str) ->
         fingerprint=fingerprint,
         verdict=Verdict.LIMIT,
         stage="small",
-        reason=_bounded(f"this device cannot run it: {reason}"),
+        reason=_bounded(_NOT_RUN + reason),
     )
 
 
@@ -339,7 +340,7 @@ class Stored(Evaluated):
 
 
 def _without_profile(evaluation: Evaluation) -> Evaluation:
-    """An evaluation as it is for a job that asked for no profile."""
+    """An evaluation without what follows from its profile, for a job that asked for none."""
     return evaluation.model_copy(update={"performance": without_prediction(evaluation.performance)})
 
 

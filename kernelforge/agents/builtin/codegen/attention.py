@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, cone, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, cone, in_order, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.codegen.tensor_cores import MULTIPROCESSORS, plan_width
 from kernelforge.agents.builtin.ir.iteration_space import LoopGroup
@@ -35,9 +35,7 @@ LONGEST_ROW = 128
 def fuse_attention(program: Program) -> None:
     """Put one value in place of each softmax of products that is multiplied by a matrix."""
     replaced: dict[Value, Value] = {}
-    reached: dict[Value, None] = {}
-    for output in program.outputs:
-        reached.update(dict.fromkeys(cone(output, frozenset())))
+    reached = in_order(program)
     for value in reached:
         if isinstance(value, Contraction) and value.dtype is DType.FLOAT32:
             scores = _softmax_of(value.a)
@@ -90,7 +88,7 @@ def attention_kernel(name: str, root: Value, anchor: Attention, stored: frozense
     """One kernel for a value that is attention, element by element.
 
     Raises:
-        UnsupportedError: the result has another shape, or an operand is not in memory as it is.
+        UnsupportedError: the result has another shape, or an operand is computed, not read from memory.
     """
     if not same_shape(root.shape, anchor.shape):
         raise UnsupportedError("the result has the rows of attention in another shape")
@@ -116,7 +114,7 @@ def attention_kernel(name: str, root: Value, anchor: Attention, stored: frozense
         with em.scope() as body:
             pointer = em.pointer(value, coords)
             if pointer is None:
-                raise UnsupportedError("an operand of attention is not in memory as it is")
+                raise UnsupportedError("an operand of attention is computed, not read from memory")
             inside = f"{line.var} < {limits[0]} && {last.var} < {limits[1]}"
             em.add(f"copy_async<V{letter.upper()}>(to, {pointer}, {inside});")
         group, extent = adjacent(value, coords, stored)

@@ -7,7 +7,18 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kernelforge.agents.builtin.ir.iteration_space import Coordinate, LoopGroup, Signature
-from kernelforge.agents.builtin.ir.nodes import Dim, Extent, Iota, Reshape, Scalar, StoredTensor, Value, View, product
+from kernelforge.agents.builtin.ir.nodes import (
+    Dim,
+    Extent,
+    Iota,
+    Program,
+    Reshape,
+    Scalar,
+    StoredTensor,
+    Value,
+    View,
+    product,
+)
 
 THREADS = 256
 
@@ -73,6 +84,14 @@ def cone(root: Value, stored: frozenset[Value]) -> list[Value]:
         order[value] = None
 
     visit(root, True)
+    return list(order)
+
+
+def in_order(program: Program) -> list[Value]:
+    """The values that the outputs of a program are computed from, operands before users."""
+    order: dict[Value, None] = {}
+    for output in program.outputs:
+        order.update(dict.fromkeys(cone(output, frozenset(order))))
     return list(order)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from kernelforge.agents.builtin.codegen.attention import attention_kernel, fuse_attention
 from kernelforge.agents.builtin.codegen.cpp_emitter import helpers_for
 from kernelforge.agents.builtin.codegen.elementwise import element_kernel
-from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, leaves, with_wide_indices
+from kernelforge.agents.builtin.codegen.kernel import KernelText, Options, cone, in_order, leaves, with_wide_indices
 from kernelforge.agents.builtin.codegen.rowwise import row_kernel
 from kernelforge.agents.builtin.codegen.scan import scan_kernel
 from kernelforge.agents.builtin.codegen.tensor_cores import split_sums
@@ -89,7 +89,7 @@ def _reads_memory(anchor: Value, stored: frozenset[Value]) -> bool:
 
 def partition(program: Program, options: Options, *, fuse: bool) -> list[Value]:
     """The values to store, in an order in which they can be computed."""
-    everything = _in_order(program)
+    everything = in_order(program)
     outputs = set(program.outputs)
     ends = {strip_views(end) for end in program.ends}
     stored = {value for value in everything if _computes(value) or value in outputs}
@@ -144,13 +144,6 @@ def _possible(root: Value, stored: frozenset[Value], options: Options) -> bool:
     except UnsupportedError:
         return False
     return True
-
-
-def _in_order(program: Program) -> list[Value]:
-    order: dict[Value, None] = {}
-    for output in program.outputs:
-        order.update(dict.fromkeys(cone(output, frozenset(order))))
-    return list(order)
 
 
 _PLAN_WORDS = {

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
-from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, cone, plan_int, same_shape
+from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, in_order, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
 from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, Coordinate, LoopGroup, to_storage
 from kernelforge.agents.builtin.ir.nodes import (
@@ -91,9 +91,7 @@ def split_sums(program: Program) -> None:
     """Deal out the terms of products that have too few results for a GPU: as sums of parts, added up afterwards."""
     replaced: dict[Value, Value] = {}
     total: dict[Value, Value] = {}
-    reached: dict[Value, None] = {}
-    for output in program.outputs:
-        reached.update(dict.fromkeys(cone(output, frozenset())))
+    reached = in_order(program)
     for value in reached:
         if isinstance(value, Contraction) and value.a.dtype is value.b.dtype and value.a.dtype in _KINDS:
             batch, rows, columns = product(value.shape[:-2]), *value.shape[-2:]
