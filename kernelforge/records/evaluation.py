@@ -594,8 +594,8 @@ class Roofline(Record):
     time_origin: Origin
     floor_us: float | None = None
     """Least time that a kernel can be expected to take: the longer of the compulsory bytes at the bandwidth that the
-    memory sustains and the reference's operations at the peak that its types allow, and one launch. None in profiles
-    that a GPU made, and in those of earlier versions."""
+    memory sustains and the reference's operations at the peak that its types allow, and one launch. None where
+    the figures of the GPU are not known, and in profiles of earlier versions."""
 
     @field_validator("time_origin")
     @classmethod

@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kernelforge.profiling.counts import MemoryCounts, hot_spots
 from kernelforge.profiling.metrics import SHARED_EXCESS, SHARED_WAVEFRONTS
@@ -140,6 +141,15 @@ class PlannedLaunch:
         return self.symbol, self.grid, self.block
 
 
+class Roof(NamedTuple):
+    """Roofs of a GPU for one task."""
+
+    ridge: float
+    """Flop per byte where its FP32 roof begins to bind."""
+    floor_us: float | None
+    """Least time that a kernel can be expected to take; None where the figures of the GPU are not known."""
+
+
 @dataclass(frozen=True)
 class Subject:
     """The profiled run, and the figures of its GPU."""
@@ -147,8 +157,7 @@ class Subject:
     device: str
     launches: Sequence[PlannedLaunch]
     facts: SizeFacts
-    ridge: float
-    """Flop per byte where the GPU's FP32 roof begins to bind."""
+    roof: Roof
     launch_overhead_us: float
     memsets: int = 0
     source_name: str = ""
@@ -310,10 +319,11 @@ def _roofline(subject: Subject, plan: Mapping[str, Value], launches: Sequence[We
         dram_bytes=dram_bytes,
         compulsory_bytes=float(subject.facts.compulsory_bytes),
         arithmetic_intensity=subject.facts.flops / dram_bytes if dram_bytes else 0.0,
-        ridge=subject.ridge,
+        ridge=subject.roof.ridge,
         bound="launch" if DURATION in plan and mean_us < subject.launch_overhead_us else bound(plan),
         time_us=time_us,
         time_origin=Origin.MEASURED,
+        floor_us=subject.roof.floor_us,
     )
 
 

@@ -29,6 +29,8 @@ from kernelforge.devices.cuda.tools import fallback_profile, ncu, replay, tool_p
 from kernelforge.devices.cuda.tools.ncu import profile, profiler_status, select_launches
 from kernelforge.devices.cuda.tools.tool_process import find_tool, read_result, replay_command, request_folder, run_tool
 from kernelforge.errors import DeviceError, UnsupportedError
+from kernelforge.hardware.specs import spec_by_key
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.ncu.catalogue import base_name, default_metrics
 from kernelforge.records import Origin, Profile
 from tests.devices.cuda.plans import ADD, ADD_PLAN, OVERRUN_PLAN, SPIN, Array, build, randoms, request, resolve
@@ -116,6 +118,19 @@ def test_a_profile_has_measured_metrics_of_the_plans_kernels_alone(
     assert any("3 of 6 launches" in note for note in result.notes)
     # The GPU is called "Software GPU", which nothing is known of.
     assert any("(nearest known: NVIDIA H100 PCIe 80 GB): launch overhead." in note for note in result.notes)
+    assert result.roofline.floor_us is None
+
+
+@pytest.mark.parametrize("played", ["good", "denied"])
+def test_a_gpu_whose_figures_are_known_has_a_floor_in_its_profile(
+    compiler: Compiler, device: CudaDevice, arrays: list[Array], scene: Stage, played: str
+) -> None:
+    scene.play(played)
+    h100 = spec_by_key("h100")
+    facts = replace(device.target.facts, name=h100.names[0], sm_count=h100.sm_count, compute_capability=(9, 0))
+    target, plan = replace(device.target, facts=facts), resolve(ADD_PLAN, arrays)
+    made = profile(target, device.runners, built(compiler, plan), request(plan, *arrays), sum_facts(1000))
+    assert made.roofline.floor_us == attainable_us(h100, sum_facts(1000))
 
 
 def test_denied_counters_leave_times_by_events_and_the_emulators_numbers_each_with_its_origin(

@@ -12,6 +12,7 @@ from kernelforge.profiling.counts import hot_spots
 from kernelforge.profiling.ncu.parse import Instruction, LaunchRow, Value, parse_table, rows_from_wire
 from kernelforge.profiling.ncu.profile import (
     PlannedLaunch,
+    Roof,
     Subject,
     Weighted,
     bound,
@@ -42,7 +43,7 @@ def facts() -> SizeFacts:
 
 def subject(*launches: tuple[str, int], **changes: object) -> Subject:
     planned = [PlannedLaunch(name.upper(), name, (grid, 1, 1), (128, 1, 1)) for name, grid in launches]
-    settings: dict[str, object] = {"device": "cuda:0", "launches": planned, "facts": facts(), "ridge": 14.0}
+    settings: dict[str, object] = {"device": "cuda:0", "launches": planned, "facts": facts(), "roof": Roof(14.0, 3.5)}
     return Subject(**(settings | {"launch_overhead_us": 0.1} | changes))  # type: ignore[arg-type]
 
 
@@ -184,6 +185,7 @@ def test_a_captured_launch_makes_a_whole_profile() -> None:
     launch = PlannedLaunch("transposeCoalesced", captured.symbol, captured.grid, captured.block)
     profile = build_measured_profile(subject(launches=[launch]), [captured])
     assert profile.roofline.time_us == pytest.approx(1420.832)
+    assert profile.roofline.floor_us == 3.5
     assert profile.roofline.bound == "shared"  # the sample is about bank conflicts
     assert profile.kernels[0].block == (32, 8, 1)
     assert profile.value("l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum") == 8388608

@@ -20,6 +20,7 @@ from kernelforge.devices.cuda.tools.tool_process import replay_command, request_
 from kernelforge.errors import DeviceError, SandboxError, UnsupportedError
 from kernelforge.hardware.specs import SPECS
 from kernelforge.profiling.counts import UNPROFILED, with_counts
+from kernelforge.profiling.ncu.profile import Roof
 from kernelforge.records import KernelProfile, Metric, Origin, Profile, Roofline, SizeFacts
 
 TIME = "kernelforge__time_by_events.sum"
@@ -37,7 +38,7 @@ def estimate_profile(
     request: RunRequest,
     facts: SizeFacts,
     reason: str,
-    ridge: float,
+    roof: Roof,
 ) -> Profile:
     """Times by events, and the emulator's counters on the same PTX and sizes.
 
@@ -50,7 +51,7 @@ def estimate_profile(
         request: The run.
         facts: Facts of the task at this size, from the oracle.
         reason: The reason for the missing hardware counters; the profile's first note.
-        ridge: Flop per byte where the GPU's FP32 roof begins to bind.
+        roof: The roofs of the GPU for this task.
 
     Raises:
         RunFailed: a launch faulted.
@@ -85,10 +86,11 @@ def estimate_profile(
             dram_bytes=0.0,
             compulsory_bytes=float(facts.compulsory_bytes),
             arithmetic_intensity=0.0,
-            ridge=ridge,
+            ridge=roof.ridge,
             bound=UNPROFILED,
             time_us=total,
             time_origin=Origin.MEASURED,
+            floor_us=roof.floor_us,
         ),
         notes=(
             f"No hardware counters: {reason}.",

@@ -32,12 +32,13 @@ from kernelforge.devices.cuda.tools.tool_process import (
 from kernelforge.devices.cuda.worker.driver import GpuFacts
 from kernelforge.errors import DeviceError
 from kernelforge.hardware.specs import MULTIPROCESSORS
+from kernelforge.profiling.floor import attainable_us
 from kernelforge.profiling.ncu import command as query
 from kernelforge.profiling.ncu import parse
 from kernelforge.profiling.ncu.catalogue import Selection, default_metrics, select
 from kernelforge.profiling.ncu.command import ProfileCommand, import_arguments
 from kernelforge.profiling.ncu.parse import LaunchRow, parse_table, rows_from_output
-from kernelforge.profiling.ncu.profile import PlannedLaunch, Subject, build_measured_profile
+from kernelforge.profiling.ncu.profile import PlannedLaunch, Roof, Subject, build_measured_profile
 from kernelforge.records import Profile, SizeFacts
 from kernelforge.sandbox.policy import import_path
 
@@ -130,32 +131,37 @@ def profile(
         UnsupportedError: nothing on this machine can profile this plan; the message says why.
         DeviceError: the GPU no longer passes its health probe.
     """
-    ridge = _ridge(target.facts)
+    roof = _roof(target.facts, facts)
     ncu = find_tool("ncu")
     reason = "ncu was not found; install Nsight Compute, or put ncu on the PATH"
     if not request.plan.launches:
         reason = "the plan launches no kernel of its own"
     elif ncu is not None:
         try:
-            return _profile_by_ncu(ncu, target, artifact, request, facts, ridge)
+            return _profile_by_ncu(ncu, target, artifact, request, facts, roof)
         except (_NoCounters, DeviceError) as error:
             reason = str(error)
-    return estimate_profile(target, runners, artifact, request, facts, reason, ridge)
+    return estimate_profile(target, runners, artifact, request, facts, reason, roof)
 
 
 class _NoCounters(Exception):
     """ncu collected no counters; the message gives the reason."""
 
 
-def _ridge(facts: GpuFacts) -> float:
-    """Flop per byte where FP32 arithmetic binds before DRAM: two operations per lane and cycle over peak bandwidth.
+def _roof(gpu: GpuFacts, size: SizeFacts) -> Roof:
+    """Two operations per FP32 lane and cycle over the peak bandwidth, and the floor where the GPU's figures are known.
 
-    An unknown SM is assumed to have 128 lanes, as every SM since compute capability 8.6.
+    An unknown SM is assumed to have 128 lanes, as every SM since compute capability 8.6. The figures of another GPU
+    give no floor: a share of it would be a statement on that one.
     """
-    sm = MULTIPROCESSORS.get(facts.compute_capability)
+    sm = MULTIPROCESSORS.get(gpu.compute_capability)
     lanes = 128 if sm is None else sm.fp32_lanes
-    bandwidth = facts.memory_bandwidth_gbps or nearest_figures(facts).spec.dram_bandwidth_gbps
-    return 2.0 * lanes * facts.sm_count * facts.max_clock_mhz * 1e6 / (bandwidth * 1e9)
+    nearest = nearest_figures(gpu)
+    bandwidth = gpu.memory_bandwidth_gbps or nearest.spec.dram_bandwidth_gbps
+    return Roof(
+        ridge=2.0 * lanes * gpu.sm_count * gpu.max_clock_mhz * 1e6 / (bandwidth * 1e9),
+        floor_us=attainable_us(nearest.spec, size) if nearest.exact else None,
+    )
 
 
 def select_launches(launches: Sequence[Launch]) -> list[int]:
@@ -180,7 +186,7 @@ def select_launches(launches: Sequence[Launch]) -> list[int]:
 
 
 def _profile_by_ncu(
-    ncu: str, target: GpuTarget, artifact: Artifact, request: RunRequest, facts: SizeFacts, ridge: float
+    ncu: str, target: GpuTarget, artifact: Artifact, request: RunRequest, facts: SizeFacts, roof: Roof
 ) -> Profile:
     plan = request.plan
     by_default = target.counters == "default"
@@ -205,7 +211,7 @@ def _profile_by_ncu(
         device=target.name,
         launches=planned,
         facts=facts,
-        ridge=ridge,
+        roof=roof,
         launch_overhead_us=nearest_figures(target.facts).spec.launch_overhead_us,
         memsets=sum(isinstance(step, Fill) for step in plan.steps),
         source_name=CANDIDATE_FILE,
