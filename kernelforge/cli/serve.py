@@ -36,7 +36,7 @@ from kernelforge.utils.shell_hints import install_hint
 if TYPE_CHECKING:
     import socket
 
-    from kernelforge.server.http.auth import Tokens
+    from kernelforge.server.http.auth import TokenLimits, Tokens
     from kernelforge.server.jobs.service import JobService
     from kernelforge.server.jobs.state import JobServiceSettings
     from kernelforge.server.sessions.service import Sessions
@@ -46,6 +46,26 @@ if TYPE_CHECKING:
 token_app = typer.Typer(no_args_is_help=True, help="Make, list and revoke the tokens of a reward server.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Its user; shown in the server's log.")]
+ShareOption = Annotated[
+    float | None,
+    typer.Option(
+        "--share",
+        min=0.01,
+        max=100,
+        help="Share of the devices, relative to other tokens with queued jobs; 1 if left out.",
+    ),
+]
+MaxJobsOption = Annotated[
+    int | None, typer.Option("--max-jobs", min=0, help="Jobs that may wait or run at a time; 0: as many as one run.")
+]
+RateOption = Annotated[
+    float | None,
+    typer.Option("--jobs-per-minute", min=0, help="Jobs that may be submitted in a minute; 0: any number."),
+]
+DaysOption = Annotated[
+    float | None, typer.Option("--expires", metavar="DAYS", min=0, help="Days until it ends, from now; 0: never.")
+]
+_DAY_S = 86_400.0
 
 
 class TokenScope(StrEnum):
@@ -75,19 +95,66 @@ def create_token(
         list[TokenScope] | None,
         typer.Option("--scope", help="Permission; repeat for more. submit and read if left out."),
     ] = None,
+    share: ShareOption = None,
+    max_jobs: MaxJobsOption = None,
+    jobs_per_minute: RateOption = None,
+    expires: DaysOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Make a token and print it once: only its hash is kept. A server on the same folder accepts it within a second."""
     scopes = [item.value for item in scope or (TokenScope.SUBMIT, TokenScope.READ)]
     with closing(_tokens(results)) as tokens:
-        token = tokens.create(name, scopes)
+        token = tokens.create(name, scopes, _limits(share, max_jobs, jobs_per_minute, expires))
     typer.echo(token)
     typer.echo(f"kernelforge: token {name!r} may {', '.join(scopes)}; it is not shown again", err=True)
 
 
+@token_app.command("limit")
+def limit_token(
+    name: NameArgument,
+    share: ShareOption = None,
+    max_jobs: MaxJobsOption = None,
+    jobs_per_minute: RateOption = None,
+    expires: DaysOption = None,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Change what the holder of a token may take. A running server applies it within a second."""
+    limits = _limits(share, max_jobs, jobs_per_minute, expires)
+    if not any(value is not None for value in limits):
+        raise UsageError("name what to change: --share, --max-jobs, --jobs-per-minute or --expires")
+    with closing(_tokens(results)) as tokens:
+        tokens.limit(name, limits)
+    typer.echo(f"kernelforge: token {name!r} has new limits", err=True)
+
+
+@token_app.command("rotate")
+def rotate_token(
+    name: NameArgument,
+    keep: Annotated[
+        float, typer.Option("--keep", metavar="HOURS", min=0, help="How long its earlier secret is accepted.")
+    ] = 1.0,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Give a token another secret and print it once. Name, scopes, limits and jobs stay."""
+    with closing(_tokens(results)) as tokens:
+        token = tokens.rotate(name, keep * 3600)
+    typer.echo(token)
+    typer.echo(f"kernelforge: the earlier secret of {name!r} is accepted for {keep:g} more hours", err=True)
+
+
+def _limits(
+    share: float | None, max_jobs: int | None, jobs_per_minute: float | None, days: float | None
+) -> TokenLimits:
+    import time
+
+    from kernelforge.server.http.auth import TokenLimits
+
+    return TokenLimits(share, max_jobs, jobs_per_minute, time.time() + days * _DAY_S if days else days)
+
+
 @token_app.command("list")
 def list_tokens(as_json: JsonOption = False, results: ResultsOption = DEFAULT_RESULTS) -> None:
-    """List the tokens of a results folder: name, scopes, age, and whether it was revoked. Never the token."""
+    """List the tokens of a results folder: name, scopes, age, limits, whether it was revoked. Never the token."""
     import json
     from dataclasses import asdict
 
@@ -110,9 +177,15 @@ def list_tokens(as_json: JsonOption = False, results: ResultsOption = DEFAULT_RE
     def day(at: float | None) -> str:
         return "" if at is None else f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M} UTC"
 
-    table = Table("name", "scopes", "made", "revoked", box=None, pad_edge=False)
+    def limit(most: float | None) -> str:
+        return "" if most is None else f"{most:g}"
+
+    headings = ("name", "scopes", "made", "ends", "revoked", "share", "jobs", "jobs/min")
+    table = Table(*headings, box=None, pad_edge=False)
     for row in rows:
-        table.add_row(row.name, " ".join(row.scopes), day(row.created_at), day(row.revoked_at))
+        times = (day(at) for at in (row.created_at, row.expires_at, row.revoked_at))
+        limits = (limit(most) for most in (row.share, row.max_jobs, row.jobs_per_minute))
+        table.add_row(row.name, " ".join(row.scopes), *times, *limits)
     console().print(table)
 
 
@@ -239,7 +312,8 @@ def serve(
             measure=measuring,
             allow_unconfined=allow_unconfined,
         )
-        code = run(_serve(JobService(workers, catalogue, results, settings=settings), tokens, listener, results))
+        service = JobService(workers, catalogue, results, settings=settings, shares=tokens.shares())
+        code = run(_serve(service, tokens, listener, results))
     if code:
         sys.stderr.flush()
         os._exit(code)  # dropped work may still hold threads; accepted jobs are in the database

@@ -46,6 +46,16 @@ class Caller:
 
     name: str
     scopes: frozenset[str] = frozenset({"submit", "read", "admin"})
+    share: float = 1.0
+    """Share of the devices, relative to other callers with queued jobs."""
+    max_jobs: int | None = None
+    """Jobs that may be queued or running; None: as many as one run may have."""
+    jobs_per_minute: float | None = None
+    """Jobs that may be submitted in a minute; None: any number."""
+
+    def may_act_for(self, owner: str) -> bool:
+        """Whether it may cancel jobs and use sessions of the caller with a name."""
+        return owner == self.name or "admin" in self.scopes
 
 
 Key = TypeVar("Key")

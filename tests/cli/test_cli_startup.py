@@ -47,7 +47,8 @@ def test_the_verbs_are_these():
         "import cuda-l1", "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema",
         "leaderboard show", "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "serve", "show", "strategies", "submit", "tasks audit", "tasks check",
-        "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token list", "token revoke",
+        "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
+        "token revoke", "token rotate",
         "view",
     ]  # fmt: skip
 

@@ -20,8 +20,10 @@ CATALOGUE = Catalogue(["core"])
 
 
 @asynccontextmanager
-async def serving(folder: Path, engine: InProcessEngine | None = None, **settings: Any) -> AsyncIterator[JobService]:
-    service = JobService(engine or InProcessEngine(), CATALOGUE, folder, JobServiceSettings(**settings))
+async def serving(
+    folder: Path, engine: InProcessEngine | None = None, shares: dict[str, float] | None = None, **settings: Any
+) -> AsyncIterator[JobService]:
+    service = JobService(engine or InProcessEngine(), CATALOGUE, folder, JobServiceSettings(**settings), shares)
     await service.start()
     try:
         yield service

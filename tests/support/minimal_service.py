@@ -176,7 +176,7 @@ class MinimalService:
         try:
             await self.wait([job.id], 1, timeout_s)
         finally:
-            await self.cancel([job.id])
+            await self.cancel([job.id], caller)
         return self.jobs[job.id]
 
     def job(self, job_id: str) -> Job:
@@ -227,7 +227,7 @@ class MinimalService:
             async with self._changed:
                 await self._changed.wait_for(lambda: any(reported[name] != self.jobs[name] for name in ids))
 
-    async def cancel(self, ids: Sequence[str]) -> list[str]:
+    async def cancel(self, ids: Sequence[str], caller: Caller) -> list[str]:
         cancelled = []
         for job_id in ids:
             if not self.job(job_id).status.ended:
@@ -236,9 +236,9 @@ class MinimalService:
                 cancelled.append(job_id)
         return cancelled
 
-    async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]:
+    async def cancel_run(self, run_id: str, older_than: int | None, caller: Caller) -> list[str]:
         return await self.cancel(
-            [job.id for job in self.jobs.values() if job.run_id == run_id and not job.status.ended]
+            [job.id for job in self.jobs.values() if job.run_id == run_id and not job.status.ended], caller
         )
 
     def runs(self) -> list[RunStatus]:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from fastapi import Depends
 from fastapi.openapi.models import HTTPBearer
@@ -60,6 +60,15 @@ create table if not exists tokens (
     revoked_at real
 ) strict
 """
+_ADDED = {
+    "expires_at": "real",
+    "share": "real not null default 1",
+    "max_jobs": "integer",
+    "jobs_per_minute": "real",
+    "earlier_sha256": "blob",
+    "earlier_until": "real",
+}
+"""Columns that came later, with their types."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,24 @@ class TokenRow:
     created_at: float
     """UTC seconds since 1970."""
     revoked_at: float | None
+    expires_at: float | None = None
+    share: float = 1.0
+    max_jobs: int | None = None
+    jobs_per_minute: float | None = None
+
+
+class TokenLimits(NamedTuple):
+    """Limits of the holder of a token, see :class:`kernelforge.server.base.Caller`. None keeps a value, 0 removes a
+    limit. A new token has a share of 1 and no limit."""
+
+    share: float | None = None
+    max_jobs: int | None = None
+    jobs_per_minute: float | None = None
+    expires_at: float | None = None
+    """UTC seconds since 1970."""
+
+
+NO_LIMITS = TokenLimits()
 
 
 class Tokens:
@@ -93,17 +120,30 @@ class Tokens:
             self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute(_TABLE)
+            self._add_columns()
         except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot open {self._path}: {error}") from error
-        self._valid: tuple[tuple[bytes, Caller], ...] = ()
+        self._valid: tuple[tuple[bytes, float, Caller], ...] = ()
+        """Digest, the time until which it is accepted, and whose it is."""
         self._any = False
         self._read_at = float("-inf")
 
     def close(self) -> None:
         self._db.close()
 
-    def create(self, name: str, scopes: Collection[str]) -> str:
-        """Create a token of 256 random bits, which is shown only once.
+    def _add_columns(self) -> None:
+        def missing() -> list[str]:
+            there = {row[1] for row in self._db.execute("pragma table_info(tokens)")}
+            return [f"{name} {kind}" for name, kind in _ADDED.items() if name not in there]
+
+        if missing():
+            with self._db:
+                self._db.execute("begin immediate")  # another process may be adding them
+                for column in missing():
+                    self._db.execute(f"alter table tokens add column {column}")
+
+    def create(self, name: str, scopes: Collection[str], limits: TokenLimits = NO_LIMITS) -> str:
+        """Make a token of 256 random bits, which is shown only once.
 
         Raises:
             UsageError: the name is taken or malformed, a scope is unknown, or there are too many tokens.
@@ -113,7 +153,7 @@ class Tokens:
         unknown = sorted(set(scopes) - set(SCOPES))
         if unknown or not scopes:
             raise UsageError(f"scopes are {', '.join(SCOPES)}; not {', '.join(unknown) or 'none'}")
-        token = PREFIX + secrets.token_urlsafe(32)
+        token = _new_token()
         row = (name, _digest(token.encode()), " ".join(scope for scope in SCOPES if scope in scopes), time.time())
         with self._writing():
             if self._db.execute("select count(*) from tokens where revoked_at is null").fetchone()[0] >= MAX_TOKENS:
@@ -122,7 +162,43 @@ class Tokens:
                 self._db.execute("insert into tokens (name, sha256, scopes, created_at) values (?, ?, ?, ?)", row)
             except sqlite3.IntegrityError as error:
                 raise UsageError(f"there is or was a token {name!r}; choose another name") from error
+            self._limit(name, limits)
         return token
+
+    def limit(self, name: str, limits: TokenLimits) -> None:
+        """Change the limits of a token that are not None.
+
+        Raises:
+            UsageError: there is no such token, or it was revoked.
+        """
+        with self._writing():
+            self._require(name)
+            self._limit(name, limits)
+
+    def _limit(self, name: str, limits: TokenLimits) -> None:
+        for column, value in limits._asdict().items():
+            if value is not None:
+                self._db.execute(f"update tokens set {column} = ? where name = ?", (value or None, name))
+
+    def rotate(self, name: str, keep_s: float) -> str:
+        """Give a token another secret, which is shown only once. The earlier secret is accepted for ``keep_s`` more
+        seconds, so that programs can be changed one after the other.
+
+        Raises:
+            UsageError: there is no such token, or it was revoked.
+        """
+        token, now = _new_token(), time.time()
+        with self._writing():
+            self._require(name)
+            self._db.execute(
+                "update tokens set earlier_sha256 = sha256, earlier_until = ?, sha256 = ? where name = ?",
+                (now + keep_s, _digest(token.encode()), name),
+            )
+        return token
+
+    def _require(self, name: str) -> None:
+        if not self._db.execute("select 1 from tokens where name = ? and revoked_at is null", (name,)).fetchone():
+            raise _no_token(name)
 
     def revoke(self, name: str) -> None:
         """Revoke a token.
@@ -135,16 +211,23 @@ class Tokens:
                 "update tokens set revoked_at = ? where name = ? and revoked_at is null", (time.time(), name)
             ).rowcount
         if not changed:
-            raise UsageError(f"there is no valid token {name[:80]!r}; 'kernelforge token list' names them")
+            raise _no_token(name)
 
     def rows(self) -> list[TokenRow]:
         """All tokens, oldest first, revoked ones included."""
-        rows = self._query("select name, scopes, created_at, revoked_at from tokens order by created_at")
+        rows = self._query(
+            "select name, scopes, created_at, revoked_at, expires_at, share, max_jobs, jobs_per_minute "
+            "from tokens order by created_at"
+        )
         with readable(self._path, "tokens"):
             return [
-                TokenRow(as_text(name), tuple(scopes.split()), float(created), revoked)
-                for name, scopes, created, revoked in rows
+                TokenRow(as_text(name), tuple(scopes.split()), float(created), *others)
+                for name, scopes, created, *others in rows
             ]
+
+    def shares(self) -> dict[str, float]:
+        """Share of the devices by the name of a valid token."""
+        return {row.name: row.share for row in self.rows() if row.revoked_at is None}
 
     def any(self) -> bool:
         """Whether a token exists or existed: a server whose tokens are all revoked does not become open."""
@@ -152,12 +235,12 @@ class Tokens:
         return self._any
 
     def caller(self, token: bytes) -> Caller | None:
-        """The owner of a token; None if it is unknown or revoked."""
+        """The owner of a token; None if it is unknown, revoked or expired."""
         self._reread()
-        presented = _digest(token)
+        presented, now = _digest(token), time.time()
         match = None
-        for digest, caller in self._valid:  # no early exit: the time must not depend on the token
-            if hmac.compare_digest(digest, presented):
+        for digest, until, caller in self._valid:  # no early exit: the time must not depend on the token
+            if hmac.compare_digest(digest, presented) and now < until:
                 match = caller
         return match
 
@@ -165,14 +248,20 @@ class Tokens:
         now = time.monotonic()
         if now - self._read_at < REREAD_S:
             return
-        rows = self._query("select name, sha256, scopes, revoked_at from tokens")
+        rows = self._query(
+            "select sha256, expires_at, earlier_sha256, earlier_until, revoked_at, "
+            "name, scopes, share, max_jobs, jobs_per_minute from tokens"
+        )
+        valid: list[tuple[bytes, float, Caller]] = []
         with readable(self._path, "tokens"):
-            self._valid = tuple(
-                (bytes(digest), Caller(as_text(name), frozenset(scopes.split())))
-                for name, digest, scopes, revoked in rows
-                if revoked is None
-            )
-        self._any, self._read_at = bool(rows), now
+            for digest, expires, earlier, until, revoked, name, scopes, share, max_jobs, rate in rows:
+                caller = Caller(as_text(name), frozenset(scopes.split()), float(share), max_jobs, rate)
+                end = float("inf") if expires is None else float(expires)
+                if revoked is None:
+                    valid.append((bytes(digest), end, caller))
+                    if earlier is not None:
+                        valid.append((bytes(earlier), min(end, float(until)), caller))
+        self._valid, self._any, self._read_at = tuple(valid), bool(rows), now
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -188,6 +277,14 @@ class Tokens:
             return self._db.execute(statement).fetchall()
         except (sqlite3.Error, UnicodeDecodeError) as error:
             raise StoreError(f"cannot read {self._path}: {error}") from error
+
+
+def _new_token() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def _no_token(name: str) -> UsageError:
+    return UsageError(f"there is no valid token {name[:80]!r}; 'kernelforge token list' names them")
 
 
 def _digest(token: bytes) -> bytes:

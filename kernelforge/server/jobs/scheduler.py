@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from kernelforge.client.models import Fault
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
-from kernelforge.server.jobs.state import Charge, EvaluationTask, Phase
+from kernelforge.server.jobs.state import Charge, EvaluationTask, OwnedRun, Phase
 from kernelforge.workers.base import Engine, EvaluationReport, Prepared, Slot, WorkerDied
 
 _LOG = logging.getLogger(__name__)
@@ -47,27 +47,42 @@ Answer = TypeVar("Answer", bound=EvaluationReport | Prepared)
 class _Entry(Generic[Item]):
     item: Item
     cost: float
-    positions: dict[str, tuple[int, int]] = field(default_factory=dict)
+    positions: dict[OwnedRun, tuple[int, int]] = field(default_factory=dict)
     """By run: negated priority and age of its first job."""
 
 
 @dataclass(slots=True)
 class _Line:
-    run: str
+    """Items of one run."""
+
+    run: OwnedRun
     tag: float
     heap: list[tuple[int, int, int]] = field(default_factory=list)
     """Negated priority, age, identity of the entry. Removed entries are dropped when they reach the head."""
     waiting: int = 0
 
 
-class FairQueue(Generic[Item]):
-    """A queue shared by runs: fair between them by weight, by priority within a run, then by age.
+@dataclass(slots=True)
+class _Caller:
+    """Lines of one caller."""
 
-    Start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996): every run has a tag, the
-    virtual time at which its next item starts; the run with the lowest tag goes next, and its tag then grows by the
-    cost of the item over the run's weight. A run that was idle starts at the current virtual time, so it neither saves
-    up turns nor waits for those it did not use. Two busy runs never differ by more than one item each, divided by their
-    weights.
+    tag: float
+    now: float = 0.0
+    """Virtual time of its lines."""
+    lines: dict[str, _Line] = field(default_factory=dict)
+    waiting: int = 0
+    """Lines that an item waits in, counted by item."""
+
+
+class FairQueue(Generic[Item]):
+    """A queue shared by callers and their runs: fair between callers by share, between the runs of one caller by
+    weight, by priority within a run, then by age. More runs give a caller no more turns.
+
+    Start-time fair queueing (Goyal, Vin, Cheng: "Start-time Fair Queueing", SIGCOMM 1996) in two levels: every caller
+    has a tag, the virtual time at which its next item starts; the caller with the lowest tag goes next, and its tag
+    then grows by the cost of the item over the caller's share. So do the runs of one caller. What was idle starts at
+    the current virtual time, so it neither saves up turns nor waits for those it did not use. Two busy runs of one
+    caller never differ by more than one item each, divided by their weights; nor do two busy callers by their shares.
 
     An item that several runs wait for is in the line of each, goes when the first of them has its turn, and its cost is
     shared equally. A run that joins a running item pays nothing. Items are hashable and unique.
@@ -76,8 +91,10 @@ class FairQueue(Generic[Item]):
     def __init__(self) -> None:
         self._entries: dict[int, _Entry[Item]] = {}
         self._ids: dict[Item, int] = {}
-        self._lines: dict[str, _Line] = {}
+        self._lines: dict[OwnedRun, _Line] = {}
+        self._callers: dict[str, _Caller] = {}
         self._weights: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
         self._forget_at = _SLACK
         self._now = 0.0
         self._next_id = 0
@@ -89,12 +106,18 @@ class FairQueue(Generic[Item]):
         return item in self._ids
 
     def set_weight(self, run: str, weight: float) -> None:
-        """Set a run's share, from the next task on; the default is 1."""
-        if not weight > 0:
-            raise ValueError(f"a weight is positive, not {weight}")
-        self._weights[run] = weight
+        """Set the weight of a run's name, from the next task on; the default is 1."""
+        self._weights[run] = _positive(weight)
 
-    def push(self, item: Item, positions: Mapping[str, tuple[int, int]], *, cost: float = 1.0) -> None:
+    def set_share(self, caller: str, share: float) -> None:
+        """Set a caller's share, from the next task on; the default is 1."""
+        self._shares[caller] = _positive(share)
+
+    def share(self, caller: str) -> float:
+        """Share of a caller."""
+        return self._shares.get(caller, 1.0)
+
+    def push(self, item: Item, positions: Mapping[OwnedRun, tuple[int, int]], *, cost: float = 1.0) -> None:
         """Put an item into the lines of some runs.
 
         Args:
@@ -108,7 +131,7 @@ class FairQueue(Generic[Item]):
         self._entries[self._next_id] = _Entry(item, cost)
         self.move(item, positions)
 
-    def move(self, item: Item, positions: Mapping[str, tuple[int, int]]) -> None:
+    def move(self, item: Item, positions: Mapping[OwnedRun, tuple[int, int]]) -> None:
         """Replace the runs that wait for a queued item, with priority and age. Without any it is removed."""
         if not positions:
             self.discard(item)
@@ -135,17 +158,23 @@ class FairQueue(Generic[Item]):
 
     def pop(self) -> tuple[Item, Charge] | None:
         """Remove and return the item whose turn it is, and charge its runs; None if the queue is empty."""
-        line = min((line for line in self._lines.values() if line.waiting), key=lambda line: line.tag, default=None)
-        if line is None:
+        caller = _next_of(self._callers.values())
+        if caller is None:
             return None
+        line = _next_of(caller.lines.values())
+        assert line is not None, "an item waits in a line of its caller"
         identity = self._head(line)
         entry = self._entries[identity]
-        self._now = max(self._now, line.tag)
+        self._now, caller.now = max(self._now, caller.tag), max(caller.now, line.tag)
         charge = Charge(tuple(entry.positions), entry.cost / len(entry.positions))
         self._charge(charge.runs, charge.share)
         self.discard(entry.item)
-        if not self._entries:  # end of a busy period: all runs start level
-            self._now = max(line.tag for line in self._lines.values())
+        for name in {run.caller for run in charge.runs}:  # end of a busy period: all runs start level
+            paying = self._callers[name]
+            if not paying.waiting:
+                paying.now = max(each.tag for each in paying.lines.values())
+        if not self._entries:
+            self._now = max(each.tag for each in self._callers.values())
         return entry.item, charge
 
     def settle(self, charge: Charge, cost: float) -> Charge:
@@ -154,31 +183,38 @@ class FairQueue(Generic[Item]):
         self._charge(charge.runs, settled.share - charge.share)
         return settled
 
-    def _charge(self, runs: tuple[str, ...], share: float) -> None:
+    def _charge(self, runs: tuple[OwnedRun, ...], share: float) -> None:
         for run in runs:
-            line = self._lines.get(run)
-            if line is not None:
-                line.tag += share / self._weights.get(run, 1.0)
+            if run.caller in self._callers:
+                self._callers[run.caller].tag += share / self.share(run.caller)
+            if run in self._lines:
+                self._lines[run].tag += share / self._weights.get(run.run, 1.0)
 
     def _head(self, line: _Line) -> int:
         while not self._is_in(line, line.heap[0]):
             heapq.heappop(line.heap)
         return line.heap[0][2]
 
-    def _join(self, run: str) -> _Line:
+    def _join(self, run: OwnedRun) -> _Line:
         line = self._lines.get(run)
         if line is None:
             if len(self._lines) >= self._forget_at:
                 self._forget_idle()
-            line = self._lines[run] = _Line(run, self._now)
+            caller = self._callers.setdefault(run.caller, _Caller(self._now))
+            line = self._lines[run] = caller.lines[run.run] = _Line(run, caller.now)
+        caller = self._callers[run.caller]
+        if not caller.waiting:
+            caller.tag = max(caller.tag, self._now)
         if not line.waiting:
-            line.tag = max(line.tag, self._now)
+            line.tag = max(line.tag, caller.now)
+        caller.waiting += 1
         line.waiting += 1
         return line
 
-    def _leave(self, run: str) -> None:
+    def _leave(self, run: OwnedRun) -> None:
         line = self._lines[run]
         line.waiting -= 1
+        self._callers[run.caller].waiting -= 1
         self._compact(line)
 
     def _compact(self, line: _Line) -> None:
@@ -192,11 +228,27 @@ class FairQueue(Generic[Item]):
         return entry is not None and entry.positions.get(line.run) == position[:2]
 
     def _forget_idle(self) -> None:
-        """Drop lines that would start at the current virtual time anyway: a caller may name any number of runs."""
-        idle = [run for run, line in self._lines.items() if not line.waiting and line.tag <= self._now]
-        for run in idle:
-            del self._lines[run]
+        """Drop what would start at the current virtual time anyway: a caller may name any number of runs."""
+        for name, caller in list(self._callers.items()):
+            for line in [line for line in caller.lines.values() if not line.waiting and line.tag <= caller.now]:
+                del caller.lines[line.run.run], self._lines[line.run]
+            if not caller.lines and caller.tag <= self._now:
+                del self._callers[name]
         self._forget_at = max(2 * len(self._lines), _SLACK)
+
+
+Waiting = TypeVar("Waiting", _Line, _Caller)
+
+
+def _next_of(waiting: Iterable[Waiting]) -> Waiting | None:
+    """The one whose turn it is among those that have an item."""
+    return min((line for line in waiting if line.waiting), key=lambda line: line.tag, default=None)
+
+
+def _positive(weight: float) -> float:
+    if not weight > 0:
+        raise ValueError(f"a weight is positive, not {weight}")
+    return weight
 
 
 class Scheduler:

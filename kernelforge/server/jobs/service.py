@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -108,10 +108,16 @@ class JobService:
         engine: started and closed by the service.
         catalogue: the tasks that are offered.
         folder: the results folder; only one service may use it at a time.
+        shares: of callers whose jobs an earlier service left queued; those that submit come with theirs.
     """
 
     def __init__(
-        self, engine: Engine, catalogue: Catalogue, folder: Path, settings: JobServiceSettings | None = None
+        self,
+        engine: Engine,
+        catalogue: Catalogue,
+        folder: Path,
+        settings: JobServiceSettings | None = None,
+        shares: Mapping[str, float] | None = None,
     ) -> None:
         self.catalogue = catalogue
         self.settings = settings or JobServiceSettings()
@@ -120,6 +126,7 @@ class JobService:
         """Events since the start: ``submitted cached joined evaluated retried worker_deaths ...``."""
         self._engine = engine
         self._folder = folder
+        self._shares = dict(shares or {})
         self._parser = RequestParser(self.registry, self.settings.policy, self.settings.readings_in_memory)
         self.default_policy = self._parser.default_policy
         """Name of the reward policy of requests that name none."""
@@ -184,6 +191,8 @@ class JobService:
         self._retention = Retention(state)
         for run, run_state in active.runs.items():
             self._scheduler.queue.set_weight(run, run_state.weight)
+        for caller, share in self._shares.items():
+            self._scheduler.queue.set_share(caller, share)
         return restored.batch
 
     async def _queue_restored(self, corrections: Batch) -> None:
@@ -442,14 +451,24 @@ class JobService:
 
     # -- ending early -------------------------------------------------------------------------------------------------
 
-    async def cancel(self, ids: Sequence[str]) -> list[str]:
-        """End jobs, and free workers without other jobs. Returns the jobs that had not ended."""
+    async def cancel(self, ids: Sequence[str], caller: Caller) -> list[str]:
+        """End jobs, and free workers without other jobs. Returns the jobs that had not ended.
+
+        Raises:
+            RequestRejected: 403: one of them is another caller's; none is ended then.
+        """
         jobs = [self._active.jobs[name] for name in dict.fromkeys(ids) if name in self._active.jobs]
+        for job in jobs:
+            if not caller.may_act_for(job.caller):
+                message = f"job {job.id} belongs to another token; the scope 'admin' cancels jobs of others"
+                raise RequestRejected(403, "not_yours", message)
         return await self._cancel(jobs)
 
-    async def cancel_run(self, run_id: str, older_than: int | None) -> list[str]:
+    async def cancel_run(self, run_id: str, older_than: int | None, caller: Caller) -> list[str]:
+        """End the jobs of a run that the caller may end; those of older policy versions if ``older_than`` is given.
+        Returns the jobs that had not ended."""
         state = self._active.runs.get(run_id)
-        jobs = [] if state is None else list(state.jobs.values())
+        jobs = [] if state is None else [job for job in state.jobs.values() if caller.may_act_for(job.caller)]
         if older_than is not None:
             jobs = [job for job in jobs if is_older(job.accepted.policy_version, older_than)]
         return await self._cancel(jobs)

@@ -27,10 +27,17 @@ from kernelforge.workers.base import EvaluationOrder
 _LOG = logging.getLogger(__name__)
 
 
+class OwnedRun(NamedTuple):
+    """A run of one caller: two callers that use the same name have two."""
+
+    caller: str
+    run: str
+
+
 class Charge(NamedTuple):
     """Runs that were charged for a task, and how much each."""
 
-    runs: tuple[str, ...]
+    runs: tuple[OwnedRun, ...]
     share: float
 
 
@@ -127,11 +134,11 @@ class EvaluationTask:
             prepared=self.prepared,
         )
 
-    def positions(self) -> dict[str, tuple[int, int]]:
+    def positions(self) -> dict[OwnedRun, tuple[int, int]]:
         """Priority and age by run, for the fair queue."""
-        positions: dict[str, tuple[int, int]] = {}
+        positions: dict[OwnedRun, tuple[int, int]] = {}
         for job in self.jobs.values():
-            run, priority = job.accepted.run_id, job.accepted.priority
+            run, priority = OwnedRun(job.caller, job.accepted.run_id), job.accepted.priority
             old = positions.get(run)
             if old is None or (-priority, job.seq) < (-old[0], old[1]):
                 positions[run] = (priority, job.seq)
@@ -169,6 +176,8 @@ class ActiveJobs:
         self.jobs: dict[str, ActiveJob] = {}
         self.tasks: dict[int, EvaluationTask] = {}
         self.runs: dict[str, RunState] = {}
+        self.of_callers: Counter[str] = Counter()
+        """Number of active jobs by caller."""
         self.chars = 0
         """Characters of the candidates of open tasks."""
         self._by_key: dict[str, list[EvaluationTask]] = {}
@@ -188,6 +197,7 @@ class ActiveJobs:
     def add(self, job: ActiveJob) -> None:
         """Enter an accepted job, and its task if that is new."""
         self.jobs[job.id] = job
+        self.of_callers[job.caller] += 1
         self.run(job.accepted.run_id).jobs[job.id] = job
         task = job.evaluation_task
         task.jobs[job.id] = job
@@ -198,7 +208,10 @@ class ActiveJobs:
 
     def remove(self, job: ActiveJob) -> None:
         """Remove a job that has ended."""
-        self.jobs.pop(job.id, None)
+        if self.jobs.pop(job.id, None) is not None:
+            self.of_callers[job.caller] -= 1
+            if not self.of_callers[job.caller]:
+                del self.of_callers[job.caller]
         self.run(job.accepted.run_id).jobs.pop(job.id, None)
 
     def close(self, task: EvaluationTask) -> None:

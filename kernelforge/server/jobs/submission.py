@@ -70,6 +70,38 @@ class Accepted:
         return [*self.active, *self.ended]
 
 
+class SubmissionRates:
+    """Jobs that callers with a limit may still submit: what a minute allows at once, then as fast as it grows again.
+
+    Args:
+        clock: seconds, for tests.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._room: dict[str, tuple[float, float]] = {}
+        """By caller: how many jobs it might submit at a time."""
+
+    def take(self, caller: Caller) -> None:
+        """Count a job.
+
+        Raises:
+            RequestRejected: 429: the caller has submitted as many as it may in a minute.
+        """
+        most = caller.jobs_per_minute
+        if most is None:
+            return
+        now, per_second = self._clock(), most / 60
+        room, at = self._room.get(caller.name, (most, now))
+        room = min(room + (now - at) * per_second, max(most, 1.0))
+        if room < 1:
+            raise RequestRejected(
+                429, "too_fast", f"token {caller.name} may submit {most:g} jobs a minute",
+                retry_after_s=(1 - room) / per_second,
+            )  # fmt: skip
+        self._room[caller.name] = (room - 1, now)
+
+
 class Submission:
     """Accepts requests: each becomes a committed job or a refusal.
 
@@ -99,6 +131,7 @@ class Submission:
         self._new_seq = partial(next, count(restored.next_seq))
         self._new_task = partial(next, count(restored.next_task))
         self._random = b""
+        self._rates = SubmissionRates()
         self._pending_keys: dict[tuple[str, str], tuple[str, str]] = {}
         """Idempotency keys being committed."""
         self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
@@ -207,9 +240,10 @@ class Submission:
         """The job of a request: answered from the cache, joined to an evaluation in progress, or queued.
 
         Raises:
-            RequestRejected: 429 or 503: too many jobs are waiting.
+            RequestRejected: 429 or 503: too many jobs are waiting, or came in the last minute.
         """
         now = utc_seconds()
+        self._rates.take(parsed.caller)
         run = self._state.active.run(parsed.request.run_id)
         if is_older(parsed.request.policy_version, run.min_policy_version):
             message = f"policy_version {parsed.request.policy_version} is below the run's {run.min_policy_version}"
@@ -227,7 +261,7 @@ class Submission:
                     parsed, into, now, stored.task, JobStatus.FINISHED, result, answer.text,
                     evaluated_at=stored.finished_at if cached else None,
                 )  # fmt: skip
-        self._require_room(parsed.request.run_id)
+        self._require_room(parsed.request.run_id, parsed.caller)
         return self._queue(parsed, into, now)
 
     def _rejected(self, parsed: ParsedRequest, into: Accepted, now: float) -> Stored:
@@ -263,9 +297,9 @@ class Submission:
         joins = self._state.active.joinable_task(completion.key, profile=parsed.request.profile) is not None
         return not joins and self._cached(parsed, utc_seconds()) is None
 
-    def _require_room(self, run: str) -> None:
+    def _require_room(self, run: str, caller: Caller) -> None:
         active, limits = self._state.active, self._state.settings
-        waiting = len(active.run(run).jobs)
+        waiting, own = len(active.run(run).jobs), active.of_callers[caller.name]
         if len(active.jobs) >= limits.max_jobs or active.chars >= limits.max_queued_chars:
             raise RequestRejected(
                 503, "queue_full", f"{len(active.jobs):,} jobs are waiting, which is all that this server takes",
@@ -275,6 +309,11 @@ class Submission:
             raise RequestRejected(
                 429, "run_queue_full", f"run {run} has {waiting:,} jobs waiting, which is all that one run may have",
                 retry_after_s=self._retry_after(waiting),
+            )  # fmt: skip
+        if caller.max_jobs is not None and own >= caller.max_jobs:
+            raise RequestRejected(
+                429, "token_queue_full", f"token {caller.name} has {own:,} jobs waiting, which is all that it may have",
+                retry_after_s=self._retry_after(own),
             )  # fmt: skip
 
     def _retry_after(self, waiting: int) -> float:
@@ -313,6 +352,7 @@ class Submission:
             evaluation_task=task,
         )
         self._state.active.add(active)
+        self._scheduler.queue.set_share(parsed.caller.name, parsed.caller.share)
         into.active.append(active)
         self._write(parsed, into, active.seq, active.accepted, task.id, active.deadline_at)
         return active

@@ -135,7 +135,7 @@ async def score_all(
                 await service.wait(names, None, timeout_s)
         except asyncio.CancelledError:
             # The client disconnected: also cancel jobs that are being accepted.
-            await service.cancel(_names(await submission))
+            await service.cancel(_names(await submission), caller)
             raise
     results = []
     for item in accepted:

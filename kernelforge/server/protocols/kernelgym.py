@@ -195,7 +195,7 @@ def router(service: JobService) -> APIRouter:
     async def cancel(task_id: str, caller: Submitter) -> StatusAnswer:
         """Cancel an evaluation and free its worker."""
         job = _latest_job(service, task_id, caller)
-        await service.cancel([job.id])
+        await service.cancel([job.id], caller)
         return StatusAnswer(task_id=task_id, status=_status(service.job(job.id)))
 
     @routes.get("/kernelgym/health", responses=errors)

@@ -134,7 +134,7 @@ class Sessions:
         """
         running = self._running.get(session)
         if running is not None:
-            if running.owner != caller.name and "admin" not in caller.scopes:
+            if not caller.may_act_for(running.owner):
                 raise _unknown(session)
             if request.number is None or running.request != request:
                 raise RequestRejected(409, "turn_running", "another turn of this session is running", retry_after_s=1)
@@ -227,7 +227,7 @@ class Sessions:
     async def _load(self, session: str, caller: Caller) -> tuple[SessionRow, list[TurnRow]]:
         await self._sweep()
         loaded = await self._in_thread(lambda: self._store.get(session))
-        if loaded is None or (loaded[0].owner != caller.name and "admin" not in caller.scopes):
+        if loaded is None or not caller.may_act_for(loaded[0].owner):
             raise _unknown(session)
         return loaded
 

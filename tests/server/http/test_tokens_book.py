@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sqlite3
+import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ from typer.testing import CliRunner
 from kernelforge.cli.main import app
 from kernelforge.errors import StoreError, UsageError
 from kernelforge.server.base import DATABASE_NAME
-from kernelforge.server.http.auth import MAX_TOKENS, Tokens
+from kernelforge.server.http.auth import MAX_TOKENS, TokenLimits, Tokens
 
 
 def kernelforge(*words: str) -> Result:
@@ -40,6 +42,60 @@ def test_a_token_is_nowhere_in_the_folder(tmp_path: Path) -> None:
 def test_only_their_owner_reads_the_hashes(tmp_path: Path) -> None:
     Tokens(tmp_path).create("one", ["read"])
     assert all(path.stat().st_mode & 0o077 == 0 for path in tmp_path.iterdir() if path.name.startswith(DATABASE_NAME))
+
+
+def test_a_token_has_limits_that_can_be_changed_and_removed(tmp_path: Path) -> None:
+    book = Tokens(tmp_path)
+    token = book.create("one", ["read"], TokenLimits(share=2.0, max_jobs=10, jobs_per_minute=60.0)).encode()
+    caller = Tokens(tmp_path).caller(token)
+    assert (caller.share, caller.max_jobs, caller.jobs_per_minute) == (2.0, 10, 60.0)
+    book.limit("one", TokenLimits(share=0.5, max_jobs=0))
+    caller = Tokens(tmp_path).caller(token)
+    assert (caller.share, caller.max_jobs, caller.jobs_per_minute) == (0.5, None, 60.0)
+    assert book.shares() == {"one": 0.5}
+    book.revoke("one")
+    assert book.shares() == {}
+    for change in (lambda: book.limit("one", TokenLimits(share=1.0)), lambda: book.rotate("one", 0.0)):
+        with pytest.raises(UsageError, match="no valid token"):
+            change()
+
+
+def test_a_token_ends_at_its_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    book = Tokens(tmp_path)
+    token = book.create("one", ["read"], TokenLimits(expires_at=1000.0)).encode()
+    monkeypatch.setattr(time, "time", lambda: 999.0)
+    assert Tokens(tmp_path).caller(token) is not None
+    monkeypatch.setattr(time, "time", lambda: 1000.0)
+    assert Tokens(tmp_path).caller(token) is None
+    book.limit("one", TokenLimits(expires_at=0))
+    assert Tokens(tmp_path).caller(token).name == "one"
+
+
+def test_a_rotated_token_has_another_secret_and_keeps_the_earlier_for_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    book = Tokens(tmp_path)
+    first = book.create("one", ["read"], TokenLimits(share=3.0)).encode()
+    second = book.rotate("one", 60.0).encode()
+    at = time.time()
+    for later, valid in ((30.0, [first, second]), (61.0, [second])):
+        monkeypatch.setattr(time, "time", lambda later=later: at + later)
+        callers = [Tokens(tmp_path).caller(token) for token in (first, second)]
+        assert [caller.share for caller in callers if caller is not None] == [3.0] * len(valid)
+
+
+def test_tokens_of_an_earlier_version_are_valid_and_take_limits(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / DATABASE_NAME) as plain:
+        plain.execute(
+            "create table tokens (name text primary key, sha256 blob not null unique, scopes text not null, "
+            "created_at real not null, revoked_at real) strict"
+        )
+        digest = hashlib.sha256(b"kf_old").digest()
+        plain.execute("insert into tokens values ('old', ?, 'submit read', 1.0, null)", (digest,))
+    book = Tokens(tmp_path)
+    assert (book.caller(b"kf_old").name, book.caller(b"kf_old").share) == ("old", 1.0)
+    book.limit("old", TokenLimits(share=2.0))
+    assert Tokens(tmp_path).caller(b"kf_old").share == 2.0
 
 
 @pytest.mark.parametrize("wrong", ["", "kf_", "one", "x" * 46])
@@ -100,6 +156,21 @@ def test_the_command_prints_the_token_alone_and_lists_it_without(tmp_path: Path)
     second = kernelforge("token", "revoke", "trainer", *folder)
     assert isinstance(second.exception, UsageError)
     assert "no valid token" in str(second.exception)
+
+
+def test_the_commands_set_limits_and_rotate(tmp_path: Path) -> None:
+    folder = ["--results", str(tmp_path)]
+    limits = ["--share", "2", "--max-jobs", "10", "--jobs-per-minute", "30", "--expires", "7"]
+    first = kernelforge("token", "create", "trainer", *limits, *folder).stdout.strip()
+    second = kernelforge("token", "rotate", "trainer", "--keep", "0", *folder).stdout.strip()
+    assert Tokens(tmp_path).caller(first.encode()) is None
+    assert Tokens(tmp_path).caller(second.encode()).jobs_per_minute == 30
+    assert kernelforge("token", "limit", "trainer", "--max-jobs", "0", *folder).exit_code == 0
+    (row,) = json.loads(kernelforge("token", "list", "--json", *folder).stdout)
+    assert (row["share"], row["max_jobs"], row["jobs_per_minute"]) == (2.0, None, 30.0)
+    assert 6.9 * 86_400 < row["expires_at"] - row["created_at"] < 7.1 * 86_400
+    nothing = kernelforge("token", "limit", "trainer", *folder)
+    assert "name what to change" in str(nothing.exception)
 
 
 def test_tokens_that_cannot_be_read_let_nobody_in(tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ async def answered(folder: Path, *requests: JobRequest, measures: bool = False, 
     try:
         ids = [job.id for job in await service.submit(requests, CALLER) if isinstance(job, Job)]
         assert len(ids) == len(requests)
-        await service.cancel(ids[len(ids) - cancel :])
+        await service.cancel(ids[len(ids) - cancel :], CALLER)
         engine.gate.set()
         await service.wait(ids, None, 20.0)
         return [service.job(job_id) for job_id in ids]

@@ -12,9 +12,9 @@ import pytest
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.requests import Registered
 from kernelforge.server.jobs.scheduler import MAX_PASSED_OVER, FairQueue, match
-from kernelforge.server.jobs.state import Deadlines, EvaluationTask
+from kernelforge.server.jobs.state import Deadlines, EvaluationTask, OwnedRun
 from kernelforge.workers.base import Slot
-from tests.server.service_tools import accepted, serving, until
+from tests.server.service_tools import CALLER, accepted, serving, until
 from tests.support.factories import make_candidate, make_task
 from tests.support.inprocess_engine import InProcessEngine, request
 
@@ -93,20 +93,23 @@ async def test_a_clock_that_is_set_meanwhile_moves_no_deadline(monkeypatch: pyte
     deadlines.stop()
 
 
+RUN = OwnedRun("local", "run")
+
+
 def test_works_that_were_dropped_leave_a_line_though_others_go_before_them() -> None:
     queue: FairQueue[int] = FairQueue()
-    queue.push(-1, {"run": (10, 0)})
+    queue.push(-1, {RUN: (10, 0)})
     for number in range(20_000):
-        queue.push(number, {"run": (-10, number)})
+        queue.push(number, {RUN: (-10, number)})
         queue.discard(number)
-    assert len(queue._lines["run"].heap) < 200
+    assert len(queue._lines[RUN].heap) < 200
     assert queue.pop()[0] == -1
 
 
 def test_runs_that_have_nothing_are_forgotten() -> None:
     queue: FairQueue[int] = FairQueue()
     for number in range(5_000):
-        queue.push(number, {f"run-{number}": (0, number)})
+        queue.push(number, {OwnedRun("local", f"run-{number}"): (0, number)})
         assert queue.pop() is not None
     assert len(queue._lines) <= 64
 
@@ -123,6 +126,6 @@ async def test_jobs_that_are_cancelled_at_any_moment_leave_workers_for_the_next(
         engine.gate.set()
         for _ in range(turns):
             await asyncio.sleep(0)
-        await service.cancel([job.id for job in jobs])
+        await service.cancel([job.id for job in jobs], CALLER)
         [after] = await accepted(service, request("after"))
         assert [job.result.outcome for job in await service.wait([after.id], None, 20.0)] == ["scored"]

@@ -138,7 +138,7 @@ async def test_many_jobs_end_at_once(tmp_path: Path) -> None:
     engine.gate.clear()
     async with serving(tmp_path, engine) as service:
         jobs = await accepted(service, *(request(f"v{index}", deadline_s=60.0) for index in range(700)))
-        assert len(await service.cancel([job.id for job in jobs[:650]])) == 650
+        assert len(await service.cancel([job.id for job in jobs[:650]], CALLER)) == 650
         engine.gate.set()
         rest = await service.wait([job.id for job in jobs[650:]], None, 60.0)
         assert [job.result.outcome for job in rest] == ["scored"] * 50
@@ -158,12 +158,12 @@ async def test_cancelling_frees_the_device(tmp_path: Path) -> None:
         running, queued = await accepted(service, request("HANG"), request("HANG too"))
         await until(lambda: engine.evaluated)
         assert service.job(running.id).status is JobStatus.RUNNING
-        assert await service.cancel([queued.id, running.id, "unknown"]) == [queued.id, running.id]
+        assert await service.cancel([queued.id, running.id, "unknown"], CALLER) == [queued.id, running.id]
         for job in (running, queued):
             result = service.job(job.id).result
             assert service.job(job.id).status is JobStatus.CANCELLED
             assert (result.outcome, result.error.code) == ("infra_error", "cancelled")
-        assert await service.cancel([running.id]) == []
+        assert await service.cancel([running.id], CALLER) == []
         [after] = await ended(service, request("v0"))
         assert after.result.outcome == "scored"
         assert len(engine.freed) == 1
@@ -175,7 +175,7 @@ async def test_work_that_others_wait_for_goes_on_when_one_cancels(tmp_path: Path
     async with serving(tmp_path, engine) as service:
         first, second = await accepted(service, request(run_id="a"), request(run_id="b"))
         await until(lambda: engine.evaluated)
-        await service.cancel([first.id])
+        await service.cancel([first.id], CALLER)
         engine.gate.set()
         await service.wait([second.id], None, 20.0)
         assert service.job(second.id).result.outcome == "scored"

@@ -74,7 +74,7 @@ async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp
 
         [endless] = await service.submit([job_request(ENDLESS)], CALLER)
         await until(lambda: engine.slots()[0].state == "busy", 240.0)
-        assert await service.cancel([endless.id]) == [endless.id]
+        assert await service.cancel([endless.id], CALLER) == [endless.id]
         assert service.job(endless.id).status is JobStatus.CANCELLED
 
         [after] = await ended(service, job_request(KERNEL + "// after\n"))

@@ -275,10 +275,74 @@ async def test_a_run_can_be_cancelled_up_to_a_version(tmp_path: Path) -> None:
         requests = [request(f"v{index}", policy_version=index, run_id="r") for index in range(4)]
         jobs = await accepted(service, *requests)
         other = await accepted(service, request("other", run_id="s", policy_version=0))
-        assert set(await service.cancel_run("r", 2)) == {jobs[0].id, jobs[1].id}
-        assert set(await service.cancel_run("r", None)) == {jobs[2].id, jobs[3].id}
+        assert set(await service.cancel_run("r", 2, CALLER)) == {jobs[0].id, jobs[1].id}
+        assert set(await service.cancel_run("r", None, CALLER)) == {jobs[2].id, jobs[3].id}
         assert not service.job(other[0].id).status.ended
-        assert await service.cancel_run("none", None) == []
+        assert await service.cancel_run("none", None, CALLER) == []
+        engine.gate.set()
+
+
+async def test_a_caller_ends_its_own_jobs_and_an_admin_all(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    alice, bob = (Caller(name, frozenset({"submit", "read"})) for name in ("alice", "bob"))
+    async with serving(tmp_path, engine) as service:
+        [hers, other] = await service.submit([request("a", run_id="r"), request("b", run_id="r")], alice)
+        [his] = await service.submit([request("c", run_id="r")], bob)
+        with pytest.raises(RequestRejected, match="another token") as refused:
+            await service.cancel([his.id, hers.id], bob)
+        assert refused.value.status == 403
+        assert not service.job(his.id).status.ended
+        assert await service.cancel_run("r", None, bob) == [his.id]
+        assert await service.cancel([hers.id], alice) == [hers.id]
+        assert await service.cancel([other.id], Caller("root", frozenset({"admin"}))) == [other.id]
+        engine.gate.set()
+
+
+async def test_a_caller_has_as_many_jobs_as_its_token_allows(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    few = Caller("few", frozenset({"submit"}), max_jobs=2)
+    async with serving(tmp_path, engine) as service:
+        requests = [request(str(index), run_id=f"run-{index}") for index in range(3)]
+        *taken, refused = await service.submit(requests, few)
+        assert isinstance(refused, RequestRejected)
+        assert (refused.status, refused.code) == (429, "token_queue_full")
+        assert refused.retry_after_s >= 1
+        await accepted(service, request("another caller's"))
+        await service.cancel([taken[0].id], few)
+        [job] = await service.submit([requests[2]], few)
+        assert not isinstance(job, RequestRejected)
+        engine.gate.set()
+
+
+def test_a_rate_allows_a_minutes_jobs_at_once_and_then_as_time_goes_on() -> None:
+    now = 0.0
+    rates, caller = submission.SubmissionRates(lambda: now), Caller("six", jobs_per_minute=6.0)
+    for _ in range(6):
+        rates.take(caller)
+    rates.take(Caller("another", jobs_per_minute=6.0))
+    with pytest.raises(RequestRejected, match="6 jobs a minute") as refused:
+        rates.take(caller)
+    assert (refused.value.status, refused.value.retry_after_s) == (429, 10.0)
+    now = 10.0
+    rates.take(caller)
+    with pytest.raises(RequestRejected):
+        rates.take(caller)
+    now = 1e6
+    for _ in range(6):
+        rates.take(caller)
+    with pytest.raises(RequestRejected):
+        rates.take(caller)
+
+
+async def test_callers_have_the_shares_of_their_tokens_after_a_restart_too(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    async with serving(tmp_path, engine, shares={"restored": 3.0}) as service:
+        await service.submit([request()], Caller("large", share=2.0))
+        shares = {name: service._scheduler.queue.share(name) for name in ("restored", "large", "small")}
+        assert shares == {"restored": 3.0, "large": 2.0, "small": 1.0}
         engine.gate.set()
 
 

@@ -261,7 +261,7 @@ def _cancelling(api: APIRouter, service: JobService) -> None:
     async def cancel_one(job_id: JobPath, caller: Submitter) -> Response:
         """Returns the job after that. A job that has ended does not change."""
         service.job(job_id)
-        await service.cancel([job_id])
+        await service.cancel([job_id], caller)
         return json_answer(service.job(job_id))
 
     @api.post(
@@ -272,9 +272,9 @@ def _cancelling(api: APIRouter, service: JobService) -> None:
     )
     async def cancel(body: Annotated[CancelRequest, Body(openapi_examples=_CANCEL)], caller: Submitter) -> Response:
         if body.run_id is not None:
-            cancelled = await service.cancel_run(body.run_id, body.older_than)
+            cancelled = await service.cancel_run(body.run_id, body.older_than, caller)
         else:
-            cancelled = await service.cancel(list(dict.fromkeys(body.ids or ())))
+            cancelled = await service.cancel(list(dict.fromkeys(body.ids or ())), caller)
         return json_answer(CancelAnswer(cancelled=cancelled))
 
 
