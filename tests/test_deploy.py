@@ -1,9 +1,12 @@
-"""Images are built from what a wheel needs and nothing else; the job script keeps results and passes signals on."""
+"""Images are built from what a wheel needs and nothing else; the job script keeps results and passes signals on; the
+server's service, proxies, dashboard and cluster fit the server."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import tomllib
@@ -11,11 +14,26 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+from typer.main import get_command
+
+from kernelforge.cli.main import app
+from kernelforge.cli.serve import DEFAULT_PORT
+from kernelforge.client.models import Fault, Job, JobStatus, RewardResult
+from kernelforge.server.http.limits import Limits, LongPollLimiter
+from kernelforge.server.http.logs import Metrics
+from kernelforge.server.http.process import DRAIN_S
+from kernelforge.server.http.routes.jobs import MAX_SCORE_S
+from tests.support.minimal_service import MinimalService
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCKERFILES = [ROOT / "sandbox" / name for name in ("Dockerfile", "Dockerfile.gpu")]
 SLURM = ROOT / "sandbox" / "slurm.sh"
+
+
+SERVE = ROOT / "sandbox" / "serve"
 
 
 def in_context(path: str) -> bool:
@@ -154,3 +172,66 @@ def test_a_job_without_an_environment_says_how_to_name_one(job: dict[str, str], 
     assert done.returncode == 2
     assert "KERNELFORGE_VENV" in done.stderr
     assert not (tmp_path / "submit/results").exists()
+
+
+def test_the_service_starts_the_server_with_options_that_it_has() -> None:
+    unit = (SERVE / "kernelforge.service").read_text()
+    (words,) = re.findall(r"^ExecStart=/opt/kernelforge/bin/kernelforge (.*)$", unit, re.MULTILINE)
+    assert words.split()[:2] == ["serve", "--config"]
+    context = get_command(app).commands["serve"].make_context("serve", ["--config", str(SERVE / "serve.toml")])
+    assert (context.params["port"], context.params["suite"]) == (DEFAULT_PORT, ["core", "level1"])
+    assert int(re.search(r"TimeoutStopSec=(\d+)", unit)[1]) > DRAIN_S
+    assert not re.search(r"^(RestrictNamespaces|SystemCallFilter|MemoryDenyWriteExecute)=", unit, re.MULTILINE)
+
+
+def test_proxies_let_through_what_the_server_takes() -> None:
+    caddy, nginx = ((SERVE / name).read_text() for name in ("Caddyfile", "nginx.conf"))
+    assert f"reverse_proxy 127.0.0.1:{DEFAULT_PORT}" in caddy
+    assert f"proxy_pass http://127.0.0.1:{DEFAULT_PORT};" in nginx
+    assert int(re.search(r"client_max_body_size (\d+)m;", nginx)[1]) << 20 >= Limits().batch_bytes
+    assert int(re.search(r"proxy_read_timeout (\d+)s;", nginx)[1]) > MAX_SCORE_S
+    assert "flush_interval -1" in caddy
+    assert "proxy_buffering off;" in nginx
+
+
+def test_the_dashboard_shows_metrics_that_the_server_has() -> None:
+    metrics = Metrics(MinimalService(), LongPollLimiter(1))
+    metrics.observe_request("GET", "/", 200, 0.1)
+    for result in (
+        RewardResult(outcome="scored", reward=0.3, verdict="OK", stage="done"),
+        RewardResult(outcome="infra_error", error=Fault(code="internal", message="")),
+    ):
+        ended = {"status": JobStatus.FINISHED, "submitted_at": 1.0, "started_at": 1.5, "finished_at": 2.0}
+        metrics.observe_job(Job(id="j1", task="t", run_id="r1", result=result, **ended))
+    families = text_string_to_metric_families(metrics.render().decode())
+    labels: dict[str, set[str]] = {}
+    for sample in (sample for family in families for sample in family.samples):
+        labels.setdefault(sample.name, set()).update(sample.labels)
+    board = json.loads((SERVE / "grafana.json").read_text())
+    expressions = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    assert len(expressions) >= 15
+    for expression in expressions:
+        names = set(re.findall(r"kernelforge_\w+", expression))
+        assert names <= labels.keys()
+        for by in re.findall(r"by \(([^)]*)\)", expression):
+            assert set(by.split(", ")) <= set.union(*(labels[name] for name in names))
+        for label in re.findall(r"\{(\w+)=", expression):
+            assert all(label in labels[name] for name in names)
+
+
+def test_the_cluster_serves_where_its_service_and_probes_look() -> None:
+    cluster, claim, service = yaml.safe_load_all((SERVE / "kuberay.yaml").read_text())
+    head = cluster["spec"]["headGroupSpec"]["template"]["spec"]
+    (container,) = head["containers"]
+    (worker,) = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    ports = {port["name"]: port["containerPort"] for port in container["ports"]}
+    assert ports[service["spec"]["ports"][0]["targetPort"]] == DEFAULT_PORT
+    assert str(DEFAULT_PORT) in container["readinessProbe"]["exec"]["command"][-1]
+    assert head["volumes"][0]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert [item for item in container["env"] if item in worker["env"]] == container["env"]
+    (line,) = re.findall(r"exec kernelforge (.*)$", container["args"][0], re.MULTILINE)
+    words = shlex.split(line.replace("$(hostname -i)", "10.0.0.1"))
+    context = get_command(app).commands["serve"].make_context("serve", words[1:])
+    assert (context.params["engine"], context.params["address"]) == ("ray", "10.0.0.1:6379")
+    pinned = re.search(r"^ray==(\S+)$", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    assert cluster["spec"]["rayVersion"] == pinned[1]

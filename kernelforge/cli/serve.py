@@ -207,6 +207,44 @@ def _tokens(results: Path) -> Tokens:
 DEFAULT_PORT = 8765
 
 
+def _read_config(context: typer.Context, path: Path | None) -> Path | None:
+    """Make the options of a file the defaults of the command.
+
+    Raises:
+        UsageError: it cannot be read, or names no option of this command.
+    """
+    if path is None:
+        return None
+    import tomllib
+    from difflib import get_close_matches
+
+    try:
+        options = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(f"--config {path} cannot be read: {error}") from error
+    names = {option.removeprefix("--"): str(param.name) for param in context.command.params for option in param.opts}
+    names = {name: param for name, param in names.items() if name not in ("config", "help")}
+    for name in options:
+        if name not in names:
+            near = get_close_matches(name, names, 1)
+            hint = f"did you mean '{near[0]}'?" if near else "'kernelforge serve --help' lists them"
+            raise UsageError(f"{path}: 'kernelforge serve' has no option '{name}'; {hint}")
+    context.default_map = {**(context.default_map or {}), **{names[name]: value for name, value in options.items()}}
+    return path
+
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        metavar="FILE",
+        is_eager=True,
+        callback=_read_config,
+        help="TOML file of these options, without dashes before the name; the command line goes first.",
+    ),
+]
+
+
 class EngineName(StrEnum):
     """Values of ``--engine``."""
 
@@ -271,6 +309,7 @@ def serve(
         typer.Option("--log-format", help="One line per request on stderr; text on a terminal, else JSON."),
     ] = None,
     results: ResultsOption = DEFAULT_RESULTS,
+    config: ConfigOption = None,
 ) -> None:
     """Serve rewards for completions over HTTP, until Ctrl-C or SIGTERM.
 

@@ -85,5 +85,9 @@ class LRUCache(Generic[Key, Value]):
         if len(self._values) > self._size:
             self._values.popitem(last=False)
 
+    def items(self) -> list[tuple[Key, Value]]:
+        """All entries, the most recently used last."""
+        return list(self._values.items())
+
     def drop(self, key: Key) -> None:
         self._values.pop(key, None)

@@ -67,6 +67,32 @@ def test_what_cannot_be_is_refused_in_a_line(tmp_path: Path, words: list[str], e
     assert "\n" not in message
 
 
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("qeue = 3", "did you mean 'queue'?"),
+        ("config = 'x'", "no option 'config'"),
+        ("suite = [", "cannot be read"),
+        ("queue = 'many'", "'--queue'"),
+        ("suite = ['none']", "none"),
+        ("engine = 'ray'", "--engine ray needs --address"),
+    ],
+)
+def test_a_file_of_options_is_refused_as_the_options_are(tmp_path: Path, text: str, expected: str) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text(text)
+    result = CliRunner().invoke(app, ["serve", "--config", str(file), "--port", "0"])
+    assert expected in f"{result.exception} {result.output}"
+    assert result.exit_code != 0
+
+
+def test_the_command_line_goes_before_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "serve.toml"
+    file.write_text('reward = "none/1"\nhost = "0.0.0.0"\n')
+    message = refusal("--config", str(file), "--reward", "kevin/1", "--results", str(tmp_path))
+    assert "0.0.0.0 can be reached from other machines" in message
+
+
 def test_a_port_that_is_taken_is_refused(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]

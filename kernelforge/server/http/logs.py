@@ -1,7 +1,8 @@
-"""Request log and Prometheus metrics.
+"""Log and Prometheus metrics.
 
-The log has one line a request, as JSON or text, without tokens and completions. No label of a metric takes a value that
-callers choose.
+The log has one line a request and one for each job that was evaluated or has no score, as JSON or text, without tokens
+and completions. No label of a metric takes a value that callers choose, except the names of the runs that ended a job
+last.
 """
 
 from __future__ import annotations
@@ -10,20 +11,22 @@ import logging
 import re
 import secrets
 import sys
+from collections import Counter as Counts
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.typing import Processor
 
 from kernelforge.client.models import Job
-from kernelforge.server.base import RequestRejected
+from kernelforge.server.base import LRUCache, RequestRejected
 from kernelforge.server.http.errors import problem_response
 from kernelforge.server.http.limits import LongPollLimiter
 from kernelforge.server.jobs.service import JobService
@@ -125,6 +128,28 @@ class RequestLog:
         )
 
 
+def log_job(job: Job) -> None:
+    """Log the end of a job with its run, task, verdict and reward."""
+    result = job.result
+    if result is None or job.finished_at is None:
+        return
+    write = log.debug if result.cached else log.info
+    write(
+        "job",
+        job=job.id,
+        run=job.run_id,
+        task=job.task,
+        status=job.status.value,
+        outcome=result.outcome,
+        verdict=result.verdict_words,
+        stage=result.stage,
+        reward=result.reward,
+        evaluation=result.evaluation,
+        error=None if result.error is None else result.error.code,
+        ms=round((job.finished_at - job.submitted_at) * 1e3, 2),
+    )
+
+
 def route_of(scope: Scope) -> str:
     """The template of a request's path, without ids, so that the number of values is bounded."""
     return str(getattr(scope.get("route"), "path", UNKNOWN_ROUTE))
@@ -165,6 +190,9 @@ class Metrics:
             registry=self.registry,
         )
         self._verdicts = Counter("kernelforge_verdicts", "Verdicts of jobs.", ("verdict",), registry=self.registry)
+        self._stages = Counter(
+            "kernelforge_stages", "Stages that jobs ended in.", ("stage", "verdict"), registry=self.registry
+        )
         self._faults = Counter(
             "kernelforge_faults", "Jobs without a score, by reason.", ("code",), registry=self.registry
         )
@@ -181,8 +209,11 @@ class Metrics:
             buckets=_JOB_SECONDS,
             registry=self.registry,
         )
+        self._runs: LRUCache[str, _RunCounts] = LRUCache(SHOWN_RUNS)
         self.registry.register(_Gauges(service, long_polls))
+        self.registry.register(_Runs(service, self._runs))
         service.on_ended(self.observe_job)
+        service.on_ended(log_job)
 
     def observe_request(self, method: str, route: str, status: int, seconds: float) -> None:
         self._requests.labels(method, route, status).inc()
@@ -200,12 +231,60 @@ class Metrics:
             self._queued_s.observe(max(0.0, job.started_at - job.submitted_at))
         if result.verdict_words is not None:
             self._verdicts.labels(result.verdict_words).inc()
+            self._stages.labels(result.stage or "none", result.verdict_words).inc()
         if result.error is not None:
             self._faults.labels(result.error.code).inc()
+        run = self._runs.get(job.run_id)
+        if run is None:
+            self._runs.put(job.run_id, run := _RunCounts())
+        run.results[result.verdict_words or result.outcome] += 1
+        if result.reward is not None:
+            run.rewards += 1
+            run.reward_sum += result.reward
 
     def render(self) -> bytes:
         """All metrics in Prometheus' text format."""
         return generate_latest(self.registry)
+
+
+SHOWN_RUNS = 100
+"""Runs with metrics of their own: those that ended a job last."""
+
+
+@dataclass(slots=True)
+class _RunCounts:
+    """Ended jobs of one run."""
+
+    results: Counts[str] = field(default_factory=Counts)
+    """By verdict, or by outcome where nothing was evaluated."""
+    rewards: int = 0
+    reward_sum: float = 0.0
+
+
+class _Runs(Collector):
+    """Metrics of single runs."""
+
+    def __init__(self, service: JobService, runs: LRUCache[str, _RunCounts]) -> None:
+        self._service = service
+        self._runs = runs
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        counted = dict(self._runs.items())
+        results = CounterMetricFamily("kernelforge_run_results", "Ended jobs of a run.", labels=("run", "verdict"))
+        rewards = SummaryMetricFamily("kernelforge_run_reward", "Rewards of a run.", labels=("run",))
+        jobs = GaugeMetricFamily("kernelforge_run_jobs", "Jobs of a run now.", labels=("run", "state"))
+        for run, counts in counted.items():
+            for verdict, count in counts.results.items():
+                results.add_metric((run, verdict), count)
+            rewards.add_metric((run,), counts.rewards, counts.reward_sum)
+        for status in self._service.runs():
+            if status.run_id in counted:
+                jobs.add_metric((status.run_id, "queued"), status.queued)
+                jobs.add_metric((status.run_id, "running"), status.running)
+        yield from (results, rewards, jobs)
 
 
 class _Gauges(Collector):

@@ -444,6 +444,11 @@ class Scheduler:
             return
         task.deaths += 1
         task.call = None
+        runs = ", ".join(sorted({job.accepted.run_id for job in task.jobs.values()}))
+        _LOG.warning(
+            "a worker was lost with evaluation %d of task %s, death %d of %d; jobs %s of runs %s: %s",
+            task.id, task.registered.name, task.deaths, MAX_DEATHS, ", ".join(task.jobs), runs, message,
+        )  # fmt: skip
         if task.deaths < MAX_DEATHS:
             self._repeat(task)
         else:

@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from kernelforge.client.models import Job, JobStatus, PolicyRow, RewardResult, TaskPage, TaskRow
 from kernelforge.records import UNCOMPARED
 from kernelforge.rewards import DEFAULT_POLICY, POLICIES
+from kernelforge.server.http import logs
 from kernelforge.server.http.app import create_app
 from kernelforge.server.http.auth import Tokens
 from kernelforge.server.http.limits import Limits, LongPollLimiter
@@ -75,10 +76,27 @@ async def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
     assert value("kernelforge_http_requests_total", method="GET", route="unknown", status="404") == 1
 
 
-async def test_nothing_that_callers_choose_becomes_a_label() -> None:
+async def test_runs_that_ended_a_job_last_have_metrics_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "SHOWN_RUNS", 2)
+    client = client_of(MinimalService())
+    for run in ("first", "second", "second", "third"):
+        await client.post("/v1/jobs", json={**JOB, "run_id": run})
+    await client.post("/v1/jobs", json={**SLOW_JOB, "run_id": "third"})
+    values = samples((await client.get("/metrics")).text)
+    results = {
+        dict(labels)["run"]: value for (name, labels), value in values.items() if name.endswith("_run_results_total")
+    }
+    assert results == {"second": 2, "third": 1}
+    assert values["kernelforge_run_reward_count", frozenset({("run", "second")})] == 2
+    assert values["kernelforge_run_reward_sum", frozenset({("run", "second")})] == 2 * 1.5
+    assert values["kernelforge_run_jobs", frozenset({("run", "third"), ("state", "queued")})] == 1
+    assert values["kernelforge_stages_total", frozenset({("stage", "none"), ("verdict", "OK")})] == 4
+
+
+async def test_nothing_else_that_callers_choose_becomes_a_label() -> None:
     client = client_of(MinimalService())
     for name in ("alpha", "beta"):
-        await client.post("/v1/jobs", json={**JOB, "run_id": name, "tag": name})
+        await client.post("/v1/jobs", json={**JOB, "tag": name, "group_id": name})
         await client.request(name.upper(), f"/{name}")
         await client.get(f"/v1/jobs/{name}")
         await client.patch(f"/v1/runs/{name}", json={})
@@ -115,7 +133,9 @@ async def test_a_line_says_who_asked_what_and_holds_neither_token_nor_completion
     assert "my-completion" not in text
     assert "trainer" in text
     if form == "json":
-        first, second = [json.loads(line) for line in text.splitlines()]
+        job, first, second = [json.loads(line) for line in text.splitlines()]
+        assert (job["message"], job["task"], job["run"]) == ("job", JOB["task"], "default")
+        assert (job["verdict"], job["outcome"], job["error"]) == ("OK", "scored", None)
         assert (first["request_id"], first["caller"], first["route"]) == ("step-7", "trainer", "/v1/jobs")
         assert (first["status"], second["status"]) == (200, 422)
         assert first["ms"] >= 0
