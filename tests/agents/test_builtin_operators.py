@@ -211,6 +211,28 @@ def test_tensor_cores_give_pytorchs_values(name: str, constants: dict[str, int],
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)
 
 
+WARPGROUPS = {
+    "product": ("torch.relu(x @ y) + z", *["torch.randn(N, N).half()"] * 2, "torch.randn(N).half()"),
+    "transposed": ("x.t() @ y.t() / 2", "torch.randn(D, N).bfloat16()", "torch.randn(N, D).bfloat16()"),
+    "batch": ("x @ y", "torch.randn(K, N, D).half()", "torch.randn(K, D, N).half()"),
+    "linear": ("self.m(x).tanh()", "torch.randn(K, N, D).half()", "self.m = nn.Linear(D, D + 8).half()"),
+}
+
+
+@pytest.mark.parametrize("name", WARPGROUPS)
+def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: Compiler) -> None:
+    task = _task(WARPGROUPS[name])
+    graph, design = trace_source(task, {"N": 1024, "D": 512, "K": 4}), Design(("fuse", "tensor-cores"))
+    item = render(graph, design, warpgroups=True)
+    # More tiles than stages, and a cluster with blocks that have no results; then rows of 6 bytes.
+    for constants, aligned in (({"N": 136, "D": 200, "K": 2}, True), ({"N": 7, "D": 3, "K": 2}, False)):
+        reference = Reference(task, constants)
+        at = workbench.Bench(reference, reference.inputs(5))
+        assert any("any_" in expression for expression in workbench.resolve(item.plan, at).expressions) is not aligned
+        run_and_compare(item, at, compiler)
+    assert "WarpgroupTiles" not in render(graph, design).source
+
+
 LONG = {
     "product": ("F.relu(x.t() @ y) + z", "torch.randn(N, D)", "torch.randn(N, D)", "torch.randn(D)"),
     "batch": ("x @ y.transpose(-1, -2)", "torch.randn(2, D, N)", "torch.randn(2, D, N)"),

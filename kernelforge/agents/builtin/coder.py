@@ -84,7 +84,8 @@ def write(brief: TaskContext, design: Design) -> Rendered:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know, or takes too much text.
     """
     attributes = readable(brief.facts.at("full").attrs, brief.facts.at("small").attrs)
-    rendered = render(brief.graph, design, attributes, brief.small_graph)
+    warpgroups = brief.spec.arch == "sm_90a"
+    rendered = render(brief.graph, design, attributes, brief.small_graph, warpgroups=warpgroups)
     for part, text, most in (("source", rendered.source, MAX_SOURCE_BYTES), ("plan", rendered.plan, MAX_PLAN_BYTES)):
         if len(text) > most:
             raise UnsupportedError(f"its {part} would have {len(text):,} bytes, and a candidate's has at most {most:,}")

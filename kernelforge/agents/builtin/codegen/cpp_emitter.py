@@ -294,6 +294,22 @@ class CppEmitter:
 
     def pointer(self, value: Value, coords: tuple[Coordinate, ...]) -> str | None:
         """C++ pointer to an element in memory; None where finding the element takes more than views of a tensor."""
+        address = self._address(value, coords)
+        return None if address is None else f"{self.signature.tensor(address[0])} + {self._horner(address[1])}"
+
+    def walk(self, value: Value, coords: tuple[Coordinate, ...]) -> tuple[Value, tuple[LoopGroup, ...]] | None:
+        """The tensor in memory that is read, and the loops that walk over all of it, outermost first; None where it
+        takes more than that to find an element."""
+        address = self._address(value, coords)
+        if address is None or not all(piece.complete for piece in address[1]):
+            return None
+        groups = tuple(piece.group for piece in address[1] if piece.group is not None)
+        elements = product(tuple(group.extent for group in groups))
+        return (address[0], groups) if elements.value == product(address[0].shape).value else None
+
+    def _address(self, value: Value, coords: tuple[Coordinate, ...]) -> tuple[Value, list[_Piece]] | None:
+        """The tensor in memory that an element is part of, and the terms of its offset; None where that takes more than
+        views."""
         coords = _trim(coords, value)
         while isinstance(value, View) and value not in self.stored:
             coords = self._remapped(value, coords)
@@ -304,7 +320,7 @@ class CppEmitter:
             holder = value.base
         if not (isinstance(holder, StoredTensor) or holder in self.stored):
             return None
-        return f"{self.signature.tensor(holder)} + {self._horner(_pieces(value.shape, coords))}"
+        return holder, _pieces(value.shape, coords)
 
     def _vector_base(self, pieces: list[_Piece]) -> str:
         """Offset of lane 0, written with names that live before the lanes' loop."""

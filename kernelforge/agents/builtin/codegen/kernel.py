@@ -34,6 +34,8 @@ class Options:
     tile: bool = False
     register_tile: bool = False
     tensor_cores: bool = False
+    warpgroups: bool = False
+    """Whether the GPU multiplies by ``wgmma``: an option of the device, not of a move."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,12 @@ class KernelText:
     setup: tuple[str, ...] = ()
     template: tuple[str, ...] = ()
     """Plan names of the template arguments."""
+    cluster: int = 1
+    """Blocks of a cluster, along the grid's first axis."""
+    condition: str = ""
+    """What the plan has to find for this kernel, where there is an alternative."""
+    alternative: KernelText | None = None
+    """The kernel of the same value for all other sizes."""
 
     @property
     def callee(self) -> str:
@@ -62,7 +70,33 @@ class KernelText:
     def launch(self, names: dict[Value, str], out: str) -> str:
         """The plan's line that launches the kernel."""
         shape = f"{self.grid}, {self.block}" + (f", {self.shared}" if self.shared else "")
-        return f"{self.callee}[{shape}]({self.signature.arguments(names, out)})"
+        cluster = f", cluster=({self.cluster}, 1, 1)" if self.cluster > 1 else ""
+        return f"{self.callee}[{shape}]({self.signature.arguments(names, out)}{cluster})"
+
+    def steps(self, names: dict[Value, str], out: str) -> list[str]:
+        """The plan's lines that launch the kernel, or its alternative."""
+        lines = [*self.setup, self.launch(names, out)]
+        if self.alternative is None:
+            return lines
+        other = self.alternative.steps(names, out)
+        return [
+            f"if {self.condition}:",
+            *(f"    {line}" for line in lines),
+            "else:",
+            *(f"    {line}" for line in other),
+        ]
+
+    @property
+    def sources(self) -> list[str]:
+        """Text of the kernel, and of its alternative."""
+        return [self.source, *(self.alternative.sources if self.alternative else ())]
+
+    def called(self, other: KernelText) -> KernelText:
+        """This kernel and its alternative, by the names of another one and its."""
+        below = self.alternative
+        if below is not None and other.alternative is not None:
+            below = below.called(other.alternative)
+        return replace(self, name=other.name, alternative=below)
 
 
 def plan_int(dim: Dim) -> str:
@@ -135,6 +169,8 @@ def with_wide_indices(kernel: KernelText, stored: frozenset[Value]) -> KernelTex
     tensors = (kernel.root, *leaves(kernel.root, stored))
     if max(product(tensor.shape).value for tensor in tensors) < 2**31:
         return kernel
+    if kernel.alternative is not None:
+        kernel = replace(kernel, alternative=with_wide_indices(kernel.alternative, stored))
     source = re.sub(r"\bint (?!(?:T|V|STAGE)\b)", "long long ", kernel.source)
     source = source.replace("blockIdx.x * ", "(long long)blockIdx.x * ")
     return replace(kernel, source=source, signature=replace(kernel.signature, wide=True))

@@ -179,18 +179,26 @@ class Rendered:
     kernels: tuple[str, ...]
 
 
-def render(graph: Graph, design: Design, attributes: Attributes | None = None, small: Graph | None = None) -> Rendered:
+def render(
+    graph: Graph,
+    design: Design,
+    attributes: Attributes | None = None,
+    small: Graph | None = None,
+    *,
+    warpgroups: bool = False,
+) -> Rendered:
     """Write a design of a reference.
 
     Args:
         graph, attributes, small: as for :func:`~kernelforge.agents.builtin.ir.operators.lower`.
         design: what to write.
+        warpgroups: whether the GPU multiplies by ``wgmma``.
 
     Raises:
         UnsupportedError: the reference uses an operator that the built-in Coder does not know.
     """
     program = lower(graph, attributes, small)
-    options = design.options
+    options = replace(design.options, warpgroups=warpgroups)
     if options.tensor_cores:
         if design.fuse:
             fuse_attention(program)
@@ -207,10 +215,10 @@ def render(graph: Graph, design: Design, attributes: Attributes | None = None, s
         kernel = with_wide_indices(write_kernel(name, value, stored, options), stored - {value})
         # The layers of a network are often the same kernel on other tensors, which is then written once.
         first = written.setdefault(_nameless(kernel), kernel)
-        kernels.append(replace(kernel, name=first.name))
+        kernels.append(kernel.called(first))
         if first is kernel:
             taken.add(name)
-    bodies = "\n\n".join(kernel.source for kernel in written.values())
+    bodies = "\n\n".join(source for kernel in written.values() for source in kernel.sources)
     helpers = helpers_for(bodies)
     source = "\n\n".join(part for part in (design.comment(), helpers, bodies) if part) + "\n"
     names = tuple(kernel.name for kernel in written.values())
@@ -221,7 +229,8 @@ def _nameless(kernel: KernelText) -> str:
     """The kernel's source with numbers for its name and for those of its tensors and scalars."""
     names = [kernel.name, *kernel.signature.tensors.values(), *kernel.signature.scalars.values()]
     numbers = {name: f"@{number}" for number, name in enumerate(names)}
-    return re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda match: numbers.get(match[0], match[0]), kernel.source)
+    text = re.sub(r"(?<![\w.])[A-Za-z_]\w*", lambda match: numbers.get(match[0], match[0]), kernel.source)
+    return text + (_nameless(kernel.alternative) if kernel.alternative is not None else "")
 
 
 def _name(value: Value, stored: frozenset[Value], taken: set[str]) -> str:
@@ -256,7 +265,7 @@ def _plan(program: Program, kernels: list[KernelText], order: list[Value]) -> st
                 long[extent] = f"{names[root]}_n{axis}"
                 body.append(f"{long[extent]} = {extent}")
         shape = ", ".join(dim.text for dim in dims) + ("," if len(dims) == 1 else "")
-        added = (f"{names[root]} = empty(({shape}), {root.dtype})", *kernel.setup, kernel.launch(names, names[root]))
+        added = (f"{names[root]} = empty(({shape}), {root.dtype})", *kernel.steps(names, names[root]))
         body += [_named(line, long) for line in added]
     results = ", ".join(names[output] for output in program.outputs)
     text = "\n".join([*body, f"return {results}"])
@@ -277,11 +286,16 @@ def _with_named_products(lines: list[str]) -> list[str]:
     products = Counter(match for line in lines for match in _PRODUCT.findall(line))
     names: dict[str, str] = {}
     named: list[str] = []
+    before = 0
     for line in lines:
+        if not line.startswith((" ", "else:")):
+            before = len(named)
         for text in dict.fromkeys(_PRODUCT.findall(line)):
             if products[text] > 2 and text not in names:
                 names[text] = f"count_{len(names) + 1}"
-                named.append(f"{names[text]} = {text}")
+                # Both branches of a condition may use it.
+                named.insert(before, f"{names[text]} = {text}")
+                before += 1
         line = _PRODUCT.sub(lambda match: names.get(match[1], match[1]), line)
         named.append(re.sub(r"ceil_div\(\((count_\d+)\)", r"ceil_div(\1", line))
     return named

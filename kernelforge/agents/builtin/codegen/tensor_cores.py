@@ -3,17 +3,28 @@
 Half-precision operands are multiplied as they are, with sums in float32. A float32 operand is split into two TF32
 numbers that hold 22 of its 24 bits, and three of the four products are added ("3xTF32", CUTLASS example 27), which is
 as exact as sums in float32 are. The device code is ``TensorTiles`` in ``helpers.toml``.
+
+On Hopper GPUs large products of halves are written for ``wgmma``, with tiles that come by tensor maps, and a plan falls
+back to the other kernel at sizes whose rows are no multiple of 16 bytes (``WarpgroupTiles``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from kernelforge.agents.builtin.codegen.cpp_emitter import indent
 from kernelforge.agents.builtin.codegen.elementwise import element_statements
 from kernelforge.agents.builtin.codegen.kernel import KernelText, adjacent, in_order, plan_int, same_shape
 from kernelforge.agents.builtin.codegen.loops import LoopEmitter
-from kernelforge.agents.builtin.ir.iteration_space import C_TYPES, Coordinate, LoopGroup, to_storage
+from kernelforge.agents.builtin.ir.iteration_space import (
+    BOX,
+    C_TYPES,
+    Coordinate,
+    LoopGroup,
+    TensorMap,
+    to_storage,
+)
 from kernelforge.agents.builtin.ir.nodes import (
     ONE,
     Contraction,
@@ -21,6 +32,7 @@ from kernelforge.agents.builtin.ir.nodes import (
     Dim,
     Program,
     Reduce,
+    StoredTensor,
     Value,
     View,
     product,
@@ -60,6 +72,8 @@ _HALF = (
 _BALANCE = {"SINGLE": 35, "HALF": 106, "BFLOAT": 106}
 """Multiply-adds of a multiprocessor in the time of one element from the L2, as the emulated H100 has them: 62 % of the
 dense rate, a third of it for three products, over 25 bytes a cycle."""
+_WARPGROUP_SHARE = 0.62
+"""Time of a multiply-add by ``wgmma`` over that by ``mma.sync``: ``product_share`` of a Hopper GPU."""
 _LEAST_TERMS = 128
 """Of a sum that is dealt out: eight tiles of float32, so that copies run ahead."""
 
@@ -73,12 +87,56 @@ def choose_shape(kind: str, rows: int, columns: int, batch: int) -> Shape:
 
     A block alone on its multiprocessor takes as long as two that overlap.
     """
+    shapes = _SINGLE if kind == "SINGLE" else _HALF
+    return min(shapes, key=lambda shape: _cost(kind, shape, rows, columns, batch))
 
-    def cost(shape: Shape) -> int:
-        work = shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
-        return max(2, -(-_blocks(shape, rows, columns, batch) // MULTIPROCESSORS)) * work
 
-    return min(_SINGLE if kind == "SINGLE" else _HALF, key=cost)
+def _cost(kind: str, shape: Shape, rows: int, columns: int, batch: int) -> int:
+    work = shape.rows * shape.columns + _BALANCE[kind] * (shape.rows + shape.columns)
+    return max(2, -(-_blocks(shape, rows, columns, batch) // MULTIPROCESSORS)) * work
+
+
+class WarpgroupShape(NamedTuple):
+    """Results of a block, number of its tiles, and blocks of a cluster down and across."""
+
+    rows: int
+    columns: int
+    stages: int
+    down: int
+    across: int
+    resident: int
+    """Blocks of a multiprocessor: registers and shared memory have room for them."""
+
+    @property
+    def threads(self) -> int:
+        """A warpgroup for each 64 rows, and a warp that copies."""
+        return 2 * self.rows + 32
+
+    @property
+    def shared_bytes(self) -> int:
+        """Tiles of halves that begin at a multiple of 1,024 bytes."""
+        return (self.rows + self.columns) * BOX * 2 * self.stages + 1024
+
+
+_WARPGROUP_TILES = ((128, 128, 3, 2), (128, 64, 3, 3))
+"""Rows, columns, stages and blocks of a multiprocessor. Clusters of 2 x 2 blocks fetch half of what single ones do."""
+
+
+def choose_warpgroups(rows: int, columns: int, batch: int) -> WarpgroupShape | None:
+    """The shape of a product of halves by ``wgmma``; None where one by ``mma.sync`` takes less time."""
+
+    def cost(shape: WarpgroupShape) -> float:
+        loaded = shape.rows / shape.across + shape.columns / shape.down
+        blocks = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
+        waves = -(-blocks * shape.down * shape.across * batch // MULTIPROCESSORS)
+        return max(2, waves) * (_WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded)
+
+    shapes = [
+        WarpgroupShape(m, n, stages, 1 + (rows > m), 1 + (columns > n), resident)
+        for m, n, stages, resident in _WARPGROUP_TILES
+    ]
+    best, by_warps = min(shapes, key=cost), choose_shape("HALF", rows, columns, batch)
+    return best if cost(best) < _cost("HALF", by_warps, rows, columns, batch) else None
 
 
 def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int) -> int:
@@ -121,16 +179,29 @@ class _Copy(NamedTuple):
     """Extents that 16 bytes must divide for one copy to take as many; none where elements are copied one by one."""
 
 
-def tensor_tile(name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value]) -> KernelText:
+def tensor_tile(
+    name: str, root: Value, anchor: Contraction | Convolution, stored: frozenset[Value], *, warpgroups: bool
+) -> KernelText:
     """A product or a convolution on tensor cores.
+
+    Args:
+        warpgroups: whether the GPU multiplies by ``wgmma``.
 
     Raises:
         UnsupportedError: the operands have no type that tensor cores multiply exactly enough.
     """
-    try:
-        return _TensorWriter(name, root, anchor, stored, vector=True).write()
-    except UnsupportedError:
-        return _TensorWriter(name, root, anchor, stored, vector=False).write()
+
+    def written(name: str, vector: bool, by: type[_TensorWriter]) -> KernelText | None:
+        try:
+            return by(name, root, anchor, stored, vector=vector).write()
+        except UnsupportedError:
+            return written(name, False, by) if vector else None
+
+    by_warpgroups = written(name, True, _WarpgroupWriter) if warpgroups else None
+    by_warps = written(name if by_warpgroups is None else f"any_{name}", True, _TensorWriter)
+    if by_warps is None:
+        raise UnsupportedError("tensor cores do not cover this product")
+    return by_warps if by_warpgroups is None else replace(by_warpgroups, alternative=by_warps)
 
 
 class _TensorWriter:
@@ -163,23 +234,29 @@ class _TensorWriter:
             return LoopGroup("batch", root[:-2]), self.m, self.n
         raise UnsupportedError("the result has the product's rows in another shape")
 
+    def _operand(self, side: str) -> tuple[Value, tuple[Coordinate, ...]]:
+        """An operand of a product, and where it is read."""
+        assert isinstance(self.anchor, Contraction)
+        batch = self.b.coords()[self.parts is not None :]
+        if side == "a":
+            return self.left, (*batch, *self.m.coords(), *self.k.coords())
+        return self.right, (*batch, *self.k.coords(), *self.n.coords())
+
     def _copy(self, side: str) -> _Copy:
         """Statements that copy ``V`` elements of an operand to ``to``, from a line of the result and a term on."""
         em, anchor = self.em, self.anchor
         line, value = (self.m, self.left) if side == "a" else (self.n, self.right)
         inside = f"{line.var} < {em.signature.extent(line.extent)} && kk < {em.signature.extent(self.k.extent)}"
-        batch = self.b.coords()[self.parts is not None :]
         with em.scope() as body:
-            coords = (*batch, *self.m.coords(), *self.k.coords())
-            if isinstance(anchor, Contraction) and side == "b":
-                coords = (*batch, *self.k.coords(), *self.n.coords())
-            elif isinstance(anchor, Convolution) and side == "a":
+            if isinstance(anchor, Contraction):
+                value, coords = self._operand(side)
+            elif side == "a":
                 coords = (*self.m.coords(), *self.k.coords())
-            elif isinstance(anchor, Convolution):
+            else:
                 channel, *steps = self.k.coords()
                 places = em.window_positions(anchor, self.n.coords(), [em.text(step) for step in steps])
                 inside = " && ".join(part for part in (inside, em.inside(anchor, places)) if part)
-                coords = (*batch, channel, *(Coordinate(text) for text in places))
+                coords = (*self.b.coords(), channel, *(Coordinate(text) for text in places))
             group, extent = adjacent(value, coords, self.stored)
             pointer = em.pointer(value, coords)
             if pointer is not None:
@@ -238,28 +315,35 @@ class _TensorWriter:
             *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
             f"Tiles::run<VA, VB, V>(reinterpret_cast<{ctype}*>(tiles), {terms}, copy_a, copy_b, put);",
         ]  # fmt: skip
-        extents = {variable: f"{name}_{variable}" for variable in em.signature.extents.values()}
-        setup = [f"{plan} = {text}" for plan, text in zip(extents.values(), em.signature.extents, strict=True)]
-        widths = {"VA": f"{name}_va", "VB": f"{name}_vb", "V": f"{name}_v"}
         most = 16 // self.dtype.itemsize
-        setup += [f"{widths[f'V{side.upper()}']} = {plan_width(most, copies[side].run)}" for side in "ab"]
-        # Four lanes store 32 bytes, a sector.
-        widest = {2: 4, 4: 2}.get(self.root.dtype.itemsize, 1)
-        setup.append(
-            f"{widths['V']} = {plan_width(widest, (self.n.extent.text, *em.divisors) if self.n.vector else ())}"
-        )
-        template = {**widths, **extents}
-        source = [
-            f"template <{', '.join(f'int {word}' for word in template)}> "
-            f"__global__ void __launch_bounds__({shape.threads}) {name}({em.signature.parameters(self.root)}) {{",
-            *indent(core), "}",
-        ]  # fmt: skip
+        widths = {f"V{side.upper()}": plan_width(most, copies[side].run) for side in "ab"} | {"V": self._store_width()}
+        source, setup, template = self._kernel(widths, f"__launch_bounds__({shape.threads})", core)
         columns, rows, batch = (plan_int(group.extent) for group in (self.n, self.m, self.b))
         grid = f"(ceil_div({columns}, {shape.columns}), ceil_div({rows}, {shape.rows}), {batch})"
         return KernelText(
-            name, "\n".join(source), em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)),
-            tuple(setup), tuple(template.values()),
+            name, source, em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)), setup,
+            template,
         )  # fmt: skip
+
+    def _store_width(self) -> str:
+        """The plan's text of how many results are stored at a time: four lanes store 32 bytes, a sector."""
+        widest = {2: 4, 4: 2}.get(self.root.dtype.itemsize, 1)
+        return plan_width(widest, (self.n.extent.text, *self.em.divisors) if self.n.vector else ())
+
+    def _kernel(
+        self, widths: dict[str, str], bounds: str, core: list[str]
+    ) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+        """The kernel's source, and the plan's lines and names for the arguments of its template."""
+        signature = self.em.signature
+        setup = [f"{self.name}_{variable} = {text}" for text, variable in signature.extents.items()]
+        setup += [f"{self.name}_{width.lower()} = {text}" for width, text in widths.items()]
+        words = [*widths, *signature.extents.values()]
+        source = [
+            f"template <{', '.join(f'int {word}' for word in words)}> "
+            f"__global__ void {bounds} {self.name}({signature.parameters(self.root)}) {{",
+            *indent(core), "}",
+        ]  # fmt: skip
+        return "\n".join(source), tuple(setup), tuple(f"{self.name}_{word.lower()}" for word in words)
 
     def _shared_bytes(self, copies: dict[str, _Copy]) -> int:
         """As ``Tile`` counts them."""
@@ -268,6 +352,63 @@ class _TensorWriter:
             depth = self.shape.depth
             total += lines * (depth + 16 // size) if copy.along else depth * (lines + 8)
         return total * size * self.shape.stages
+
+
+class _WarpgroupWriter(_TensorWriter):
+    """Writes a product of halves for ``wgmma``, of operands that tensor maps can copy."""
+
+    def _map(self, side: str) -> bool:
+        """Add an operand's map to the kernel's parameters. Returns whether adjacent terms of the sum are adjacent in
+        memory.
+
+        Raises:
+            UnsupportedError: the operand is not all of a tensor in memory.
+        """
+        line = self.m if side == "a" else self.n
+        with self.em.scope():
+            walked = self.em.walk(*self._operand(side))
+        holder, groups = walked if walked is not None else (self.root, ())
+        inner, along = groups[-2:], groups[-1:] == (self.k,)
+        if set(inner) != {line, self.k} or groups[:-2] not in ((), (self.b,)):
+            raise UnsupportedError("no tensor map copies this operand")
+        if isinstance(holder, StoredTensor) and not holder.is_contiguous:
+            raise UnsupportedError("a tensor map needs a contiguous tensor")
+        batch = self.b.extent if self.b in groups else ONE
+        self.em.signature.maps[f"tiles_{side}"] = TensorMap(holder, (batch, inner[0].extent, inner[1].extent))
+        return along
+
+    def write(self) -> KernelText:
+        em, name, anchor = self.em, self.name, self.anchor
+        sizes = (int(group.extent.value) for group in (self.m, self.n, self.b))
+        shape = choose_warpgroups(*sizes) if self.kind != "SINGLE" else None
+        if shape is None or not isinstance(anchor, Contraction) or anchor.parts is not None:
+            raise UnsupportedError("warpgroups would not be faster")
+        along = ", ".join("true" if self._map(side) else "false" for side in "ab")
+        store = self._store()
+        rows, columns, terms = (em.signature.extent(group.extent) for group in (self.m, self.n, self.k))
+        blocks = shape.down * shape.across
+        maps = em.signature.maps
+        first = ", ".join("0" if maps[f"tiles_{side}"].extents[0] is ONE else "batch" for side in "ab")
+        core = [
+            f"using Tiles = WarpgroupTiles<{C_TYPES[self.dtype]}, {', '.join(map(str, shape[:5]))}, {along}>;",
+            "extern __shared__ char tiles[];",
+            f"const int2 start = Tiles::start({rows}, {columns});",
+            "const int batch = blockIdx.z, m_start = start.y, n_start = start.x;",
+            "const auto put = [&](int line, int column, const float* acc) {",
+            *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
+            f"Tiles::run<V>(tiles, tiles_a, tiles_b, {terms}, start, {first}, put);",
+        ]  # fmt: skip
+        bounds = f"__launch_bounds__({shape.threads}, {shape.resident})"
+        source, setup, template = self._kernel({"V": self._store_width()}, bounds, core)
+        grid = (
+            f"(ceil_div({plan_int(self.n.extent)}, {shape.columns * shape.across}) * "
+            f"ceil_div({plan_int(self.m.extent)}, {shape.rows * shape.down}) * {blocks}, 1, {plan_int(self.b.extent)})"
+        )
+        lines = dict.fromkeys(item.extents[-1].text for item in maps.values())
+        return KernelText(
+            name, source, em.signature, self.root, grid, str(shape.threads), str(shape.shared_bytes), setup, template,
+            cluster=blocks, condition=" and ".join(f"({text}) % 8 == 0" for text in lines),
+        )  # fmt: skip
 
 
 def plan_width(most: int, extents: tuple[str, ...]) -> str:

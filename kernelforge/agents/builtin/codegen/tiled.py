@@ -24,7 +24,7 @@ def contraction_tile(name: str, root: Value, stored: frozenset[Value], options: 
         return None
     if options.tensor_cores:
         try:
-            return tensor_tile(name, root, anchor, stored)
+            return tensor_tile(name, root, anchor, stored, warpgroups=options.warpgroups)
         except UnsupportedError:
             pass
     if (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from kernelforge.agents.builtin.ir.nodes import Dim, Scalar, StoredTensor, Value, product
 from kernelforge.records import DType
@@ -71,10 +72,24 @@ class Coordinate:
 ZERO = Coordinate("0")
 
 
+class TensorMap(NamedTuple):
+    """A tensor whose boxes of ``BOX`` x ``BOX`` halves a kernel copies, as matrices one after another."""
+
+    tensor: Value
+    extents: tuple[Dim, Dim, Dim]
+    """Matrices, and the rows and columns of each."""
+
+
+BOX = 64
+"""Halves of a row that a swizzle of 128 bytes takes."""
+
+
 @dataclass
 class Signature:
     """A kernel's parameters: what the C++ calls them, and what the plan passes."""
 
+    maps: dict[str, TensorMap] = field(default_factory=dict)
+    """Tensors that are copied by boxes, by the names of their maps."""
     tensors: dict[Value, str] = field(default_factory=dict)
     extents: dict[str, str] = field(default_factory=dict)
     scalars: dict[str, str] = field(default_factory=dict)
@@ -105,15 +120,23 @@ class Signature:
         return self.scalars.setdefault(value.text, "s_" + re.sub(r"\W+", "_", value.text).strip("_"))
 
     def parameters(self, out: Value) -> str:
-        parts = [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
+        parts = [f"const __grid_constant__ CUtensorMap {name}" for name in self.maps]
+        parts += [f"const {C_TYPES[value.dtype]}* __restrict__ {name}" for value, name in self.tensors.items()]
         parts.append(f"{C_TYPES[out.dtype]}* __restrict__ out")
         parts += [f"int {name}" for name in self.extents.values() if not self.constant]
         parts += [f"float {name}" for name in self.scalars.values()]
         return ", ".join(parts)
 
     def arguments(self, names: dict[Value, str], out: str) -> str:
-        parts = [value.text if isinstance(value, StoredTensor) else names[value] for value in self.tensors]
-        parts.append(out)
+        def called(value: Value) -> str:
+            return value.text if isinstance(value, StoredTensor) else names[value]
+
+        parts = [
+            f"tensor_map({called(item.tensor)}.view({', '.join(dim.text for dim in item.extents)}), "
+            f"box=(1, {BOX}, {BOX}), swizzle=128)"
+            for item in self.maps.values()
+        ]
+        parts += [*map(called, self.tensors), out]
         parts += [f"{'i64' if self.wide else 'i32'}({text})" for text in self.extents if not self.constant]
         parts += [f"f32({text})" for text in self.scalars]
         return ", ".join(parts)

@@ -149,7 +149,7 @@ class Lowering:
         order = sorted(range(len(strides)), key=lambda axis: -strides[axis])
         dims, steps = tuple(leaf.shape[axis] for axis in order), [strides[axis] for axis in order]
         if steps == [int(product(dims[axis_number + 1 :]).value) for axis_number in range(len(dims))]:
-            leaf.shape = dims
+            leaf.shape, leaf.is_contiguous = dims, False
             return self.permute(leaf, [order.index(axis) for axis in range(len(dims))])
         raise UnsupportedError(
             f"the built-in Coder reads inputs without gaps only; {leaf.text} has strides {node.spec.stride}"

@@ -176,6 +176,8 @@ class StoredTensor(Value):
 
     text: str
     name: str
+    is_contiguous: bool = True
+    """Whether the plan may view it in another shape: an input may have its elements in another order."""
 
     @property
     def layer(self) -> str:
