@@ -37,7 +37,8 @@ _NAMES: dict[Kind, str] = {
 }
 _FENCE = re.compile(r"([ \t]*)(`{3,}|~{3,})[ \t]*([^\n]*)")
 _THOUGHT = re.compile(r"^[ \t]*<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.DOTALL | re.IGNORECASE | re.MULTILINE)
-_THOUGHT_END = re.compile(r"</(?:think|thinking|reasoning)>[ \t]*$", re.IGNORECASE | re.MULTILINE)
+_THOUGHT_END = re.compile(r"</(?:think|thinking|reasoning)>[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
+_TAG = re.compile(r"^[ \t]*</?(?:think|thinking|reasoning)>|</?(?:think|thinking|reasoning)>[ \t\r]*$", re.I | re.M)
 _FORWARD = re.compile(r"^[ \t]*def[ \t]+forward\b", re.MULTILINE)
 
 
@@ -104,8 +105,25 @@ def format_reply(candidate: Candidate, prose: str = "") -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def split_reasoning(text: str) -> tuple[str, str]:
+    """The thinking in a reply, and the reply without it. Some models send only the closing tag, as their template
+    opens it: all before it is thinking."""
+    thoughts: list[str] = []
+
+    def take(match: re.Match[str]) -> str:
+        thoughts.append(_TAG.sub("", match.group()).strip())
+        return ""
+
+    answer = _THOUGHT.sub(take, text)
+    ends = list(_THOUGHT_END.finditer(answer))
+    if ends:
+        thoughts.insert(0, _TAG.sub("", answer[: ends[-1].end()]).strip())
+        answer = answer[ends[-1].end() :]
+    return "\n\n".join(filter(None, thoughts)), answer.lstrip("\r\n") if len(answer) < len(text) else text
+
+
 def _without_thoughts(text: str) -> str:
-    """Blank out thinking, line numbers kept. Some models send only the closing tag; all before it is thinking."""
+    """Blank out thinking, line numbers kept."""
 
     def blank(match: re.Match[str]) -> str:
         return "\n" * match.group().count("\n")

@@ -40,6 +40,14 @@ class Kind(StrEnum):
     CRITIQUE = "critique"
 
 
+class ReasoningForm(StrEnum):
+    """Values of ``--reasoning``."""
+
+    COLUMN = "column"
+    THINK = "think"
+    OFF = "off"
+
+
 class FileFormat(StrEnum):
     """Values of ``--format``."""
 
@@ -86,6 +94,10 @@ def export(
     discount: Annotated[
         float, typer.Option("--discount", metavar="NUMBER", min=0, max=1, help="Weight of a later turn's reward.")
     ] = 0.4,
+    reasoning: Annotated[
+        ReasoningForm,
+        typer.Option("--reasoning", help="Reasoning in its column, also in the replies between tags, or nowhere."),
+    ] = ReasoningForm.COLUMN,
     license_: Annotated[
         str, typer.Option("--license", metavar="TEXT", help="Licence of the rows, for the data card.")
     ] = "not stated",
@@ -96,13 +108,15 @@ def export(
 
     Replies that repeat an earlier one of the same prompt are left out, by source, by PTX, and by likeness.
     """
-    from kernelforge.datasets.training import distinct, rows, split, uncontaminated
+    from kernelforge.datasets.training import distinct, rows, split, uncontaminated, with_reasoning
     from kernelforge.rewards import DEFAULT_POLICY, find_policy
 
     if output.exists():
         raise UsageError(f"{output} exists: name a folder that does not")
     if file_format is FileFormat.PARQUET:
         _require_parquet()
+    if kind is Kind.CRITIQUE and reasoning is ReasoningForm.THINK:
+        raise UsageError("a critique's answer is a finding, which has no reasoning: leave '--reasoning think' out")
     scoring = find_policy(policy or DEFAULT_POLICY).name
     samples, references = _samples(origin, run, scoring, results)
     known_tasks = {sample.task for sample in samples}
@@ -122,6 +136,7 @@ def export(
     if kind not in (Kind.GRPO, Kind.TRAJECTORIES, Kind.CRITIQUE):  # these need every completion of a group or dialogue
         samples = distinct(samples, near)
         steps.append((f"without repeats, from {near:.0%} alike on", len(samples)))
+    samples = with_reasoning(samples, reasoning.value)
     made = {name: rows(kind.value, part, discount) for name, part in split(samples, validation).items()}
     if not any(made.values()):
         counts = "; ".join(f"{count:,} {what}" for what, count in steps)

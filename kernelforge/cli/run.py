@@ -66,6 +66,13 @@ class LanguageOption(StrEnum):
     ANY = "any"
 
 
+class Reasoning(StrEnum):
+    """Values of ``--reasoning``."""
+
+    KEEP = "keep"
+    OFF = "off"
+
+
 class Display(StrEnum):
     """Values of ``--display``."""
 
@@ -144,6 +151,9 @@ def run(
     prices: Annotated[
         Path | None, typer.Option("--prices", metavar="FILE", help="Prices of models: TOML, dollars a million tokens.")
     ] = None,
+    reasoning: Annotated[
+        Reasoning, typer.Option("--reasoning", help="Whether to keep what models show of their reasoning.")
+    ] = Reasoning.KEEP,
     memory: Annotated[
         Memory, typer.Option("--memory", help="Whose lessons the agents are shown: those of this run, of all, or none.")
     ] = Memory.RUN,
@@ -195,7 +205,7 @@ def run(
     display_kind = _chosen_display(display, quiet)
     budget = budget_of(rounds, evaluations, wall_minutes, tokens, dollars, per_task)
     options = strategy_settings(option, metrics)
-    settings = llm_settings(llm, base_url, prices)
+    settings = llm_settings(llm, base_url, prices, reasoning.value)
     measuring = measure_settings(runtime, protocol, sanitizer, measure, approx=approx, screen=screen)
     from kernelforge.run import configure, start_run
 

@@ -18,7 +18,9 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from kernelforge.agents.builtin.design import without_design
-from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Verdict
+from kernelforge.candidate import split_reasoning
+from kernelforge.llm.rate_limits import reasoning_tokens
+from kernelforge.records import Attempt, Evaluation, Finding, Origin, Profile, Task, Usage, Verdict
 from kernelforge.rewards import Context, discounted_returns, reward
 from kernelforge.tasks.constants import plain_text
 
@@ -61,6 +63,10 @@ class Sample:
     """Whether this reply became the best, or repaired a failure; None without a finding."""
     written_by: str = ""
     """Model or program that wrote the completion, as far as it was recorded."""
+    reasoning: str | None = None
+    """What the model showed of its reasoning before the completion, which does not hold it."""
+    reasoning_tokens: int | None = None
+    """Its length: as the provider counted it, or else an estimate."""
 
     @property
     def correct(self) -> bool:
@@ -115,7 +121,22 @@ def samples_of_attempts(attempts: Sequence[Attempt], policy: str) -> Iterator[Sa
             parent=None if parent is None else parent.id,
             helped=helped(attempt, parent),
             written_by=words[-1].provider,
+            **_reasoning(words[-1].reasoning, words[-1].usage),
         )
+
+
+def _reasoning(text: str | None, usage: Usage | None = None) -> dict[str, Any]:
+    """The fields of a sample about its reasoning."""
+    return {
+        "reasoning": text or None,
+        "reasoning_tokens": reasoning_tokens(text, usage).tokens if text else None,
+    }
+
+
+def split_completion(completion: str) -> dict[str, Any]:
+    """The fields of a sample about a completion that may hold thinking between tags."""
+    thinking, answer = split_reasoning(completion)
+    return {"completion": without_design(answer), **_reasoning(thinking)}
 
 
 def helped(attempt: Attempt, parent: Attempt | None) -> bool | None:
@@ -156,6 +177,7 @@ def preferences(samples: Sequence[Sample]) -> Iterator[Row]:
                 "reason": "correct" if not rejected.correct else "faster",
                 "rejected_id": rejected.id,
                 "rejected_reward": rejected.reward,
+                "rejected_reasoning": rejected.reasoning,
                 **columns(better),
             }
 
@@ -194,6 +216,7 @@ def grouped(samples: Sequence[Sample]) -> Iterator[Row]:
                 "rewards": [sample.reward for sample in members],
                 "verdicts": [sample.evaluation.outcome for sample in members],
                 "policy_versions": [sample.policy_version for sample in members],
+                "reasonings": [sample.reasoning for sample in members],
                 **columns(members[0]),
             }
 
@@ -297,6 +320,8 @@ def columns(sample: Sample) -> Row:
         "device": evaluation.fingerprint.device,
         "evaluator": evaluation.fingerprint.evaluator,
         "written_by": sample.written_by,
+        "reasoning": sample.reasoning,
+        "reasoning_tokens": sample.reasoning_tokens,
     }
 
 
@@ -424,6 +449,24 @@ def _chat(messages: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
 
 def _reply(sample: Sample) -> dict[str, str]:
     return {"role": "assistant", "content": sample.completion}
+
+
+def with_reasoning(samples: Iterable[Sample], form: str) -> list[Sample]:
+    """Samples with their reasoning where a form wants it.
+
+    Args:
+        form: ``column``, as it is; ``think``, also in the completion, between tags; ``off``, nowhere.
+    """
+    if form == "off":
+        return [replace(sample, reasoning=None, reasoning_tokens=None) for sample in samples]
+    if form == "think":
+        return [
+            sample
+            if sample.reasoning is None
+            else replace(sample, completion=f"<think>\n{sample.reasoning}\n</think>\n\n{sample.completion}")
+            for sample in samples
+        ]
+    return list(samples)
 
 
 def prompt_hash(*texts: str) -> str:

@@ -17,6 +17,7 @@ from kernelforge.llm.http import (
     Wire,
     read_wire,
     strict_schema,
+    well_formed,
 )
 from kernelforge.records import Usage
 
@@ -49,7 +50,7 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
             "max_tokens": self.spec.max_output_tokens or DEFAULT_MAX_TOKENS,
             "messages": [
                 {"role": first.role, "content": _first_content(first, request.stable)},
-                *({"role": turn.role, "content": _text(turn)} for turn in others),
+                *({"role": turn.role, "content": _content(turn)} for turn in others),
             ],
         }
         config: dict[str, Any] = {}
@@ -60,7 +61,7 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
         if config:
             body["output_config"] = config
         if self.spec.thinking is not None:
-            body["thinking"] = _thinking(self.spec.thinking)
+            body["thinking"] = _thinking(self.spec.thinking, visible=self.keeps_reasoning)
         if self.spec.temperature is not None:
             body["temperature"] = self.spec.temperature
         return body
@@ -74,11 +75,15 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
             text = text or (message.stop_details and message.stop_details.explanation) or ""
         elif message.stop_reason in ("max_tokens", "model_context_window_exceeded"):
             ended = "length"
-        return ChatReply(text, _read_usage(message, seconds=seconds, batch=batch), ended)
+        thoughts = [block for block in message.content if block.type in _THOUGHTS]
+        reasoning = "\n\n".join(block.thinking for block in thoughts if block.thinking)
+        signed = tuple(block.model_dump(exclude_unset=True) for block in thoughts if block.can_be_sent_back)
+        return ChatReply(text, _read_usage(message, seconds=seconds, batch=batch), ended, reasoning, signed)
 
     async def _stream(self, body: Mapping[str, Any]) -> dict[str, Any]:
         message: dict[str, Any] = {}
         text = Gathered()
+        thoughts: dict[int, _GatheredThought] = {}
         # As plain JSON, which is cheaper than the SDK's objects, and lets events pass that the SDK does not know.
         stream = await self.client.post(
             "/v1/messages",
@@ -92,30 +97,71 @@ class AnthropicModel(RemoteModel[anthropic.AsyncAnthropic]):
                 event = read_wire(_Event, data)
                 if event.type == "message_start":
                     message = event.message or {}
+                elif event.type == "content_block_start" and (event.content_block or {}).get("type") in _THOUGHTS:
+                    thoughts[event.index or 0] = _GatheredThought(event.content_block or {})
                 elif event.type == "content_block_delta" and event.delta is not None:
                     text.add(event.delta.text if event.delta.type == "text_delta" else "")
-                    if text.full:
-                        return {**message, "stop_reason": "max_tokens", "content": _content(text)}
+                    thought = thoughts.get(event.index or 0)
+                    if thought is not None:
+                        thought.add(event.delta)
+                    if text.full or (thought is not None and thought.full):
+                        return {**message, "stop_reason": "max_tokens", "content": _blocks(thoughts, text)}
                 elif event.type == "message_delta" and event.delta is not None:
                     message |= {"stop_reason": event.delta.stop_reason, "stop_details": event.delta.stop_details}
                     # Counts are cumulative; those that are left out stay as the start gave them.
                     counts = {name: count for name, count in (event.usage or {}).items() if count is not None}
                     message["usage"] = {**(message.get("usage") or {}), **counts}
                 elif event.type == "message_stop":
-                    return {**message, "content": _content(text)}
+                    return {**message, "content": _blocks(thoughts, text)}
         raise BrokenReply("the stream ended before the reply was whole")
 
 
-def _content(text: Gathered) -> list[dict[str, Any]]:
-    return [{"type": "text", "text": str(text)}]
+class _GatheredThought:
+    """A block of thinking, piece by piece."""
+
+    def __init__(self, start: Mapping[str, Any]) -> None:
+        self._start = start
+        self._thinking, self._signature = Gathered(), Gathered()
+
+    def add(self, delta: _Delta) -> None:
+        self._thinking.add(delta.thinking)
+        self._signature.add(delta.signature)
+
+    @property
+    def full(self) -> bool:
+        return self._thinking.full or self._signature.full
+
+    @property
+    def block(self) -> dict[str, Any]:
+        """The whole block; a redacted one comes in its start alone."""
+        pieces = {"thinking": str(self._thinking), "signature": str(self._signature)}
+        return {**self._start, **{name: text for name, text in pieces.items() if text}}
 
 
-def _thinking(choice: str) -> dict[str, Any]:
-    return {"type": "enabled", "budget_tokens": int(choice)} if choice.isdecimal() else {"type": choice}
+def _blocks(thoughts: Mapping[int, _GatheredThought], text: Gathered) -> list[dict[str, Any]]:
+    return [*(thought.block for thought in thoughts.values()), {"type": "text", "text": str(text)}]
+
+
+_THOUGHTS = frozenset({"thinking", "redacted_thinking"})
+"""Blocks of reasoning; the text of a redacted one is encrypted."""
+
+
+def _thinking(choice: str, *, visible: bool) -> dict[str, Any]:
+    """A choice as the API spells it. Newer models show their thinking only where that is asked for."""
+    if choice == "disabled":
+        return {"type": choice}
+    display = {"display": "summarized" if visible else "omitted"}
+    kind = {"type": "enabled", "budget_tokens": int(choice)} if choice.isdecimal() else {"type": choice}
+    return kind | display
 
 
 def _text(turn: Turn) -> str:
     return turn.text if turn.text.strip() else _BLANK
+
+
+def _content(turn: Turn) -> str | list[dict[str, Any]]:
+    """The content of a later turn: a reply goes back with its signed thinking before it."""
+    return [*map(dict, turn.blocks), {"type": "text", "text": _text(turn)}] if turn.blocks else _text(turn)
 
 
 def _first_content(turn: Turn, stable: int) -> list[dict[str, Any]]:
@@ -132,6 +178,8 @@ def _first_content(turn: Turn, stable: int) -> list[dict[str, Any]]:
 class _Delta(Wire):
     type: str | None = None
     text: str = ""
+    thinking: str = ""
+    signature: str = ""
     stop_reason: str | None = None
     stop_details: dict[str, Any] | None = None
 
@@ -140,7 +188,9 @@ class _Event(Wire):
     """An event of a streamed message."""
 
     type: str
+    index: int | None = None
     message: dict[str, Any] | None = None
+    content_block: dict[str, Any] | None = None
     delta: _Delta | None = None
     usage: dict[str, Any] | None = None
 
@@ -148,6 +198,16 @@ class _Event(Wire):
 class _Block(Wire):
     type: str
     text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    """Encrypted thinking."""
+
+    @property
+    def can_be_sent_back(self) -> bool:
+        """Whether it is a signed or encrypted thought whose text can be sent as it came."""
+        thinking = self.thinking or ""
+        return bool(self.signature or self.data) and thinking == well_formed(thinking)
 
 
 class _OutputDetails(Wire):

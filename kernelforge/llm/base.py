@@ -6,9 +6,9 @@ An :class:`Answerer` is what an agent talks to: it asks, checks, asks again, and
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
@@ -92,6 +92,8 @@ class Meter(Protocol):
 class Turn:
     role: Literal["user", "assistant"]
     text: str
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """Of an assistant's turn: its reply's ``blocks``."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +118,11 @@ class ChatReply:
     usage: Usage
     ended: Ended = "complete"
     """When ``refused``, ``text`` may be the reason."""
+    reasoning: str = ""
+    """What the model showed of its reasoning, or a summary of it; no part of ``text``."""
+    blocks: tuple[Mapping[str, Any], ...] = ()
+    """Parts of the reply, as the protocol spells them, that the provider expects back unchanged in a longer
+    conversation: Anthropic's signed thinking."""
 
 
 class ChatModel(Protocol):

@@ -85,13 +85,14 @@ class Conversation:
                 # The replies before this call were paid for.
                 error.messages = tuple(messages[:-1]) if len(messages) > 1 else ()
                 raise
-            messages.append(self._reply(question, reply.text, usage))
+            messages.append(self._reply(question, reply, usage))
             problem = _problem(reply, question.check)
             if problem is None or reply.ended == "refused" or tries_left == 0:
                 break
             complaint = complain(problem, tries_left)
             last_reply = reply.text[:MAX_TURN_CHARS]
-            turns += [Turn("assistant", last_reply if last_reply.strip() else SILENCE), Turn("user", complaint)]
+            last_turn = Turn("assistant", last_reply if last_reply.strip() else SILENCE, reply.blocks)
+            turns += [last_turn, Turn("user", complaint)]
             messages.append(self._prompt(question, complaint))
         text = reply.text
         if reply.ended == "refused" and not text.strip():
@@ -120,8 +121,15 @@ class Conversation:
     def _prompt(self, question: Question, content: str) -> Message:
         return Message(agent=question.agent, role="prompt", provider=self.name, content=content)
 
-    def _reply(self, question: Question, content: str, usage: Usage) -> Message:
-        return Message(agent=question.agent, role="reply", provider=self.name, content=content, usage=usage)
+    def _reply(self, question: Question, reply: ChatReply, usage: Usage) -> Message:
+        return Message(
+            agent=question.agent,
+            role="reply",
+            provider=self.name,
+            content=reply.text,
+            usage=usage,
+            reasoning=reply.reasoning or None,
+        )
 
 
 def cache_key(agent: AgentName, prompt: Prompt) -> str:
@@ -141,7 +149,7 @@ def _problem(reply: ChatReply, check: Callable[[str], None]) -> str | None:
         took = "" if reply.usage.output_tokens is None else f" after {reply.usage.output_tokens} tokens"
         return f"It was cut at the output limit{took}, before its end. Give a shorter one: only what was asked."
     if not reply.text.strip():
-        return "It was empty."
+        return "It was empty." if not reply.reasoning else "It held reasoning alone, and no answer after it."
     try:
         check(reply.text)
     except CandidateError as error:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from kernelforge.candidate import split_reasoning
 from kernelforge.errors import BudgetExhausted, CandidateError, UsageError
 from kernelforge.llm.base import ASKS, COMPLAINT, Answer, Question
 from kernelforge.records import Message
@@ -32,6 +33,7 @@ class FileExchangeModel:
         poll_seconds: how often to look for a reply.
         timeout_seconds: give up after this long without a reply; None waits for ever.
         stopped: asked at every look; true ends the wait.
+        keeps_reasoning: whether thinking in a reply is kept, apart from it.
 
     Raises:
         UsageError: the folder cannot be made or written.
@@ -44,12 +46,14 @@ class FileExchangeModel:
         poll_seconds: float = POLL_SECONDS,
         timeout_seconds: float | None = None,
         stopped: Callable[[], bool] = lambda: False,
+        keeps_reasoning: bool = True,
     ) -> None:
         self.name = f"exchange:{folder}"
         self.folder = Path(folder).expanduser()
         self.poll_seconds = poll_seconds
         self.timeout_seconds = timeout_seconds
         self._stopped = stopped
+        self._keeps_reasoning = keeps_reasoning
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -81,8 +85,11 @@ class FileExchangeModel:
         messages = [Message(agent=question.agent, role="prompt", provider=self.name, content=question.prompt.text)]
         text = ""
         for number in range(1, ASKS + 1):
-            text = self._wait(stem)
-            messages.append(Message(agent=question.agent, role="reply", provider=self.name, content=text))
+            thinking, text = split_reasoning(self._wait(stem))
+            reasoning = (thinking if self._keeps_reasoning else "") or None
+            messages.append(
+                Message(agent=question.agent, role="reply", provider=self.name, content=text, reasoning=reasoning)
+            )
             try:
                 question.check(text)
             except CandidateError as error:

@@ -18,6 +18,7 @@ from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 import httpx2
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
+from kernelforge.candidate import split_reasoning
 from kernelforge.errors import BudgetExhausted, ProviderError
 from kernelforge.llm.base import ChatReply, ChatRequest
 from kernelforge.llm.rate_limits import LOOK_S
@@ -351,6 +352,14 @@ Count = Annotated[int | None, BeforeValidator(_believable)]
 """Tokens as a server counts them; what no call can take is unknown."""
 
 
+def _text_only(value: object) -> object:
+    return value if isinstance(value, str) else None
+
+
+Shown = Annotated[str | None, BeforeValidator(_text_only)]
+"""Text in a field that no protocol defines, so that servers may send anything there; what is no text is left out."""
+
+
 class Wire(BaseModel):
     """Base of the parts of a provider's reply that are read. Providers add fields and values at any time, and
     compatible servers leave some out, so only what is used is named, and the rest is ignored."""
@@ -390,6 +399,7 @@ class RemoteModel(ABC, Generic[ClientT]):
         base_url: address of the server; None for the provider's own.
         timeout_seconds: longest wait for the next bytes of a reply.
         stopped: polled while waiting; true gives the call up.
+        keeps_reasoning: whether the model's reasoning is asked for, where the specification lets it reason, and given.
     """
 
     default_url: ClassVar[str]
@@ -407,8 +417,10 @@ class RemoteModel(ABC, Generic[ClientT]):
         base_url: str | None,
         timeout_seconds: float,
         stopped: Callable[[], bool],
+        keeps_reasoning: bool = True,
     ) -> None:
         self.name = spec.name
+        self.keeps_reasoning = keeps_reasoning
         self.spec = spec
         self.remote = remote
         self.stopped = stopped
@@ -457,13 +469,15 @@ class RemoteModel(ABC, Generic[ClientT]):
         return self.reply(final, seconds=time.monotonic() - started)
 
     def reply(self, body: Mapping[str, Any], *, seconds: float, batch: bool = False) -> ChatReply:
-        """:meth:`read`, with text that can be stored and sent on: well formed, of bounded length, without the key."""
+        """:meth:`read`, with texts that can be stored and sent on: well formed, of bounded length, without the key, and
+        thinking inside the text apart from it."""
         reply = self.read(body, seconds=seconds, batch=batch)
         usage = reply.usage.model_copy(update={"model": self.remote.hide(reply.usage.model)[:MAX_MODEL_CHARS]})
-        text = self.remote.hide(well_formed(reply.text))
-        if len(text) > MAX_REPLY_CHARS:
-            return ChatReply(text[:MAX_REPLY_CHARS], usage, "length")
-        return replace(reply, text=text, usage=usage)
+        text, separate = (self.remote.hide(well_formed(part)) for part in (reply.text, reply.reasoning))
+        ended = "length" if len(text) > MAX_REPLY_CHARS else reply.ended
+        inline, text = split_reasoning(text[:MAX_REPLY_CHARS])
+        reasoning = "\n\n".join(filter(None, (separate, inline)))[:MAX_REPLY_CHARS] if self.keeps_reasoning else ""
+        return replace(reply, text=text, usage=usage, ended=ended, reasoning=reasoning)
 
     @abstractmethod
     def body(self, request: ChatRequest) -> dict[str, Any]:

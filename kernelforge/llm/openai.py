@@ -19,6 +19,7 @@ from kernelforge.llm.http import (
     Gathered,
     RemoteModel,
     ReportedFailure,
+    Shown,
     Wire,
     read_wire,
     strict_schema,
@@ -64,8 +65,10 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
 
     def _responses_body(self, request: ChatRequest, turns: list[dict[str, str]]) -> dict[str, Any]:
         body: dict[str, Any] = {"input": turns, "store": False}
-        if self.spec.effort is not None:
-            body["reasoning"] = {"effort": self.spec.effort}
+        summary = self.spec.summary if self.keeps_reasoning else None
+        reasoning = {"effort": self.spec.effort, "summary": summary}
+        if reasoning := {name: value for name, value in reasoning.items() if value is not None}:
+            body["reasoning"] = reasoning
         if self.spec.max_output_tokens is not None:
             body["max_output_tokens"] = self.spec.max_output_tokens
         if request.schema is not None:
@@ -105,7 +108,7 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
         raise BrokenReply("the stream ended before the reply was whole")
 
     async def _stream_completion(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        text, refused = Gathered(), Gathered()
+        text, refused, reasoning = Gathered(), Gathered(), Gathered()
         finish: str | None = None
         completion: dict[str, Any] = {"model": body["model"]}
         options = {"stream": True, "stream_options": {"include_usage": True}}
@@ -121,12 +124,13 @@ class OpenAIModel(RemoteModel[openai.AsyncOpenAI]):
                     if choice.delta is not None:
                         text.add(choice.delta.content)
                         refused.add(choice.delta.refusal)
-                if text.full or refused.full:
+                        reasoning.add(choice.delta.shown_reasoning)
+                if text.full or refused.full or reasoning.full:
                     finish = "length"
                     break
         if finish is None:
             raise BrokenReply("the stream ended before the reply was whole")
-        message = {"content": str(text), "refusal": str(refused) or None}
+        message = {"content": str(text), "refusal": str(refused) or None, "reasoning_content": str(reasoning)}
         return {**completion, "choices": [{"message": message, "finish_reason": finish}]}
 
     async def _events(self, path: str, body: Mapping[str, Any]) -> openai.AsyncStream[object]:
@@ -160,6 +164,8 @@ class _Part(Wire):
 class _Item(Wire):
     type: str
     content: list[_Part] | None = None
+    summary: list[_Part] | None = None
+    """Of an item of type ``reasoning``; its ``content``, if any, is the reasoning itself."""
 
 
 class _InputDetails(Wire):
@@ -218,12 +224,22 @@ def _read_response(response: _Response, *, seconds: float, batch: bool) -> ChatR
         seconds=seconds,
         batch=batch,
     )
-    return ChatReply(text, usage, ended)
+    thoughts = [item.content or item.summary or () for item in response.output if item.type == "reasoning"]
+    reasoning = "\n\n".join(part.text for parts in thoughts for part in parts if part.text)
+    return ChatReply(text, usage, ended, reasoning)
 
 
 class _Message(Wire):
     content: str | None = None
     refusal: str | None = None
+    reasoning_content: Shown = None
+    """As DeepSeek, SGLang and older versions of vLLM name it."""
+    reasoning: Shown = None
+    """As vLLM and Ollama name it; some servers send both."""
+
+    @property
+    def shown_reasoning(self) -> str:
+        return self.reasoning_content or self.reasoning or ""
 
 
 class _ChunkChoice(Wire):
@@ -273,7 +289,8 @@ def _read_completion(completion: _Completion, *, seconds: float, batch: bool) ->
         seconds=seconds,
         batch=batch,
     )
-    return ChatReply(choice.message.refusal or choice.message.content or "", usage, ended)
+    text = choice.message.refusal or choice.message.content or ""
+    return ChatReply(text, usage, ended, choice.message.shown_reasoning)
 
 
 def _usage(

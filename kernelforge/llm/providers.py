@@ -63,6 +63,7 @@ class Providers:
         aborted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.settings = settings
+        self._keeps_reasoning = settings.reasoning == "keep"
         self._stopped = stopped
         self._aborted = aborted
         self._lock = threading.Lock()
@@ -136,9 +137,9 @@ class Providers:
         self.check(spec)
         provider, _, rest = spec.partition(":")
         if provider == "exchange":
-            return FileExchangeModel(rest, stopped=self._stopped)
+            return FileExchangeModel(rest, stopped=self._stopped, keeps_reasoning=self._keeps_reasoning)
         if provider == "replay":
-            return Replay(self._recording(spec), meter)
+            return Replay(self._recording(spec), meter, keeps_reasoning=self._keeps_reasoning)
         from kernelforge.llm.conversation import Conversation
 
         hosted = self._host(spec)
@@ -241,16 +242,20 @@ def make_chat_model(spec: AgentSpec, settings: LLMSettings, stopped: Callable[[]
         UsageError: as :func:`check_model`.
     """
     remote, url = _find_remote(spec, settings)
-    model: OpenAIModel | AnthropicModel
+    kind: type[OpenAIModel | AnthropicModel]
     # The SDKs take most of a second to import.
     if spec.provider == "openai":
-        from kernelforge.llm.openai import OpenAIModel
-
-        model = OpenAIModel(spec, remote, base_url=url, timeout_seconds=settings.timeout_seconds, stopped=stopped)
+        from kernelforge.llm.openai import OpenAIModel as kind
     else:
-        from kernelforge.llm.anthropic import AnthropicModel
-
-        model = AnthropicModel(spec, remote, base_url=url, timeout_seconds=settings.timeout_seconds, stopped=stopped)
+        from kernelforge.llm.anthropic import AnthropicModel as kind
+    model = kind(
+        spec,
+        remote,
+        base_url=url,
+        timeout_seconds=settings.timeout_seconds,
+        stopped=stopped,
+        keeps_reasoning=settings.reasoning == "keep",
+    )
     if not settings.batch:
         return model
     from kernelforge.llm.batches import BatchingModel, make_batch_jobs
@@ -263,6 +268,9 @@ def _find_remote(spec: AgentSpec, settings: LLMSettings) -> tuple[Remote, str | 
     url = server_of(spec, settings)
     if url is not None and urlsplit(url).hostname == f"api.{spec.provider}.com":
         url = None
+    api = spec.api or ("responses" if url is None else "chat")
+    if spec.summary is not None and api == "chat":
+        raise UsageError("summary= belongs to OpenAI's Responses: add api=responses, or leave it out")
     if url is not None and settings.batch:
         raise UsageError(f"{url} has no batches; leave batch mode, or the base URL, out")
     names = {"openai": "OpenAI", "anthropic": "Anthropic"}

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_random_exponential
 
 from kernelforge.errors import BudgetExhausted, ProviderError
-from kernelforge.records import LLMSettings
+from kernelforge.records import LLMSettings, Usage
 
 LOOK_S = 0.1
 """How often a wait looks whether it is to end."""
@@ -151,6 +151,24 @@ def estimate_tokens(text: str) -> int:
         else:
             count += length * _OTHER_CHAR
     return round(count)
+
+
+class TokenCount(NamedTuple):
+    """Tokens of a text."""
+
+    tokens: int
+    estimated: bool
+    """Whether no provider counted them."""
+
+    @property
+    def text(self) -> str:
+        return f"{'about ' if self.estimated else ''}{self.tokens:,} tokens"
+
+
+def reasoning_tokens(text: str, usage: Usage | None) -> TokenCount:
+    """Length of the reasoning before a reply: as the provider counted it, or else an estimate from the text shown."""
+    counted = None if usage is None else usage.reasoning_tokens
+    return TokenCount(counted, False) if counted else TokenCount(estimate_tokens(text), True)
 
 
 MINUTE_S = 60.0

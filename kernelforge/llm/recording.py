@@ -48,6 +48,8 @@ class Line(Record):
     """Of ``prompt`` in UTF-8, in hexadecimal."""
     prompt: str
     reply: str
+    reasoning: str | None = None
+    """What the model showed of its reasoning before the reply."""
     provider: str
     """Specification of the provider through which the reply came."""
     usage: Usage | None = None
@@ -136,6 +138,7 @@ def transcript_lines(
                         sha256=sha256_of(prompt.content),
                         prompt=prompt.content,
                         reply=reply.content,
+                        reasoning=reply.reasoning,
                         provider=reply.provider,
                         usage=reply.usage,
                         written_by=written_by,
@@ -304,8 +307,9 @@ class Recording:
 class Replay:
     """Answers prompts from a recording. Nothing is bought: replies carry no usage and cost the meter nothing."""
 
-    def __init__(self, recording: Recording, meter: Meter) -> None:
+    def __init__(self, recording: Recording, meter: Meter, *, keeps_reasoning: bool = True) -> None:
         self.name = recording.name
+        self._keeps_reasoning = keeps_reasoning
         self._recording = recording
         self._meter = meter
 
@@ -322,7 +326,10 @@ class Replay:
         for line in recorded:
             prompt = question.prompt.text if line.turn == 0 else line.prompt
             messages.append(Message(agent=question.agent, role="prompt", provider=self.name, content=prompt))
-            messages.append(Message(agent=question.agent, role="reply", provider=self.name, content=line.reply))
+            reasoning = line.reasoning if self._keeps_reasoning else None
+            messages.append(
+                Message(agent=question.agent, role="reply", provider=self.name, content=line.reply, reasoning=reasoning)
+            )
         return Answer(recorded[-1].reply, tuple(messages))
 
 

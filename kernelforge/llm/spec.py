@@ -28,9 +28,13 @@ EFFORTS: dict[Provider, tuple[str, ...]] = {
 """Reasoning effort as each provider names it (``reasoning.effort``, ``output_config.effort``); which of these a model
 takes is the model's affair."""
 
+SUMMARIES = ("auto", "concise", "detailed")
+"""Summaries of reasoning that OpenAI's Responses can be asked for (``reasoning.summary``)."""
+
 OPTIONS: dict[Provider, dict[str, str]] = {
     "openai": {
         "effort": "|".join(EFFORTS["openai"]),
+        "summary": "|".join(SUMMARIES),
         "temperature": "0 to 2",
         "max_output_tokens": "a positive integer",
         "base_url": "http://HOST:PORT/v1 of a compatible server",
@@ -59,6 +63,8 @@ class AgentSpec(Record):
     model: str = Field(min_length=1)
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
     effort: str | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    """Which summary of the reasoning OpenAI's Responses shall show; None: none."""
     thinking: str | None = None
     """Anthropic's: ``adaptive``, ``disabled``, or a budget in tokens; what a model does by default differs."""
     max_output_tokens: int | None = Field(default=None, ge=1)
@@ -135,6 +141,8 @@ def _check_value(text: str, provider: Provider, option: str, value: str) -> None
         good = value in EFFORTS[provider]
     elif option == "api":
         good = value in ("responses", "chat")
+    elif option == "summary":
+        good = value in SUMMARIES
     elif option == "thinking":
         good = value in ("adaptive", "disabled") or _integer(value) >= MIN_THINKING_TOKENS
     elif option == "temperature":

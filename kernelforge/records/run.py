@@ -58,6 +58,8 @@ class LLMSettings(Record):
     tokens_per_minute: int | None = Field(default=None, ge=1)
     batch: bool = False
     """Send calls through the provider's batch interface: cheaper and slower."""
+    reasoning: Literal["keep", "off"] = "keep"
+    """``off``: ask the provider to show no reasoning, and store none; how much a model reasons stays its own affair."""
     prices: dict[str, Price] = {}
     """Prices by ``provider:model``; these override the shipped price list."""
 
@@ -153,6 +155,8 @@ class RunConfig(Record):
         unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:
             younger["measure"] = unchanged
+        if self.llm.reasoning == "keep":
+            younger["llm"] = {"reasoning"}
         return content_hash(self.model_dump(mode="json", exclude=younger))
 
 
@@ -274,11 +278,13 @@ class Message(Record):
     content: str
     usage: Usage | None = None
     """Cost of a reply; None for a free one."""
+    reasoning: str | None = None
+    """What the model showed of its reasoning before a reply, or a summary of it; no part of ``content``."""
 
     @model_validator(mode="after")
     def _replies_cost(self) -> Message:
-        if self.usage is not None and self.role != "reply":
-            raise ValueError("only a reply carries a usage")
+        if self.role != "reply" and (self.usage is not None or self.reasoning is not None):
+            raise ValueError("only a reply carries a usage or reasoning")
         return self
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kernelforge.agents.builtin.design import without_design
-from kernelforge.datasets.training import Sample, helped, prompt_hash, with_dialogue
+from kernelforge.datasets.training import Sample, helped, prompt_hash, split_completion, with_dialogue
 from kernelforge.records import Evaluation
 from kernelforge.rewards import Context, reward
 from kernelforge.server.jobs.results import EvaluatedJob, completed_jobs
@@ -54,7 +53,7 @@ def sample_of_job(job: EvaluatedJob, policy: str) -> Sample | None:
         turn=1,
         group=prompt_hash(job.task, job.prompt) if job.group_id is None else f"{job.run}/{job.group_id}",
         messages=(("user", job.prompt),),
-        completion=without_design(job.completion),
+        **split_completion(job.completion),
         evaluation=job.evaluation,
         profile=job.profile,
         candidate=job.source,
@@ -88,7 +87,7 @@ def samples_of_session(session: SessionRow, turns: Sequence[TurnRow], policy: st
                 turn=row.turn.number,
                 group=prompt_hash(session.task, prompt),
                 messages=(("user", prompt),),
-                completion=without_design(row.turn.completion),
+                **split_completion(row.turn.completion),
                 evaluation=attempt.evaluation,
                 profile=attempt.profile,
                 candidate=source,

@@ -40,6 +40,8 @@ class Schema(NamedTuple):
     transaction."""
     guests: frozenset[str] = frozenset()
     """Tables that other code keeps in the file over its own connections, and may create before the schema exists."""
+    readable_from: int | None = None
+    """The oldest version that can be read as it is; None for the newest alone."""
     changes: tuple[str, ...] = ()
     """Scripts that make the next version of a file, in order: the first makes version 2 of version 1."""
 
@@ -125,7 +127,7 @@ class Database:
         if self.read_only:
             if version == 0:
                 raise StoreError(f"{self.path} has no complete schema: start a run in its folder first")
-            if version < self.schema.version:
+            if version < (self.schema.readable_from or self.schema.version):
                 raise StoreError(
                     f"{self.path} was written by an older KernelForge (schema {version}, this one reads "
                     f"{self.schema.version}): start what wrote it once more, which brings it up to date"
@@ -319,7 +321,7 @@ _LISTS = {
     "size_checks": ("evaluation.correctness.sizes", "size status families message error launches"),
     "profile_kernels": ("profile.kernels", "kernel launches grid block sampled hot_spots"),
     "trials": ("trials", "choices rung time_us problem"),
-    "messages": ("messages", "agent role provider content usage"),
+    "messages": ("messages", "agent role provider content usage reasoning"),
 }
 """Views with a row for each element of a list: path of the list in an attempt's record, and the elements' fields."""
 
@@ -346,8 +348,25 @@ _VIEWS = [
     ),
 ]
 
+_SCRIPT = Path(__file__).with_name("results.sql").read_text(encoding="utf-8") + "".join(_VIEWS)
+
+_REASONING = "".join(
+    [
+        "ALTER TABLE task_messages ADD COLUMN reasoning TEXT REFERENCES blobs(sha256);\n",
+        "DROP VIEW message_texts;\nDROP VIEW messages;\n",
+        *(
+            statement
+            for statement in _statements(_SCRIPT)
+            if statement.lstrip().startswith(("CREATE VIEW message_texts ", "CREATE VIEW messages "))
+        ),
+    ]
+)
+"""Makes version 2: messages carry reasoning."""
+
 RESULTS = Schema(
     application_id=0x4B464F47,  # "KFOG"
-    script=Path(__file__).with_name("results.sql").read_text(encoding="utf-8") + "".join(_VIEWS),
+    script=_SCRIPT,
     synchronous="FULL",  # an attempt that was reported must outlive a power cut
+    readable_from=1,
+    changes=(_REASONING,),
 )

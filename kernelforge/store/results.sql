@@ -67,6 +67,7 @@ CREATE TABLE task_messages (
   provider TEXT NOT NULL,
   content TEXT NOT NULL REFERENCES blobs(sha256),
   usage TEXT CHECK (usage IS NULL OR json_valid(usage)),
+  reasoning TEXT REFERENCES blobs(sha256),
   PRIMARY KEY (run, task, position),
   FOREIGN KEY (run, task) REFERENCES tasks(run, name)
 );
@@ -119,8 +120,8 @@ CREATE VIEW timings AS
   FROM attempts a, json_each(a.record, '$.evaluation.seconds') t;
 
 CREATE VIEW message_texts AS
-  SELECT m.attempt, m.position, m.agent, m.role, m.provider, b.content
-  FROM messages m JOIN blobs b ON b.sha256 = m.content;
+  SELECT m.attempt, m.position, m.agent, m.role, m.provider, b.content, r.content AS reasoning
+  FROM messages m JOIN blobs b ON b.sha256 = m.content LEFT JOIN blobs r ON r.sha256 = m.reasoning;
 
 CREATE VIEW attempt_sources AS
   SELECT a.id, a.run, a.task, a.number, a.verdict, a.accepted, s.content AS source, p.content AS plan

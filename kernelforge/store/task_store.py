@@ -77,7 +77,7 @@ def parse_attempt(text: str, *, texts: bool = True, metrics: Collection[str] | N
     kernels = profile["kernels"] if profile else []
     if not texts:
         for message in record["messages"]:
-            message["content"] = ""
+            message |= {"content": "", "reasoning": None}
         for kernel in kernels:
             kernel |= {"metrics": [], "hot_spots": []}
         timing = (performance or {}).get("timing")
@@ -112,6 +112,8 @@ def _texts(record: Json) -> Iterator[tuple[Json, str]]:
         yield record["candidate"], "plan"
     for message in record["messages"]:
         yield message, "content"
+        if message.get("reasoning"):
+            yield message, "reasoning"
 
 
 def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> list[Row]:
@@ -122,6 +124,7 @@ def message_rows(messages: Iterable[Message], blobs: Blobs, **owner: str) -> lis
             "position": position,
             **message.model_dump(),
             "content": blobs.add(message.content),
+            "reasoning": None if message.reasoning is None else blobs.add(message.reasoning),
             "usage": None if message.usage is None else message.usage.model_dump_json(),
         }
         for position, message in enumerate(messages)
@@ -134,6 +137,7 @@ def messages_from_rows(rows: Iterable[Row], blobs: Mapping[str, str] | None) -> 
         Message(
             **{name: row[name] for name in ("agent", "role", "provider")},
             content="" if blobs is None else blobs[row["content"]],
+            reasoning=None if blobs is None or row.get("reasoning") is None else blobs[row["reasoning"]],
             usage=None if row["usage"] is None else Usage.model_validate_json(row["usage"]),
         )
         for row in rows
@@ -213,7 +217,8 @@ class TaskState:
         rows = self._database.rows(
             "SELECT * FROM task_messages WHERE run = ? AND task = ? ORDER BY position", (run_id, name)
         )
-        blobs = self._blobs({row["content"] for row in rows}) if texts else None
+        names: set[str] = {row[name] for row in rows for name in ("content", "reasoning") if row.get(name) is not None}
+        blobs = self._blobs(names) if texts else None
         with readable(self.path, f"messages about task {name} of run {run_id}"):
             return messages_from_rows(rows, blobs)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelforge.candidate import format_reply, parse_plan, parse_reply
+from kernelforge.candidate import format_reply, parse_plan, parse_reply, split_reasoning
 from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
@@ -83,6 +83,22 @@ def test_a_correction_of_the_source_alone_keeps_the_plan() -> None:
 )
 def test_thinking_is_not_read(thought: str) -> None:
     assert parse_reply(thought + reply()) == parse_reply(reply())
+
+
+@pytest.mark.parametrize(
+    ("text", "reasoning", "answer"),
+    [
+        ("<think>\none\n\ntwo\n</think>\n\nthree\n", "one\n\ntwo", "three\n"),
+        ("one\n</think>\n\nthree", "one", "three"),
+        ("one\r\n</think>\r\n\r\nthree", "one", "three"),
+        ("<thinking>one</thinking>two\n<reasoning>three</reasoning>\nfour", "one\n\nthree", "two\n\nfour"),
+        ("<think>\nit was cut", "it was cut", ""),
+        ("no thought <think> of it", "", "no thought <think> of it"),
+        ("\nplain\n", "", "\nplain\n"),
+    ],
+)
+def test_reasoning_is_split_from_the_reply(text: str, reasoning: str, answer: str) -> None:
+    assert split_reasoning(text) == (reasoning, answer)
 
 
 def test_a_reply_wrapped_in_a_markdown_block_is_read() -> None:

@@ -120,6 +120,24 @@ def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
     assert (row["group"], row["source"]) == ("grpo/step-1", "job")
 
 
+def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:
+    async def submit() -> None:
+        async with serving(tmp_path) as service:
+            thought = f"It is bound by memory.\n</think>\n\n{completion('1')}"
+            job = request("1", prompt="Write a gelu.")
+            await ended(service, job.model_copy(update={"completion": thought}))
+
+    asyncio.run(submit())
+    words = ["--from", "jobs", "--as", "sft", "--results", str(tmp_path), "--reasoning", "think"]
+    export(*words, "-o", str(tmp_path / "out"))
+    [row] = lines(tmp_path / "out" / "train.jsonl")
+    assert (row["reasoning"], row["reasoning_tokens"]) == ("It is bound by memory.", 6)
+    expected = f"<think>\nIt is bound by memory.\n</think>\n\n{completion('1')}"
+    assert row["messages"][-1] == {"role": "assistant", "content": expected}
+    with pytest.raises(UsageError, match="has no reasoning"):
+        export("--as", "critique", "--reasoning", "think", "-o", str(tmp_path / "b"), "--results", str(tmp_path))
+
+
 def test_sessions_are_dialogues_with_returns(tmp_path: Path) -> None:
     async def talk() -> None:
         async with serving_sessions(tmp_path) as server:

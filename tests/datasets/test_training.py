@@ -18,8 +18,9 @@ from kernelforge.datasets.training import (
     split,
     uncontaminated,
     with_dialogue,
+    with_reasoning,
 )
-from kernelforge.records import Evaluation, Finding, Message, Operator, PredictedSpeedup, Verdict
+from kernelforge.records import Evaluation, Finding, Message, Operator, PredictedSpeedup, Usage, Verdict
 from tests.support.factories import (
     make_attempt,
     make_build,
@@ -157,6 +158,20 @@ def test_marks_of_the_built_in_coder_and_attempts_without_words_are_left_out() -
     [made] = samples_of_attempts([make_attempt(0, messages=words), make_attempt(1)], "kernelforge/1")
     assert made.completion == "```cuda\n__global__ void k() {}\n```\n"
     assert (made.written_by, made.reward) == ("builtin", 0.3)
+
+
+def test_reasoning_is_a_column_or_in_the_reply_or_nowhere() -> None:
+    usage = Usage(model="m", output_tokens=90, reasoning_tokens=64, seconds=1.0)
+    words = (
+        Message(agent="coder", role="prompt", provider="m", content="Write it."),
+        Message(agent="coder", role="reply", provider="m", content="the kernel", reasoning="hm", usage=usage),
+    )
+    samples = list(samples_of_attempts([make_attempt(0, messages=words)], "kernelforge/1"))
+    made = {form: rows("sft", with_reasoning(samples, form), 0.4)[0] for form in ("column", "think", "off")}
+    replies = {form: row["messages"][-1]["content"] for form, row in made.items()}
+    assert replies == {"column": "the kernel", "think": "<think>\nhm\n</think>\n\nthe kernel", "off": "the kernel"}
+    lengths = {form: (row["reasoning"], row["reasoning_tokens"]) for form, row in made.items()}
+    assert lengths == {"column": ("hm", 64), "think": ("hm", 64), "off": (None, None)}
 
 
 def test_sources_are_equal_without_comments_and_layout() -> None:

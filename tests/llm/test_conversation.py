@@ -115,6 +115,16 @@ def test_an_unusable_reply_is_complained_of_in_the_same_conversation() -> None:
     assert len(meter.usages) == 2
 
 
+def test_reasoning_is_kept_with_its_reply_and_signed_blocks_go_back() -> None:
+    block = {"type": "thinking", "thinking": "hm", "signature": "s"}
+    model = Scripted(reply("no", reasoning="hm", blocks=(block,)), reply("", reasoning="hm, hm"), reply("usable"))
+    answer = conversing(model).ask(question())
+    assert [message.reasoning for message in answer.messages] == [None, "hm", None, "hm, hm", None, None]
+    assert model.requests[1].turns[1].blocks == (block,)
+    assert "It held reasoning alone" in answer.messages[4].content
+    assert answer.text == "usable"
+
+
 def test_the_last_reply_is_handed_on_as_it_is() -> None:
     model = Scripted(*(reply(f"bad {number}") for number in range(ASKS)))
     answer = conversing(model).ask(question())

@@ -72,6 +72,23 @@ def test_a_reply_that_is_still_being_written_is_left_alone(tmp_path: Path) -> No
     assert exchange.ask(question()).text == "word " * 20 + "fine"
 
 
+@pytest.mark.parametrize(("keeps", "kept"), [(True, "hm"), (False, None)])
+def test_thinking_in_a_reply_is_kept_apart_from_it(tmp_path: Path, keeps: bool, kept: str | None) -> None:
+    def write_once() -> bool:
+        """Asked before each look."""
+        path = tmp_path / "0001-coder-core_softmax.reply.md"
+        if not path.exists():
+            path.write_text("<think>\nhm\n</think>\n\nfine")
+        return False
+
+    exchange = FileExchangeModel(
+        tmp_path, poll_seconds=POLL, timeout_seconds=60, stopped=write_once, keeps_reasoning=keeps
+    )
+    answer = exchange.ask(question())
+    assert answer.text == "fine"
+    assert [(message.content, message.reasoning) for message in answer.messages] == [("a prompt", None), ("fine", kept)]
+
+
 def test_an_unusable_reply_is_explained_and_asked_for_again(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     answer = submit(pool, tmp_path)
     stem = tmp_path / "0001-coder-core_softmax"

@@ -7,11 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from kernelforge.agents.reply_forms import OptimiseReply, RepairReply
-from kernelforge.errors import BudgetExhausted, ProviderError
+from kernelforge.errors import BudgetExhausted, ProviderError, UsageError
 from kernelforge.llm.base import ChatRequest, Turn
 from kernelforge.llm.providers import make_chat_model
 from kernelforge.llm.spec import parse_spec
 from kernelforge.records import LLMSettings
+from tests.support.llm_protocols import SIGNATURE
 from tests.support.llm_server import Fail, Hang, Say
 
 OK = Say()
@@ -124,9 +125,9 @@ def test_effort_temperature_and_limit_are_sent_as_the_protocol_spells_them(conne
 @pytest.mark.parametrize(
     ("value", "sent"),
     [
-        ("adaptive", {"type": "adaptive"}),
+        ("adaptive", {"type": "adaptive", "display": "summarized"}),
         ("disabled", {"type": "disabled"}),
-        ("2048", {"type": "enabled", "budget_tokens": 2048}),
+        ("2048", {"type": "enabled", "budget_tokens": 2048, "display": "summarized"}),
     ],
 )
 @pytest.mark.parametrize("wire", ["messages"], indirect=True)
@@ -134,6 +135,73 @@ def test_thinking_is_sent_as_anthropic_spells_it(connect, value, sent):
     server, model = connect(options=f"&thinking={value}")
     model.complete(ask())
     assert server.calls[0].body["thinking"] == sent
+
+
+@pytest.mark.parametrize("wire", ["responses"], indirect=True)
+def test_a_summary_of_the_reasoning_is_asked_for_where_the_specification_says_so(connect):
+    server, model = connect(options="&effort=low&summary=auto")
+    model.complete(ask())
+    assert server.calls[0].body["reasoning"] == {"effort": "low", "summary": "auto"}
+
+
+@pytest.mark.parametrize("wire", ["chat"], indirect=True)
+def test_chat_completions_have_no_summaries(connect):
+    with pytest.raises(UsageError, match="add api=responses"):
+        connect(options="&summary=auto")
+
+
+FIELDS = [("responses", "reasoning"), ("chat", "reasoning_content"), ("chat", "reasoning"), ("messages", "reasoning")]
+
+
+@pytest.mark.parametrize(("wire", "field"), FIELDS, indirect=["wire"])
+def test_reasoning_comes_apart_from_the_reply(connect, field):
+    _, model = connect(Say("the kernel", reasoning="It is bound by memory.\nSo 16 bytes.", reasoning_field=field))
+    reply = model.complete(ask())
+    assert (reply.text, reply.reasoning) == ("the kernel", "It is bound by memory.\nSo 16 bytes.")
+
+
+@pytest.mark.parametrize("text", ["<think>\none\n</think>\n\nthe kernel", "one\n</think>\n\nthe kernel"])
+def test_thinking_inside_the_text_is_taken_out_of_it(connect, text):
+    _, model = connect(Say(text))
+    reply = model.complete(ask())
+    assert (reply.text, reply.reasoning) == ("the kernel", "one")
+
+
+def test_reasoning_that_is_off_is_neither_asked_for_nor_given(connect, wire):
+    options = {"responses": "&summary=auto", "chat": "", "messages": "&thinking=adaptive"}[wire]
+    server, model = connect(Say("<think>one</think>the kernel", reasoning="two"), options=options, reasoning="off")
+    reply = model.complete(ask())
+    assert (reply.text, reply.reasoning) == ("the kernel", "")
+    body = server.calls[0].body
+    assert body.get("thinking", {}).get("display") in (None, "omitted")
+    assert "reasoning" not in body
+
+
+def test_reasoning_does_not_hold_the_key_and_is_well_formed(connect):
+    _, model = connect(Say("ok", reasoning=f"my key is {KEY}, \ud83d\ude00", pieces=99))
+    assert model.complete(ask()).reasoning == "my key is [key], \U0001f600"
+
+
+@pytest.mark.parametrize("wire", ["messages"], indirect=True)
+def test_signed_thinking_goes_back_with_its_reply(connect):
+    server, model = connect(Say("a draft", reasoning="I thought."))
+    reply = model.complete(ask())
+    model.complete(ChatRequest((Turn("user", "one"), Turn("assistant", reply.text, reply.blocks), Turn("user", "no"))))
+    assert server.calls[1].body["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "I thought.", "signature": SIGNATURE},
+        {"type": "text", "text": "a draft"},
+    ]
+    assert server.calls[1].turns[1] == ("assistant", "a draft")
+
+
+@pytest.mark.parametrize("wire", ["chat"], indirect=True)
+def test_reasoning_of_an_unknown_form_is_left_out(connect):
+    body = {
+        "model": "m",
+        "choices": [{"message": {"content": "ok", "reasoning": {"steps": 3}}, "finish_reason": "stop"}],
+    }
+    _, model = connect()
+    assert (model.reply(body, seconds=1.0).text, model.reply(body, seconds=1.0).reasoning) == ("ok", "")
 
 
 @pytest.mark.parametrize("schema", [OptimiseReply, RepairReply])

@@ -41,6 +41,19 @@ def messages(agent: AgentName, texts: Sequence[str]) -> tuple[Message, ...]:
     )
 
 
+def test_reasoning_is_recorded_and_replayed(tmp_path: Path) -> None:
+    prompt, reply = messages("coder", ["write", "a kernel"])
+    thought = reply.model_copy(update={"reasoning": "hm"})
+    file = tmp_path / "t.jsonl"
+    file.write_text("".join(transcript_lines([make_attempt(0, messages=(prompt, thought))], {}, written_by="m")))
+    for setting, kept in (("keep", "hm"), ("off", None)):
+        providers = Providers(LLMSettings(reasoning=setting))
+        answer = providers.answerer(f"replay:{file}", Free()).ask(
+            Question("coder", "t", Prompt("write"), lambda text: None)
+        )
+        assert (answer.text, answer.messages[-1].reasoning) == ("a kernel", kept)
+
+
 @pytest.fixture
 def record(tmp_path: Path):
     """Writes a transcript of talks and gives its specification."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Group, RenderableType
 
-from kernelforge.records import Screening
+from kernelforge.records import Message, Screening, Usage
 from kernelforge.report import attempt_view, run_view, task_view
 from kernelforge.report.formatting import format_screening
 from kernelforge.report.terminal import attempt_lines, compare_lines, diff_lines, run_lines, run_summary, task_lines
@@ -17,6 +17,7 @@ from kernelforge.report.terminal.run import speed_lines
 from kernelforge.report.terminal.widgets import Block, bar
 from kernelforge.report.views.compare import compare_view
 from kernelforge.report.views.diff import diff_view, text_diff
+from kernelforge.report.views.messages import search
 from kernelforge.report.views.run_records import best_of
 from tests.report.golden.golden_runs import golden_records
 from tests.support.factories import make_attempt, make_forecast, make_timing, measured, measured_evaluation
@@ -39,6 +40,15 @@ def pages(name: str) -> list[RenderableType]:
             if parent and parent.candidate and attempt.candidate:
                 result.append(diff_lines(diff_view(parent, attempt)))
     return result
+
+
+def test_reasoning_stands_before_its_reply_with_its_length() -> None:
+    usage = Usage(model="m", output_tokens=900, reasoning_tokens=640, seconds=1.0)
+    words = Message(agent="coder", role="reply", provider="m", content="the kernel", usage=usage, reasoning="hm")
+    text = drawn(attempt_lines(attempt_view(make_attempt(0, messages=(words,)), None, messages=True)))
+    assert text.index("coder reasoning (640 tokens)") < text.index("hm") < text.index("coder reply (m)")
+    (match,) = search("HM", "t", [make_attempt(0, messages=(words,))])
+    assert (match.role, match.text) == ("reasoning", "hm")
 
 
 @pytest.mark.parametrize("name", ["modelled", "measured-a", "hostile"])

@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from kernelforge.errors import StoreError
-from kernelforge.records import Attempt, Verdict
+from kernelforge.records import Attempt, Message, Verdict
 from kernelforge.store import Store
 from kernelforge.store.database import RESULTS
 from kernelforge.store.live_runs import read_status, write_status
@@ -210,6 +210,38 @@ def test_a_database_of_another_program_is_refused(path: Path):
         plain.execute("CREATE TABLE things (x)")
     with pytest.raises(StoreError, match="another program"):
         Store.open(path)
+
+
+_VERSION_1 = """
+DROP VIEW message_texts;
+DROP VIEW messages;
+ALTER TABLE task_messages DROP COLUMN reasoning;
+CREATE VIEW messages AS SELECT a.id AS attempt, e.key AS position, json_extract(e.value, '$.agent') AS agent,
+  json_extract(e.value, '$.content') AS content FROM attempts a, json_each(a.record, '$.messages') e;
+CREATE VIEW message_texts AS SELECT m.attempt, b.content FROM messages m JOIN blobs b ON b.sha256 = m.content;
+PRAGMA user_version = 1;
+"""
+
+
+def test_a_database_without_reasoning_is_read_as_it_is_and_brought_up_to_date_when_written(path: Path):
+    prompt = Message(agent="judge", role="prompt", provider="m", content="why?")
+    with Store.open(path) as store:
+        fill(store, make_run())
+        attempts = store.attempts("r1")
+        store.add_task_messages("r1", "softmax", [prompt])
+    with sqlite3.connect(path) as plain:
+        plain.executescript(_VERSION_1)
+    with Store.open(path, read_only=True) as store:
+        assert store.attempts("r1") == attempts
+        assert store.task_messages("r1", "softmax")[-1] == prompt
+    thought = Message(agent="judge", role="reply", provider="m", content="so", reasoning="hm")
+    with Store.open(path) as store:
+        store.add_task_messages("r1", "softmax", [thought])
+        assert store.task_messages("r1", "softmax")[-2:] == (prompt, thought)
+        assert store.task_messages("r1", "softmax", texts=False)[-1].reasoning is None
+    with sqlite3.connect(path) as plain:
+        assert plain.execute("PRAGMA user_version").fetchone() == (RESULTS.version,)
+        assert plain.execute("SELECT count(reasoning) FROM message_texts").fetchone() == (0,)
 
 
 def test_a_newer_database_is_refused(path: Path):

@@ -60,8 +60,11 @@ CHECK = st.builds(
     launches=st.none() | COUNT,
 )  # fmt: skip
 MESSAGE = st.builds(
-    Message, agent=st.sampled_from(["coder", "judge"]), role=st.sampled_from(["prompt", "reply"]), provider=TEXT,
-    content=TEXT,
+    Message, agent=st.sampled_from(["coder", "judge"]), role=st.just("reply"), provider=TEXT, content=TEXT,
+    reasoning=st.none() | TEXT,
+) | st.builds(
+    Message, agent=st.sampled_from(["coder", "judge"]), role=st.just("prompt"), provider=TEXT, content=TEXT,
+    reasoning=st.none(),
 )  # fmt: skip
 FINDING = st.builds(
     Finding, kind=st.sampled_from(["optimise", "repair", "stop"]), headline=TEXT, why=TEXT, action=TEXT,

@@ -32,7 +32,7 @@ def turns(body: Mapping[str, Any]) -> list[tuple[str, str]]:
     texts = []
     for turn in body.get("messages") or body["input"]:
         content = turn["content"]
-        text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+        text = content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
         texts.append((turn["role"], text))
     return texts
 
@@ -42,9 +42,10 @@ def _event(data: Mapping[str, Any], named: bool = True) -> bytes:
     return f"{name}data: {json.dumps(data)}\n\n".encode()
 
 
-def _pieces(action: Say) -> list[str]:
-    size = max(1, -(-len(action.text) // max(1, action.pieces)))
-    return [action.text[at : at + size] for at in range(0, len(action.text), size)]
+def _pieces(action: Say, text: str | None = None) -> list[str]:
+    text = action.text if text is None else text
+    size = max(1, -(-len(text) // max(1, action.pieces)))
+    return [text[at : at + size] for at in range(0, len(text), size)]
 
 
 # OpenAI, Responses
@@ -55,7 +56,8 @@ def _response(action: Say, body: Mapping[str, Any], status: str = "completed") -
     part: Json = {"type": kind, kind.removeprefix("output_"): action.text}
     if kind == "output_text":
         part["annotations"] = []
-    output: list[Json] = [{"type": "reasoning", "id": "rs_1", "summary": []}]
+    summary = [{"type": "summary_text", "text": action.reasoning}] if action.reasoning else []
+    output: list[Json] = [{"type": "reasoning", "id": "rs_1", "summary": summary}]
     if action.text:
         output.append({"type": "message", "id": "msg_1", "role": "assistant", "status": "completed", "content": [part]})
     response: Json = {
@@ -123,6 +125,7 @@ def _chat(action: Say, body: Mapping[str, Any]) -> Json:
         "role": "assistant",
         "content": None if refused else action.text,
         "refusal": action.text if refused else None,
+        **({action.reasoning_field: action.reasoning} if action.reasoning else {}),
     }
     choice = {"index": 0, "message": message, "finish_reason": _FINISH[action.ended], "logprobs": None}
     answer: Json = {
@@ -138,8 +141,10 @@ def _chat(action: Say, body: Mapping[str, Any]) -> Json:
 def _chat_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     head = {"id": "chat_1", "object": "chat.completion.chunk", "created": 1, "model": body["model"]}
     field = "refusal" if action.ended == "refused" else "content"
-    for piece in _pieces(action):
-        yield _event({**head, "choices": [{"index": 0, "delta": {field: piece}, "finish_reason": None}]}, named=False)
+    deltas = [{action.reasoning_field: piece} for piece in _pieces(action, action.reasoning)]
+    deltas += [{field: piece} for piece in _pieces(action)]
+    for delta in deltas:
+        yield _event({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}, named=False)
     end = {"index": 0, "delta": {}, "finish_reason": _FINISH[action.ended]}
     yield b": keep-alive\n\n" + _event({**head, "choices": [end]}, named=False)
     if action.count_usage and (body.get("stream_options") or {}).get("include_usage"):
@@ -163,6 +168,9 @@ def openai_batch(name: str, endpoint: str, input_file: str, status: str) -> Json
 
 # Anthropic, messages
 
+SIGNATURE = "c2lnbmVk"
+"""Of every block of thinking."""
+
 
 def _usage(action: Say) -> Json:
     return {
@@ -178,7 +186,7 @@ _STOP = {"complete": "end_turn", "length": "max_tokens", "refused": "refusal", "
 
 
 def _message(action: Say, body: Mapping[str, Any]) -> Json:
-    content: list[Json] = [{"type": "thinking", "thinking": "", "signature": "s"}]
+    content: list[Json] = [{"type": "thinking", "thinking": action.reasoning, "signature": SIGNATURE}]
     if action.text:
         content.append({"type": "text", "text": action.text})
     return {
@@ -199,7 +207,14 @@ def _message_events(action: Say, body: Mapping[str, Any]) -> Iterator[bytes]:
     yield _event({"type": "message_start", "message": begun})
     yield _event({"type": "ping"})
     yield _event({"type": "news", "message": {"model": "news"}, "delta": {"type": "news", "text": "news"}})
-    yield _event({"type": "content_block_start", "index": 0, "content_block": message["content"][0]})
+    start = {"type": "thinking", "thinking": "", "signature": ""}
+    yield _event({"type": "content_block_start", "index": 0, "content_block": start})
+    for piece in _pieces(action, action.reasoning):
+        yield _event(
+            {"type": "content_block_delta", "index": 0, "delta": {"type": "thinking_delta", "thinking": piece}}
+        )
+    signed = {"type": "signature_delta", "signature": SIGNATURE}
+    yield _event({"type": "content_block_delta", "index": 0, "delta": signed})
     yield _event({"type": "content_block_stop", "index": 0})
     if action.text:
         yield _event({"type": "content_block_start", "index": 1, "content_block": {"type": "text", "text": ""}})

@@ -36,6 +36,10 @@ class Say:
     cache_write_tokens: int = 0
     output_tokens: int = 20
     reasoning_tokens: int = 0
+    reasoning: str = ""
+    """What the model shows of its reasoning: thinking, a summary, or the field below."""
+    reasoning_field: Literal["reasoning_content", "reasoning"] = "reasoning_content"
+    """Chat completions: DeepSeek's field, or that of newer versions of vLLM."""
     count_usage: bool = True
     """Whether the reply says what it used; compatible servers need not."""
     delay_seconds: float = 0.0

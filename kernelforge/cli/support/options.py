@@ -210,7 +210,7 @@ def _limits(texts: dict[str, str]) -> Limits:
         raise UsageError(f"--per-task: {first_fault(error, show_input=True)}") from error
 
 
-def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path | None) -> LLMSettings:
+def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path | None, reasoning: str) -> LLMSettings:
     """Settings for calls of models.
 
     Raises:
@@ -220,11 +220,12 @@ def llm_settings(texts: Sequence[str] | None, base_url: str | None, prices: Path
 
     from kernelforge.records import LLMSettings, first_fault
 
-    values: dict[str, Any] = pairs("--llm", texts)
-    names = [name for name in LLMSettings.model_fields if name not in ("prices", "base_url")]
+    values: dict[str, Any] = dict(pairs("--llm", texts))
+    names = [name for name in LLMSettings.model_fields if name not in ("prices", "base_url", "reasoning")]
     for name in values:
         if name not in names:
             raise UsageError(f"--llm has no setting {name!r}; choose of {', '.join(names)}")
+    values["reasoning"] = reasoning
     if base_url is not None:
         values["base_url"] = base_url
     if prices is not None:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from jinja2 import BaseLoader, ChoiceLoader, Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kernelforge.llm.rate_limits import reasoning_tokens
 from kernelforge.report import formatting
 from kernelforge.report.figures import Drawing, Figure, embedded_json, figures_of
 from kernelforge.report.html.paths import Links
@@ -66,6 +67,7 @@ def environment(*folders: Path) -> Environment:
         note=formatting.format_note,
         outcome=formatting.short_outcome,
         timings=formatting.format_timings,
+        reasoning_tokens=lambda message: reasoning_tokens(message.reasoning, message.usage).text,
     )
     made.globals["absent"] = formatting.ABSENT
     return made

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from kernelforge.llm.rate_limits import reasoning_tokens
 from kernelforge.records.evaluation import UNCOMPARED
 from kernelforge.report.formatting import (
     ABSENT,
@@ -337,7 +338,11 @@ def _unchanged(metric: MetricChange) -> bool:
 
 
 def _message(message: Message) -> list[RenderableType]:
-    return [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), Block(message.content)]
+    content = [*heading(f"{message.agent} {message.role} ({one_line(message.provider)})"), Block(message.content)]
+    if message.reasoning is None:
+        return content
+    length = reasoning_tokens(message.reasoning, message.usage).text
+    return [*heading(f"{message.agent} reasoning ({length})"), Block(message.reasoning), *content]
 
 
 def search_lines(view: SearchResults) -> Group:

@@ -89,8 +89,9 @@ class SearchMatch(View):
     """Id of its attempt; None for a message about the task."""
     agent: str
     role: str
+    """``prompt``, ``reply`` or ``reasoning``."""
     line: int
-    """From 1, within its prompt or reply."""
+    """From 1, within its prompt, reply or reasoning."""
     text: str
     """The line; of a long one, the part around the first match."""
 
@@ -106,15 +107,16 @@ class SearchResults(View):
 def search(
     sought: str, task: str, attempts: Iterable[Attempt], messages: Iterable[Message] = ()
 ) -> Iterator[SearchMatch]:
-    """Lines of one task's prompts and replies that contain a text, ignoring case: those of its attempts, then those
-    about the task."""
+    """Lines of one task's prompts, replies and reasoning that contain a text, ignoring case: those of its attempts,
+    then those about the task."""
     pattern = re.compile(re.escape(sought), re.IGNORECASE)
     labelled = [(attempt.id, message) for attempt in attempts for message in attempt.messages]
     for attempt, message in [*labelled, *((None, message) for message in messages)]:
-        for number, line in enumerate(message.content.split("\n"), 1):
-            if match := pattern.search(line):
-                begin, end = max(match.start() - _AROUND, 0), match.end() + _AROUND
-                text = ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
-                yield SearchMatch(
-                    task=task, attempt=attempt, agent=message.agent, role=message.role, line=number, text=text
-                )
+        for role, content in (("reasoning", message.reasoning or ""), (message.role, message.content)):
+            for number, line in enumerate(content.split("\n"), 1):
+                if match := pattern.search(line):
+                    begin, end = max(match.start() - _AROUND, 0), match.end() + _AROUND
+                    text = ("…" if begin else "") + line[begin:end] + ("…" if end < len(line) else "")
+                    yield SearchMatch(
+                        task=task, attempt=attempt, agent=message.agent, role=role, line=number, text=text
+                    )

@@ -7,9 +7,11 @@ import io
 import json
 import posixpath
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import pytest
 
+from kernelforge.records import Message
 from kernelforge.report.html import Page, Site
 from kernelforge.report.html.contexts import headline
 from kernelforge.report.html.rendering import assets
@@ -209,6 +211,18 @@ def test_an_attempt_answers_four_questions_in_order_with_its_prompts_below(trees
     assert [value(row["error"]) for row in tree.table("By size")] == [
         check.error for check in attempt.evaluation.correctness.sizes
     ]
+
+
+def test_reasoning_is_folded_above_its_reply():
+    records = golden_records("modelled")
+    first, *others = records.attempts
+    thought = "The floor is <b>12</b> µs."
+    words = (Message(agent="coder", role="reply", provider="m", content="the kernel", reasoning=thought),)
+    site = Site([replace(records, attempts=(first.model_copy(update={"messages": words}), *others))])
+    words_below = parse(site.render(f"runs/{first.id}.html") or "").only(class_="said")
+    assert [element.text for element in words_below.all("pre")] == [thought, "the kernel"]
+    _reply, reasoning = words_below.all("details")
+    assert reasoning.only("summary").text.split() == ["Reasoning", "about", "13", "tokens"]
 
 
 def test_neighbours_follow_each_other_through_all_attempts_of_a_task(trees: Trees):
