@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from kernelforge.cli.support.options import DEFAULT_RESULTS, ResultsOption, open_store, write_text
+from kernelforge.cli.support.options import (
+    DEFAULT_RESULTS,
+    JsonOption,
+    ResultsOption,
+    console,
+    open_store,
+    write_text,
+)
 from kernelforge.errors import UsageError
 from kernelforge.utils.shell_hints import install_hint
 
 if TYPE_CHECKING:
+    from kernelforge.datasets.curation import RuleSummary
     from kernelforge.datasets.training import Row, Sample
     from kernelforge.records import Task
 
@@ -55,115 +64,262 @@ class FileFormat(StrEnum):
     PARQUET = "parquet"
 
 
-@app.callback()
-def _group() -> None:
-    """Keeps ``export`` a command of its own."""
+class Rule(StrEnum):
+    """Values of ``--rule``."""
+
+    CONCUR = "concur"
+    RANDOM = "random"
+    LONGEST = "longest"
+    SHORTEST = "shortest"
+    FASTEST = "fastest"
+
+
+OutputOption = Annotated[
+    Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write; a folder that does not exist.")
+]
+RunArgument = Annotated[
+    str, typer.Argument(metavar="[RUN]", help="Id of a run, 'latest', or 'all'; of jobs and sessions, a run_id.")
+]
+OriginOption = Annotated[Origin, typer.Option("--from", help="What the rows are made of.")]
+TaskOption = Annotated[
+    list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; repeat for more.")
+]
+NearOption = Annotated[
+    float, typer.Option("--near", metavar="SHARE", min=0, max=1, help="Likeness from which on texts are repeats.")
+]
+ExcludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--exclude", metavar="SUITE", help="Leave out what is like a task of this suite; repeat for more."),
+]
+ReasoningOption = Annotated[
+    ReasoningForm,
+    typer.Option("--reasoning", help="Reasoning in its column, also in the replies between tags, or nowhere."),
+]
+LicenseOption = Annotated[
+    str, typer.Option("--license", metavar="TEXT", help="Licence of the rows, for the data card.")
+]
+FormatOption = Annotated[FileFormat, typer.Option("--format", help="Form of the files.")]
 
 
 @app.command("export")
 def export(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where to write; a folder that does not exist.")
-    ],
+    output: OutputOption,
     kind: Annotated[Kind, typer.Option("--as", help="Kind of rows.")],
-    run: Annotated[
-        str, typer.Argument(metavar="[RUN]", help="Id of a run, 'latest', or 'all'; of jobs and sessions, a run_id.")
-    ] = "all",
-    origin: Annotated[Origin, typer.Option("--from", help="What the rows are made of.")] = Origin.RUNS,
+    run: RunArgument = "all",
+    origin: OriginOption = Origin.RUNS,
     policy: Annotated[
         str | None, typer.Option("--policy", metavar="NAME", help="Reward policy; the default one if left out.")
     ] = None,
-    task: Annotated[
-        list[str] | None, typer.Option("--task", metavar="NAME", help="Only this task; repeat for more.")
-    ] = None,
+    task: TaskOption = None,
     min_reward: Annotated[
         float | None, typer.Option("--min-reward", metavar="NUMBER", help="Only replies with at least this reward.")
     ] = None,
-    near: Annotated[
-        float, typer.Option("--near", metavar="SHARE", min=0, max=1, help="Likeness from which on texts are repeats.")
-    ] = 0.9,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--exclude", metavar="SUITE", help="Leave out what is like a task of this suite; repeat for more."
-        ),
-    ] = None,
+    near: NearOption = 0.9,
+    exclude: ExcludeOption = None,
     validation: Annotated[
         float, typer.Option("--validation", metavar="SHARE", min=0, max=1, help="Share of the tasks kept apart.")
     ] = 0.0,
     discount: Annotated[
         float, typer.Option("--discount", metavar="NUMBER", min=0, max=1, help="Weight of a later turn's reward.")
     ] = 0.4,
-    reasoning: Annotated[
-        ReasoningForm,
-        typer.Option("--reasoning", help="Reasoning in its column, also in the replies between tags, or nowhere."),
-    ] = ReasoningForm.COLUMN,
-    license_: Annotated[
-        str, typer.Option("--license", metavar="TEXT", help="Licence of the rows, for the data card.")
-    ] = "not stated",
-    file_format: Annotated[FileFormat, typer.Option("--format", help="Form of the files.")] = FileFormat.JSONL,
+    reasoning: ReasoningOption = ReasoningForm.COLUMN,
+    license_: LicenseOption = "not stated",
+    file_format: FormatOption = FileFormat.JSONL,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
     """Write rows for training, with a data card: prompts, replies, rewards, and where each is from.
 
     Replies that repeat an earlier one of the same prompt are left out, by source, by PTX, and by likeness.
     """
-    from kernelforge.datasets.training import distinct, rows, split, uncontaminated, with_reasoning
+    from kernelforge.datasets.training import KINDS, distinct, rows, split, with_reasoning
     from kernelforge.rewards import DEFAULT_POLICY, find_policy
 
-    if output.exists():
-        raise UsageError(f"{output} exists: name a folder that does not")
-    if file_format is FileFormat.PARQUET:
-        _require_parquet()
+    _check_output(output, file_format)
     if kind is Kind.CRITIQUE and reasoning is ReasoningForm.THINK:
         raise UsageError("a critique's answer is a finding, which has no reasoning: leave '--reasoning think' out")
     scoring = find_policy(policy or DEFAULT_POLICY).name
-    samples, references = _samples(origin, run, scoring, results)
-    known_tasks = {sample.task for sample in samples}
-    for name in task or ():
-        if name not in known_tasks:
-            raise UsageError(f"no task '{name}' there; there is: {', '.join(sorted(known_tasks)) or 'none'}")
-    steps: list[tuple[str, int]] = [("replies with a prompt", len(samples))]
-    if task:
-        samples = [sample for sample in samples if sample.task in task]
-        steps.append(("of the tasks", len(samples)))
+    samples, tasks = _samples(origin, run, scoring, results)
+    samples, steps = _of_tasks(samples, task)
     if min_reward is not None:
         samples = [sample for sample in samples if sample.reward is not None and sample.reward >= min_reward]
         steps.append((f"with a reward of at least {min_reward:g}", len(samples)))
-    if exclude:
-        samples = uncontaminated(samples, references, _tasks_of(exclude), near)
-        steps.append((f"unlike any task of {', '.join(exclude)}", len(samples)))
+    samples = _without(exclude, samples, tasks, near, steps)
     if kind not in (Kind.GRPO, Kind.TRAJECTORIES, Kind.CRITIQUE):  # these need every completion of a group or dialogue
         samples = distinct(samples, near)
         steps.append((f"without repeats, from {near:.0%} alike on", len(samples)))
     samples = with_reasoning(samples, reasoning.value)
     made = {name: rows(kind.value, part, discount) for name, part in split(samples, validation).items()}
     if not any(made.values()):
-        counts = "; ".join(f"{count:,} {what}" for what, count in steps)
-        raise UsageError(f"nothing to write as {kind.value}: {counts}")
+        raise UsageError(f"nothing to write as {kind.value}: {_counted(steps)}")
+    title = f"{kind.value}: {KINDS[kind.value]}"
+    _write_folder(output, title, scoring, license_, made, file_format, samples, steps)
+
+
+@app.command("curate")
+def curate(
+    run: RunArgument = "all",
+    origin: OriginOption = Origin.RUNS,
+    rule: Annotated[Rule, typer.Option("--rule", help="How traces are chosen.")] = Rule.CONCUR,
+    traces: Annotated[
+        int, typer.Option("--traces", metavar="K", min=1, help="Traces of a task that are looked at: its first.")
+    ] = 5,
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the rule 'random'.")] = 0,
+    task: TaskOption = None,
+    near: NearOption = 0.9,
+    exclude: ExcludeOption = None,
+    reasoning: ReasoningOption = ReasoningForm.COLUMN,
+    license_: LicenseOption = "not stated",
+    file_format: FormatOption = FileFormat.JSONL,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="FOLDER", help="Write what the rule chooses here."),
+    ] = None,
+    as_json: JsonOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
+) -> None:
+    """Choose replies by their reasoning, as ConCuR does, and show what each rule would choose.
+
+    A trace is a reply whose reasoning was kept. ConCuR's rule takes the shortest of a task that is also its fastest,
+    the fastest over 5x of other tasks, and, for balance, the shortest of further tasks of a single operator.
+    """
+    from kernelforge.datasets import curation
+    from kernelforge.datasets.training import with_reasoning
+    from kernelforge.rewards import DEFAULT_POLICY, find_policy
+
+    if output is not None:
+        _check_output(output, file_format)
+    scoring = find_policy(DEFAULT_POLICY).name
+    samples, tasks = _samples(origin, run, scoring, results)
+    samples, steps = _of_tasks(samples, task)
+    samples = [sample for sample in samples if sample.reasoning is not None]
+    steps.append(("with their reasoning", len(samples)))
+    samples = _without(exclude, samples, tasks, near, steps)
+    single = {digest for digest, item in tasks.items() if item.level == 1} or _single_operators(samples)
+    traced = curation.traces_by_task(samples, single, traces)
+    steps.append(
+        (f"correct and timed among the first {traces} of each task", sum(len(item.correct) for item in traced))
+    )
+    if not traced:
+        raise UsageError(f"no trace to choose from: {_counted(steps)}; only replies with reasoning are traces")
+    summary = curation.summaries(traced, seed)
+    if as_json:
+        typer.echo(json.dumps([asdict(row) for row in summary], indent=2))
+    else:
+        _print_rules(summary, len(traced))
+    if output is None:
+        return
+    selection = curation.curate(traced, rule.value, seed)
+    kept = with_reasoning([trace.sample for trace in selection], reasoning.value)
+    selection = [replace(trace, sample=sample) for trace, sample in zip(selection, kept, strict=True)]
+    steps.append((f"chosen by the rule {rule.value}: {curation.RULES[rule.value]}", len(selection)))
+    for why in dict.fromkeys(trace.why for trace in selection):
+        steps.append((f"of these as {why}", sum(trace.why == why for trace in selection)))
+    made = {"train": list(curation.curated_rows(selection))}
+    title = f"curated: {curation.RULES[rule.value]}"
+    _write_folder(output, title, scoring, license_, made, file_format, kept, steps)
+
+
+def _print_rules(summary: Sequence[RuleSummary], tasks: int) -> None:
+    from kernelforge.report.formatting import number, times
+    from kernelforge.report.tables.base import Column, Table
+
+    columns = (
+        Column("rule", "rule"),
+        Column("traces", "traces", number, "right"),
+        Column("tokens", "mean tokens", lambda value: number(round(value)), "right"),
+        Column("measured_speedup", "measured speedup", times, "right"),
+        Column("predicted_speedup", "predicted speedup", times, "right"),
+    )
+    title = f"What each rule chooses from {tasks:,} {'task' if tasks == 1 else 'tasks'}; speedups are geometric means"
+    console().print(Table.of(title, columns, summary).to_rich())
+
+
+def _single_operators(samples: Sequence[Sample]) -> set[str]:
+    """Digests of tasks of one operator, level 1 of their suite, where the tasks are those of shipped suites."""
+    from kernelforge.tasks import list_suites, load_suite
+
+    digests = {sample.evaluation.task for sample in samples}
+    named = {sample.task.partition("/")[0] for sample in samples}
+    suites = [load_suite(name) for name in list_suites() if name in named]
+    return {item.digest for suite in suites for item in suite if item.level == 1} & digests
+
+
+def _check_output(output: Path, file_format: FileFormat) -> None:
+    if output.exists():
+        raise UsageError(f"{output} exists: name a folder that does not")
+    if file_format is FileFormat.PARQUET:
+        _require_parquet()
+
+
+def _of_tasks(samples: list[Sample], names: list[str] | None) -> tuple[list[Sample], list[tuple[str, int]]]:
+    """Samples of the named tasks, or all; and how many there are, for the card."""
+    known_tasks = {sample.task for sample in samples}
+    for name in names or ():
+        if name not in known_tasks:
+            raise UsageError(f"no task '{name}' there; there is: {', '.join(sorted(known_tasks)) or 'none'}")
+    steps = [("replies with a prompt", len(samples))]
+    if names:
+        samples = [sample for sample in samples if sample.task in names]
+        steps.append(("of the tasks", len(samples)))
+    return samples, steps
+
+
+def _without(
+    exclude: list[str] | None,
+    samples: list[Sample],
+    tasks: dict[str, Task],
+    near: float,
+    steps: list[tuple[str, int]],
+) -> list[Sample]:
+    """Samples unlike the tasks of the excluded suites."""
+    from kernelforge.datasets.training import uncontaminated
+
+    if not exclude:
+        return samples
+    references = {digest: item.source for digest, item in tasks.items()}
+    samples = uncontaminated(samples, references, _tasks_of(exclude), near)
+    steps.append((f"unlike any task of {', '.join(exclude)}", len(samples)))
+    return samples
+
+
+def _counted(steps: Sequence[tuple[str, int]]) -> str:
+    return "; ".join(f"{count:,} {what}" for what, count in steps)
+
+
+def _write_folder(
+    output: Path,
+    title: str,
+    policy: str,
+    license_: str,
+    made: dict[str, list[Row]],
+    file_format: FileFormat,
+    samples: Sequence[Sample],
+    steps: Sequence[tuple[str, int]],
+) -> None:
+    """Write the files of a data set, and its card."""
     files = {name: part for name, part in made.items() if part}
     output.mkdir(parents=True)
     for name, part in files.items():
         _write(output / f"{name}.{file_format.value}", part)
-    write_text(_card(kind, scoring, license_, files, file_format, samples, steps), output / "README.md")
+    write_text(_card(title, policy, license_, files, file_format, samples, steps), output / "README.md")
     counted = ", ".join(f"{len(part):,} rows in {name}.{file_format.value}" for name, part in files.items())
     typer.echo(f"{counted}, and README.md, in {output}", err=True)
 
 
-def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list[Sample], dict[str, str]]:
-    """Samples, and sources of references by the digests of their tasks, as far as they are stored."""
+def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list[Sample], dict[str, Task]]:
+    """Samples, and their tasks by digest, as far as they are stored."""
     from kernelforge.datasets.training import samples_of_attempts
 
     if origin is Origin.RUNS:
-        found_samples: list[Sample] = []
-        references: dict[str, str] = {}
+        stored_samples: list[Sample] = []
+        tasks: dict[str, Task] = {}
         with open_store(results, read_only=True) as store:
             for stored_run in store.runs() if run == "all" else [store.run(run)]:
                 for stored_task in store.tasks(stored_run.id):
-                    references[stored_task.digest] = stored_task.source
+                    tasks[stored_task.digest] = stored_task
                     attempts = store.attempts(stored_run.id, stored_task.name)
-                    found_samples += samples_of_attempts(attempts, policy)
-        return found_samples, references
+                    stored_samples += samples_of_attempts(attempts, policy)
+        return stored_samples, tasks
     from kernelforge.server.samples import samples_of_jobs, samples_of_sessions
 
     read = samples_of_jobs if origin is Origin.JOBS else samples_of_sessions
@@ -195,7 +351,7 @@ def _write(path: Path, part: Sequence[Row]) -> None:
 
 
 def _card(
-    kind: Kind,
+    title: str,
     policy: str,
     license_: str,
     files: dict[str, list[Row]],
@@ -204,7 +360,6 @@ def _card(
     steps: Sequence[tuple[str, int]],
 ) -> str:
     """The data card: where the rows are from, how they were chosen, and what their columns are."""
-    from kernelforge.datasets.training import KINDS
     from kernelforge.report.formatting import markdown
     from kernelforge.version import __version__
 
@@ -222,7 +377,7 @@ def _card(
         f"configs:\n- config_name: default\n  data_files:{data_files}",
         "tags: [kernelforge, cuda]",
         "---",
-        f"# {kind.value}: {KINDS[kind.value]}",
+        f"# {title}",
         "",
         f"Written by KernelForge {__version__}. Licence: {license_}.",
         "",

@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kernelforge.cli.support.options import (
+    DEFAULT_RESULTS,
     AllOption,
     JobsOption,
     JsonOption,
     OnlyOption,
+    ResultsOption,
     SuiteArgument,
     TimeoutOption,
     UnconfinedOption,
     console,
+    open_store,
     oracle_zygote,
     print_broken,
     print_json,
@@ -69,9 +72,14 @@ def show(
     ] = True,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
+    results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Show a task: its source, sizes, weights, attributes, and facts from running it in the oracle."""
+    """Show a task: its source, sizes, weights, attributes, and facts from running it in the oracle.
+
+    Where replies with reasoning are kept in the results folder, also its difficulty by their length.
+    """
     from kernelforge.report.views.suite import task_detail
+    from kernelforge.store import DATABASE_NAME
     from kernelforge.tasks import load_task
 
     loaded = load_task(task_reference(task))
@@ -84,7 +92,11 @@ def show(
             oracle_facts = oracle.facts()
             with suppress(TaskError, SandboxError):  # too many operators, or none that can be traced
                 trace = oracle.operators()
-    detail = task_detail(loaded, oracle_facts, trace)
+    reasoning = []
+    if (results / DATABASE_NAME).exists():
+        with open_store(results, read_only=True) as store:
+            reasoning = store.reasoning(loaded.digest)
+    detail = task_detail(loaded, oracle_facts, trace, reasoning)
     if as_json:
         print_json(detail)
     else:
@@ -160,6 +172,8 @@ def _print_detail(detail: TaskDetail) -> None:
     out.print(Text(f"{task.suite}/{task.name}: {one_line(task.title)}", style="bold"))
     out.print(one_line(f"level {task.level}, tags {', '.join(task.tags) or 'none'}, digest {detail.digest}"))
     policy = {name: value for name, value in task.policy.model_dump(mode="json").items() if value not in ([], None)}
+    if detail.difficulty is not None:
+        out.print(one_line(f"difficulty: {detail.difficulty.text}"))
     out.print(one_line("policy: " + ", ".join(f"{name} = {value}" for name, value in policy.items())))
     out.print()
     if task.c_source:

@@ -22,6 +22,7 @@ from kernelforge.records import (
     RunState,
     Task,
     TaskFacts,
+    Usage,
     forecast_outcome,
 )
 from kernelforge.store.database import RESULTS, Database, as_text, readable
@@ -312,6 +313,22 @@ class Store(TaskState, Closing):
                 db.execute("DELETE FROM drafts WHERE run = ? AND task = ? AND step = ?", (*key, step))
             if search is not None:
                 db.execute("UPDATE tasks SET search = ? WHERE run = ? AND name = ?", (json.dumps(search), *key))
+
+    def reasoning(self, digest: str) -> list[tuple[str, Usage | None]]:
+        """Reasoning before the last reply of a Coder, with that reply's usage, of every attempt at a task that has
+        some: of all runs, in their order."""
+        rows = self._database.tuples(
+            "SELECT attempts.id, blobs.content, json_extract(message.value, '$.usage') FROM attempts "
+            "JOIN tasks ON tasks.run = attempts.run AND tasks.name = attempts.task, "
+            "json_each(attempts.record, '$.messages') AS message "
+            "JOIN blobs ON blobs.sha256 = json_extract(message.value, '$.reasoning') "
+            "WHERE tasks.digest = ? AND json_extract(message.value, '$.agent') = 'coder' "
+            "ORDER BY attempts.rowid, message.key",
+            (digest,),
+        )
+        with readable(self.path, f"reasoning about the task {digest}"):
+            last = {id: (as_text(text), usage and Usage.model_validate_json(usage)) for id, text, usage in rows}
+        return list(last.values())
 
     def search_state(self, run_id: str, task: str) -> dict[str, Any] | None:
         """State of the strategy when it requested the last attempt at a task; None before the first."""

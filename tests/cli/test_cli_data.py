@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kernelforge.cli.data import Kind
+from kernelforge.cli.data import Kind, Rule
 from kernelforge.cli.main import app
+from kernelforge.datasets.curation import RULES
 from kernelforge.datasets.training import KINDS
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Message
+from kernelforge.records import Attempt, Message, Usage
 from kernelforge.store import Store
+from kernelforge.tasks import load_task
 from tests.adapters.character_tokenizer import LETTERS, character_tokenizer
 from tests.server.service_tools import ended, serving
 from tests.server.sessions.test_sessions_http import serving as serving_sessions
@@ -80,6 +82,13 @@ def test_each_kind_of_a_run_is_written_with_its_card(results: Path) -> None:
 
 def test_the_command_names_every_kind() -> None:
     assert [kind.value for kind in Kind] == list(KINDS)
+    assert [rule.value for rule in Rule] == list(RULES)
+
+
+def test_without_reasoning_there_is_nothing_to_curate(results: Path) -> None:
+    done = CliRunner().invoke(app, ["data", "curate", "--results", str(results)])
+    assert isinstance(done.exception, UsageError)
+    assert "no trace to choose from" in str(done.exception)
 
 
 def test_what_cannot_be_is_refused_and_nothing_is_written(results: Path) -> None:
@@ -118,6 +127,40 @@ def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
     assert (row["prompt"], row["rewards"]) == ([{"role": "user", "content": "Write a gelu."}], [0.3, 0.0])
     assert row["completions"] == [completion("1"), completion("2 WRONG")]
     assert (row["group"], row["source"]) == ("grpo/step-1", "job")
+
+
+def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "kernelforge.db") as store:
+        run = make_run()
+        store.start_run(run)
+        tasks = {"softmax": load_task("core/softmax"), **{name: make_task(name) for name in TASKS if name != "softmax"}}
+        for task in tasks.values():
+            store.put_task(run.id, task)
+        for number, attempt in enumerate(golden_attempts(run)):
+            usage = Usage(model="m", reasoning_tokens=1_000 * (number + 1), seconds=1.0)
+            words = (
+                Message(agent="coder", role="prompt", provider="m", content="Write it."),
+                Message(agent="coder", role="reply", provider="m", content="a kernel", reasoning="hm", usage=usage),
+            )
+            store.add_attempt(with_another_source(attempt, number).model_copy(update={"messages": words}))
+        count = len(store.attempts(run.id, "softmax"))
+        lengths = [usage and usage.reasoning_tokens for _, usage in store.reasoning(tasks["softmax"].digest)]
+        assert lengths == [1_000 * (number + 1) for number in range(count)]
+    text = CliRunner().invoke(app, ["tasks", "show", "softmax", "--no-facts", "--results", str(tmp_path)]).stdout
+    average = 500 * (count + 1)
+    assert f"difficulty: easy: {average:,} tokens of reasoning on average of {count} replies\n" in text
+    words = ["data", "curate", "--results", str(tmp_path)]
+    table = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
+    assert [row["rule"] for row in table] == [rule.value for rule in Rule]
+    done = CliRunner().invoke(app, [*words, "--rule", "shortest", "-o", str(tmp_path / "out")])
+    assert "rule" in done.stdout
+    made = lines(tmp_path / "out" / "train.jsonl")
+    assert len(made) == next(row["traces"] for row in table if row["rule"] == "shortest") > 0
+    assert {row["chosen_as"] for row in made} == {"shortest"}
+    assert (
+        "chosen by the rule shortest: the shortest correct trace of each task"
+        in (tmp_path / "out" / "README.md").read_text()
+    )
 
 
 def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:

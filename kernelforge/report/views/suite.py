@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from kernelforge.datasets.curation import Difficulty, difficulty
 from kernelforge.evaluation.timing import physical_floor_us
 from kernelforge.hardware.specs import SPECS
+from kernelforge.llm.rate_limits import reasoning_tokens
 from kernelforge.prediction import BaselineKind, BaselineTime, OperatorTrace, baseline_time
-from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec
+from kernelforge.records import SizeFacts, Task, TaskFacts, TensorSpec, Usage
 from kernelforge.report.views import View
 from kernelforge.tasks import Suite
 
@@ -87,6 +89,8 @@ class TaskDetail(View):
     """For each GPU with known figures; empty when the reference was not run."""
     baselines: tuple[BaselineRow, ...] = ()
     """For the same GPUs."""
+    difficulty: Difficulty | None = None
+    """By the reasoning of replies in the results folder; None where none was kept."""
 
 
 class AdmissionRow(View):
@@ -125,10 +129,18 @@ def suites_view(suites: Iterable[Suite]) -> SuitesView:
     return SuitesView(suites=rows)
 
 
-def task_detail(task: Task, facts: TaskFacts | None, trace: OperatorTrace | None = None) -> TaskDetail:
+def task_detail(
+    task: Task,
+    facts: TaskFacts | None,
+    trace: OperatorTrace | None = None,
+    reasoning: Iterable[tuple[str, Usage | None]] = (),
+) -> TaskDetail:
     floors = _floors(facts.at("full")) if facts else ()
     baselines = _baselines(task, facts.at("full"), trace) if facts and trace else ()
-    return TaskDetail(digest=task.digest, task=task, facts=facts, floors=floors, baselines=baselines)
+    average = difficulty([reasoning_tokens(text, usage).tokens for text, usage in reasoning])
+    return TaskDetail(
+        digest=task.digest, task=task, facts=facts, floors=floors, baselines=baselines, difficulty=average
+    )
 
 
 def _baselines(task: Task, full: SizeFacts, trace: OperatorTrace) -> tuple[BaselineRow, ...]:
