@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -62,6 +63,21 @@ class FileFormat(StrEnum):
 
     JSONL = "jsonl"
     PARQUET = "parquet"
+
+
+class Published(StrEnum):
+    """Values of ``--format`` of ``import``."""
+
+    CONCUR = "concur"
+    KERNELBOOK = "kernelbook"
+    AI_CUDA_ENGINEER = "ai-cuda-engineer"
+
+
+class PublishedKind(StrEnum):
+    """Values of ``--as`` of ``import``."""
+
+    SFT = "sft"
+    KTO = "kto"
 
 
 class Rule(StrEnum):
@@ -152,7 +168,7 @@ def export(
     if not any(made.values()):
         raise UsageError(f"nothing to write as {kind.value}: {_counted(steps)}")
     title = f"{kind.value}: {KINDS[kind.value]}"
-    _write_folder(output, title, scoring, license_, made, file_format, samples, steps)
+    _write_folder(output, title, license_, made, file_format, _judged(scoring, samples), steps, _OUR_VERDICTS)
 
 
 @app.command("curate")
@@ -216,7 +232,61 @@ def curate(
         steps.append((f"of these as {why}", sum(trace.why == why for trace in selection)))
     made = {"train": list(curation.curated_rows(selection))}
     title = f"curated: {curation.RULES[rule.value]}"
-    _write_folder(output, title, scoring, license_, made, file_format, kept, steps)
+    _write_folder(output, title, license_, made, file_format, _judged(scoring, kept), steps, _OUR_VERDICTS)
+
+
+@app.command("import")
+def import_published(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="A file of rows, or a folder of them.")],
+    published: Annotated[Published, typer.Option("--format", help="Whose rows they are.")],
+    output: OutputOption,
+    kind: Annotated[PublishedKind, typer.Option("--as", help="Kind of rows.")] = PublishedKind.SFT,
+    column: Annotated[
+        list[str] | None,
+        typer.Option("--column", metavar="ROLE=NAME", help="A column of ConCuR: reference, reasoning or kernel."),
+    ] = None,
+    near: NearOption = 0.9,
+    exclude: ExcludeOption = None,
+    reasoning: ReasoningOption = ReasoningForm.COLUMN,
+    license_: LicenseOption = "not stated",
+    file_format: Annotated[FileFormat, typer.Option("--files", help="Form of the files.")] = FileFormat.JSONL,
+) -> None:
+    """Make rows for training of data sets that others published; nothing in them is executed.
+
+    Correctness and speedups are the publishers'. Rows of wrong kernels are written by '--as kto' alone.
+    """
+    from kernelforge.cli.support.options import pairs
+    from kernelforge.datasets.published_rows import FORMATS, published_rows, read_published, unlike
+    from kernelforge.report.formatting import markdown, one_line
+
+    _check_output(output, file_format)
+    columns = dict(pairs("--column", column))
+    if columns and published is not Published.CONCUR:
+        raise UsageError("--column names columns of ConCuR; the others have theirs by their cards")
+    read = read_published(source, published.value, columns)
+    selection = list(read.pairs)
+    steps = [("pairs of a module and a kernel", len(selection)), ("rows that could not be read", len(read.unread))]
+    for item in read.unread[:_SHOWN_FAULTS]:
+        typer.echo(one_line(f"not read: {item.origin}: {item.reason}"), err=True)
+    if exclude:
+        selection = unlike(selection, _tasks_of(exclude), near)
+        steps.append((f"unlike any task of {', '.join(exclude)}", len(selection)))
+    made = {"train": list(published_rows(selection, kind.value, published.value, reasoning.value))}
+    if not made["train"]:
+        raise UsageError(f"nothing to write as {kind.value}: {_counted(steps)}")
+    title = f"{published.value}: {FORMATS[published.value]}"
+    tasks = len({pair.task or pair.name for pair in selection})
+    licences = sorted({pair.licence for pair in selection if pair.licence})
+    facts = [("tasks", f"{tasks:,}"), ("licences of the rows", ", ".join(map(markdown, licences)) or "not stated")]
+    _write_folder(output, title, license_, made, file_format, facts, steps, _THEIR_VERDICTS)
+
+
+_SHOWN_FAULTS = 10
+_OUR_VERDICTS = (
+    "Verdicts and rewards are those of KernelForge's evaluator, which compared outputs with PyTorch's. Times of an\n"
+    "emulated device are modelled, and speedups of theirs predicted."
+)
+_THEIR_VERDICTS = "Nothing was evaluated here: correctness and speedups are as published."
 
 
 def _print_rules(summary: Sequence[RuleSummary], tasks: int) -> None:
@@ -289,21 +359,66 @@ def _counted(steps: Sequence[tuple[str, int]]) -> str:
 def _write_folder(
     output: Path,
     title: str,
-    policy: str,
     license_: str,
     made: dict[str, list[Row]],
     file_format: FileFormat,
-    samples: Sequence[Sample],
+    facts: Sequence[tuple[str, str]],
     steps: Sequence[tuple[str, int]],
+    note: str,
 ) -> None:
-    """Write the files of a data set, and its card."""
+    """Write the files of a data set, and its card: where the rows are from, how they were chosen, their columns."""
+    from kernelforge.report.formatting import markdown
+    from kernelforge.version import __version__
+
     files = {name: part for name, part in made.items() if part}
     output.mkdir(parents=True)
     for name, part in files.items():
         _write(output / f"{name}.{file_format.value}", part)
-    write_text(_card(title, policy, license_, files, file_format, samples, steps), output / "README.md")
+    data_files = "".join(f"\n  - split: {name}\n    path: {name}.{file_format.value}" for name in files)
+    columns = ", ".join(map(markdown, sorted(next(iter(files.values()))[0])))
+    counts = ", ".join(f"{name}: {len(part):,}" for name, part in files.items())
+    lines = [
+        "---",
+        f"configs:\n- config_name: default\n  data_files:{data_files}",
+        "tags: [kernelforge, cuda]",
+        "---",
+        f"# {title}",
+        "",
+        f"Written by KernelForge {__version__}. Licence: {license_}.",
+        "",
+        "| | |",
+        "|---|---|",
+        *(f"| {label} | {text} |" for label, text in (("rows", counts), *facts, ("columns", columns))),
+        "",
+        "How the rows were chosen:",
+        "",
+        *(f"- {count:,} {what}" for what, count in steps),
+        "",
+        note,
+        "",
+    ]
+    write_text("\n".join(lines), output / "README.md")
     counted = ", ".join(f"{len(part):,} rows in {name}.{file_format.value}" for name, part in files.items())
     typer.echo(f"{counted}, and README.md, in {output}", err=True)
+
+
+def _judged(policy: str, samples: Sequence[Sample]) -> list[tuple[str, str]]:
+    """Facts for the card of replies that were evaluated here."""
+    from kernelforge.report.formatting import markdown
+
+    def listed(values: set[str]) -> str:
+        return ", ".join(markdown(value) for value in sorted(values) if value) or "unknown"
+
+    outcomes = Counter(sample.evaluation.outcome for sample in samples)
+    fingerprints = [sample.evaluation.fingerprint for sample in samples]
+    return [
+        ("rewards", policy),
+        ("replies by verdict", ", ".join(f"{name}: {count:,}" for name, count in sorted(outcomes.items()))),
+        ("tasks", f"{len({sample.evaluation.task for sample in samples}):,}"),
+        ("written by", listed({sample.written_by for sample in samples})),
+        ("devices", listed({item.device for item in fingerprints})),
+        ("evaluator", listed({item.evaluator for item in fingerprints})),
+    ]
 
 
 def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list[Sample], dict[str, Task]]:
@@ -348,56 +463,3 @@ def _write(path: Path, part: Sequence[Row]) -> None:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(list(part)), path)
         return
     write_text("".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in part), path)
-
-
-def _card(
-    title: str,
-    policy: str,
-    license_: str,
-    files: dict[str, list[Row]],
-    file_format: FileFormat,
-    samples: Sequence[Sample],
-    steps: Sequence[tuple[str, int]],
-) -> str:
-    """The data card: where the rows are from, how they were chosen, and what their columns are."""
-    from kernelforge.report.formatting import markdown
-    from kernelforge.version import __version__
-
-    def listed(values: set[str]) -> str:
-        return ", ".join(markdown(value) for value in sorted(values) if value) or "unknown"
-
-    data_files = "".join(f"\n  - split: {name}\n    path: {name}.{file_format.value}" for name in files)
-    counts: dict[str, int] = {}
-    for sample in samples:
-        counts[sample.evaluation.outcome] = counts.get(sample.evaluation.outcome, 0) + 1
-    fingerprints = [sample.evaluation.fingerprint for sample in samples]
-    columns: dict[str, Any] = next(iter(files.values()))[0]
-    lines = [
-        "---",
-        f"configs:\n- config_name: default\n  data_files:{data_files}",
-        "tags: [kernelforge, cuda]",
-        "---",
-        f"# {title}",
-        "",
-        f"Written by KernelForge {__version__}. Licence: {license_}.",
-        "",
-        "| | |",
-        "|---|---|",
-        f"| rows | {', '.join(f'{name}: {len(part):,}' for name, part in files.items())} |",
-        f"| rewards | {policy} |",
-        f"| replies by verdict | {', '.join(f'{name}: {count:,}' for name, count in sorted(counts.items()))} |",
-        f"| tasks | {len({sample.evaluation.task for sample in samples}):,} |",
-        f"| written by | {listed({sample.written_by for sample in samples})} |",
-        f"| devices | {listed({item.device for item in fingerprints})} |",
-        f"| evaluator | {listed({item.evaluator for item in fingerprints})} |",
-        f"| columns | {listed(set(columns))} |",
-        "",
-        "How the replies were chosen:",
-        "",
-        *(f"- {count:,} {what}" for what, count in steps),
-        "",
-        "Verdicts and rewards are those of KernelForge's evaluator, which compared outputs with PyTorch's. Times of an",
-        "emulated device are modelled, and speedups of theirs predicted.",
-        "",
-    ]
-    return "\n".join(lines)

@@ -86,6 +86,25 @@ def kernelbench(
     _output(selected, output, evaluate, device, small, allow_unconfined, as_json)
 
 
+@app.command("ai-cuda-engineer")
+def ai_cuda_engineer(
+    source: Annotated[Path, typer.Argument(metavar="SOURCE", help="level_1.parquet, or a folder of such files.")],
+    level: LevelOption = None,
+    problem: ProblemOption = None,
+    output: OutputOption = None,
+    evaluate: EvaluateOption = False,
+    device: ModelNewDeviceOption = None,
+    small: SmallOption = None,
+    allow_unconfined: UnconfinedOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Import kernels of the AI CUDA Engineer archive. Leaves with 1 if one that was evaluated is not OK."""
+    from kernelforge.datasets import read_ai_cuda_engineer
+
+    selected = _select(read_ai_cuda_engineer(source), level, problem)
+    _output(selected, output, evaluate, device, small, allow_unconfined, as_json)
+
+
 def _select(imported: Import, level: int | None, problems: list[str] | None) -> Import:
     from kernelforge.datasets import Import
 

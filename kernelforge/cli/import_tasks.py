@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from kernelforge.tasks.loaders import ExternalTask, Loaded, NotLoaded
     from kernelforge.tasks.loaders.write_suite import SizedTask
 
-FORMATS = ("kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "flashinfer-bench", "sol-execbench")
+FORMATS = (
+    "kernelbench", "kernelbench-parquet", "robust-kbench", "ops-6k", "kernelbook", "flashinfer-bench", "sol-execbench"
+)  # fmt: skip
 """Names of the loaders; importing them for this would take long."""
 
 _WIDEST = 2000

@@ -1,4 +1,4 @@
-"""Published candidates, read from CUDA-L1's JSONL and KernelBench's run folders.
+"""Published candidates, read from CUDA-L1's JSONL, KernelBench's run folders and the AI CUDA Engineer archive.
 
 CUDA-L1's released kernels (arXiv 2507.14111) are ``optimized_cuda_code/*.json`` and ``codes/*.json``. The first kind is
 JSON lines: ``level_id task_id ref_code custom_code cuda_graph_code cudnn_code`` and ``score_default score_cuda_graph
@@ -8,10 +8,15 @@ score``. A missing text is null, empty, or the string ``None``.
 KernelBench's run folders hold ``level_L_problem_P_sample_S_kernel.py`` files and ``eval_results.json``. The file of
 results is ``{problem: [{"sample_id", "correctness", "runtime", ...}]}``, or one object per problem in runs of older
 versions. References are not in a run folder: they come from a folder of KernelBench's own task files.
+
+The archive (``SakanaAI/AI-CUDA-Engineer-Archive``) has a row for each kernel: ``CUDA_Code`` is a C++ extension whose
+``forward`` takes the place of ``module_fn`` in ``PyTorch_Code_Functional``, whose ``Model`` takes such a function as
+``fn``. ``PyTorch_Code_Module`` is the reference, ``Correct`` and ``CUDA_Speedup_Native`` are as published.
 """
 
 from __future__ import annotations
 
+import ast
 import json
 import math
 import os
@@ -23,8 +28,10 @@ from typing import Any, NamedTuple
 
 from kernelforge.errors import TaskError, UsageError
 from kernelforge.records import Candidate, Size, Task
-from kernelforge.tasks.constants import Scalar, substitute
+from kernelforge.tasks.constants import Scalar, byte_span, line_starts, parse_python, spliced, substitute
 from kernelforge.tasks.files import parse_task_file
+from kernelforge.tasks.loaders.reference_text import class_renaming
+from kernelforge.tasks.loaders.rows import Taken, columns_of, data_files, distinct, rows_of, task_name
 from kernelforge.utils.text_files import read_text
 
 
@@ -207,6 +214,97 @@ def finite(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if math.isfinite(number) else None
+
+
+_ARCHIVE = (
+    "Level_ID", "Task_ID", "Kernel_Name", "CUDA_Code", "PyTorch_Code_Module", "PyTorch_Code_Functional", "Correct",
+    "CUDA_Speedup_Native",
+)  # fmt: skip
+_EXTENSION = """{model}
+
+from torch.utils.cpp_extension import load_inline
+
+_extension = load_inline(name={name!r}, cpp_sources=[], cuda_sources=[{source!r}])
+"""
+
+
+def read_ai_cuda_engineer(source: Path) -> Import:
+    """Candidates of a file of the AI CUDA Engineer archive, or of a folder of them, as ``ModelNew`` classes.
+
+    Raises:
+        UsageError: there is no such file, it cannot be read, or it lacks a column.
+    """
+    files = data_files(source, (".parquet", ".jsonl"))
+    missing = [name for name in _ARCHIVE if not files or name not in columns_of(files[0])]
+    if missing:
+        raise UsageError(f"{source} is no file of the AI CUDA Engineer archive: it has no column {', '.join(missing)}")
+    candidates: list[ImportedCandidate] = []
+    unread: list[UnreadableCandidate] = []
+    names: Taken = {}
+    for row in (row for path in files for row in rows_of(path, _ARCHIVE)):
+        candidate = row.fault or _archived(row.origin, row.values, names)
+        if isinstance(candidate, ImportedCandidate):
+            candidates.append(candidate)
+        else:
+            unread.append(UnreadableCandidate(row.origin, "", candidate))
+    return Import(tuple(candidates), tuple(unread))
+
+
+def _archived(origin: str, row: Mapping[str, Any], names: Taken) -> ImportedCandidate | str:
+    """The candidate of a row of the archive, or why there is none."""
+    level, problem, correct = _number(row.get("Level_ID")), row.get("Task_ID"), row.get("Correct")
+    if level is None or not _ID.fullmatch(str(problem)):
+        return f"level {row.get('Level_ID')!r:.40} and Task_ID {problem!r:.40} name no problem"
+    texts: dict[str, str] = {}
+    for column in ("CUDA_Code", "PyTorch_Code_Module", "PyTorch_Code_Functional"):
+        text = _text(row.get(column))
+        if text is None:
+            return f"no text in {column}"
+        if not writable(text):
+            return f"{column} holds half a surrogate pair, which no file can"
+        texts[column] = text
+    name = f"level{level}_problem{problem}_{task_name(str(row.get('Kernel_Name') or 'kernel'))}".lower()
+    name = distinct(name, names)
+    try:
+        model = _calling_extension(texts["PyTorch_Code_Functional"])
+    except TaskError as error:
+        return str(error)
+    return ImportedCandidate(
+        name=name,
+        level=level,
+        problem=str(problem),
+        reference=texts["PyTorch_Code_Module"],
+        source=_EXTENSION.format(model=model, name=name, source=texts["CUDA_Code"]),
+        published_score=finite(row.get("CUDA_Speedup_Native")),
+        published_correct=correct if isinstance(correct, bool) else None,
+        origin=origin,
+    )
+
+
+def _calling_extension(functional: str) -> str:
+    """The archive's functional form with its ``Model`` as a ``ModelNew`` that calls the extension in place of ``fn``.
+
+    Raises:
+        TaskError: a syntax error, or no ``Model`` whose ``forward`` takes such a function.
+    """
+    tree = parse_python(functional, "its functional form")
+    model = next((node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == "Model"), None)
+    body = [] if model is None else model.body
+    forward = next((node for node in body if isinstance(node, ast.FunctionDef) and node.name == "forward"), None)
+    arguments = [] if forward is None else forward.args.args
+    if model is None or forward is None or len(arguments) < 2 or arguments[-1].arg != "fn" or not forward.args.defaults:
+        raise TaskError("PyTorch_Code_Functional has no Model whose forward takes fn=")
+    raw = functional.encode()
+    starts = line_starts(raw)
+    before = arguments[-2]
+    start = starts[(before.end_lineno or before.lineno) - 1] + (before.end_col_offset or before.col_offset)
+    calls = (node for node in ast.walk(forward) if isinstance(node, ast.Name) and node.id == "fn")
+    edits = [
+        (start, byte_span(forward.args.defaults[-1], starts)[1], ""),
+        *class_renaming(functional, tree, model, "ModelNew"),
+        *((*byte_span(node, starts), "_extension.forward") for node in calls),
+    ]
+    return spliced(raw, sorted(edits))
 
 
 RESULTS = "eval_results.json"

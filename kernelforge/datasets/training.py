@@ -135,8 +135,8 @@ def _reasoning(text: str | None, usage: Usage | None = None) -> dict[str, Any]:
 
 def split_completion(completion: str) -> dict[str, Any]:
     """The fields of a sample about a completion that may hold thinking between tags."""
-    thinking, answer = split_reasoning(completion)
-    return {"completion": without_design(answer), **_reasoning(thinking)}
+    reasoning, answer = split_reasoning(completion)
+    return {"completion": without_design(answer), **_reasoning(reasoning)}
 
 
 def helped(attempt: Attempt, parent: Attempt | None) -> bool | None:
@@ -451,6 +451,11 @@ def _reply(sample: Sample) -> dict[str, str]:
     return {"role": "assistant", "content": sample.completion}
 
 
+def thinking(reasoning: str | None, completion: str) -> str:
+    """A completion after its reasoning between tags, as chat templates of reasoning models have it."""
+    return completion if reasoning is None else f"<think>\n{reasoning}\n</think>\n\n{completion}"
+
+
 def with_reasoning(samples: Iterable[Sample], form: str) -> list[Sample]:
     """Samples with their reasoning where a form wants it.
 
@@ -460,12 +465,7 @@ def with_reasoning(samples: Iterable[Sample], form: str) -> list[Sample]:
     if form == "off":
         return [replace(sample, reasoning=None, reasoning_tokens=None) for sample in samples]
     if form == "think":
-        return [
-            sample
-            if sample.reasoning is None
-            else replace(sample, completion=f"<think>\n{sample.reasoning}\n</think>\n\n{sample.completion}")
-            for sample in samples
-        ]
+        return [replace(sample, completion=thinking(sample.reasoning, sample.completion)) for sample in samples]
     return list(samples)
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from kernelforge.cli.data import Kind, Rule
+from kernelforge.cli.data import Kind, Published, Rule
 from kernelforge.cli.main import app
 from kernelforge.datasets.curation import RULES
+from kernelforge.datasets.published_rows import FORMATS
 from kernelforge.datasets.training import KINDS
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Message, Usage
@@ -161,6 +162,31 @@ def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:
         "chosen by the rule shortest: the shortest correct trace of each task"
         in (tmp_path / "out" / "README.md").read_text()
     )
+
+
+def test_published_rows_are_written_with_their_card(tmp_path: Path) -> None:
+    rows = [
+        {
+            "PyTorch_Code_Module": load_task("core/softmax").source,
+            "CUDA_Code": "__global__ void k() {}",
+            "Correct": True,
+        },
+        {"PyTorch_Code_Module": "def forward(x): return x", "CUDA_Code": "__global__ void k() {}", "Correct": False},
+        {"PyTorch_Code_Module": "def forward(x): return x", "CUDA_Code": None, "Correct": True},
+    ]
+    (tmp_path / "level_1.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["data", "import", str(tmp_path / "level_1.jsonl"), "--format", "ai-cuda-engineer"]
+    done = CliRunner().invoke(app, [*words, "--as", "kto", "--exclude", "core", "-o", str(tmp_path / "out")])
+    assert "not read: level_1.jsonl, row 2: no text in column 'CUDA_Code'" in done.stderr
+    [row] = lines(tmp_path / "out" / "train.jsonl")
+    assert (row["label"], row["published_correct"], row["verdict"]) == (False, False, None)
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| licences of the rows | CC-BY-4.0 |" in card
+    assert "- 1 unlike any task of core" in card
+    assert "Nothing was evaluated here" in card
+    refused = CliRunner().invoke(app, [*words, "--column", "kernel=a", "-o", str(tmp_path / "b")])
+    assert "names columns of ConCuR" in str(refused.exception)
+    assert [published.value for published in Published] == list(FORMATS)
 
 
 def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ _MODULES = {
     "kernelbench-parquet": ("kernelbench", "KernelBenchParquet"),
     "robust-kbench": ("robust_kbench", "RobustKBench"),
     "ops-6k": ("ops_6k", "Ops6K"),
+    "kernelbook": ("kernelbook", "KernelBook"),
     "flashinfer-bench": ("flashinfer", "FlashInferBench"),
     "sol-execbench": ("flashinfer", "SolExecBench"),
 }

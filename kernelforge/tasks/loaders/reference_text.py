@@ -29,6 +29,20 @@ class Reference(NamedTuple):
     """New names, by the old ones."""
 
 
+Edit = tuple[int, int, str]
+"""First byte of a span, the one behind its last, and the text that takes its place."""
+
+
+def class_renaming(text: str, tree: ast.Module, model: ast.ClassDef, name: str) -> list[Edit]:
+    """Edits that give a class at module level another name, wherever it is used."""
+    raw = text.encode()
+    starts = line_starts(raw)
+    uses = (node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == model.name)
+    head = raw.index(b"class", byte_span(model, starts)[0]) + len(b"class")
+    at = raw.index(model.name.encode(), head)
+    return [(at, at + len(model.name.encode()), name), *((*byte_span(node, starts), name) for node in uses)]
+
+
 def read_reference(text: str, taken: Collection[str]) -> Reference:
     """Read a reference, and remove assertions as ``python -O`` does: a traced reference has no tensor values to check.
 

@@ -6,6 +6,7 @@ import json
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,6 +79,11 @@ def columns_of(path: Path) -> set[str]:
     try:
         if path.suffix == ".parquet":
             return set(_parquet().read_schema(path).names)
+        if path.suffix == ".arrow":
+            with _arrow_stream(path) as stream:
+                return set(stream.schema.names)
+        if path.suffix == ".json" and _is_array(path):
+            return set(next(_array_rows(path), Row("", {})).values)
         with path.open("rb") as file:
             first = json.loads(file.readline(_MAX_LINE_BYTES))
         return set(first) if isinstance(first, dict) else set()
@@ -90,13 +96,20 @@ def columns_of(path: Path) -> set[str]:
 
 
 def rows_of(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    """Rows of a parquet file or of JSON lines; a line that is no object is a row with a fault.
+    """Rows of a parquet file, an arrow stream, a JSON array or JSON lines; a line that is no object is a row with a
+    fault.
 
     Raises:
         UsageError: the file cannot be read, or lacks a column.
     """
     if path.suffix == ".parquet":
         yield from _parquet_rows(path, columns)
+        return
+    if path.suffix == ".arrow":
+        yield from _arrow_rows(path, columns)
+        return
+    if path.suffix == ".json" and _is_array(path):
+        yield from _array_rows(path)
         return
     try:
         with path.open("rb") as file:
@@ -129,6 +142,67 @@ def _json_row(origin: str, line: bytes) -> Row:
     except (ValueError, RecursionError) as error:
         return Row(origin, {}, f"the row is not JSON: {error}")
     return Row(origin, values) if isinstance(values, dict) else Row(origin, {}, "the row is no JSON object")
+
+
+def _is_array(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(64).lstrip()[:1] == b"["
+    except OSError:
+        return False
+
+
+def _array_rows(path: Path) -> Iterator[Row]:
+    """Rows of a file that is one JSON array."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(f"{path} has more than {_MOST_BYTES:,} bytes")
+        items = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise UsageError(f"{path} is not JSON: {str(error)[:200]}") from error
+    for number, item in enumerate(items[:_MOST_ROWS]):
+        origin = f"{path.name}, row {number}"
+        yield Row(origin, item) if isinstance(item, dict) else Row(origin, {}, "the row is no JSON object")
+    if len(items) > _MOST_ROWS:
+        yield Row(f"{path.name}, row {_MOST_ROWS}", {}, _too_much(_MOST_ROWS, 0, 0))
+
+
+def _arrow_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    """Rows of an arrow stream, the form in which ``datasets`` saves to disk."""
+    number = total = 0
+    with _arrow_stream(path) as stream:
+        present = [name for name in columns if name in stream.schema.names]
+        for batch in stream:
+            for index in range(batch.num_rows):
+                origin = f"{path.name}, row {number}"
+                values = {name: batch.column(name)[index] for name in present}
+                lengths = [_length(value) for value in values.values()]
+                total += sum(lengths)
+                if fault := _too_much(number, max(lengths, default=0), total):
+                    yield Row(origin, {}, fault)
+                    return
+                yield Row(origin, {name: value.as_py() for name, value in values.items()})
+                number += 1
+
+
+@contextmanager
+def _arrow_stream(path: Path) -> Iterator[Any]:
+    """The reader of an arrow stream.
+
+    Raises:
+        UsageError: pyarrow is missing, or the file is no stream.
+    """
+    _parquet()
+    import pyarrow
+
+    try:
+        with pyarrow.memory_map(str(path)) as file, pyarrow.ipc.open_stream(file) as stream:
+            yield stream
+    except (OSError, ValueError, LookupError, OverflowError, MemoryError, pyarrow.ArrowException) as error:
+        message = (str(error).splitlines() or [type(error).__name__])[0]
+        raise UsageError(f"cannot read {path} as an arrow stream: {message[:200]}") from error
 
 
 def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -11,6 +11,7 @@ import pytest
 
 from kernelforge.errors import UsageError
 from kernelforge.tasks.loaders import loader_for, loader_named
+from kernelforge.tasks.loaders.kernelbook import reference_of
 from kernelforge.utils.shell_hints import install_hint
 from tests.support import kernelbench_files as files
 
@@ -98,3 +99,52 @@ def test_without_pyarrow_the_message_says_what_to_install(tmp_path: Path, monkey
     assert loader_for(tmp_path).name == "kernelbench-parquet"
     with pytest.raises(UsageError, match=re.escape(install_hint("datasets"))):
         KERNELBENCH.load(tmp_path)
+
+
+def module(init: str, arguments: str, *, name: str = "Scale") -> str:
+    """A row's module as KernelBook has them."""
+    return (
+        f"import torch\nimport torch.nn as nn\n\n\nclass {name}(nn.Module):\n    def __init__(self, {init}):\n"
+        f"        super({name}, self).__init__()\n        self.by = by\n\n    def forward(self, x):\n"
+        f"        return x * self.by\n\n\ndef get_inputs():\n    return [torch.rand([4, 64])]\n\n\n"
+        f"def get_init_inputs():\n    return {arguments}\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("init", "arguments", "expected"),
+    [
+        ("by=2", "[[], {}]", "[]"),
+        ("by", "[[3], {}]", "[3]"),
+        ("by", "[[], {'by': 3}]", "{'by': 3}"),
+        ("by, bias", "[[3], {'bias': 4}]", "{'by': 3, 'bias': 4}"),
+    ],
+)
+def test_a_module_of_kernelbook_becomes_a_task_file(init: str, arguments: str, expected: str) -> None:
+    source = reference_of(module(init, arguments), "Scale")
+    assert source == module(init, expected, name="Model")
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "parquet"])
+def test_rows_of_kernelbook_are_named_after_their_classes(tmp_path: Path, suffix: str) -> None:
+    rows: list[dict[str, object]] = [
+        {"python_code": module("by=2", "[[], {}]"), "entry_point": "Scale", "repo_name": "a/b", "triton_code": "t"},
+        {"python_code": module("by", "None"), "entry_point": "Scale", "repo_name": "a/b", "triton_code": "t"},
+        {"python_code": module("by", "[[2], {}]"), "entry_point": "Other", "repo_name": "a/b", "triton_code": "t"},
+    ]
+    path = tmp_path / f"dataset_permissive.{suffix}"
+    if suffix == "parquet":
+        write_parquet(path, rows)
+    else:
+        path.write_text(json.dumps(rows) if suffix == "json" else "".join(json.dumps(row) + "\n" for row in rows))
+    assert loader_for(path).name == "kernelbook"
+    result = loader_named("kernelbook").load(path)
+    assert [(task.name, task.title, task.tags) for task in result.tasks] == [
+        ("00000_scale", "Scale, of a/b", ("kernelbook",))
+    ]
+    assert "class Model(nn.Module)" in result.tasks[0].source
+    assert "= 64\n" in result.tasks[0].source
+    assert [item.reason for item in result.not_loaded] == [
+        "its get_init_inputs() does not return [positional, by keyword]",
+        "its module has no class 'Other'",
+    ]
