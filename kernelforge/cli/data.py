@@ -179,6 +179,9 @@ def curate(
     traces: Annotated[
         int, typer.Option("--traces", metavar="K", min=1, help="Traces of a task that are looked at: its first.")
     ] = 5,
+    equal: Annotated[
+        float, typer.Option("--equal", metavar="SHARE", min=0, max=1, help="Share by which times are still equal.")
+    ] = 0.01,
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the rule 'random'.")] = 0,
     task: TaskOption = None,
     near: NearOption = 0.9,
@@ -217,20 +220,22 @@ def curate(
     )
     if not traced:
         raise UsageError(f"no trace to choose from: {_counted(steps)}; only replies with reasoning are traces")
-    summary = curation.summaries(traced, seed)
+    summary = curation.summaries(traced, seed, equal)
     if as_json:
         typer.echo(json.dumps([asdict(row) for row in summary], indent=2))
     else:
         _print_rules(summary, len(traced))
     if output is None:
         return
-    selection = curation.curate(traced, rule.value, seed)
+    selection = curation.curate(traced, rule.value, seed, equal)
     kept = with_reasoning([trace.sample for trace in selection], reasoning.value)
     selection = [replace(trace, sample=sample) for trace, sample in zip(selection, kept, strict=True)]
     steps.append((f"chosen by the rule {rule.value}: {curation.RULES[rule.value]}", len(selection)))
     for why in dict.fromkeys(trace.why for trace in selection):
         steps.append((f"of these as {why}", sum(trace.why == why for trace in selection)))
     made = {"train": list(curation.curated_rows(selection))}
+    if not selection:
+        raise UsageError(f"nothing to write: {_counted(steps)}")
     title = f"curated: {curation.RULES[rule.value]}"
     _write_folder(output, title, license_, made, file_format, _judged(scoring, kept), steps, _OUR_VERDICTS)
 
@@ -296,7 +301,7 @@ def _print_rules(summary: Sequence[RuleSummary], tasks: int) -> None:
     columns = (
         Column("rule", "rule"),
         Column("traces", "traces", number, "right"),
-        Column("tokens", "mean tokens", lambda value: number(round(value)), "right"),
+        Column("tokens", "mean tokens", lambda value: number(value and round(value)), "right"),
         Column("measured_speedup", "measured speedup", times, "right"),
         Column("predicted_speedup", "predicted speedup", times, "right"),
     )

@@ -23,6 +23,8 @@ FAST_SPEEDUP = 5.0
 """Over eager PyTorch; a trace with more is chosen although its task has a shorter one."""
 SINGLE_OPERATOR_SHARE = 544 / (3_934 + 414)
 """Traces added for balance, to those chosen by the other two rules: ConCuR's counts."""
+EQUAL_TIMES = 0.01
+"""Share by which a time may exceed the least and count as equal: how far a measured ratio is resolved."""
 DIFFICULTY_TRACES = 10
 """M of the average reasoning length."""
 EASY_TOKENS, MEDIUM_TOKENS = 4_000, 8_500
@@ -129,10 +131,15 @@ def traces_by_task(samples: Iterable[Sample], single_operator: Collection[str], 
     return tasks
 
 
-def curate(tasks: Sequence[TaskTraces], rule: str, seed: int = 0) -> list[CuratedTrace]:
-    """The traces that a rule chooses, in the order of the tasks."""
+def curate(tasks: Sequence[TaskTraces], rule: str, seed: int = 0, equal: float = EQUAL_TIMES) -> list[CuratedTrace]:
+    """The traces that a rule chooses, in the order of the tasks.
+
+    Args:
+        seed: of the rule ``random``.
+        equal: share by which the shortest of a task may be slower than its fastest, for ConCuR's rule.
+    """
     if rule == "concur":
-        return _concur(tasks)
+        return _concur(tasks, equal)
     random = Random(seed)
     return [CuratedTrace(_single_choice(task, rule, random), rule, task) for task in tasks]
 
@@ -145,10 +152,10 @@ def _single_choice(task: TaskTraces, rule: str, random: Random) -> Sample:
     return {"shortest": task.shortest, "fastest": task.fastest}[rule]
 
 
-def _concur(tasks: Sequence[TaskTraces]) -> list[CuratedTrace]:
+def _concur(tasks: Sequence[TaskTraces], equal: float) -> list[CuratedTrace]:
     selected: dict[int, CuratedTrace] = {}
     for number, task in enumerate(tasks):
-        if _time_us(task.shortest) == _time_us(task.fastest):
+        if _time_us(task.shortest) <= _time_us(task.fastest) * (1 + equal):
             selected[number] = CuratedTrace(task.shortest, "shortest and fastest", task)
         elif (speedup(task.fastest) or 0.0) > FAST_SPEEDUP:
             selected[number] = CuratedTrace(task.fastest, "over 5x", task)
@@ -172,11 +179,11 @@ def curated_rows(traces: Iterable[CuratedTrace]) -> Iterator[Row]:
             }
 
 
-def summaries(tasks: Sequence[TaskTraces], seed: int = 0) -> list[RuleSummary]:
+def summaries(tasks: Sequence[TaskTraces], seed: int = 0, equal: float = EQUAL_TIMES) -> list[RuleSummary]:
     """Counts and means of what each rule chooses."""
     made = []
     for rule in RULES:
-        samples = [trace.sample for trace in curate(tasks, rule, seed)]
+        samples = [trace.sample for trace in curate(tasks, rule, seed, equal)]
         by_origin = {
             origin: [value for sample in samples if _origin(sample) is origin and (value := speedup(sample))]
             for origin in (Origin.MEASURED, Origin.MODELLED)

@@ -153,6 +153,7 @@ def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:
     words = ["data", "curate", "--results", str(tmp_path)]
     table = json.loads(CliRunner().invoke(app, [*words, "--json"]).stdout)
     assert [row["rule"] for row in table] == [rule.value for rule in Rule]
+    assert "What each rule chooses from" in CliRunner().invoke(app, words).stdout
     done = CliRunner().invoke(app, [*words, "--rule", "shortest", "-o", str(tmp_path / "out")])
     assert "rule" in done.stdout
     made = lines(tmp_path / "out" / "train.jsonl")

@@ -52,6 +52,13 @@ def test_the_shortest_trace_is_chosen_if_it_is_also_the_fastest() -> None:
     assert ids(tasks, "random") == ids(tasks, "random")
 
 
+def test_times_that_a_measurement_does_not_resolve_count_as_equal() -> None:
+    tasks = tasks_of(trace("a", 0, 10, 10.09), trace("a", 1, 99, 10.0))
+    assert ids(tasks, "concur") == [("00", "shortest and fastest")]
+    assert curate(tasks, "concur", equal=0.0) == []
+    assert summaries(tasks, equal=0.0)[0].tokens is None
+
+
 def test_a_trace_over_five_times_as_fast_is_chosen_though_another_is_shorter() -> None:
     times = {4.9: [], 5.1: [("01", "over 5x")]}
     for eager, expected in times.items():
