@@ -204,6 +204,8 @@ def test_a_job_keeps_the_reasoning_of_its_completion(tmp_path: Path) -> None:
     assert (row["reasoning"], row["reasoning_tokens"]) == ("It is bound by memory.", 6)
     expected = f"<think>\nIt is bound by memory.\n</think>\n\n{completion('1')}"
     assert row["messages"][-1] == {"role": "assistant", "content": expected}
+    table = CliRunner().invoke(app, ["data", "curate", "--from", "jobs", "--results", str(tmp_path), "--json"])
+    assert [row["traces"] for row in json.loads(table.stdout)] == [1] * len(Rule)
     with pytest.raises(UsageError, match="has no reasoning"):
         export("--as", "critique", "--reasoning", "think", "-o", str(tmp_path / "b"), "--results", str(tmp_path))
 

@@ -13,6 +13,7 @@ from kernelforge.records import (
     Comparison,
     Correctness,
     KernelProfile,
+    LLMSettings,
     MeasureSettings,
     Metric,
     Operator,
@@ -446,9 +447,10 @@ def test_a_run_has_each_of_its_tasks_once_and_someone_to_work_on_them(changes: d
             {"seed": 2},
             {"language": "triton"},
             {"measure_top": 2},
+            {"llm": LLMSettings(reasoning="off")},
             *measures,
         )
     }
-    assert len(digests) == 7
+    assert len(digests) == 8
     with pytest.raises(ValidationError):
         RunConfig(**(fields | changes))
