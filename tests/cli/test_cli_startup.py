@@ -43,8 +43,9 @@ def options_of(command) -> set[str]:
 
 def test_the_verbs_are_these():
     assert sorted(COMMANDS) == [
-        "calibrate", "compare", "convert", "data export", "diff", "doctor", "emulate", "eval", "export", "figure",
-        "import cuda-l1", "import kernelbench", "leaderboard build", "leaderboard entry", "leaderboard schema",
+        "calibrate", "compare", "convert", "data curate", "data export", "data import", "diff", "doctor", "emulate",
+        "eval", "export", "figure", "import ai-cuda-engineer", "import cuda-l1", "import kernelbench",
+        "leaderboard build", "leaderboard entry", "leaderboard schema",
         "leaderboard show", "leaderboard verify", "mcp", "predict", "prompts list", "prompts show", "report", "resume",
         "reward list", "reward recompute", "run", "serve", "show", "strategies", "submit", "tasks audit", "tasks check",
         "tasks import", "tasks list", "tasks show", "tasks suites", "token create", "token limit", "token list",
