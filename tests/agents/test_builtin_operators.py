@@ -216,6 +216,7 @@ WARPGROUPS = {
     "transposed": ("x.t() @ y.t() / 2", "torch.randn(D, N).bfloat16()", "torch.randn(N, D).bfloat16()"),
     "batch": ("x @ y", "torch.randn(K, N, D).half()", "torch.randn(K, D, N).half()"),
     "linear": ("self.m(x).tanh()", "torch.randn(K, N, D).half()", "self.m = nn.Linear(D, D + 8).half()"),
+    "dealt out": ("x @ y / 9", "torch.randn(N, 4 * D).half()", "torch.randn(4 * D, N).half()"),
 }
 
 
@@ -230,6 +231,7 @@ def test_warpgroups_multiply_halves_where_rows_are_aligned(name: str, compiler: 
         at = workbench.Bench(reference, reference.inputs(5))
         assert any("any_" in expression for expression in workbench.resolve(item.plan, at).expressions) is not aligned
         run_and_compare(item, at, compiler)
+    assert ("constexpr int each" in item.source) is (name == "dealt out")
     assert "WarpgroupTiles" not in render(graph, design).source
 
 
@@ -281,7 +283,10 @@ def test_attention_is_one_kernel(name: str, size: dict[str, int], compiler: Comp
 @pytest.mark.parametrize("name", ["product", "half transposed"])
 def test_tensor_cores_count_with_64_bits_where_a_result_is_as_large(name: str, compiler: Compiler) -> None:
     task = _task(TENSOR_CORES[name])
-    item = render(trace_source(task, {"N": 2**16, "D": 16, "K": 2}), Design(("fuse", "tensor-cores")))
+    graph = trace_source(task, {"N": 2**16, "D": 16, "K": 2})
+    half = name == "half transposed"
+    item = render(graph, Design(("fuse", "tensor-cores")), warpgroups=half)
     assert "long long m" in item.source
-    reference = Reference(task, {"N": 37, "D": 9, "K": 3})
+    assert ("WarpgroupTiles" in item.source) is half
+    reference = Reference(task, {"N": 40, "D": 24} if half else {"N": 37, "D": 9, "K": 3})
     run_and_compare(item, workbench.Bench(reference, reference.inputs(5)), compiler)

@@ -202,7 +202,7 @@ def render(
     if options.tensor_cores:
         if design.fuse:
             fuse_attention(program)
-        split_sums(program)
+        split_sums(program, warpgroups=warpgroups)
     order = partition(program, options, fuse=design.fuse)
     if workspace_bytes(order, program.outputs) > PlanLimits().workspace_bytes:
         order = partition(program, options, fuse=True)

@@ -10,6 +10,7 @@ back to the other kernel at sizes whose rows are no multiple of 16 bytes (``Warp
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -74,6 +75,8 @@ _BALANCE = {"SINGLE": 35, "HALF": 106, "BFLOAT": 106}
 dense rate, a third of it for three products, over 25 bytes a cycle."""
 _WARPGROUP_SHARE = 0.62
 """Time of a multiply-add by ``wgmma`` over that by ``mma.sync``: ``product_share`` of a Hopper GPU."""
+_LAUNCH = 7e6
+"""Multiply-adds of a multiprocessor in the time of one more launch, which the emulated H100 takes 3 us for."""
 _LEAST_TERMS = 128
 """Of a sum that is dealt out: eight tiles of float32, so that copies run ahead."""
 
@@ -124,28 +127,45 @@ _WARPGROUP_TILES = ((128, 128, 3, 2), (128, 64, 3, 3))
 
 def choose_warpgroups(rows: int, columns: int, batch: int) -> WarpgroupShape | None:
     """The shape of a product of halves by ``wgmma``; None where one by ``mma.sync`` takes less time."""
-
-    def cost(shape: WarpgroupShape) -> float:
-        loaded = shape.rows / shape.across + shape.columns / shape.down
-        blocks = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
-        waves = -(-blocks * shape.down * shape.across * batch // MULTIPROCESSORS)
-        return max(2, waves) * (_WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded)
-
     shapes = [
         WarpgroupShape(m, n, stages, 1 + (rows > m), 1 + (columns > n), resident)
         for m, n, stages, resident in _WARPGROUP_TILES
     ]
-    best, by_warps = min(shapes, key=cost), choose_shape("HALF", rows, columns, batch)
-    return best if cost(best) < _cost("HALF", by_warps, rows, columns, batch) else None
+    best = min(shapes, key=lambda shape: _warpgroup_cost(shape, rows, columns, batch))
+    by_warps = _cost("HALF", choose_shape("HALF", rows, columns, batch), rows, columns, batch)
+    return best if _warpgroup_cost(best, rows, columns, batch) < by_warps else None
 
 
-def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int) -> int:
-    """The number of sums that a product's terms are dealt out to: 1 where its blocks keep half of the GPU busy."""
+def _warpgroup_cost(shape: WarpgroupShape, rows: int, columns: int, batch: int) -> float:
+    loaded = shape.rows / shape.across + shape.columns / shape.down
+    blocks = -(-rows // (shape.rows * shape.down)) * -(-columns // (shape.columns * shape.across))
+    waves = -(-blocks * shape.down * shape.across * batch // MULTIPROCESSORS)
+    return max(2, waves) * (_WARPGROUP_SHARE * shape.rows * shape.columns + _BALANCE["HALF"] * loaded)
+
+
+def choose_parts(kind: str, rows: int, columns: int, batch: int, terms: int, *, warpgroups: bool = False) -> int:
+    """The number of sums that a product's terms are dealt out to: 1 where its blocks keep half of the GPU busy.
+
+    With warpgroups, whose blocks are larger, it is what takes the least time, sums and what adds them up.
+    """
     blocks = _blocks(choose_shape(kind, rows, columns, batch), rows, columns, batch)
-    return 1 if 2 * blocks > MULTIPROCESSORS else max(1, min(2 * MULTIPROCESSORS // blocks, terms // _LEAST_TERMS))
+    if 2 * blocks <= MULTIPROCESSORS:
+        return max(1, min(2 * MULTIPROCESSORS // blocks, terms // _LEAST_TERMS))
+    if not warpgroups or kind == "SINGLE" or batch > 1:
+        return 1
+
+    def cost(parts: int) -> float:
+        shape = choose_warpgroups(rows, columns, parts)
+        if shape is None:
+            return math.inf
+        # Each sum passes the L2 twice, four halves' bytes, and is written to DRAM, which takes as long again.
+        added = _LAUNCH + 8 * _BALANCE["HALF"] * parts * rows * columns / MULTIPROCESSORS if parts > 1 else 0
+        return _warpgroup_cost(shape, rows, columns, parts) * terms / parts + added
+
+    return min((1, 2, 4, 8), key=cost)
 
 
-def split_sums(program: Program) -> None:
+def split_sums(program: Program, *, warpgroups: bool) -> None:
     """Deal out the terms of products that have too few results for a GPU: as sums of parts, added up afterwards."""
     replaced: dict[Value, Value] = {}
     total: dict[Value, Value] = {}
@@ -155,7 +175,8 @@ def split_sums(program: Program) -> None:
             batch, rows, columns = product(value.shape[:-2]), *value.shape[-2:]
             terms = value.a.shape[-1]
             kind = _KINDS[value.a.dtype]
-            most = choose_parts(kind, *(int(dim.value) for dim in (rows, columns, batch, terms)))
+            sizes = (int(dim.value) for dim in (rows, columns, batch, terms))
+            most = choose_parts(kind, *sizes, warpgroups=warpgroups)
             if most > 1:
                 parts = Dim(f"min({most}, ceil_div({terms.text}, {_LEAST_TERMS}))", most)
                 sums = Contraction((parts, *value.shape), DType.FLOAT32, value.a, value.b, parts, origin=value.origin)
@@ -287,7 +308,6 @@ class _TensorWriter:
         em, name, shape, ctype = self.em, self.name, self.shape, C_TYPES[self.dtype]
         copies = {side: self._copy(side) for side in "ab"}
         store = self._store()
-        terms, first = em.signature.extent(self.k.extent), "0"
         flags = ", ".join("true" if copies[side].along else "false" for side in "ab")
         numbers = ", ".join(map(str, (*shape[:4], shape.depth, shape.stages)))
         core = [
@@ -296,15 +316,8 @@ class _TensorWriter:
             f"const int batch = blockIdx.z, m_start = blockIdx.y * {shape.rows};",
             f"const int n_start = blockIdx.x * {shape.columns};",
         ]
-        if self.parts is not None:
-            parts, depth = em.signature.extent(self.parts), shape.depth
-            with em.scope() as lines:
-                part = em.text(self.b.coords()[0])
-            core += [
-                f"constexpr int each = ({terms} + {parts} * {depth} - 1) / ({parts} * {depth}) * {depth};",
-                *lines, f"const int first = {part} * each;",
-            ]  # fmt: skip
-            terms, first = f"min(each, {terms} - first)", "first"
+        lines, first, terms = self._terms(shape.depth)
+        core += lines
         for side, line in (("a", "m"), ("b", "n")):
             core += [
                 f"const auto copy_{side} = [&]({ctype}* to, int line, int term) {{",
@@ -324,6 +337,17 @@ class _TensorWriter:
             name, source, em.signature, self.root, grid, str(shape.threads), str(self._shared_bytes(copies)), setup,
             template,
         )  # fmt: skip
+
+    def _terms(self, depth: int) -> tuple[list[str], str, str]:
+        """Statements before a block's sum, its first term and the number of its terms, where tiles have ``depth``."""
+        terms = self.em.signature.extent(self.k.extent)
+        if self.parts is None:
+            return [], "0", terms
+        parts = self.em.signature.extent(self.parts)
+        with self.em.scope() as lines:
+            part = self.em.text(self.b.coords()[0])
+        each = f"constexpr int each = ({terms} + {parts} * {depth} - 1) / ({parts} * {depth}) * {depth};"
+        return [each, *lines, f"const int first = {part} * each;"], "first", f"min(each, {terms} - first)"
 
     def _store_width(self) -> str:
         """The plan's text of how many results are stored at a time: four lanes store 32 bytes, a sector."""
@@ -381,22 +405,23 @@ class _WarpgroupWriter(_TensorWriter):
         em, name, anchor = self.em, self.name, self.anchor
         sizes = (int(group.extent.value) for group in (self.m, self.n, self.b))
         shape = choose_warpgroups(*sizes) if self.kind != "SINGLE" else None
-        if shape is None or not isinstance(anchor, Contraction) or anchor.parts is not None:
+        if shape is None or not isinstance(anchor, Contraction):
             raise UnsupportedError("warpgroups would not be faster")
         along = ", ".join("true" if self._map(side) else "false" for side in "ab")
         store = self._store()
-        rows, columns, terms = (em.signature.extent(group.extent) for group in (self.m, self.n, self.k))
+        lines, first, terms = self._terms(BOX)
+        rows, columns = (em.signature.extent(group.extent) for group in (self.m, self.n))
         blocks = shape.down * shape.across
         maps = em.signature.maps
-        first = ", ".join("0" if maps[f"tiles_{side}"].extents[0] is ONE else "batch" for side in "ab")
+        matrices = ", ".join("0" if maps[f"tiles_{side}"].extents[0] is ONE else "batch" for side in "ab")
         core = [
             f"using Tiles = WarpgroupTiles<{C_TYPES[self.dtype]}, {', '.join(map(str, shape[:5]))}, {along}>;",
             "extern __shared__ char tiles[];",
             f"const int2 start = Tiles::start({rows}, {columns});",
             "const int batch = blockIdx.z, m_start = start.y, n_start = start.x;",
-            "const auto put = [&](int line, int column, const float* acc) {",
+            *lines, "const auto put = [&](int line, int column, const float* acc) {",
             *indent(["const int m = m_start + line, n = n_start + column;", *store]), "};",
-            f"Tiles::run<V>(tiles, tiles_a, tiles_b, {terms}, start, {first}, put);",
+            f"Tiles::run<V>(tiles, tiles_a, tiles_b, {first}, {terms}, start, {matrices}, put);",
         ]  # fmt: skip
         bounds = f"__launch_bounds__({shape.threads}, {shape.resident})"
         source, setup, template = self._kernel({"V": self._store_width()}, bounds, core)
@@ -404,10 +429,10 @@ class _WarpgroupWriter(_TensorWriter):
             f"(ceil_div({plan_int(self.n.extent)}, {shape.columns * shape.across}) * "
             f"ceil_div({plan_int(self.m.extent)}, {shape.rows * shape.down}) * {blocks}, 1, {plan_int(self.b.extent)})"
         )
-        lines = dict.fromkeys(item.extents[-1].text for item in maps.values())
+        inner = dict.fromkeys(item.extents[-1].text for item in maps.values())
         return KernelText(
             name, source, em.signature, self.root, grid, str(shape.threads), str(shape.shared_bytes), setup, template,
-            cluster=blocks, condition=" and ".join(f"({text}) % 8 == 0" for text in lines),
+            cluster=blocks, condition=" and ".join(f"({text}) % 8 == 0" for text in inner),
         )  # fmt: skip
 
 
