@@ -18,11 +18,57 @@ PRINTED = {
     "reward_server": r"(scored OK 0\.3\n){2}scored WRONG 0\.0\nscored POLICY 0\.0\nadvantages: \[0\.2",
 }
 
+TRAINED = {
+    "grpo_toy": ["--policy", "predicted/1"],
+    "sft_then_rl": [],
+    "kevin_turns": ["--steps", "2"],
+}
+
 
 def test_every_example_is_run_and_listed() -> None:
     programs = {path.stem for path in FOLDER.glob("*.py")}
     assert programs == set(PRINTED)
     assert programs == set(re.findall(r"\((\w+)\.py\)", (FOLDER / "README.md").read_text()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_recipe_trains_its_toy(name: str, tmp_path: Path) -> None:
+    """By rewards alone it comes to write right kernels, and the fast one of them."""
+    pytest.importorskip("trl")
+    program = subprocess.run(
+        [sys.executable, FOLDER / "training" / f"{name}.py", *TRAINED[name]],
+        cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+    )  # fmt: skip
+    assert program.returncode == 0, program.stderr
+    shares = [tuple(map(float, pair)) for pair in re.findall(r"correct (\S+), of these fast (\S+)", program.stdout)]
+    if name == "grpo_toy":
+        ((correct, fast),) = shares
+        assert correct > 0.9
+        assert fast > 0.9
+    elif name == "sft_then_rl":
+        (from_random_weights, _), (after_fine_tuning, _) = shares
+        assert after_fine_tuning > from_random_weights
+    else:
+        assert "step 1: mean reward of each turn 0." in program.stdout
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_the_page_of_the_first_reward_prints_what_is_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = FOLDER.parents[1]
+    monkeypatch.syspath_prepend(str(FOLDER / "training"))
+    toy = pytest.importorskip("toy")
+    page = (root / "docs" / "first-reward.md").read_text()
+    block = page.partition("<!-- submitted -->\n```console\n$ ")[2].partition("```")[0]
+    monkeypatch.setattr(toy, "SUITE", "core")
+    with toy.reward_server(tmp_path):
+        for step in block.split("\n$ "):
+            command, *printed = step.splitlines()
+            arguments = command.split()[1:]
+            run = [sys.executable, "-m", "kernelforge", *arguments]
+            output = subprocess.run(run, cwd=root, capture_output=True, text=True, timeout=120, check=True).stdout
+            assert output.splitlines()[: len(printed)] == printed
 
 
 @pytest.mark.slow

@@ -1,0 +1,87 @@
+"""Sample replies, export the right ones as training data, fine-tune on them, then go on with GRPO."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import toy
+from datasets import Dataset, load_dataset
+from grpo_toy import grpo
+from transformers import PreTrainedModel, PrinterCallback
+from trl import SFTConfig, SFTTrainer
+
+from kernelforge.adapters.common import Scorer
+
+SAMPLES = 1024
+STEPS = 30
+"""Of GRPO."""
+
+
+def sampled(model: PreTrainedModel, count: int) -> list[str]:
+    """Completions of the prompt."""
+    tokenizer = toy.tokenizer()
+    prompt = tokenizer([toy.PROMPT] * count, return_tensors="pt")
+    tokens = model.generate(**prompt, do_sample=True, max_new_tokens=toy.LONGEST)
+    return tokenizer.batch_decode(tokens[:, prompt["input_ids"].shape[1] :], skip_special_tokens=True)
+
+
+def exported(results: Path, folder: Path) -> Dataset:
+    """Correct replies of the server's jobs, each once."""
+    command = [sys.executable, "-m", "kernelforge", "data", "export", "right", "--from", "jobs", "--as", "sft"]
+    command += ["--results", str(results), "--output", str(folder)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return load_dataset("json", data_files=str(folder / "train.jsonl"), split="train")
+
+
+def fine_tune(model: PreTrainedModel, data: Dataset) -> None:
+    """Supervised fine-tuning, in place."""
+    with tempfile.TemporaryDirectory() as folder:
+        arguments = SFTConfig(
+            output_dir=folder,
+            per_device_train_batch_size=len(data),
+            max_steps=40,
+            learning_rate=1e-2,
+            use_cpu=True,
+            bf16=False,
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+        )
+        trainer = SFTTrainer(
+            model=model,
+            args=arguments,
+            train_dataset=data.select_columns(["messages"]),
+            processing_class=toy.tokenizer(),
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, toy.reward_server(Path(folder)) as client:
+        model = toy.model(1)
+        samples = sampled(model, SAMPLES)
+        scorer = Scorer(keep_prompts=True, profile=True)
+        results = scorer.score_many_blocking([toy.TASK] * SAMPLES, samples)
+        right = [text for text, result in zip(samples, results, strict=True) if result.components.correct]
+        # A run of their own: the export drops a right reply that repeats the kernel of an earlier wrong one.
+        in_a_run = replace(scorer, run_id="right")
+        in_a_run.score_many_blocking([toy.TASK] * len(right), right, prompts=[toy.PROMPT] * len(right))
+        data = exported(Path(folder), Path(folder) / "sft")
+        print(f"{len(data)} rows of {SAMPLES} samples, {toy.shares(client, [samples])[0].correct:.2f} of them correct")
+        fine_tune(model, data)
+        print(f"fine-tuned: correct {toy.shares(client, [sampled(model, SAMPLES)])[0].correct:.2f}")
+        for name, start in (("from random weights", toy.model(1)), ("after fine-tuning", model)):
+            curve = toy.shares(client, grpo(start, "predicted/1", 1, STEPS))
+            correct, fast = (sum(column) / 10 for column in zip(*curve[-10:], strict=True))
+            print(f"GRPO {name}, {STEPS} steps: correct {correct:.2f}, of these fast {fast:.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
