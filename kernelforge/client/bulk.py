@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import NamedTuple
 
 from kernelforge.client import requests as calls
 from kernelforge.client.flow import (
@@ -21,13 +22,22 @@ from kernelforge.client.flow import (
 from kernelforge.client.models import MAX_BATCH, BatchAnswer, Job, JobRequest, Problem, RewardResult
 from kernelforge.client.requests import RequestSpec
 from kernelforge.client.settings import Request, Settings, job_requests
-from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable
+from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable, UsageError
 
 MAX_BATCH_CHARS = 8 << 20
 """Characters of one batch; a larger one is split."""
 
 Results = list[tuple[int, RewardResult]]
 """Results with the indices of their requests."""
+
+
+class Gathered(NamedTuple):
+    """Answer of ``gather``; indices are those of its requests."""
+
+    results: dict[int, RewardResult]
+    """Results of the jobs that ended, by index."""
+    cancelled: list[int]
+    """Indices of the jobs that were not sent or cancelled: submit their requests in a later step."""
 
 
 async def stream(
@@ -47,6 +57,30 @@ async def stream(
     except BaseException:
         await jobs.abandon()
         raise
+
+
+async def gather(
+    transport: Transport, settings: Settings, requests: Sequence[Request], k: int, timeout_s: float | None
+) -> Gathered:
+    """Submit jobs, and cancel the others once ``k`` have ended without an infrastructure failure.
+
+    Raises:
+        ServerError: a job was refused permanently; all others are cancelled.
+        UsageError: ``k`` is not between 1 and the number of requests.
+    """
+    if not 1 <= k <= len(requests):
+        raise UsageError(f"gather waits for {k} of {len(requests)} requests: give a k from 1 to their number")
+    made, keys = job_requests(requests, settings.time_s(timeout_s))
+    jobs = _InFlight(transport, made, keys, settings.limits(timeout_s))
+    results: dict[int, RewardResult] = {}
+    try:
+        while (jobs.unsent or jobs.waiting) and sum(r.outcome != "infra_error" for r in results.values()) < k:
+            results.update(await jobs.advance())
+        results.update(await jobs.leave())
+    except BaseException:
+        await jobs.abandon()
+        raise
+    return Gathered(results, [index for index in range(len(requests)) if index not in results])
 
 
 async def submit_many(
@@ -205,6 +239,17 @@ class _InFlight:
         if len(self.waiting) == before:
             raise still_running()
         return results
+
+    async def leave(self) -> Results:
+        """Cancel the jobs that have not ended. Returns the results of those that ended before it."""
+        closing = self.limits.closing()
+        for job_id in await cancel(self.transport, list(self.waiting), closing) if self.waiting else ():
+            del self.waiting[job_id]
+        self.unsent = []
+        ended: Results = []
+        while self.waiting:
+            ended += await self._collect_cancelled(closing)
+        return ended
 
     def _not_submitted(self) -> ServerError:
         return self.refusal or ServerError("time was up before every job was submitted", code="timeout")

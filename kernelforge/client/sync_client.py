@@ -148,6 +148,17 @@ class Client(ClientBase[SyncTransport]):
         """
         return self._transport.iterate(bulk.stream(self._transport, self._settings, requests, timeout_s))
 
+    def gather(self, requests: Sequence[Request], k: int, *, timeout_s: float | None = None) -> bulk.Gathered:
+        """Submit more jobs than a step needs, and cancel the others once ``k`` have ended.
+
+        A job that ends as an ``infra_error`` is in the results, and does not count. When time is up the jobs are
+        cancelled and their results are ``infra_error``, as those of :meth:`score_many`.
+
+        Raises:
+            ServerError: a request was refused; the other jobs are cancelled.
+        """
+        return self._transport.run(bulk.gather(self._transport, self._settings, requests, k, timeout_s))
+
     def submit(self, request: Request, *, key: str | None = None, timeout_s: float | None = None) -> Job:
         """Submit a job without waiting for it. It expires only if the request has a deadline."""
         made = checked_job(request)

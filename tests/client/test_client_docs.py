@@ -17,7 +17,7 @@ def test_the_examples_on_the_page_run(
 ) -> None:
     monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     prompts: list[str] = []
     names = {
         "reply": "1.5",

@@ -44,6 +44,37 @@ async def test_a_stream_gives_results_as_jobs_end(server: ProtocolServer) -> Non
     assert seen == [(2, 7.0), (3, 4.0), (0, 1.0), (1, 2.0)]
 
 
+async def test_gathering_k_cancels_the_others_and_names_them(server: ProtocolServer) -> None:
+    async with AsyncClient(server.url) as client:
+        gathered = await client.gather(jobs("hold", "infra", "now 1", "hold", "2"), 2)
+        assert {index: result.reward for index, result in gathered.results.items()} == {1: None, 2: 1.0, 4: 2.0}
+        assert gathered.cancelled == [0, 3]
+        assert sorted(server.cancelled) == ["j1", "j4"]
+    with Client(server.url) as client:
+        second = client.gather(jobs("3", "4"), 2)
+        assert ([result.reward for _, result in sorted(second.results.items())], second.cancelled) == ([3.0, 4.0], [])
+
+
+def test_gathering_more_than_can_end_waits_for_all(server: ProtocolServer) -> None:
+    with Client(server.url) as client:
+        gathered = client.gather(jobs("infra", "1"), 2)
+        assert [gathered.results[index].reward for index in (0, 1)] == [None, 1.0]
+        for k in (0, 3):
+            with pytest.raises(UsageError, match="give a k from 1"):
+                client.gather(jobs("1", "2"), k)
+    assert server.cancelled == []
+
+
+async def test_what_gathering_did_not_send_is_named_too(
+    server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk, "MAX_BATCH", 2)
+    async with AsyncClient(server.url) as client:
+        gathered = await client.gather(jobs("now 1", "hold", "now 3"), 1)
+    assert (list(gathered.results), gathered.cancelled) == ([0], [1, 2])
+    assert server.cancelled == ["j2"]
+
+
 def test_a_job_beyond_the_first_of_very_many_is_told_when_it_ends(
     server: ProtocolServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
