@@ -2,7 +2,7 @@
 
 from kernelforge.candidate.plan import LaunchSignature, Plan, chosen_values, parse_plan, plan_as_chosen, signatures
 from kernelforge.candidate.plan_language.interpreter import PlanLimits
-from kernelforge.candidate.reply import format_reply, parse_reply, split_reasoning
+from kernelforge.candidate.reply import format_reply, model_new_in, parse_reply, split_reasoning
 from kernelforge.candidate.resolved import ResolvedPlan
 
 __all__ = [
@@ -12,6 +12,7 @@ __all__ = [
     "ResolvedPlan",
     "chosen_values",
     "format_reply",
+    "model_new_in",
     "parse_plan",
     "parse_reply",
     "plan_as_chosen",

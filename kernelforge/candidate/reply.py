@@ -40,6 +40,7 @@ _THOUGHT = re.compile(r"^[ \t]*<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.
 _THOUGHT_END = re.compile(r"</(?:think|thinking|reasoning)>[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
 _TAG = re.compile(r"^[ \t]*</?(?:think|thinking|reasoning)>|</?(?:think|thinking|reasoning)>[ \t\r]*$", re.I | re.M)
 _FORWARD = re.compile(r"^[ \t]*def[ \t]+forward\b", re.MULTILINE)
+_MODEL_NEW = re.compile(r"^class[ \t]+ModelNew\b", re.MULTILINE)
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,18 @@ def parse_reply(text: str, language: LanguageChoice = "any") -> Candidate:
         hint = _hint("plan", plan)
         raise CandidateError(f"the plan on line {plan.line} has no 'def forward(...)'{hint}", line=plan.line)
     return Candidate(source=source.text, plan=plan.text)
+
+
+def model_new_in(text: str) -> str | None:
+    """The Python file with a class ``ModelNew`` that a reply ends with, as KernelBench asks for; None if its last
+    Python block is another, or there is none. A reply without any block may be the file itself."""
+    if "ModelNew" not in text or len(text) > MAX_REPLY_CHARS:
+        return None
+    answer = _without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))
+    blocks = list(islice(_blocks(answer), _MAX_BLOCKS + 1))
+    python = [block for block in blocks if block.kind in ("plan", "triton") or _MODEL_NEW.search(block.text)]
+    last = python[-1].text if python and python[-1].closed else answer if not blocks else ""
+    return last if _MODEL_NEW.search(last) else None
 
 
 def format_reply(candidate: Candidate, prose: str = "") -> str:

@@ -351,7 +351,14 @@ def serve(
             measure=measuring,
             allow_unconfined=allow_unconfined,
         )
-        service = JobService(workers, catalogue, results, settings=settings, shares=tokens.shares())
+        service = JobService(
+            workers,
+            catalogue,
+            results,
+            settings=settings,
+            shares=tokens.shares(),
+            allow_unconfined=allow_unconfined,
+        )
         code = run(_serve(service, tokens, listener, results))
     if code:
         sys.stderr.flush()

@@ -233,6 +233,8 @@ class RewardResult(_Answer):
     """Hash of the candidate."""
     evaluation: str | None = None
     """Key of the stored evaluation, from which rewards can be recomputed."""
+    converted: bool = False
+    """Whether the completion held a ``ModelNew``, and the candidate is what it was converted to."""
     cached: bool = False
     """Whether an earlier evaluation answered."""
     age_s: float | None = None

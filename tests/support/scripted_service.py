@@ -21,10 +21,18 @@ from kernelforge.errors import CandidateError
 from kernelforge.records import Candidate, Evaluation, Profile, Task, Verdict, content_hash
 from kernelforge.rewards import DEFAULT_POLICY, components, reward
 from kernelforge.server.base import Caller, RequestRejected
+from kernelforge.server.jobs.conversion import ReplyConverter
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import Evaluated, feedback
 from tests.agents.prompt_samples import profile as make_profile
-from tests.support.factories import make_build, make_evaluation, measured_evaluation, modelled, uncompared_evaluation
+from tests.support.factories import (
+    make_build,
+    make_evaluation,
+    make_fingerprint,
+    measured_evaluation,
+    modelled,
+    uncompared_evaluation,
+)
 from tests.support.minimal_service import FULL, MinimalService
 
 
@@ -45,7 +53,7 @@ class ScriptedService(MinimalService):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.registry = Registry(self.catalogue)
-        self._intake = RequestParser(self.registry, DEFAULT_POLICY, 10)
+        self._intake = RequestParser(self.registry, DEFAULT_POLICY, 10, ReplyConverter(), self.task_context)
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._lost: dict[str, int] = {}
         self._together: dict[int, int] = {}
@@ -54,6 +62,9 @@ class ScriptedService(MinimalService):
     def find_task(self, reference: str | None, reference_code: str | None = None) -> tuple[str, Task]:
         task = self.registry.find(reference, reference_code)
         return task.name, task.task
+
+    async def candidate(self, task: str, completion: str) -> Candidate | None:
+        return await self._intake.candidate(JobRequest(task=task, completion=completion), make_fingerprint())
 
     def stored(self, job_id: str) -> Evaluated | None:
         return self.kept.get(job_id)
@@ -86,7 +97,7 @@ class ScriptedService(MinimalService):
         await asyncio.wait([self._tasks[name] for name in ids], timeout=timeout_s)
         return [self.jobs[name] for name in ids if self.jobs[name].status.ended]
 
-    async def cancel(self, ids: Sequence[str]) -> list[str]:
+    async def cancel(self, ids: Sequence[str], caller: Caller) -> list[str]:
         running = [name for name in ids if not self._tasks[name].done()]
         for name in running:
             self._tasks[name].cancel()

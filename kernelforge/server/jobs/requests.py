@@ -1,26 +1,30 @@
 """Parse job requests: find the task and the reward policy, and read the candidate out of the completion.
 
-A completion is split into its blocks here; workers interpret the blocks. Parsed completions are cached by the hash of
-their text, because rollouts of a group repeat them.
+A completion is split into its blocks here; workers interpret the blocks. One that holds a ``ModelNew`` is converted in
+a confined process, and is from then on the candidate that came out. Parsed completions are cached by the hash of their
+text, because rollouts of a group repeat them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from difflib import get_close_matches
 from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from kernelforge.candidate import parse_reply
+from kernelforge.agents.base import TaskContext
+from kernelforge.candidate import model_new_in, parse_reply
 from kernelforge.client.models import JobRequest
 from kernelforge.errors import CandidateError, UsageError
 from kernelforge.records import Candidate, Fingerprint, Task, content_hash, evaluation_key, first_fault
 from kernelforge.records.task import MAX_PLAN_BYTES, MAX_SOURCE_BYTES
 from kernelforge.rewards import find_policy
 from kernelforge.server.base import LRUCache, RequestRejected
+from kernelforge.server.jobs.conversion import ReplyConverter
 from kernelforge.tasks.constants import plain_text
 from kernelforge.tasks.suites import Catalogue
 
@@ -107,6 +111,8 @@ class ParsedCompletion(NamedTuple):
     """SHA-256 of the completion."""
     fault: str | None
     """Why the completion holds no candidate; None if it holds one."""
+    converted: bool = False
+    """Whether the candidate was made of a ``ModelNew``."""
 
 
 class RequestParser:
@@ -114,10 +120,21 @@ class RequestParser:
 
     Args:
         most_cached: number of completions in the cache.
+        converter: closed with the parser.
+        context: gives the context of a task; its facts name the weights for a ``ModelNew``.
     """
 
-    def __init__(self, registry: Registry, default_policy: str, most_cached: int) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        default_policy: str,
+        most_cached: int,
+        converter: ReplyConverter,
+        context: Callable[[Task], Awaitable[TaskContext]],
+    ) -> None:
         self.registry = registry
+        self._converter = converter
+        self._context = context
         self.default_policy = find_policy(default_policy).name
         # One thread: several threads would compete for the GIL and delay the event loop.
         self._reader = ThreadPoolExecutor(max_workers=1, thread_name_prefix="intake")
@@ -133,12 +150,14 @@ class RequestParser:
 
     def close(self) -> None:
         self._reader.shutdown(cancel_futures=True)
+        self._converter.close()
 
     async def parse(self, request: JobRequest, fingerprint: Fingerprint) -> tuple[ParsedCompletion, Candidate | None]:
         """The requested evaluation, and the candidate unless the completion was in the cache.
 
         Raises:
-            RequestRejected: 422: unknown task; 413: a candidate given in parts is too large.
+            RequestRejected: 422: unknown task; 413: a candidate given in parts is too large; 503: a ``ModelNew`` cannot
+                be converted now.
         """
         registered = self.registry.find(request.task, request.reference_code)
         text = request.completion
@@ -150,19 +169,43 @@ class RequestParser:
         cached = self._parsed.get(cache_key)
         if cached is not None:
             return cached, None
-        if len(text) > _LARGE_CHARS:
-            loop = asyncio.get_running_loop()
-            parsed = await loop.run_in_executor(self._reader, _parse_text, registered, text, sha256, fingerprint)
-        else:
-            parsed = _parse_text(registered, text, sha256, fingerprint)
+        parsed = await self._parse(registered, text, sha256, fingerprint)
         self._parsed.put(cache_key, parsed[0])
         return parsed
 
-    async def candidate(self, request: JobRequest) -> Candidate:
-        """The candidate of a request that was parsed without a fault before."""
-        if len(request.completion or "") > _LARGE_CHARS:
-            return await asyncio.get_running_loop().run_in_executor(self._reader, candidate_in, request)
-        return candidate_in(request)
+    async def candidate(self, request: JobRequest, fingerprint: Fingerprint) -> Candidate | None:
+        """The candidate of a request; None if its completion holds none.
+
+        Raises:
+            RequestRejected: as by :meth:`parse`.
+        """
+        text = request.completion
+        if text is None:
+            return candidate_in(request)
+        registered = self.registry.find(request.task, request.reference_code)
+        _, candidate = await self._parse(registered, text, text_hash(text), fingerprint)
+        return candidate
+
+    async def _parse(
+        self, registered: Registered, text: str, sha256: str, fingerprint: Fingerprint
+    ) -> tuple[ParsedCompletion, Candidate | None]:
+        if len(text) > _LARGE_CHARS:
+            loop = asyncio.get_running_loop()
+            read = await loop.run_in_executor(self._reader, _read_text, text)
+        else:
+            read = _read_text(text)
+        if read.model_new is not None:
+            context = await self._context(registered.task)
+            facts = context.facts.at("full")
+            candidate, fault = await self._converter.convert(sha256, read.model_new, registered.task, facts)
+            read = _Read(candidate, fault)
+            if candidate is not None:
+                return _parsed(registered, candidate, fingerprint, sha256)._replace(converted=True), candidate
+        if read.candidate is None:
+            digest = content_hash("reply", text)
+            key = evaluation_key(digest, registered.digest, fingerprint)
+            return ParsedCompletion(registered, digest, key, sha256, read.fault), None
+        return _parsed(registered, read.candidate, fingerprint, sha256), read.candidate
 
 
 def policy_name(reference: str) -> str:
@@ -210,16 +253,23 @@ def text_hash(text: str) -> str:
     return digest.hexdigest()
 
 
-def _parse_text(
-    registered: Registered, text: str, sha256: str, fingerprint: Fingerprint
-) -> tuple[ParsedCompletion, Candidate | None]:
+class _Read(NamedTuple):
+    """Contents of a completion: one of the three."""
+
+    candidate: Candidate | None = None
+    fault: str = ""
+    model_new: str | None = None
+    """A Python file with a class ``ModelNew``."""
+
+
+def _read_text(text: str) -> _Read:
+    model_new = model_new_in(text)
+    if model_new is not None:
+        return _Read(model_new=model_new)
     try:
-        candidate = parse_reply(text)
+        return _Read(parse_reply(text))
     except CandidateError as error:
-        digest = content_hash("reply", text)
-        key = evaluation_key(digest, registered.digest, fingerprint)
-        return ParsedCompletion(registered, digest, key, sha256, str(error)), None
-    return _parsed(registered, candidate, fingerprint, sha256), candidate
+        return _Read(fault=str(error))
 
 
 def _parsed(

@@ -16,9 +16,10 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
-from kernelforge.records import Fingerprint, Task
+from kernelforge.records import Candidate, Fingerprint, Task
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
+from kernelforge.server.jobs.conversion import ReplyConverter
 from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, failed
@@ -108,6 +109,7 @@ class JobService:
         engine: started and closed by the service.
         catalogue: the tasks that are offered.
         folder: the results folder; only one service may use it at a time.
+        allow_unconfined: convert completions with resource limits alone where no jail works.
         shares: of callers whose jobs an earlier service left queued; those that submit come with theirs.
     """
 
@@ -118,6 +120,7 @@ class JobService:
         folder: Path,
         settings: JobServiceSettings | None = None,
         shares: Mapping[str, float] | None = None,
+        allow_unconfined: bool = False,
     ) -> None:
         self.catalogue = catalogue
         self.settings = settings or JobServiceSettings()
@@ -127,7 +130,14 @@ class JobService:
         self._engine = engine
         self._folder = folder
         self._shares = dict(shares or {})
-        self._parser = RequestParser(self.registry, self.settings.policy, self.settings.readings_in_memory)
+        self._contexts = TaskContexts(engine)
+        self._parser = RequestParser(
+            self.registry,
+            self.settings.policy,
+            self.settings.readings_in_memory,
+            ReplyConverter(allow_unconfined=allow_unconfined),
+            self._contexts.get,
+        )
         self.default_policy = self._parser.default_policy
         """Name of the reward policy of requests that name none."""
         self._phase: Literal["starting", "ready", "draining"] = "starting"
@@ -139,7 +149,6 @@ class JobService:
         about to abandon."""
         self._settings_lock = asyncio.Lock()
         """Changes of run settings are applied one after the other."""
-        self._contexts = TaskContexts(engine)
 
     async def start(self) -> None:
         """Lock the folder, start the engine, and queue the jobs that were open when the last service ended.
@@ -263,6 +272,14 @@ class JobService:
     async def task_context(self, task: Task) -> TaskContext:
         """The context of a task for agents, cached."""
         return await self._contexts.get(task)
+
+    async def candidate(self, task: str, completion: str) -> Candidate | None:
+        """The candidate of a completion, also one that has to be converted; None if it holds none.
+
+        Raises:
+            RequestRejected: 422: unknown task; 503: it cannot be converted now.
+        """
+        return await self._parser.candidate(JobRequest(task=task, completion=completion), self._engine.fingerprint)
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 

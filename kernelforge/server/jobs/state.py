@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
+from kernelforge.candidate import model_new_in
 from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.records import Candidate, Fingerprint, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
@@ -68,6 +69,8 @@ class ActiveJob:
     """Whether a caller has its id to poll: then it is not cancelled when open requests are closed."""
     forgotten: bool = False
     """Whether its idempotency key was released."""
+    converted: bool = False
+    """Whether its candidate was made of a ``ModelNew``."""
 
     @property
     def id(self) -> str:
@@ -81,6 +84,8 @@ class ActiveJob:
 
     def ended(self, status: JobStatus, result: RewardResult, now: float) -> Job:
         """The job as callers see it after its end."""
+        if self.converted:
+            result = result.model_copy(update={"converted": True})
         return self._after_start(status=status, result=result, finished_at=now)
 
     def _after_start(self, **changes: Any) -> Job:
@@ -261,6 +266,8 @@ class _JobRow(NamedTuple):
     priority: int
     tag: str
     submitted_at: FiniteFloat
+    completion: str | None
+    """Its text if it may hold a ``ModelNew``."""
 
 
 class _SettingsRow(NamedTuple):
@@ -276,7 +283,9 @@ _TASKS = (
 )
 _JOBS = (
     "SELECT seq, caller, work, policy, deadline_at, profile, (SELECT key FROM keys WHERE keys.job = jobs.id), "
-    "id, task, run, policy_version, priority, tag, submitted_at FROM jobs WHERE status = 'queued' ORDER BY seq"
+    "id, task, run, policy_version, priority, tag, submitted_at, "
+    "(SELECT content FROM texts WHERE sha256 = completion AND instr(content, 'class ModelNew')) "
+    "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )
 _SETTINGS = "SELECT run, weight, min_policy_version, ended FROM runs"
 
@@ -319,6 +328,8 @@ def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, activ
         if waiting.evaluation_task in tasks:
             with readable(store.path, f"open job {waiting.id}"):
                 fields = waiting._asdict() | {"evaluation_task": tasks[waiting.evaluation_task]}
+                fields["converted"] = model_new_in(waiting.completion or "") is not None
+                del fields["completion"]
                 accepted = {name: fields.pop(name) for name in Job.model_fields if name in fields}
                 job = ActiveJob(Job(status=JobStatus.QUEUED, **accepted), **fields)
             job.evaluation_task.profile = job.evaluation_task.profile or job.profile

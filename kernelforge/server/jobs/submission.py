@@ -193,7 +193,7 @@ class Submission:
         parsed = ParsedRequest(request, caller, completion, candidate, policy, key, request_hash)
         try:
             if self._needs_candidate(parsed):
-                parsed.candidate = await self._parser.candidate(request)
+                parsed.candidate = await self._parser.candidate(request, self._engine.fingerprint)
         except StoreError as error:
             raise not_stored(error) from error
         return parsed
@@ -290,10 +290,13 @@ class Submission:
         return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None
 
     def _needs_candidate(self, parsed: ParsedRequest) -> bool:
-        """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache."""
+        """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache. One
+        that was converted is always needed: it cannot be read at once where the evaluation to join ends before."""
         completion = parsed.completion
         if parsed.candidate is not None or completion.fault is not None:
             return False
+        if completion.converted:
+            return True
         joins = self._state.active.joinable_task(completion.key, profile=parsed.request.profile) is not None
         return not joins and self._cached(parsed, utc_seconds()) is None
 
@@ -350,6 +353,7 @@ class Submission:
             deadline_at=None if request.deadline_s is None else now + request.deadline_s,
             profile=request.profile,
             evaluation_task=task,
+            converted=completion.converted,
         )
         self._state.active.add(active)
         self._scheduler.queue.set_share(parsed.caller.name, parsed.caller.share)
@@ -381,6 +385,9 @@ class Submission:
         *,
         evaluated_at: float | None = None,
     ) -> Job:
+        if parsed.completion.converted:
+            result = result.model_copy(update={"converted": True})
+            text = result.model_dump_json()
         job = self._job(parsed, now, status=status, finished_at=now, result=result)
         into.ended.append(job)
         into.batch.ended_of_runs.append((job.run_id, 1))

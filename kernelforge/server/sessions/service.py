@@ -13,11 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.candidate import parse_reply
 from kernelforge.client.models import Job, JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.errors import StoreError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
-from kernelforge.records import Attempt, Reward
+from kernelforge.records import Attempt, Candidate, Reward
 from kernelforge.rewards import Context, discounted_returns
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
@@ -189,7 +188,8 @@ class Sessions:
             caller,
             timeout_s=TURN_S if request.deadline_s is None else request.deadline_s + GRACE_S,
         )
-        stored = self._evaluated(job, request)
+        candidate = await self._service.candidate(row.task, request.completion)
+        stored = self._evaluated(job, candidate)
         earlier = [item.attempt for item in turns]
         shown_evaluation = redact_hidden_failures(stored.evaluation, [attempt.evaluation for attempt in earlier])
         stored = replace(stored, evaluation=shown_evaluation)
@@ -206,9 +206,10 @@ class Sessions:
             value = result.reward if result.failure_reward is None else result.failure_reward
             reward = Reward(policy=result.policy, value=value, components={})
             attempt = attempt_of(
-                row.id, pending, request.completion, stored.evaluation, stored.profile, reward, earlier, started
+                row.id, pending, candidate, stored.evaluation, stored.profile, reward, earlier, started
             )
-            dialogue = row.request.observations == "delta"
+            # What a ModelNew was converted to is in no earlier message.
+            dialogue = row.request.observations == "delta" and not result.converted
             following = next_turn(context, [*earlier, attempt], row.request.turns, dialogue=dialogue)
             turn = Turn(
                 number=len(turns) + 1,
@@ -242,7 +243,7 @@ class Sessions:
         if running is not None and not running.task.cancelled():
             running.task.exception()  # mark as retrieved; waiting callers have received it
 
-    def _evaluated(self, job: Job, request: TurnRequest) -> Evaluated:
+    def _evaluated(self, job: Job, candidate: Candidate | None) -> Evaluated:
         """The evaluation of a turn; of an unsupported candidate as if it had failed there: the dialogue goes on.
 
         Raises:
@@ -251,7 +252,7 @@ class Sessions:
         result = job.result
         if result is not None and result.outcome == "unsupported" and result.error is not None:
             _, task = self._service.find_task(job.task)
-            candidate = parse_reply(request.completion)
+            assert candidate is not None, "what the device cannot run is a candidate"
             evaluation = not_run(candidate.hash, task.digest, self._service.fingerprint, result.error.message)
             return Evaluated(evaluation, None, candidate.source, utc_seconds())
         stored = self._service.stored(job.id)
@@ -292,7 +293,7 @@ def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Se
     """The reward of a turn: unlike for a job, the policy sees the earlier turns."""
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
     result = scored(policy, stored.evaluation, Context(stored.source, before, stored.profile))
-    return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s})
+    return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s, "converted": alone.converted})
 
 
 def _unknown(session: str) -> RequestRejected:

@@ -19,9 +19,7 @@ from kernelforge.agents.acceptance import make_attempt
 from kernelforge.agents.base import CoderRequest, JudgeRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompts import coder_prompt
-from kernelforge.candidate import parse_reply
-from kernelforge.errors import CandidateError
-from kernelforge.records import Attempt, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
+from kernelforge.records import Attempt, Candidate, Evaluation, Finding, Operator, Profile, Record, Reward, Verdict
 from kernelforge.search import Proposal, Refine
 from kernelforge.server.base import utc_seconds
 
@@ -81,22 +79,19 @@ def next_turn(context: TaskContext, attempts: Sequence[Attempt], turns: int, *, 
 def attempt_of(
     session: str,
     pending: PendingTurn,
-    completion: str,
+    candidate: Candidate | None,
     evaluation: Evaluation,
     profile: Profile | None,
     reward: Reward,
     earlier: Sequence[Attempt],
     started: float,
 ) -> Attempt:
-    """The attempt of an evaluated completion, accepted as the best under the same rule as in a run.
+    """The attempt of an evaluated turn, accepted as the best under the same rule as in a run.
 
     Args:
+        candidate: None if the completion held none.
         started: time of submission, in UTC seconds since 1970.
     """
-    try:
-        candidate = parse_reply(completion)
-    except CandidateError:
-        candidate = None
     return make_attempt(
         earlier,
         candidate,

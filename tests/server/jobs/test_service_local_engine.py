@@ -11,6 +11,7 @@ from kernelforge.tasks.suites import Catalogue
 from kernelforge.workers.pool import LocalEngine
 from tests.server.service_tools import CALLER, ended, until
 from tests.support.axpy import KERNEL, PLAN, REFERENCE
+from tests.support.model_new import model_new, reply_of
 
 MANIFEST = """
 title = "One task"
@@ -71,6 +72,13 @@ async def test_rewards_come_from_real_workers_also_after_a_job_was_cancelled(tmp
         assert service.stored(right.id).evaluation.key == right.result.evaluation
         assert (wrong.result.verdict, wrong.result.reward) == ("WRONG", 0)
         assert (broken.result.verdict, broken.result.reward) == ("BUILD", 0)
+        model, wrong_model = await ended(
+            service,
+            JobRequest(task="mine/axpy", completion=reply_of(model_new()), profile=True),
+            JobRequest(task="mine/axpy", completion=reply_of(model_new(KERNEL.replace("2.0f", "2.5f")))),
+        )
+        assert (model.result.verdict, model.result.reward) == ("OK", right.result.reward)
+        assert (wrong_model.result.verdict, wrong_model.result.reward) == ("WRONG", 0)
 
         [endless] = await service.submit([job_request(ENDLESS)], CALLER)
         await until(lambda: engine.slots()[0].state == "busy", 240.0)

@@ -111,6 +111,13 @@ def asked_by_a_run(replies: list[str], folder: Path, turns: int) -> tuple[list[s
     return coder.asked, loop.attempts, make_task_context(bench)  # type: ignore[arg-type]
 
 
+def candidate_of(completion: str) -> Candidate | None:
+    try:
+        return parse_reply(completion)
+    except CandidateError:
+        return None
+
+
 def asked_by_a_session(
     replies: list[str], brief: TaskContext, turns: int, *, dialogue: bool = False
 ) -> tuple[list[str], list[Attempt]]:
@@ -122,7 +129,8 @@ def asked_by_a_session(
         text = replies[len(attempts)]
         evaluation, profile = evaluated(text, brief.task)
         reward = Reward(policy="kevin/1", value=None, components={})
-        attempts.append(attempt_of("s1", following.asked, text, evaluation, profile, reward, attempts, 0.0))
+        candidate = candidate_of(text)
+        attempts.append(attempt_of("s1", following.asked, candidate, evaluation, profile, reward, attempts, 0.0))
         following = next_turn(brief, attempts, turns, dialogue=dialogue)
     assert following.prompt == ""
     return prompts, attempts
@@ -195,7 +203,14 @@ def test_an_attempt_without_a_candidate_or_with_a_fault_is_never_the_best() -> N
         evaluation, profile = evaluated(text, BRIEF.task)
         pending_turn = PendingTurn(operator=Operator.SEED)
         attempt = attempt_of(
-            "s", pending_turn, text, evaluation, profile, Reward(policy="x/1", value=0.0, components={}), (), 0.0
+            "s",
+            pending_turn,
+            candidate_of(text),
+            evaluation,
+            profile,
+            Reward(policy="x/1", value=0.0, components={}),
+            (),
+            0.0,
         )
         assert not attempt.accepted
         assert (attempt.candidate is None) == (word == "-")

@@ -1,0 +1,93 @@
+"""Conversion of ``ModelNew`` replies to device code and a launch plan, in a confined process."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.modelnew.convert import Conversion
+from kernelforge.modelnew.convert.worker import CONVERSION
+from kernelforge.records import Candidate, SizeFacts, Task
+from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.policy import Limits
+from kernelforge.server.base import LRUCache, RequestRejected
+
+_LIMITS = Limits(wall_s=30.0, cpu_s=10.0, memory_bytes=512 << 20)
+_CACHED = 500
+_SHOWN = 3
+"""Problems of a conversion that a refusal names."""
+
+
+class Converted(NamedTuple):
+    """A converted reply, or the reason that there is no candidate."""
+
+    candidate: Candidate | None
+    fault: str = ""
+
+
+class ReplyConverter:
+    """Converts texts one after the other, each in a child of its own. The warm process starts with the first.
+
+    Args:
+        allow_unconfined: run with resource limits alone where no jail works.
+    """
+
+    def __init__(self, *, allow_unconfined: bool = False) -> None:
+        self._zygote = Zygote("converter", allow_unconfined=allow_unconfined)
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion")
+        self._converted: LRUCache[str, Conversion | str] = LRUCache(_CACHED)
+
+    async def convert(self, key: str, text: str, task: Task, facts: SizeFacts) -> Converted:
+        """The candidate of a file with a class ``ModelNew``, with the names of the task's weights and attributes.
+
+        Args:
+            key: hash of the reply, by which conversions are cached.
+            facts: of one of the task's sizes.
+
+        Raises:
+            RequestRejected: 503: the confined process does not start.
+        """
+        conversion = self._converted.get(key)
+        if conversion is None:
+            conversion = await asyncio.get_running_loop().run_in_executor(self._thread, self._convert, text)
+            self._converted.put(key, conversion)
+        if isinstance(conversion, str):
+            return Converted(None, conversion)
+        if conversion.candidate is None:
+            named = "; ".join(str(problem) for problem in conversion.problems[:_SHOWN])
+            more = len(conversion.problems) - _SHOWN
+            return Converted(None, _refusal(named + (f"; and {more} more" if more > 0 else "")))
+        return Converted(conversion.fitted(task.source, facts))
+
+    def close(self) -> None:
+        """End the process; conversions in progress fail."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._zygote.interrupt()
+        self._zygote.close()
+
+    def _convert(self, text: str) -> Conversion | str:
+        try:
+            child = self._zygote.spawn(_LIMITS)
+        except SandboxError as error:
+            raise RequestRejected(
+                503, "converter", f"a ModelNew cannot be converted here: {error}", retry_after_s=30.0
+            ) from error
+        try:
+            return CONVERSION.validate_python(child.call({"text": text}).data.get("conversion"))
+        except (ChildTimeout, ChildDied):
+            return _refusal("reading it took too much time or memory")
+        except ValidationError as error:
+            return _refusal(f"what came out is no candidate: {error.errors()[0]['msg']}")
+        finally:
+            child.close()
+
+
+def _refusal(why: str) -> str:
+    return (
+        f"the ModelNew cannot be made device code and a launch plan: {why}; send a ```cuda block and a ```python block "
+        "with the launch plan, or a ModelNew whose host code only allocates, reads shapes and launches"
+    )

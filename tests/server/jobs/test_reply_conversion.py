@@ -1,0 +1,118 @@
+"""Replies with a ``ModelNew`` become candidates like others: converted in a jail, hashed, cached, restored, refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelforge.candidate import format_reply, model_new_in
+from kernelforge.client.models import Job, JobRequest, JobStatus
+from kernelforge.errors import SandboxError
+from kernelforge.modelnew.convert import convert
+from kernelforge.sandbox import Zygote
+from kernelforge.sandbox.policy import role_policy
+from kernelforge.server.base import RequestRejected
+from kernelforge.server.jobs import conversion
+from tests.server.service_tools import CALLER, accepted, ended, serving, until
+from tests.support.axpy import KERNEL
+from tests.support.inprocess_engine import InProcessEngine
+from tests.support.model_new import HOST, model_new, reply_of
+
+
+def asking(completion: str, **fields: object) -> JobRequest:
+    return JobRequest.model_validate({"task": "core/gelu", "completion": completion, **fields})
+
+
+async def test_a_model_new_is_the_candidate_that_it_converts_to(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    converted = convert(model_new()).candidate
+    assert converted is not None
+    async with serving(tmp_path, engine) as service:
+        first, same, written = await ended(
+            service, asking(reply_of(model_new())), asking(model_new()), asking(format_reply(converted))
+        )
+        assert len(engine.evaluated) == 1
+        assert engine.evaluated[0] == converted.source
+        assert len({job.result.evaluation for job in (first, same, written)}) == 1
+        assert (first.result.verdict, first.result.reward) == ("OK", written.result.reward)
+        assert [job.result.converted for job in (first, same, written)] == [True, True, False]
+        [cached] = await accepted(service, asking(reply_of(model_new())))
+        assert (cached.status, cached.result.cached, cached.result.converted) == (JobStatus.FINISHED, True, True)
+        assert await service.candidate("core/gelu", model_new()) == converted
+
+
+async def test_a_converted_job_is_known_as_such_after_a_restart(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    async with serving(tmp_path, engine) as service:
+        [job] = await accepted(service, asking(reply_of(model_new())))
+        await until(lambda: engine.evaluated)
+    async with serving(tmp_path) as service:
+        [after] = await service.wait([job.id], None, 60.0)
+        assert (after.result.verdict, after.result.converted) == ("OK", True)
+
+
+@pytest.mark.parametrize(
+    ("file", "reason"),
+    [
+        (model_new(host=HOST.replace("return out;", "cudaStream_t s; cudaStreamCreate(&s); return out;")), "`&s`"),
+        (model_new().replace("class ModelNew(nn.Module):", "class ModelNew(nn.Module:"), "not Python text"),
+        ("class ModelNew:\n    x = " + "(" * 50_000, "too many nested parentheses"),
+        ("class ModelNew:\n    pass\n", "it has no forward"),
+    ],
+    ids=["stream", "syntax", "nested", "empty"],
+)
+async def test_what_cannot_be_converted_is_a_failure_with_its_reason(tmp_path: Path, file: str, reason: str) -> None:
+    engine = InProcessEngine()
+    async with serving(tmp_path, engine) as service:
+        [job] = await ended(service, asking(reply_of(file) if "(((" not in file else file))
+    result = job.result
+    assert (result.outcome, result.verdict, result.stage, result.reward) == ("scored", "POLICY", "parse", 0)
+    assert reason in result.feedback
+    assert "host code only allocates, reads shapes and launches" in result.feedback
+    assert engine.evaluated == []
+
+
+async def test_text_that_takes_too_long_to_read_is_a_failure_and_not_a_hung_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conversion, "_LIMITS", replace(conversion._LIMITS, wall_s=1e-6))
+    async with serving(tmp_path) as service:
+        [job] = await ended(service, asking(model_new()))
+    assert (job.result.verdict, job.result.reward) == ("POLICY", 0)
+    assert "too much time or memory" in job.result.feedback
+
+
+def test_the_process_that_reads_such_a_text_has_nothing_to_lose() -> None:
+    policy = role_policy("converter")
+    assert policy.environment == {"LC_ALL": "C.UTF-8"}
+    assert (policy.mounts, policy.devices, policy.gpu, policy.programs, policy.passes) == ((), (), False, False, ())
+
+
+async def test_without_a_jail_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(zygote: Zygote, limits: object = None) -> None:
+        raise SandboxError("no tier works here")
+
+    monkeypatch.setattr(Zygote, "spawn", fail)
+    async with serving(tmp_path) as service:
+        [refused] = await service.submit([asking(model_new())], CALLER)
+        [job] = await ended(service, asking(format_reply(convert(model_new()).candidate)))
+    assert isinstance(refused, RequestRejected)
+    assert (refused.status, refused.code) == (503, "converter")
+    assert isinstance(job, Job)
+
+
+@pytest.mark.parametrize(
+    ("reply", "has"),
+    [
+        (reply_of(model_new()), True),
+        (model_new(), True),
+        (f"```python\n{model_new()}```\n\n```cuda\n{KERNEL}```\n\n```python\ndef forward(x): ...\n```", False),
+        ("I wrote no ModelNew.", False),
+        ("```python\nclass ModelNew:\n", False),
+    ],
+)
+def test_a_reply_that_ends_with_the_class_is_such_a_reply(reply: str, has: bool) -> None:
+    assert (model_new_in(reply) is not None) == has
