@@ -39,7 +39,7 @@ from kernelforge.records import (
     content_hash,
 )
 
-EVALUATOR_VERSION = "9"
+EVALUATOR_VERSION = "10"
 """Changes whenever a verdict or a modelled time could."""
 
 

@@ -127,6 +127,21 @@ def test_indices_have_64_bits_where_a_tensor_has_more_elements_than_32_count(
     assert "long long" not in render(graph(2**16, 2**14), Design(moves)).source
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("moves", [(), ("vectorise",)])
+@pytest.mark.parametrize("sums", ["torch.softmax(x, 1)", "x.mean(1)", "x.sum(0)", "x @ x.T", "x / x.sum() - x.max()"])
+def test_a_long_sum_is_one_of_sums_of_runs(
+    monkeypatch: pytest.MonkeyPatch, sums: str, moves: tuple[str, ...], compiler: Compiler
+) -> None:
+    """As the tolerance has it: one accumulator does not take more terms than a run has."""
+    task = ADDED.replace("x + x + x + x", sums).replace("randn", "rand")
+    plain = render(trace_source(task, {}), Design(moves))
+    monkeypatch.setattr("kernelforge.agents.builtin.codegen.loops.LONGEST_RUN", 16)
+    written = render(trace_source(task, {}), Design(moves))
+    assert (plain.source.count(" += 16) {"), written.source.count(" += 16) {")) == (0, 1)
+    ran(written, task, {"N": 7 if "(0)" not in sums else 37, "D": 36}, compiler)
+
+
 def test_a_first_candidate_fuses_where_its_tensors_would_exceed_a_plans_memory() -> None:
     """Two tensors of a chain are in use at a time, and the result is a third."""
     rows = PlanLimits().workspace_bytes // (3 * 4 * 2**14)

@@ -145,6 +145,31 @@ def test_a_profile_over_its_budget_is_skipped_with_the_budget(
     assert (profile, evaluation.performance) == (None, None)
 
 
+@pytest.mark.parametrize("apart", [True, False])
+def test_a_whole_run_over_its_budget_is_no_timeout(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, apart: bool
+) -> None:
+    """Though its profile counted fewer: what ends is compared in part, or skipped."""
+    monkeypatch.setattr("kernelforge.evaluation.stages.candidate_runs.FULL_SIZE_INSTRUCTIONS", 10**4)
+    source = KERNEL
+    if not apart:  # a block that waits for another cannot be run by itself
+        wait = (
+            "if (i == 0) atomicExch(flag, 1); if (threadIdx.x == 0) while (atomicAdd(flag, 0) == 0) {} __syncthreads();"
+        )
+        source = KERNEL.replace("float* out,", "float* out, int* flag,").replace(
+            "    if (i < n)", f"    {wait}\n    if (i < n)"
+        )
+    plan = PLAN if apart else PLAN.replace("out, i32", "out, zeros((1,), int32), i32")
+    evaluators.append(workshop.evaluator(axpy_task()))
+    evaluation, profile = evaluators[-1].evaluate(Candidate(source=source, plan=plan), seed=11)
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert (evaluation.verdict, full.status) == (Verdict.OK, "passed" if apart else "skipped"), evaluation.reason
+    assert "to run it whole takes over 4e+04 thread instructions, the budget" in full.message
+    assert ("compared in part" in full.message) == apart
+    assert (profile, evaluation.performance) == (None, None)
+
+
 def test_a_profile_goes_on_until_its_count_tells_that_a_kernel_does_not_end(
     evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

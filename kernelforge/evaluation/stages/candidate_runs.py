@@ -84,6 +84,10 @@ class Unscreened(Exception):
     """The emulated device in front of a GPU lacks something that the candidate uses: the GPU alone decides."""
 
 
+class OverBudget(Exception):
+    """A run at the full size took more work than such a run may: that alone does not tell that it never ends."""
+
+
 class CountedProfile(NamedTuple):
     """A profile by an emulated device at the full size, for that of the GPU behind it."""
 
@@ -229,6 +233,7 @@ class CandidateRuns(ExitStack):
         Raises:
             StageFailed: a run faulted, or its outputs are wrong.
             Unscreened: this device is in front of a GPU, and lacks what the plan needs.
+            OverBudget: at the full size a run took over its limit of work.
         """
         work, session = self.work, self.on_device(self.work.artifacts[size.name])
         plan, specs = work.plans[size.name], self.facts.at(size.name).outputs
@@ -244,7 +249,7 @@ class CandidateRuns(ExitStack):
             if result.faults:
                 if self._in_front and result.faults[0].kind in ("unsupported", "late"):
                     raise Unscreened(result.faults[0].message)
-                self.fault(result.faults[0], size, draw.family)
+                self.refuse(result.faults[0], size, draw.family)
             if first is not None and all(map(same_bytes, first, result.outputs)):
                 continue
             if first is not None and ordered:
@@ -312,6 +317,18 @@ class CandidateRuns(ExitStack):
         if self.device.capabilities.measures_time and time.perf_counter() - self.work.started > EVALUATION_SECONDS:
             message = f"the evaluation took more than {EVALUATION_SECONDS:g} s in all; launch fewer or faster kernels"
             self.work.fail(Verdict.TIMEOUT, size, family, message)
+
+    def refuse(self, fault: RunFailure, size: Size, family: str) -> NoReturn:
+        """End the cascade for a fault of a run of everything, but for one that the full size's budget ended.
+
+        Raises:
+            StageFailed: the candidate, or the device, is at fault.
+            OverBudget: the run's work was limited, and it took more.
+        """
+        limited = self.most_work(size) is not None and not self._limit_binds
+        if size.name == "full" and fault.kind == "timeout" and limited:
+            raise OverBudget(fault.message)
+        self.fault(fault, size, family)
 
     def fault(self, fault: RunFailure, size: Size, family: str, *, stage: Stage | None = None) -> NoReturn:
         """Record the check whose run ended in a fault, and end the cascade.

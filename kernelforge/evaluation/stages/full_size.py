@@ -34,6 +34,7 @@ from kernelforge.evaluation.stages.candidate_runs import (
     SMALL_SIZE_INSTRUCTIONS,
     CandidateRuns,
     EvaluationState,
+    OverBudget,
 )
 from kernelforge.evaluation.timing import tensor_bytes
 from kernelforge.profiling.metrics import MATRIX_OPERATIONS
@@ -142,13 +143,14 @@ class FullSizeStage(ABC):
 
         Raises:
             StageFailed: they are wrong, or the run faults.
+            OverBudget: the run took over its limit of work.
         """
         with self.runs.drawn(self.size, family, expected=False) as draw:
             with self.work.clock("emulation" if self.device.kind == "emulated" else "run"):
                 most = self.runs.most_work(self.size)
                 result = session.run(replace(self.request(draw, PROFILE_POISON), max_thread_instructions=most))
             if result.faults:
-                self.runs.fault(result.faults[0], self.size, family)
+                self.runs.refuse(result.faults[0], self.size, family)
             self.work.executed = max(self.work.executed, result.thread_instructions or 0)
             comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
         if not comparison.ok:
@@ -201,7 +203,10 @@ class ModelledFullSize(FullSizeStage):
                 if profile and profiled is None:
                     profiled = self._profiled(draw)
                 if profiled is None or _affordable(profiled):
-                    return self._compare_complete(draw, profiled)
+                    try:
+                        return self._compare_complete(draw, profiled)
+                    except OverBudget:
+                        profiled = self._without_profile(profile)
                 why = self._compare_in_part(draw)
         except (TaskError, SandboxError) as error:
             if isinstance(error, ChildDied) and not last:
@@ -246,6 +251,18 @@ class ModelledFullSize(FullSizeStage):
             profiled, message = None, f"the profile is left out: {why}"
         self.passed(comparison, message, families)
         return profiled
+
+    def _without_profile(self, profile: bool) -> FullSizeResult | None:
+        """The result of a candidate whose run took over its limit of work: a profile that counted less is wrong.
+
+        Raises:
+            StageFailed: the kernel is far too slow for the task.
+        """
+        most = self.runs.most_work(self.size) or 0
+        self._refuse_padding(most + 1)
+        bound = PADDING * (self.facts.flops + self.facts.compulsory_bytes)
+        less = f"to run it whole takes over {most:.2g} thread instructions, the budget, and the profile counted fewer"
+        return FullSizeResult(missing=f"no profile: {less} ({bound:.2g} would be TIMEOUT)") if profile else None
 
     def _compare_in_part(self, draw: DrawHandle) -> str:
         """Run the blocks behind some elements of the outputs, and compare those; why that cannot be done, else nothing.

@@ -7,6 +7,7 @@ import pytest
 
 from kernelforge.devices.emulated.codegen import program
 from kernelforge.devices.emulated.codegen.emit import memory
+from kernelforge.devices.emulated.layout import GLOBAL_BASE
 from kernelforge.devices.emulated.profile.traffic import (
     distinct,
     distinct_in_grid,
@@ -374,6 +375,7 @@ def test_words_that_fill_all_counters_alike_are_updated_their_mean(words: int) -
 
 def dram_reads(source: str, grid: int, fetch_bytes: int, *arguments: np.ndarray) -> int:
     cache = CacheModel(32 << 10, 1 << 22, fetch_bytes)
+    cache.keep_footprint(GLOBAL_BASE, 1 << 30)
     cuda(source).run(grid, 32, *arguments, cache=cache)
     cache.complete()
     fetched = cache.counts.dram_read_sectors

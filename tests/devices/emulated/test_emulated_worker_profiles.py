@@ -111,6 +111,22 @@ def test_sampled_softmax_reads_each_row_once_from_dram() -> None:
     assert excess(profiled) == pytest.approx(1, rel=0.01)
 
 
+def test_a_block_reads_all_that_it_touches_though_the_l2_keeps_less() -> None:
+    source = """
+extern "C" __global__ void sums(const float* x, float* out, int d) {
+  int row = blockIdx.x * 32 + threadIdx.x;
+  float sum = 0;
+  for (int k = 0; k < d; k += 8) sum += x[(long long)row * d + k];
+  out[row] = sum;
+}"""
+    rows, d = 256, 1 << 17
+    plan = "def forward(x):\n    out = empty((256,), float32)\n    sums[8, 32](x, out, i32(x.shape[1]))\n    return out"
+    profiled, _ = profile(source, plan, np.zeros((rows, d), np.float32), compulsory=4 * rows * d, sampled=True)
+    assert profiled.kernels[0].sampled < 1
+    assert 4 * d * 32 < H100.l2_distinct_bytes < 4 * d * rows
+    assert excess(profiled) == pytest.approx(1, rel=0.01)
+
+
 def test_rows_that_the_others_evict_are_read_again_in_each_pass() -> None:
     """An H100 read 805 MB for 268 MB of such rows (results/reference/h100, softmax_block_32768)."""
     rows, columns = 768, 1 << 15

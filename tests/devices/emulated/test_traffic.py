@@ -31,6 +31,7 @@ from kernelforge.devices.emulated.profile.traffic import (
     LaunchTraffic,
     Residency,
     Sectors,
+    all_sectors,
     bytes_by_buffer,
     extrapolate,
     ranges_by_buffer,
@@ -39,18 +40,18 @@ from kernelforge.devices.emulated.profile.traffic import (
 MIB = 1 << 20
 BASE = 0x7000_0000_0000
 GRID = 4096
-EMPTY = np.empty(0, dtype=np.int64)
+EMPTY = Sectors.of(np.empty(0, dtype=np.int64))
 
 
 def sectors(start_byte: int, nbytes: int) -> Sectors:
-    return np.arange((BASE + start_byte) // 32, (BASE + start_byte + nbytes) // 32)
+    return Sectors.of(np.arange((BASE + start_byte) // 32, (BASE + start_byte + nbytes) // 32))
 
 
 def sampled(touch, write=None):  # type: ignore[no-untyped-def]
     """Footprints of a kernel whose block ``b`` touches the sectors ``touch(b)``."""
 
     def side(function, start, end):  # type: ignore[no-untyped-def]
-        return EMPTY if function is None else np.unique(np.concatenate([function(b) for b in range(start, end)]))
+        return EMPTY if function is None else all_sectors([function(b) for b in range(start, end)])
 
     return [
         ChunkFootprint(
@@ -92,7 +93,7 @@ def matmul(n: int, l2_bytes: int) -> tuple[LaunchTraffic, int]:
 
     def touch(block: int) -> Sectors:
         row, column = divmod(block, 64)
-        return np.concatenate([sectors(row * strip, strip), sectors(n * n * 4 + column * strip, strip)])
+        return all_sectors([sectors(row * strip, strip), sectors(n * n * 4 + column * strip, strip)])
 
     extents = [Extent(0, BASE, n * n * 4), Extent(1, BASE + n * n * 4, n * n * 4)]
     traffic = extrapolate(sampled(touch), extents, grid_blocks=GRID, wave_blocks=1056, l2_bytes=l2_bytes)
@@ -110,6 +111,18 @@ def test_a_matmul_larger_than_the_l2_is_refetched_by_every_wave() -> None:
     assert sum(traffic.read.values()) == compulsory
     # Four waves, each needing all of B: three times B again, less what the small L2 keeps.
     assert 0.5 * compulsory < traffic.refetched < 2 * compulsory
+
+
+@given(st.sets(st.integers(0, 300)), st.sets(st.integers(0, 300)), st.integers(0, 300), st.integers(0, 300))
+def test_a_set_of_sectors_is_a_set(some: set[int], other: set[int], first: int, end: int) -> None:
+    sets = [Sectors.of(np.array(list(numbers), np.int64)) for numbers in (some, other)]
+    both = all_sectors(sets)
+    assert both.numbers().tolist() == sorted(some | other)
+    assert both.size == len(some | other)
+    within = both.within(first, end)
+    assert within.numbers().tolist() == [number for number in sorted(some | other) if first <= number < end]
+    if within.size:
+        assert (within.first, within.last) == (within.numbers()[0], within.numbers()[-1])
 
 
 def test_bytes_of_a_buffer_never_exceed_its_size() -> None:

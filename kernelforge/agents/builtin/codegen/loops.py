@@ -19,6 +19,9 @@ _HIGHEST = {
     DType.INT8: "127", DType.UINT8: "255", DType.BOOL: "1",
 }  # fmt: skip
 
+LONGEST_RUN = 65536
+"""Terms that one accumulator takes one after the other; longer sums are split, as the tolerance expects it."""
+
 
 def start_of(reduce: Reduce) -> str:
     """The value that a reduction starts from."""
@@ -112,10 +115,39 @@ class LoopEmitter(CppEmitter):
         total = self.accumulator(type_of(value), start_of(value), slot)
         group = LoopGroup(self.fresh("j"), value.arg.shape[value.first : value.last + 1])
         inner = (*coords[: value.first], *group.coords(), *coords[value.last + 1 :])
-        with self.scope() as body:
-            self.inner(slot, lambda: self.add(step_of(value, total, self.read(value.arg, inner), group.var)))
-        self.count(group.var, self.signature.extent(group.extent), body)
+
+        def take(into: str) -> None:
+            self.add(step_of(value, into, self.read(value.arg, inner), group.var))
+
+        self.over(group, total, slot, take, summed=type_of(value) if value.op == "sum" else None)
         return result_of(value, total)
+
+    def over(
+        self, group: LoopGroup, total: str, slot: str, take: Callable[[str], None], summed: str | None = "float"
+    ) -> None:
+        """Let an accumulator, ``total``, take what there is in each step of a group.
+
+        Args:
+            group: What is reduced.
+            total: C++ name.
+            slot: Of a lane.
+            take: Adds the statements that let one accumulator take one step.
+            summed: Type of a sum; a long one is that of sums of runs.
+        """
+        extent = self.signature.extent(group.extent)
+        if summed is None or group.extent.value <= LONGEST_RUN:
+            with self.scope() as body:
+                self.inner(slot, lambda: take(total))
+            self.count(group.var, extent, body)
+            return
+        first = self.fresh("first")
+        with self.scope() as run:
+            part = self.accumulator(summed, "0", slot)
+            with self.scope() as body:
+                self.inner(slot, lambda: take(part))
+            self.count(group.var, f"{extent} && {group.var} < {first} + {LONGEST_RUN}", body, first)
+            self.inner(slot, lambda: self.add(f"{total} += {part};"))
+        self.count(first, extent, run, step=str(LONGEST_RUN))
 
     def _contraction(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:
         assert isinstance(value, Contraction)
@@ -126,14 +158,12 @@ class LoopEmitter(CppEmitter):
         (step,) = group.coords()
         *batch, row, column = coords
 
-        def write() -> None:
+        def take(into: str) -> None:
             a = self.read(value.a, (*batch, row, step))
             b = self.read(value.b, (*batch, step, column))
-            self.add(f"{total} += {a} * {b};")
+            self.add(f"{into} += {a} * {b};")
 
-        with self.scope() as body:
-            self.inner(slot, write)
-        self.count(group.var, self.signature.extent(group.extent), body)
+        self.over(group, total, slot, take)
         return total
 
     def _convolution(self, value: Value, coords: tuple[Coordinate, ...], slot: str) -> str:

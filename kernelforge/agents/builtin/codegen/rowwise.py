@@ -105,8 +105,14 @@ class RowWriter:
         total = em.fresh(reduce.op)
         em.add(f"{type_of(reduce)} {total} = {start_of(reduce)};")
         at = "j + k" if self.vector else "j"
-        self._passes(lambda: em.add(step_of(reduce, total, em.read(reduce.arg, coords), at)))
-        if self.shared_rows:
+
+        def take(into: str) -> None:
+            em.add(step_of(reduce, into, em.read(reduce.arg, coords), at))
+
+        if not self.shared_rows:
+            em.over(self.j, total, "", take, summed=type_of(reduce) if reduce.op == "sum" else None)
+        else:
+            self._passes(lambda: take(total))
             combine = f"[](auto a, auto b) {{ return {combine_of(reduce)}(a, b); }}"
             em.add(f"{total} = row_reduce<T>({total}, {combine});")
         em.bound[reduce] = (result_of(reduce, total), kept)

@@ -24,6 +24,7 @@ from kernelforge.devices.emulated.execute.loaded_module import writer_entry
 from kernelforge.devices.emulated.execute.memory import WINDOW_BYTES
 from kernelforge.devices.emulated.execute.plan_execution import Execution, LaunchFailed
 from kernelforge.devices.emulated.profile.sampling import Budget
+from kernelforge.devices.emulated.profile.traffic import keep_footprint, sectors_of
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
 from kernelforge.devices.emulated.runtime.cache import CacheModel
 from kernelforge.profiling.counts import SECTOR_BYTES
@@ -42,7 +43,7 @@ MOST_ELEMENTS = 1 << 20
 MOST_OWNERS = 8
 """Blocks that may add to one element by atomics."""
 _TRACE_BYTES = 64 << 20
-"""Footprint of one block that is traced to see what it reads."""
+"""What a block stores is looked for, as it is evicted, when the block reads it again: after so many further bytes."""
 DENSE_BYTES = 1 << 30
 """Buffers up to this size are looked at completely, larger ones only around the requested elements."""
 _WINDOW = WINDOW_BYTES // WORD
@@ -527,10 +528,11 @@ class PartialRun:
         """
         execution = self._execution
         before = execution.work
-        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
         foreign, reads = foreign or {}, reads or {}
         traced = earlier | foreign.keys() | reads.keys()
         extents = [extent for extent in execution.extents() if extent.buffer in traced]
+        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
+        keep_footprint(cache, extents)
         ran = 0
         for unit in execution.units_of(step, blocks).tolist():
             together = execution.blocks(step, [unit])
@@ -542,16 +544,9 @@ class PartialRun:
                 continue
             cache.reset()
             execution.run_blocks(step, together, cache=cache, strict=False)
-            cached, dirty = cache.sectors()
-            if cache.may_have_evicted:
-                most = _TRACE_BYTES >> 20
-                raise NotPartial(f"a block of {step.expression!r} accesses some {most} MiB or more, too much to trace")
-            # Of a sector that was read and then written only the number is known: as many as that may be any of them.
-            all_clean = cache.counts.dram_read_sectors <= cached.size - dirty.size
-            read = np.setdiff1d(cached, dirty, assume_unique=True) if all_clean else cached
+            read = cache.footprint().read
             for extent in extents:
-                first, end = extent.address // SECTOR_BYTES, -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
-                inside = read[(read >= first) & (read < end)] - first
+                inside = sectors_of(read, extent).numbers() - extent.address // SECTOR_BYTES
                 words = (inside[:, None] * (SECTOR_BYTES // WORD) + np.arange(SECTOR_BYTES // WORD)).reshape(-1)
                 words = words[words < -(-extent.nbytes // WORD)]
                 if extent.buffer in earlier and words.size:

@@ -47,18 +47,18 @@ from kernelforge.devices.emulated.profile.traffic import (
     LaunchTraffic,
     Range,
     Residency,
-    all_sectors,
     bytes_by_buffer,
     distinct_in_grid,
     ecc_bytes,
     extrapolate,
+    keep_footprint,
     most_updates,
     most_updates_of_a_word,
     ranges_by_buffer,
 )
 from kernelforge.devices.emulated.ptx.parser import Instruction, Sym
 from kernelforge.devices.emulated.report import LaunchReport, MemoryOp, own_line
-from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Sectors, Trace
+from kernelforge.devices.emulated.runtime.cache import CacheCounts, CacheModel, Footprint, Sectors, Trace, all_sectors
 from kernelforge.hardware.occupancy import Occupancy, l1_bytes
 from kernelforge.profiling.counts import SECTOR_BYTES, CountedText, KernelCounts, MemoryCounts, PlanCounts
 from kernelforge.profiling.model import kernel_occupancy
@@ -69,9 +69,10 @@ WORD_BYTES = 4
 def warm_up_collector() -> None:
     """Use every library function of a sampled profile once: a jail does not let them load their parts later."""
     cache = CacheModel(SECTOR_BYTES, SECTOR_BYTES)
+    cache.keep_footprint(0, 64)
     empty = cache.footprint()
-    sectors = np.arange(4)
-    chunk = ChunkFootprint(2, 1, Footprint(sectors[:2], sectors[:2]), Footprint(sectors, sectors))
+    sectors = Sectors.of(np.arange(4))
+    chunk = ChunkFootprint(2, 1, empty, Footprint(sectors, sectors))
     extrapolate([chunk, chunk], [Extent(0, 0, 64)], grid_blocks=8, wave_blocks=4, l2_bytes=64)
     bytes_by_buffer(empty.read, [])
     warm_up_replay()
@@ -163,6 +164,7 @@ class Collector:
         spec = self._spec
         self._l2_bytes = spec.l2_distinct_bytes
         self._cache = CacheModel(spec.unified_l1_bytes_per_sm, self._l2_bytes, spec.l2_fetch_bytes)
+        keep_footprint(self._cache, self._extents)
         self._residency: Residency | None = None
         self._memsets = 0
         self._memset_bytes = 0
@@ -260,7 +262,8 @@ class Collector:
         def run(block: int) -> tuple[LaunchReport, CacheCounts]:
             self._cache.reset()
             report = self._run(step, (block,))
-            sectors.append(self._cache.sectors()[0])
+            footprint = self._cache.footprint()
+            sectors.extend((footprint.read, footprint.written))
             return report, self._cache.counts
 
         all_ends = ends_of(step.grid, at)
@@ -453,8 +456,10 @@ class Collector:
     ) -> None:
         """Add a launch by a sample of it. ``already_read``: bytes that the probe of its cost put into the L2."""
         assert self._residency is not None
-        read, written = self._residency.launch(sample.traffic_of(step))
-        read += already_read + ecc_bytes(self._spec, read, written)
+        traffic = sample.traffic_of(step)
+        read, written = self._residency.launch(traffic)
+        read += min(already_read, sum(traffic.read.values()) + traffic.refetched - read)  # what was found in the L2
+        read += ecc_bytes(self._spec, read, written)
         moved = replace(sample.moved, l2_read_hits=max(sample.moved.l2_read_sectors - read / SECTOR_BYTES, 0.0))
         add_launch(
             group,

@@ -8,9 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
-from kernelforge.devices.emulated.runtime.cache import Footprint, Sectors
+from kernelforge.devices.emulated.runtime.cache import CacheModel, Footprint, Sectors, all_sectors
 from kernelforge.hardware.specs import DeviceSpec
 from kernelforge.profiling.counts import SECTOR_BYTES
 
@@ -127,15 +125,26 @@ MOST_PARTS = 64
 """Ranges of all buffers in the L2 that are kept apart: each launch looks at all of them."""
 
 
+def keep_footprint(cache: CacheModel, extents: Sequence[Extent]) -> None:
+    """Let a cache note which sectors of some buffers are fetched and written."""
+    if extents:
+        first = min(extent.address for extent in extents)
+        cache.keep_footprint(first, max(extent.address + extent.nbytes for extent in extents) - first)
+
+
+def sectors_of(sectors: Sectors, extent: Extent) -> Sectors:
+    """The subset of sectors that lie in a buffer."""
+    return sectors.within(extent.address // SECTOR_BYTES, -(-(extent.address + extent.nbytes) // SECTOR_BYTES))
+
+
 def ranges_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, Range]:
     """First and last byte that the sectors touch, by buffer."""
     ranges: dict[int, Range] = {}
     for extent in extents:
-        first = np.searchsorted(sectors, extent.address // SECTOR_BYTES)
-        end = np.searchsorted(sectors, -(-(extent.address + extent.nbytes) // SECTOR_BYTES))
-        if end > first:
-            low = float(sectors[first]) * SECTOR_BYTES - extent.address
-            high = float(sectors[end - 1] + 1) * SECTOR_BYTES - extent.address
+        inside = sectors_of(sectors, extent)
+        if inside.size:
+            low = float(inside.first) * SECTOR_BYTES - extent.address
+            high = float(inside.last + 1) * SECTOR_BYTES - extent.address
             near = NEAR_END * (high - low)
             low, high = low if low > near else 0.0, high if high < extent.nbytes - near else float(extent.nbytes)
             ranges[extent.buffer] = low, high
@@ -159,17 +168,10 @@ def bytes_by_buffer(sectors: Sectors, extents: Sequence[Extent]) -> dict[int, in
     """Bytes of the sectors that lie in each buffer; at most the buffer's own size."""
     nbytes: dict[int, int] = {}
     for extent in extents:
-        first = extent.address // SECTOR_BYTES
-        last = -(-(extent.address + extent.nbytes) // SECTOR_BYTES)
-        count = int(np.searchsorted(sectors, last) - np.searchsorted(sectors, first))
+        count = sectors_of(sectors, extent).size
         if count:
             nbytes[extent.buffer] = min(count * SECTOR_BYTES, extent.nbytes)
     return nbytes
-
-
-def all_sectors(parts: Sequence[Sectors]) -> Sectors:
-    """All sectors of some sets, sorted."""
-    return np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
 
 
 def extrapolate(

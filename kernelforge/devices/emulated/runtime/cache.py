@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 import numpy as np
@@ -19,9 +20,74 @@ from kernelforge.devices.emulated.codegen.numba_intrinsics import (
     store_u32,
 )
 from kernelforge.devices.emulated.layout import UNITS
+from kernelforge.profiling.counts import SECTOR_BYTES
 
-Sectors = npt.NDArray[np.int64]
-"""Sorted, distinct sector numbers: device address divided by 32."""
+_WORD_SECTORS = 64
+"""Sectors that a word of a set has bits for: those of 16 lines."""
+
+
+@dataclass(frozen=True)
+class Sectors:
+    """A set of sectors, whose numbers are device addresses divided by 32; a bit for each, for they may be millions."""
+
+    words: npt.NDArray[np.int64]
+    """Numbers of those words that have sectors: sector divided by 64; ascending, each once."""
+    bits: npt.NDArray[np.uint64]
+    """Of each of these words, the sectors in it: the lowest bit for its first."""
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64]) -> Sectors:
+        """The set of some sectors, in any order."""
+        words, position = np.unique(numbers // _WORD_SECTORS, return_inverse=True)
+        bits = np.zeros(words.size, np.uint64)
+        np.bitwise_or.at(bits, position, np.left_shift(np.uint64(1), (numbers % _WORD_SECTORS).astype(np.uint64)))
+        return cls(words, bits)
+
+    @property
+    def size(self) -> int:
+        """Number of sectors."""
+        return int(np.bitwise_count(self.bits).sum())
+
+    @property
+    def first(self) -> int:
+        """The lowest; the set must have one."""
+        lowest = int(self.bits[0])
+        return int(self.words[0]) * _WORD_SECTORS + (lowest & -lowest).bit_length() - 1
+
+    @property
+    def last(self) -> int:
+        """The highest; the set must have one."""
+        return int(self.words[-1]) * _WORD_SECTORS + int(self.bits[-1]).bit_length() - 1
+
+    def within(self, first: int, end: int) -> Sectors:
+        """The subset from ``first`` to ``end``, without ``end``."""
+        start, stop = np.searchsorted(self.words, (first // _WORD_SECTORS, -(-end // _WORD_SECTORS))).tolist()
+        words, bits = self.words[start:stop], self.bits[start:stop].copy()
+        everything = (1 << _WORD_SECTORS) - 1
+        bits[words == first // _WORD_SECTORS] &= np.uint64(everything << first % _WORD_SECTORS & everything)
+        if end % _WORD_SECTORS:
+            bits[words == end // _WORD_SECTORS] &= np.uint64((1 << end % _WORD_SECTORS) - 1)
+        return Sectors(words[bits != 0], bits[bits != 0])
+
+    def numbers(self) -> npt.NDArray[np.int64]:
+        """The sectors, ascending."""
+        is_there = np.unpackbits(self.bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little")
+        at, within = np.nonzero(is_there)
+        return self.words[at] * _WORD_SECTORS + within
+
+
+def all_sectors(parts: Sequence[Sectors]) -> Sectors:
+    """All sectors of some sets."""
+    words, position = np.unique(
+        np.concatenate([np.empty(0, np.int64), *(part.words for part in parts)]), return_inverse=True
+    )
+    bits = np.zeros(words.size, np.uint64)
+    end = 0
+    for part in parts:
+        bits[position[end : end + part.words.size]] |= part.bits
+        end += part.words.size
+    return Sectors(words, bits)
+
 
 Trace = npt.NDArray[np.int64]
 """Requests of a block, or of a few: see :func:`record_request`."""
@@ -44,7 +110,12 @@ CACHE_L1_LATEST = 152  # addresses of the entries used last
 CACHE_L2_LATEST = 160
 CACHE_L2_IN_USE = 168  # address of the indices of the L2's entries that have a line, in the order in which they got one
 CACHE_L2_IN_USE_COUNT = 176
-CACHE_HEADER = 184
+CACHE_FOOTPRINT = 184  # address of two words for each word of Sectors: fetched from DRAM, and written
+CACHE_FOOTPRINT_FIRST = 192  # the first line there
+CACHE_FOOTPRINT_LINES = 200  # 0: no footprint is kept
+CACHE_TOUCHED = 208  # address of the numbers of its words that have sectors, in the order in which they got some
+CACHE_TOUCHED_COUNT = 216
+CACHE_HEADER = 224
 L1_WAYS = 16
 """Chosen for the time of a look-up: lines may be almost anywhere in an L1. Accel-Sim's Volta has 4 sets of 64 to 256
 ways (``SM7_QV100``); an A100's windows of images keep with 16 what they keep with more, and lose it with 4."""
@@ -119,6 +190,8 @@ class CacheModel:
         self._epochs = np.zeros(MOST_WARPS, dtype=np.int64)
         self._header[CACHE_EPOCHS // 8] = self._epochs.ctypes.data
         self._trace = np.empty(0, dtype=np.int64)
+        self._footprint = np.zeros((0, 2), dtype=np.uint64)
+        self._touched = np.empty(0, dtype=np.int64)
 
     @property
     def address(self) -> int:
@@ -150,6 +223,19 @@ class CacheModel:
         trace = self._trace[:words].copy()
         return trace if np.count_nonzero(trace < 0) == requests else None
 
+    def keep_footprint(self, address: int, nbytes: int) -> None:
+        """Note from now on which sectors of a range of device memory are fetched and written, however many."""
+        first = address // (SECTOR_BYTES * _WORD_SECTORS)
+        words = -(-(address + nbytes) // (SECTOR_BYTES * _WORD_SECTORS)) - first
+        # Zeros that nothing has touched take no memory of the host.
+        self._footprint = np.zeros((words, 2), dtype=np.uint64)
+        self._touched = np.empty(words, dtype=np.int64)
+        self._header[CACHE_FOOTPRINT // 8] = self._footprint.ctypes.data
+        self._header[CACHE_FOOTPRINT_FIRST // 8] = first * (_WORD_SECTORS // _LINE_SECTORS)
+        self._header[CACHE_FOOTPRINT_LINES // 8] = words * (_WORD_SECTORS // _LINE_SECTORS)
+        self._header[CACHE_TOUCHED // 8] = self._touched.ctypes.data
+        self._header[CACHE_TOUCHED_COUNT // 8] = 0
+
     def _finish_stores(self) -> None:
         if self._stores[:: STORE_ENTRY // 8].any():
             finish_stores.run(self.address, 0)
@@ -168,12 +254,19 @@ class CacheModel:
         self._l2[self._used] = 0
         self._header[CACHE_L2_IN_USE_COUNT // 8] = 0
         self._stores[:] = 0
+        self._footprint[self._touched_words] = 0
+        self._header[CACHE_TOUCHED_COUNT // 8] = 0
         self._header[CACHE_TICK // 8 : CACHE_COUNTERS // 8 + 7] = 0
 
     @property
     def _used(self) -> npt.NDArray[np.int64]:
         """Indices of the L2's entries that have a line."""
         return self._in_use[: int(self._header[CACHE_L2_IN_USE_COUNT // 8])]
+
+    @property
+    def _touched_words(self) -> npt.NDArray[np.int64]:
+        """Words of the footprint that have sectors."""
+        return self._touched[: int(self._header[CACHE_TOUCHED_COUNT // 8])]
 
     def flush(self) -> None:
         """Write dirty L2 sectors back, counting the DRAM writes; clean data stays."""
@@ -190,41 +283,49 @@ class CacheModel:
         partly = (dirty[:, 2, None] >> np.arange(_LINE_SECTORS) & 1 != 0) & (masks != lay.COMPLETE_SECTOR)
         self._header[CACHE_COUNTERS // 8 + 5] += np.count_nonzero(partly)
         self._l2[written, 4:] = -1
+        self._fetched(dirty[:, 0] - 1, partly)
 
-    @property
-    def may_have_evicted(self) -> bool:
-        """Whether a set of the L2 is full, so that :meth:`sectors` may lack some."""
-        return bool(np.bincount(self._used // L2_WAYS, minlength=1).max() >= L2_WAYS)
+    def _fetched(self, lines: npt.NDArray[np.int64], sectors: npt.NDArray[np.bool_]) -> None:
+        """Add sectors of lines that were written to the footprint, where one is kept."""
+        at = lines - self._header[CACHE_FOOTPRINT_FIRST // 8]
+        inside = (at >= 0) & (at < self._header[CACHE_FOOTPRINT_LINES // 8])
+        at, sectors = at[inside], sectors[inside]
+        bits = (sectors << np.arange(_LINE_SECTORS)).sum(axis=1).astype(np.uint64)
+        per_word = _WORD_SECTORS // _LINE_SECTORS
+        shifts = (_LINE_SECTORS * (at % per_word)).astype(np.uint64)
+        np.bitwise_or.at(self._footprint[:, 0], at // per_word, bits << shifts)
 
     def sectors(self) -> tuple[Sectors, Sectors]:
-        """Sectors in the L2, and the dirty ones among them; sorted."""
+        """Sectors in the L2, and the dirty ones among them."""
         self._finish_stores()
         entries = self._l2[self._used]
         first = (entries[:, 0] - 1) * _LINE_SECTORS
         bits = np.arange(_LINE_SECTORS)
         cached = (first[:, None] + bits)[(entries[:, 1, None] >> bits & 1) != 0]
         dirty = (first[:, None] + bits)[(entries[:, 2, None] >> bits & 1) != 0]
-        return np.sort(cached), np.sort(dirty)
+        return Sectors.of(cached), Sectors.of(dirty)
 
     def footprint(self) -> Footprint:
-        """Sectors fetched and written since the last reset, if nothing was evicted."""
-        cached, dirty = self.sectors()
-        clean = np.setdiff1d(cached, dirty, assume_unique=True)
-        # Sectors that were fetched and then written are dirty: the counter has their number.
-        fetched = min(max(int(self.counts.dram_read_sectors) - clean.size, 0), dirty.size)
-        also = dirty[np.linspace(0, dirty.size - 1, fetched).astype(np.int64)] if fetched else dirty[:0]
-        return Footprint(np.union1d(clean, also), dirty)
+        """Sectors fetched and written since the last reset, of the range whose footprint is kept."""
+        self._finish_stores()
+        touched = np.sort(self._touched_words)
+        first = int(self._header[CACHE_FOOTPRINT_FIRST // 8]) // (_WORD_SECTORS // _LINE_SECTORS)
+        sets = []
+        for side in range(2):
+            bits = self._footprint[touched, side]
+            sets.append(Sectors(first + touched[bits != 0], bits[bits != 0]))
+        return Footprint(*sets)
 
 
 @native
 def partly_written(entry: int) -> int:
-    """Dirty sectors of a line of which some bytes were not written."""
+    """Dirty sectors of a line of which some bytes were not written, a bit for each."""
     dirty = load_i64(entry + 16)
-    count = 0
+    bits = 0
     for sector in range(4):
         if dirty >> sector & 1 and load_u32(entry + 32 + 4 * sector) != lay.COMPLETE_SECTOR:
-            count += 1
-    return count
+            bits |= 1 << sector
+    return bits
 
 
 @native
@@ -243,6 +344,7 @@ def l2_read(cache: int, sector: int, alone: bool) -> None:
         bit |= (1 << ((sector ^ 1) & 3)) & ~valid
     store_i64(counters + 40, load_i64(counters + 40) + popcount(bit))
     store_i64(entry + 8, valid | bit)
+    add_to_footprint(cache, sector >> 2, bit, 0)
     for k in range(4):
         if bit >> k & 1:
             store_u32(entry + 32 + 4 * k, lay.COMPLETE_SECTOR)
@@ -259,6 +361,21 @@ def l2_write(cache: int, sector: int, mask: int) -> None:
     store_u32(written, load_u32(written) | mask)
     store_i64(entry + 8, load_i64(entry + 8) | bit)
     store_i64(entry + 16, load_i64(entry + 16) | bit)
+    add_to_footprint(cache, sector >> 2, bit, 8)
+
+
+@native
+def add_to_footprint(cache: int, line: int, bits: int, side: int) -> None:
+    """Note sectors of a line that are fetched (side 0) or written (side 8), where a footprint is kept."""
+    at = line - load_i64(cache + CACHE_FOOTPRINT_FIRST)
+    if bits == 0 or at < 0 or at >= load_i64(cache + CACHE_FOOTPRINT_LINES):
+        return
+    words = load_i64(cache + CACHE_FOOTPRINT) + 16 * (at >> 4)
+    if load_i64(words) == 0 and load_i64(words + 8) == 0:
+        count = load_i64(cache + CACHE_TOUCHED_COUNT)
+        store_i64(load_i64(cache + CACHE_TOUCHED) + 8 * count, at >> 4)
+        store_i64(cache + CACHE_TOUCHED_COUNT, count + 1)
+    store_i64(words + side, load_i64(words + side) | bits << 4 * (at & 15))
 
 
 @native
@@ -291,7 +408,8 @@ def l2_entry(cache: int, sector: int) -> int:
     if dirty:
         store_i64(counters + 48, load_i64(counters + 48) + popcount(dirty))
         fetched = partly_written(victim)
-        store_i64(counters + 40, load_i64(counters + 40) + fetched)
+        store_i64(counters + 40, load_i64(counters + 40) + popcount(fetched))
+        add_to_footprint(cache, load_i64(victim) - 1, fetched, 0)
     if load_i64(victim) == 0:
         used = load_i64(cache + CACHE_L2_IN_USE_COUNT)
         store_i64(load_i64(cache + CACHE_L2_IN_USE) + 8 * used, (victim - tags) // L2_ENTRY)
