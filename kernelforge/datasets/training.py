@@ -360,10 +360,10 @@ def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
     """Samples without those whose candidate repeats an earlier one of their task and their group.
 
     A candidate repeats another if its normalised source or its PTX is equal, or if their shingles are at least ``near``
-    alike. What holds no candidate is kept.
+    alike; a right one never repeats a wrong one, whose plan may be the difference. What holds no candidate is kept.
     """
     kept: list[Sample] = []
-    seen: dict[tuple[str, str], list[tuple[str, str | None, frozenset[int]]]] = {}
+    seen: dict[tuple[str, str, bool], list[tuple[str, str | None, frozenset[int]]]] = {}
     for sample in samples:
         if sample.candidate is None:
             kept.append(sample)
@@ -371,7 +371,7 @@ def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
         build = sample.evaluation.build
         source, ptx = normalised(sample.candidate), None if build is None else build.ptx_hash
         parts = shingles(sample.candidate)
-        others = seen.setdefault((sample.task, sample.group), [])
+        others = seen.setdefault((sample.task, sample.group, sample.correct), [])
         if any(
             source == other or (ptx is not None and ptx == other_ptx) or likeness(parts, other_parts) >= near
             for other, other_ptx, other_parts in others

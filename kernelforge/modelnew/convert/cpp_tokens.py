@@ -18,7 +18,8 @@ class Problem:
     why: str
 
     def __str__(self) -> str:
-        return f"line {self.line}: `{self.construct}`: {self.why}"
+        construct = f"`{self.construct}`: " if self.construct else ""
+        return f"line {self.line}: {construct}{self.why}"
 
 
 class Unconvertible(Exception):

@@ -12,6 +12,7 @@ from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
 from kernelforge.modelnew.convert import Conversion
 from kernelforge.modelnew.convert.worker import CONVERSION
 from kernelforge.records import Candidate, SizeFacts, Task
+from kernelforge.records.task import Language, language_of
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits
 from kernelforge.server.base import LRUCache, RequestRejected
@@ -51,6 +52,8 @@ class ReplyConverter:
         Raises:
             RequestRejected: 503: the confined process does not start.
         """
+        if language_of(text) == "triton":
+            return Converted(None, _refusal("it launches Triton kernels", "triton"))
         conversion = self._converted.get(key)
         if conversion is None:
             conversion = await asyncio.get_running_loop().run_in_executor(self._thread, self._convert, text)
@@ -86,8 +89,9 @@ class ReplyConverter:
             child.close()
 
 
-def _refusal(why: str) -> str:
+def _refusal(why: str, language: Language = "cuda") -> str:
+    otherwise = ", or a ModelNew whose host code only allocates, reads shapes and launches"
     return (
-        f"the ModelNew cannot be made device code and a launch plan: {why}; send a ```cuda block and a ```python block "
-        "with the launch plan, or a ModelNew whose host code only allocates, reads shapes and launches"
+        f"the ModelNew cannot be made device code and a launch plan: {why}; send a ```{language} block and a ```python "
+        f"block with the launch plan{otherwise if language == 'cuda' else ''}"
     )

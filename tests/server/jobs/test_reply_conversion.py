@@ -75,6 +75,14 @@ async def test_what_cannot_be_converted_is_a_failure_with_its_reason(tmp_path: P
     assert engine.evaluated == []
 
 
+async def test_a_model_new_with_triton_kernels_is_told_how_to_send_them(tmp_path: Path) -> None:
+    file = "import triton\n\n@triton.jit\ndef k(x):\n    pass\n\nclass ModelNew:\n    pass\n"
+    async with serving(tmp_path) as service:
+        [job] = await ended(service, asking(reply_of(file)))
+    assert (job.result.verdict, job.result.reward) == ("POLICY", 0)
+    assert "it launches Triton kernels; send a ```triton block" in job.result.feedback
+
+
 async def test_text_that_takes_too_long_to_read_is_a_failure_and_not_a_hung_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -140,12 +140,13 @@ class LoopEmitter(CppEmitter):
                 self.inner(slot, lambda: take(total))
             self.count(group.var, extent, body)
             return
-        first = self.fresh("first")
+        first, end = self.fresh("first"), self.fresh("end")
         with self.scope() as run:
+            self.add(f"const int {end} = {extent} - {first} < {LONGEST_RUN} ? {extent} : {first} + {LONGEST_RUN};")
             part = self.accumulator(summed, "0", slot)
             with self.scope() as body:
                 self.inner(slot, lambda: take(part))
-            self.count(group.var, f"{extent} && {group.var} < {first} + {LONGEST_RUN}", body, first)
+            self.count(group.var, end, body, first)
             self.inner(slot, lambda: self.add(f"{total} += {part};"))
         self.count(first, extent, run, step=str(LONGEST_RUN))
 
