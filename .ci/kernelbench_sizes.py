@@ -1,11 +1,12 @@
 """Write the sizes of KernelBench's tasks that ship with the package, from checkouts of its versions.
 
-    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2] [--kept]
+    python .ci/kernelbench_sizes.py CHECKOUT [CHECKOUT ...] [--jobs 2] [--kept] [--only 'level3_9_*' ...]
     python .ci/kernelbench_sizes.py CHECKOUT --check 10
 
 A checkout is a clone of KernelBench, or a folder with its `KernelBench/level1` to `level3`. What was searched before is
 taken from the user's cache, so that an interrupted call goes on where it was. The file holds numbers and our own
 sentences, and tasks by the SHA-256 of their text. `--kept` writes what the cache has, and searches for no more.
+`--only PATTERN` searches for the sizes of the tasks of these names, and leaves the others' in the file.
 `--check N` searches for the sizes of every Nth task again without that cache, compares them with the file, and leaves
 with 1 where they differ.
 """
@@ -13,6 +14,7 @@ with 1 where they differ.
 from __future__ import annotations
 
 import argparse
+import fnmatch
 import sys
 import tempfile
 from pathlib import Path
@@ -31,15 +33,20 @@ def tasks_of(checkout: Path) -> list[ExternalTask]:
     return [task for task in loaded.tasks if task.level in LEVELS]
 
 
-def write(checkouts: list[Path], jobs: int, *, kept: bool) -> int:
-    entries: dict[str, Entry] = {}
+def write(checkouts: list[Path], jobs: int, *, kept: bool, only: list[str]) -> int:
     unsettled = []
     tasks = {text_digest(task): task for checkout in checkouts for task in tasks_of(checkout)}
+    searched = {
+        digest: task
+        for digest, task in tasks.items()
+        if not only or any(fnmatch.fnmatchcase(task.name, pattern) for pattern in only)
+    }
+    entries: dict[str, Entry] = dict(shipped_entries()) if only else {}
     with SizeChooser(shipped={}) as chooser:
         if kept:
-            tasks = {digest: task for digest, task in tasks.items() if chooser.is_settled(task)}
-        for number, (task, choice) in enumerate(choose_all(chooser, list(tasks.values()), jobs), 1):
-            print(f"{number} of {len(tasks)}: {task.name}: {choice.refused or len(choice.sizes)}", flush=True)
+            searched = {digest: task for digest, task in searched.items() if chooser.is_settled(task)}
+        for number, (task, choice) in enumerate(choose_all(chooser, list(searched.values()), jobs), 1):
+            print(f"{number} of {len(searched)}: {task.name}: {choice.refused or len(choice.sizes)}", flush=True)
             if chooser.is_settled(task):
                 entries[text_digest(task)] = entry_of(task, choice)
             else:
@@ -68,10 +75,11 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--kept", action="store_true")
     parser.add_argument("--check", type=int, metavar="N")
+    parser.add_argument("--only", action="append", default=[], metavar="PATTERN")
     options = parser.parse_args()
     if options.check:
         return check(options.checkouts, options.check, options.jobs)
-    return write(options.checkouts, options.jobs, kept=options.kept)
+    return write(options.checkouts, options.jobs, kept=options.kept, only=options.only)
 
 
 if __name__ == "__main__":

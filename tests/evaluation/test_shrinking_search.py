@@ -34,9 +34,14 @@ def searched(
     flops: Callable[[Mapping[str, int]], int] = lambda v: 0,
     index_bounds: tuple[str, ...] = (),
     others: tuple[int, ...] = (),
+    counts: tuple[str, ...] = (),
+    bounds: Bounds | None = None,
 ) -> Chosen:
     """The choice for a reference that raises unless ``rule`` holds and has ``elements`` elements and ``flops``."""
-    extents = [Extent((name,), value, is_index_bound=name in index_bounds) for name, value in full.items()]
+    extents = [
+        Extent((name,), value, is_index_bound=name in index_bounds, is_count=name in counts)
+        for name, value in full.items()
+    ]
 
     def run(constants: Mapping[str, float], *, ceiling: Ceiling, near: bool) -> TrialOutcome:
         values = {name: int(value) for name, value in constants.items()}
@@ -47,7 +52,7 @@ def searched(
         cost = cost.model_copy(update={"ran": near or ceiling.holds(cost)})
         return TrialOutcome(cost)
 
-    return ExtentSearch(extents, run, Bounds(), others).choose()
+    return ExtentSearch(extents, run, bounds or Bounds(), others).choose()
 
 
 def test_free_extents_get_odd_quad_and_tiny_sizes_within_the_bounds() -> None:
@@ -94,7 +99,6 @@ def test_an_upper_bound_of_another_extent_is_kept() -> None:
 
 def test_an_extent_that_must_stay_large_lets_the_others_shrink() -> None:
     sizes = searched({"BATCH": 128, "WIDTH": 224}, lambda v: v["WIDTH"] >= 200, lambda v: v["BATCH"] * v["WIDTH"] ** 2)
-    assert not sizes.heavy
     assert all(values["BATCH"] * values["WIDTH"] ** 2 <= Bounds().base.elements for values in sizes.sizes.values())
 
 
@@ -116,8 +120,31 @@ def test_a_reference_without_extents_has_small_and_nothing_hidden() -> None:
     assert "no hidden sizes" in result.notes[0]
 
 
-def test_what_stays_above_the_bounds_is_heavy_and_what_stays_out_of_reach_is_refused() -> None:
-    assert searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"]).heavy
+def test_a_count_of_weights_stays_as_it_is() -> None:
+    result = searched({"LAYERS": 23, "BATCH": 512, "WIDTH": 256}, counts=("LAYERS",))
+    assert len(result.sizes) >= 4
+    assert all(values["LAYERS"] == 23 for values in result.sizes.values())
+    assert not result.notes
+    assert searched({"LAYERS": 23}, counts=("LAYERS",)).sizes == {"small": {"LAYERS": 23}}
+
+
+def test_beside_weights_above_the_bounds_an_axis_is_as_long_as_the_other_bounds_allow() -> None:
+    def small(factor: int) -> int:
+        sizes = searched(
+            {"WIDTH": 224},
+            elements=lambda v: (1 << 24) + v["WIDTH"] ** 2,
+            flops=lambda v: 100_000 * v["WIDTH"] ** 2,
+            bounds=Bounds().times(factor),
+        ).sizes
+        return sizes["small"]["WIDTH"]
+
+    # 10 million and 640 million operations.
+    assert small(1) <= 10
+    assert 40 <= small(64) <= 80
+
+
+def test_what_stays_above_the_bounds_has_sizes_and_what_stays_out_of_reach_is_refused() -> None:
+    assert "hidden_odd" in searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"]).sizes
     with pytest.raises(TooLarge, match="too much to be checked"):
         searched({"BATCH": 64}, elements=lambda v: 1 << 40)
 
@@ -170,7 +197,6 @@ def test_a_base_above_the_bounds_is_searched_on_shapes_alone_and_what_is_taken_i
         return TrialOutcome(cost)
 
     result = ExtentSearch([Extent(("CLASSES",), 1000)], run).choose()
-    assert result.heavy
     assert all(values in runs for values in result.sizes.values())
     assert len(runs) <= 1 + len(result.sizes)
 

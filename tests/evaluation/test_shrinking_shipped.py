@@ -91,12 +91,23 @@ def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factor
     bounds = Bounds()
     narrow = replace(bounds, base=replace(bounds.base, elements=1 << 11))
     with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
-        at_first, _ = chooser._within(narrow, task_of(beyond))
+        at_first, _ = chooser._within(narrow, task_of(beyond), [])
         choice = chooser.choose(task_of(beyond))
     assert "a trivial answer passes: zeros" in at_first.refused
     assert choice.admitted
     small = next(size for size in choice.sizes if size.name == "small")
     assert small.constants["dim"] > 64
+
+
+def test_what_is_far_above_the_bounds_is_judged_and_keeps_its_layers(tmp_path_factory: pytest.TempPathFactory) -> None:
+    bounds = Bounds()
+    narrow = replace(bounds, base=replace(bounds.base, elements=1))
+    with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
+        choice = chooser.choose(task_of(files.LAYERS))
+    assert choice.admitted
+    assert not choice.unchecked
+    assert len(choice.sizes) >= 4
+    assert all(size.constants["LAYERS"] == 9 for size in choice.sizes if size.name != "full")
 
 
 def test_the_file_that_ships_is_as_the_script_writes_it() -> None:

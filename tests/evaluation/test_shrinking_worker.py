@@ -35,3 +35,12 @@ def test_control_flow_on_values_is_tried_on_real_tensors() -> None:
 def test_a_reference_that_raises_says_what_and_where() -> None:
     with pytest.raises(TaskError, match=r"Model\.forward failed: RuntimeError"):
         _try(files.RAISES, {"dim": 64}, **LIMITS)
+
+
+def test_a_number_of_layers_changes_the_number_of_weights_and_an_extent_does_not() -> None:
+    def weights(**constants: int) -> int:
+        count: int = _try(files.LAYERS, constants, **LIMITS, how="weights")["weights"]
+        return count
+
+    assert weights() == weights(WIDTH=24) == 2 * 9
+    assert weights(LAYERS=4) == 2 * 4

@@ -115,6 +115,32 @@ def get_init_inputs():
 """
 )
 
+LAYERS = (
+    _HEAD
+    + """
+class Model(nn.Module):
+    def __init__(self, width, layers):
+        super().__init__()
+        self.layers = nn.Sequential(*[nn.Linear(width, width) for _ in range(layers)])
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+BATCH = 64
+WIDTH = 48
+LAYERS = 9
+
+
+def get_inputs():
+    return [torch.randn(BATCH, WIDTH)]
+
+
+def get_init_inputs():
+    return [WIDTH, LAYERS]
+"""
+)
+
 CROSS_ENTROPY = (
     _HEAD
     + """

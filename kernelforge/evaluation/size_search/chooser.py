@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from platformdirs import user_cache_path
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildTimeout, SandboxError, TaskError
-from kernelforge.evaluation.oracle.client import GPU_SHARE, ChildZygote, Oracle
+from kernelforge.evaluation.oracle.client import GPU_SHARE, AdmissionIssue, ChildZygote, Oracle
 from kernelforge.evaluation.size_search.choice import SizeChoice, as_task, checked_choice, sizes_of
 from kernelforge.evaluation.size_search.client import SizeSearchClient, is_of_the_machine, prober_zygote
-from kernelforge.evaluation.size_search.extents import movable_extents
+from kernelforge.evaluation.size_search.extents import Extent, movable_extents
 from kernelforge.evaluation.size_search.search import Bounds, Chosen, Cost, ExtentSearch, TooLarge
 from kernelforge.evaluation.size_search.shipped import Entry, shipped_choice
 from kernelforge.hardware.specs import SPECS
@@ -29,10 +29,10 @@ from kernelforge.tasks.loaders.base import ExternalTask
 from kernelforge.utils.atomic_files import atomic_write
 from kernelforge.utils.closing import Closing
 
-VERSION = 5
+VERSION = 6
 """Of the choice itself: raised whenever the same task would get other sizes."""
 
-OTHER_BOUNDS = (8, 1 / 8)
+OTHER_BOUNDS = (8, 1 / 8, 64)
 """Of the bounds, where the oracle cannot judge the task at the small size within them."""
 
 _UNJUDGED = "it cannot be judged: "
@@ -119,23 +119,30 @@ class SizeChooser(Closing):
 
     def _find(self, task: ExternalTask) -> tuple[SizeChoice, bool]:
         """The choice, and whether another search would give the same: one after a timeout may not."""
-        choice, lasting = self._within(self.bounds, task)
+        judged: list[Mapping[str, Mapping[str, int]]] = []
+        choice, lasting = self._within(self.bounds, task, judged)
         # A deep network may be too narrow for its precision only because it is small, and a sum may saturate what
         # follows only because it is long.
         for factor in OTHER_BOUNDS:
             if choice.refused.startswith(_UNJUDGED):
-                other, other_lasting = self._within(self.bounds.times(factor), task)
+                other, other_lasting = self._within(self.bounds.times(factor), task, judged)
                 choice, lasting = other if other.admitted else choice, lasting and other_lasting
         return choice, lasting
 
-    def _within(self, bounds: Bounds, task: ExternalTask) -> tuple[SizeChoice, bool]:
+    def _within(
+        self, bounds: Bounds, task: ExternalTask, judged: list[Mapping[str, Mapping[str, int]]]
+    ) -> tuple[SizeChoice, bool]:
+        """The choice within some bounds; ``judged`` has the sizes that were refused within others."""
         prober = SizeSearchClient(self._zygote, task.source, bounds)
         try:
             with prober:
-                extents, notes = self._search(task, prober, bounds)
+                selected, notes = self._search(task, prober, bounds)
         except TaskError as error:
             return SizeChoice(refused=str(error)), prober.settled
-        choice, lasting = self._judged(task, extents, notes)
+        if selected.sizes in judged:
+            return SizeChoice(refused=f"{_UNJUDGED}these sizes were refused before"), prober.settled
+        judged.append(selected.sizes)
+        choice, lasting = self._judged(task, selected, notes)
         return choice, lasting and prober.settled
 
     def _search(self, task: ExternalTask, prober: SizeSearchClient, bounds: Bounds) -> tuple[Chosen, list[str]]:
@@ -147,7 +154,11 @@ class SizeChooser(Closing):
                 f"known here has {room / 1e9:,.0f} GB"
             )
         notes = [] if full.cost is None else _memory_notes(full.cost)
-        extents = movable_extents(task.source, task.fixed)
+        weights = prober.weights({})
+        extents = [
+            replace(extent, is_count=_is_count(extent, weights, prober))
+            for extent in movable_extents(task.source, task.fixed)
+        ]
         others = [
             value
             for value in module_constants(parse_python(task.source, "the task file")).values()
@@ -176,9 +187,6 @@ class SizeChooser(Closing):
         left_out = {note.split(" ")[0] for note in notes if " of the benchmark itself " in note}
         named = {name: dict(constants) for name, constants in task.sizes.items() if name not in left_out}
         sizes = sizes_of({**selected.sizes, **named})
-        if selected.heavy:
-            why = "it is too large even at its smallest to be checked on import; `kernelforge tasks check` does that"
-            return SizeChoice(sizes=sizes, notes=tuple(notes), unchecked=why), True
         unjudged = SizeChoice(sizes=sizes, notes=tuple(notes))
         try:
             choice = self._admitted(task, unjudged)
@@ -206,6 +214,14 @@ class SizeChooser(Closing):
             notes.append("the reference casts: it is judged at its own precision")
         kept = tuple(size for size in choice.sizes if size.name not in refused)
         return choice.model_copy(update={"sizes": kept, "notes": tuple(notes), "admitted": True})
+
+
+def _is_count(extent: Extent, weights: int | None, prober: SizeSearchClient) -> bool:
+    """Whether the model, which has so many weights, has another number of them where the extent has another value."""
+    if weights is None:
+        return False
+    others = (prober.weights(dict.fromkeys(extent.names, value)) for value in (extent.full // 2, 2 * extent.full))
+    return any(other not in (None, weights) for other in others)
 
 
 def _memory_notes(cost: Cost) -> list[str]:
@@ -261,7 +277,8 @@ _LONGEST = 500
 
 
 def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_bytes: int) -> dict[str, str]:
-    """Sizes of a task, other than ``full``, at which it cannot be judged, each with the reason.
+    """Sizes of a task, other than ``full``, at which it cannot be judged, each with the reason; ``small`` alone where
+    it is one of them.
 
     Args:
         reply_s: Longest wait for each answer of the oracle.
@@ -278,6 +295,8 @@ def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_by
             for size in task.sizes:
                 if size.name == "full":
                     continue
+                if "small" in refused:
+                    break
                 try:
                     oracle.facts([size.name])
                     findings = oracle.admit([size.name]).findings
@@ -286,10 +305,19 @@ def rejected_sizes(zygote: ChildZygote, task: Task, *, reply_s: float, memory_by
                     continue
                 fault = next((finding for finding in findings if not finding.ok), None)
                 if fault is not None:
-                    refused[size.name] = f"on inputs of the family '{fault.family}', {fault.text}"[:_LONGEST]
+                    refused[size.name] = _sentence(fault)
     except TaskError as error:
         raise TaskError(_line(error, prefix)) from error
     return refused
+
+
+def _sentence(fault: AdmissionIssue) -> str:
+    """Reason why a size cannot be judged on inputs of one family."""
+    reason = fault.text.split("; ", 1)[-1].removesuffix(" on the task's own inputs")
+    if reason.startswith("torch itself fails"):
+        reason = "torch at the task's precision is too far from float64"
+    where = "the task's own inputs" if fault.family == "task" else f"inputs of the family '{fault.family}'"
+    return f"on {where} {reason}"[:_LONGEST]
 
 
 def _line(error: Exception, prefix: str) -> str:

@@ -47,6 +47,18 @@ class SizeSearchClient(Closing):
         """Cost of the file's own constants, on shapes alone; neither cost nor error where shapes do not suffice."""
         return self._outcome({}, "abstract")
 
+    def weights(self, constants: Mapping[str, Scalar]) -> int | None:
+        """Number of weights of the model at ``constants``; None where it cannot be constructed on shapes alone.
+
+        Raises:
+            TaskError: it does not end.
+        """
+        try:
+            count = self._reply(constants, "weights", asdict(self._bounds.most)).get("weights")
+        except SandboxError:
+            return None
+        return count if type(count) is int else None
+
     def run(
         self, constants: Mapping[str, Scalar], *, ceiling: Ceiling | None = None, near: bool = False
     ) -> TrialOutcome:
@@ -58,22 +70,29 @@ class SizeSearchClient(Closing):
         return self._outcome(constants, "real" if near else "both", ceiling)
 
     def _outcome(self, constants: Mapping[str, Scalar], how: str, ceiling: Ceiling | None = None) -> TrialOutcome:
-        most = asdict(ceiling or self._bounds.most)
-        request = {"constants": dict(constants), "most": most, "how": how}
-        child = self._ready()
         try:
-            outcome = _read(child.call(request, timeout_s=self._bounds.answer_s).data)
-        except ChildTimeout:
-            # What this try would have said is not known, so a choice without it would be another one.
-            self.close()
-            self.settled = False
-            raise TaskError(f"it does not end: no answer in {self._bounds.answer_s:g} s") from None
+            outcome = _read(self._reply(constants, how, asdict(ceiling or self._bounds.most)))
         except SandboxError as error:
             self.close()
             self.settled = False
             return TrialOutcome(None, (str(error).strip().splitlines() or ["the oracle child is gone"])[-1][:300])
         self.settled = self.settled and not is_of_the_machine(outcome.error)
         return outcome
+
+    def _reply(self, constants: Mapping[str, Scalar], how: str, most: Mapping[str, int]) -> Mapping[str, Any]:
+        request = {"constants": dict(constants), "most": dict(most), "how": how}
+        child = self._ready()
+        try:
+            return child.call(request, timeout_s=self._bounds.answer_s).data
+        except ChildTimeout:
+            # What this try would have said is not known, so a choice without it would be another one.
+            self.close()
+            self.settled = False
+            raise TaskError(f"it does not end: no answer in {self._bounds.answer_s:g} s") from None
+        except SandboxError:
+            self.close()
+            self.settled = False
+            raise
 
     def _ready(self) -> Child:
         if self._child is None:

@@ -34,6 +34,8 @@ class Extent:
     """The value in the file."""
     is_index_bound: bool = False
     """Whether indices are drawn below it: then it is some axis' extent, and stays equal to what it equals."""
+    is_count: bool = False
+    """Whether it counts weights, such as the layers of a network: it is no axis' extent then, and stays as it is."""
 
 
 def movable_extents(source: str, fixed: AbstractSet[str] = frozenset()) -> tuple[Extent, ...]:

@@ -6,7 +6,8 @@ machine.
 
 1. *Base*: all extents are scaled down together, so that equal ones stay equal, what divides still divides, and a
    divisor stays smaller than what it divides. Each is taken apart into primes, whose powers are capped. The largest
-   cap whose cost is within the bounds gives the base.
+   cap whose cost is within the bounds gives the base. Where none is, each extent is made smaller alone. What costs too
+   much even so, for weights that no extent changes, has the largest cap at which no other count is above the bounds.
 2. *Freedom*: from there each extent is moved alone to odd multiples of 1, 2, 4, 8 and of the other constants that
    divide it. Where it cannot move alone, it moves together with those that it equals in the file; else it stays.
 3. *Sizes*: ``small`` is the base. A hidden size begins with short extents, and one after the other is moved beyond the
@@ -38,6 +39,7 @@ at the full size, so that a kernel without a guard for the last tile fails."""
 _WARP = 32
 _WORTHWHILE = 0.9
 _HEAVY = 64
+"""How far above the bounds a base is too heavy to be run for every value that is tried."""
 _ROOM = 2
 """By how many powers of two a divisor stays below what it divides, where it does at the full size: a group of one
 channel has nothing to normalise."""
@@ -142,8 +144,6 @@ class Chosen:
 
     sizes: Mapping[str, Mapping[str, int]]
     notes: tuple[str, ...] = ()
-    heavy: bool = False
-    """Whether ``small`` is far above the bounds, because the reference allows nothing smaller."""
 
 
 @dataclass
@@ -179,6 +179,8 @@ class ExtentSearch:
         self._on_shapes = False
         """Whether values are tried on shapes alone, because each run takes long; those taken are run at the end."""
         self._full: Values = tuple(extent.full for extent in self.extents)
+        self._axes = [position for position, extent in enumerate(self.extents) if not extent.is_count]
+        """Positions of those that may change."""
 
     def choose(self) -> Chosen:
         """Values for ``small`` and for as many hidden sizes as the reference allows.
@@ -187,9 +189,10 @@ class ExtentSearch:
             TooLarge: it runs, but takes more than the bounds at the smallest extents.
             TaskError: it runs at none of the extents tried; the message is the reference's own.
         """
-        base, heavy = self._base()
-        if not self.extents:
-            return Chosen({"small": {}}, ("the file has no extents to change: no hidden sizes are made",), heavy)
+        base = self._base()
+        if not self._axes:
+            constants = self._constants(base)
+            return Chosen({"small": constants}, ("the file has no extents to change: no hidden sizes are made",))
         parts = self._parts(base)
         sizes = {"small": self._style(base, parts, _apart)}
         notes = []
@@ -221,7 +224,7 @@ class ExtentSearch:
             sizes[name] = values
         if still := self._unmoved(parts):
             notes.append(f"{', '.join(still)} cannot vary: other values were refused by the reference")
-        return Chosen({name: self._constants(values) for name, values in sizes.items()}, tuple(notes), heavy)
+        return Chosen({name: self._constants(values) for name, values in sizes.items()}, tuple(notes))
 
     def _try(self, values: Values, ceiling: Ceiling) -> TrialOutcome:
         key = values, ceiling
@@ -253,11 +256,13 @@ class ExtentSearch:
             return False
         return (cost.ran or self._on_shapes) and ceiling.holds(cost)
 
-    def _base(self) -> tuple[Values, bool]:
+    def _base(self) -> Values:
         best: Values | None = None
         lightest: tuple[Values, Cost] | None = None
+        above: list[tuple[Values, Cost]] = []
         error = ""
-        for values in _scaled(self._full):
+        for scaled in _scaled(tuple(self._full[position] for position in self._axes)):
+            values = self._with_counts(scaled)
             outcome = self._try(values, self._light)
             if outcome.cost is None:
                 error = outcome.error or error
@@ -265,22 +270,39 @@ class ExtentSearch:
             if outcome.cost.ran and self._light.holds(outcome.cost):
                 self._near = best = values
                 continue
+            above.append((values, outcome.cost))
             if lightest is None or outcome.cost.work < lightest[1].work:
                 lightest = values, outcome.cost
             if best is not None:
                 break
         if best is not None:
-            return best, False
+            return best
         if lightest is None:
             raise TaskError(error)
         values, cost = self._lightened(*lightest)
         if cost.ran and self._light.holds(cost):
             self._near = values
-            return values, False
-        return values, self._above(values)
+            return values
+        values = self._largest(above, values, cost)
+        self._take_as_bounds(values)
+        return values
 
-    def _above(self, values: Values) -> bool:
-        """Put what the reference costs there in place of the bounds; whether it is too much to be checked at once."""
+    def _largest(self, above: Sequence[tuple[Values, Cost]], values: Values, least: Cost) -> Values:
+        """Values that cost no more than the bounds, or than the least there is: what no extent makes less stays as it
+        is, and all else may be as large as the bounds allow."""
+        bounds = asdict(self._light).items()
+        within = Ceiling(**{name: max(most, int(getattr(least, name) / _WORTHWHILE)) for name, most in bounds})
+        work = least.work
+        for trial, cost in sorted(above, key=lambda entry: entry[1].work):
+            lighter, its_cost = self._halved(trial, cost, within)
+            if within.holds(its_cost) and its_cost.work > work:
+                values, work = lighter, its_cost.work
+            if not within.holds(cost):
+                break
+        return values
+
+    def _take_as_bounds(self, values: Values) -> None:
+        """Put what the reference costs there in place of the bounds; far above them, values are tried on shapes."""
         outcome = self._try(values, self.bounds.most)
         if outcome.cost is None:
             raise TaskError(outcome.error)
@@ -292,14 +314,34 @@ class ExtentSearch:
             **{name: max(2 * getattr(cost, name), most) for name, most in asdict(base).items()}
         )
         self._on_shapes = any(getattr(cost, name) > _HEAVY * most for name, most in asdict(base).items())
-        return self._on_shapes
+
+    def _with_counts(self, axes: Values) -> Values:
+        """Values of all extents: of axes the given ones, of counts those of the file."""
+        of_axes = iter(axes)
+        return tuple(extent.full if extent.is_count else next(of_axes) for extent in self.extents)
+
+    def _halved(self, values: Values, cost: Cost, within: Ceiling) -> tuple[Values, Cost]:
+        """The largest extent halved, as often as that helps, until no count is above the ceiling."""
+        helped = True
+        while helped and not within.holds(cost):
+            helped = False
+            exceeded = {
+                name: getattr(cost, name) for name, most in asdict(within).items() if getattr(cost, name) > most
+            }
+            for position in sorted(self._axes, key=lambda i: -values[i]):
+                trial = _moved(values, (position,), max(2, values[position] // 2))
+                lighter = self._try(trial, self._light).cost
+                if lighter and any(getattr(lighter, name) < _WORTHWHILE * now for name, now in exceeded.items()):
+                    values, cost, helped = trial, lighter, True
+                    break
+        return values, cost
 
     def _lightened(self, values: Values, cost: Cost) -> tuple[Values, Cost]:
         """Each extent made smaller alone, as long as that helps: for a reference in which some have to stay large."""
         helped = True
         while helped and not (cost.ran and self._light.holds(cost)):
             helped = False
-            for position in sorted(range(len(values)), key=lambda i: -values[i]):
+            for position in sorted(self._axes, key=lambda i: -values[i]):
                 for smaller in (values[position] // 4, values[position] // 2):
                     if smaller < 2:
                         continue
@@ -315,7 +357,7 @@ class ExtentSearch:
         parts: list[_Part] = []
         tied: list[int] = []
         index_bounds = {extent.full for extent in self.extents if extent.is_index_bound}
-        for position in range(len(base)):
+        for position in self._axes:
             # Below an index bound a lucky draw may hide that an axis has become too short: equals stay equal there.
             alone = self._full[position] not in index_bounds or self._full.count(self._full[position]) == 1
             modulus = self._modulus(base, (position,)) if alone else 0
@@ -423,7 +465,7 @@ class ExtentSearch:
 
     def _unmoved(self, parts: Sequence[_Part]) -> list[str]:
         moved = {position for part in parts for position in part.members}
-        return [extent.names[0] for position, extent in enumerate(self.extents) if position not in moved]
+        return [self.extents[position].names[0] for position in self._axes if position not in moved]
 
 
 _Style = Callable[[int, int], Iterable[int]]

@@ -2,7 +2,8 @@
 
 Runs third-party code; for confined children. The first request is ``{"op": "probe", "source"}``, then come any number
 of ``{"constants", "how", "most"}``. ``how`` is ``abstract``, on shapes alone, which costs no memory for any extents;
-``real``; or ``both``: for real only where the shapes say that no count is above its ``most``.
+``real``; or ``both``: for real only where the shapes say that no count is above its ``most``. ``weights`` constructs
+the model on shapes alone and counts its weights.
 """
 
 from __future__ import annotations
@@ -94,6 +95,8 @@ def _try(
     """
     if how == "real":
         return _real_cost(source, constants)
+    if how == "weights":
+        return {"weights": _weight_count(source, constants)}
     cost = None
     try:
         cost = _abstract_cost(source, constants)
@@ -125,6 +128,12 @@ def _abstract_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, An
         ):
             raise _Unknown(str(error)) from error
         raise
+
+
+def _weight_count(source: str, constants: Mapping[str, Scalar]) -> int:
+    """Number of parameters and buffers of the model at these constants."""
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        return len(Reference(source, constants).model.state_dict(keep_vars=True))
 
 
 def _real_cost(source: str, constants: Mapping[str, Scalar]) -> dict[str, Any]:

@@ -29,9 +29,9 @@ _FACTORY_DEVICE = "device"
 def lift(source: str, name: str) -> str:
     """The text with its inline extents as module constants, and without ``device="cuda"``.
 
-    Lifted are integers from 8: elements of tuples and lists at module level, and all numbers but indices in
-    ``get_inputs`` and ``get_init_inputs``. Each gets its own constant, named after its variable or keyword; running the
-    reference later shows which must be equal.
+    Lifted are integers from 8: elements of tuples and lists at module level, of ``[1024] * 16`` the element alone, and
+    all numbers but indices in ``get_inputs`` and ``get_init_inputs``. Each gets its own constant, named after its
+    variable or keyword; running the reference later shows which must be equal.
 
     Raises:
         TaskError: the text is not a task file; the message names ``name``.
@@ -90,6 +90,8 @@ def _module_literals(tree: ast.Module) -> Iterator[tuple[ast.Constant, str]]:
         if isinstance(node, ast.AnnAssign):
             target = node.target
         value = getattr(node, "value", None)
+        if isinstance(value, ast.BinOp):
+            value = _repeated(value)
         if isinstance(target, ast.Name) and isinstance(value, ast.Tuple | ast.List | ast.Dict):
             yield from _literals_in(value, target.id)
 
@@ -116,7 +118,9 @@ def _literals_in(node: ast.AST, hint: str) -> Iterator[tuple[ast.Constant, str]]
         return
     if isinstance(node, ast.Subscript | ast.JoinedStr | ast.pattern) or _is_seeding(node):
         return
-    if isinstance(node, ast.keyword):
+    if isinstance(node, ast.BinOp) and (repeated := _repeated(node)) is not None:
+        yield from _literals_in(repeated, hint)
+    elif isinstance(node, ast.keyword):
         yield from _literals_in(node.value, node.arg or hint)
     elif isinstance(node, ast.Dict):
         for key, value in zip(node.keys, node.values, strict=True):
@@ -125,6 +129,12 @@ def _literals_in(node: ast.AST, hint: str) -> Iterator[tuple[ast.Constant, str]]
     else:
         for child in ast.iter_child_nodes(node):
             yield from _literals_in(child, hint)
+
+
+def _repeated(node: ast.BinOp) -> ast.Tuple | ast.List | None:
+    """The list of ``[1024] * 16``, whose times are a number of layers; None where there is none."""
+    sides = (node.left, node.right) if isinstance(node.op, ast.Mult) else ()
+    return next((side for side in sides if isinstance(side, ast.Tuple | ast.List)), None)
 
 
 def _is_seeding(node: ast.AST) -> bool:

@@ -31,6 +31,12 @@ def test_elements_of_tuples_and_lists_at_module_level_are_lifted() -> None:
     assert "kernel = (3, 5)" in text
 
 
+def test_of_a_list_that_is_repeated_the_element_is_an_extent_and_the_times_are_not() -> None:
+    text = lift("layers = [1024] * 16\n" + files.ARGMAX.replace("return [1]", "return [16 * [64]]"), "t")
+    assert "layers = [LAYERS] * 16" in text
+    assert "return [16 * [INIT]]" in text
+
+
 def test_a_file_with_its_extents_in_constants_stays_as_it_is() -> None:
     assert lift(files.GROUP_NORM, "t") == files.GROUP_NORM
 
