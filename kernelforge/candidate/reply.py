@@ -40,6 +40,7 @@ _THOUGHT = re.compile(r"^[ \t]*<(think|thinking|reasoning)>.*?(?:</\1>|\Z)", re.
 _THOUGHT_END = re.compile(r"</(?:think|thinking|reasoning)>[ \t\r]*$", re.IGNORECASE | re.MULTILINE)
 _TAG = re.compile(r"^[ \t]*</?(?:think|thinking|reasoning)>|</?(?:think|thinking|reasoning)>[ \t\r]*$", re.I | re.M)
 _FORWARD = re.compile(r"^[ \t]*def[ \t]+forward\b", re.MULTILINE)
+_PLAN = re.compile(r"^def[ \t]+forward\b", re.MULTILINE)
 _MODEL_NEW = re.compile(r"^class[ \t]+ModelNew\b", re.MULTILINE)
 
 
@@ -93,15 +94,19 @@ def parse_reply(text: str, language: LanguageChoice = "any") -> Candidate:
 
 
 def model_new_in(text: str) -> str | None:
-    """The Python file with a class ``ModelNew`` that a reply ends with, as KernelBench asks for; None if its last
-    Python block is another, or there is none. A reply without any block may be the file itself."""
+    """The Python file with a class ``ModelNew`` that a reply answers with, as KernelBench asks for: in its last block
+    with such a class or a launch plan. A reply without any block may be the file itself. None if there is none."""
     if "ModelNew" not in text or len(text) > MAX_REPLY_CHARS:
         return None
     answer = _without_thoughts(text.replace("\r\n", "\n").replace("\r", "\n"))
     blocks = list(islice(_blocks(answer), _MAX_BLOCKS + 1))
-    python = [block for block in blocks if block.kind in ("plan", "triton") or _MODEL_NEW.search(block.text)]
-    last = python[-1].text if python and python[-1].closed else answer if not blocks else ""
+    answers = [block.text for block in blocks if block.closed and (_MODEL_NEW.search(block.text) or _is_plan(block))]
+    last = answers[-1] if answers else answer if not blocks else ""
     return last if _MODEL_NEW.search(last) else None
+
+
+def _is_plan(block: _Block) -> bool:
+    return block.kind == "plan" and _PLAN.search(block.text) is not None
 
 
 def format_reply(candidate: Candidate, prose: str = "") -> str:

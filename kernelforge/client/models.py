@@ -149,7 +149,7 @@ class Components(_Answer):
     coverage: float | None = None
     """Share of device time in the candidate's own kernels."""
     policy: float | None = None
-    """0 if the policy gate refused it, else 1."""
+    """0 if the verdict is ``POLICY``: it was refused, or the reply held no candidate; else 1."""
     cost: float | None = None
     """Seconds of compiler, oracle and device that the original evaluation took."""
     stage: float | None = None

@@ -118,7 +118,7 @@ def _checked(evaluation: Evaluation) -> dict[str, Part | None]:
         "format": Part(float(parsed), "checked"),
         "built": Part(float(ok or evaluation.stage not in BEFORE_BUILT), "checked"),
         "correct": Part(float(ok and not evaluation.uncompared), "checked"),
-        "policy": Part(float(evaluation.verdict is not Verdict.POLICY or not parsed), "checked"),
+        "policy": Part(float(evaluation.verdict is not Verdict.POLICY), "checked"),
         "stage": Part(1.0 if ok else stages.index(evaluation.stage) / (len(stages) - 1), "checked"),
         "error": _part(largest_error(evaluation), "checked"),
         "cost": Part(cost, "measured"),

@@ -96,7 +96,7 @@ def test_without_a_profile_only_launches_are_counted() -> None:
 @pytest.mark.parametrize(
     ("verdict", "stage", "gates"),
     [
-        (Verdict.POLICY, "parse", (0, 0, 0, 1)),
+        (Verdict.POLICY, "parse", (0, 0, 0, 0)),
         (Verdict.POLICY, "plan", (1, 0, 0, 0)),
         (Verdict.BUILD, "compile", (1, 0, 0, 1)),
         (Verdict.POLICY, "policy", (1, 0, 0, 0)),

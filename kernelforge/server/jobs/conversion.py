@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from pydantic import ValidationError
 
-from kernelforge.errors import ChildDied, ChildTimeout, SandboxError
+from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.modelnew.convert import Conversion
 from kernelforge.modelnew.convert.worker import CONVERSION
 from kernelforge.records import Candidate, SizeFacts, Task
@@ -17,7 +17,7 @@ from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits
 from kernelforge.server.base import LRUCache, RequestRejected
 
-_LIMITS = Limits(wall_s=30.0, cpu_s=10.0, memory_bytes=512 << 20)
+_LIMITS = Limits(wall_s=60.0, cpu_s=5.0, memory_bytes=512 << 20)
 _CACHED = 500
 _SHOWN = 3
 """Problems of a conversion that a refusal names."""
@@ -50,7 +50,7 @@ class ReplyConverter:
             facts: of one of the task's sizes.
 
         Raises:
-            RequestRejected: 503: the confined process does not start.
+            RequestRejected: 503: the confined process does not start, or does not get to answer.
         """
         if language_of(text) == "triton":
             return Converted(None, _refusal("it launches Triton kernels", "triton"))
@@ -76,17 +76,24 @@ class ReplyConverter:
         try:
             child = self._zygote.spawn(_LIMITS)
         except SandboxError as error:
-            raise RequestRejected(
-                503, "converter", f"a ModelNew cannot be converted here: {error}", retry_after_s=30.0
-            ) from error
+            raise _not_now(error) from error
         try:
             return CONVERSION.validate_python(child.call({"text": text}).data.get("conversion"))
-        except (ChildTimeout, ChildDied):
-            return _refusal("reading it took too much time or memory")
+        except ChildDied as error:
+            death = child.death()
+            if death is None or death.may_be_foreign or death.cause == "killed":
+                raise _not_now(error) from error
+            return _refusal(f"reading it ended with {death}")
+        except SandboxError as error:  # a busy machine is not the text's fault: its CPU time has a limit of its own
+            raise _not_now(error) from error
         except ValidationError as error:
             return _refusal(f"what came out is no candidate: {error.errors()[0]['msg']}")
         finally:
             child.close()
+
+
+def _not_now(error: SandboxError) -> RequestRejected:
+    return RequestRejected(503, "converter", f"a ModelNew cannot be converted now: {error}", retry_after_s=30.0)
 
 
 def _refusal(why: str, language: Language = "cuda") -> str:

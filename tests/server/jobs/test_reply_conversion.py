@@ -9,9 +9,9 @@ import pytest
 
 from kernelforge.candidate import format_reply, model_new_in
 from kernelforge.client.models import Job, JobRequest, JobStatus
-from kernelforge.errors import SandboxError
+from kernelforge.errors import ChildTimeout, SandboxError
 from kernelforge.modelnew.convert import convert
-from kernelforge.sandbox import Zygote
+from kernelforge.sandbox import Child, Zygote
 from kernelforge.sandbox.policy import role_policy
 from kernelforge.server.base import RequestRejected
 from kernelforge.server.jobs import conversion
@@ -86,11 +86,28 @@ async def test_a_model_new_with_triton_kernels_is_told_how_to_send_them(tmp_path
 async def test_text_that_takes_too_long_to_read_is_a_failure_and_not_a_hung_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(conversion, "_LIMITS", replace(conversion._LIMITS, wall_s=1e-6))
+    monkeypatch.setattr(conversion, "_LIMITS", replace(conversion._LIMITS, cpu_s=1.0))
+    nested = HOST.replace("return out;", f"int k = {'(' * 60_000}n{')' * 60_000}; return out;")
     async with serving(tmp_path) as service:
-        [job] = await ended(service, asking(model_new()))
+        [job] = await ended(service, asking(model_new(host=nested)))
     assert (job.result.verdict, job.result.reward) == ("POLICY", 0)
-    assert "too much time or memory" in job.result.feedback
+    assert "out of CPU time" in job.result.feedback
+
+
+async def test_a_machine_that_is_too_busy_to_read_a_text_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def wait_in_vain(child: Child, data: object) -> None:
+        raise ChildTimeout("no answer in 60 s")
+
+    async with serving(tmp_path) as service:
+        with monkeypatch.context() as busy:
+            busy.setattr(Child, "call", wait_in_vain)
+            [refused] = await service.submit([asking(model_new())], CALLER)
+        assert isinstance(refused, RequestRejected)
+        assert (refused.status, refused.code) == (503, "converter")
+        [job] = await ended(service, asking(model_new()))
+    assert job.result.verdict == "OK"
 
 
 def test_the_process_that_reads_such_a_text_has_nothing_to_lose() -> None:
@@ -118,6 +135,7 @@ async def test_without_a_jail_there_is_no_verdict(tmp_path: Path, monkeypatch: p
         (reply_of(model_new()), True),
         (model_new(), True),
         (f"```python\n{model_new()}```\n\n```cuda\n{KERNEL}```\n\n```python\ndef forward(x): ...\n```", False),
+        (f"{reply_of(model_new())}\n\n```python\nmodel = ModelNew()\nmodel(x, y)\n```\n", True),
         ("I wrote no ModelNew.", False),
         ("```python\nclass ModelNew:\n", False),
     ],
