@@ -144,7 +144,9 @@ def test_beside_weights_above_the_bounds_an_axis_is_as_long_as_the_other_bounds_
 
 
 def test_what_stays_above_the_bounds_has_sizes_and_what_stays_out_of_reach_is_refused() -> None:
-    assert "hidden_odd" in searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"]).sizes
+    heavy = searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"])
+    assert heavy.heavy
+    assert "hidden_odd" in heavy.sizes
     with pytest.raises(TooLarge, match="too much to be checked"):
         searched({"BATCH": 64}, elements=lambda v: 1 << 40)
 

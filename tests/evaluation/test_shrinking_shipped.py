@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from kernelforge.errors import SandboxError
 from kernelforge.evaluation import size_search
 from kernelforge.evaluation.size_search import Bounds, SizeChoice, SizeChooser
+from kernelforge.evaluation.size_search import chooser as chooser_module
 from kernelforge.evaluation.size_search.choice import sizes_of
 from kernelforge.evaluation.size_search.shipped import (
     FILE,
@@ -101,13 +103,31 @@ def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factor
 
 def test_what_is_far_above_the_bounds_is_judged_and_keeps_its_layers(tmp_path_factory: pytest.TempPathFactory) -> None:
     bounds = Bounds()
-    narrow = replace(bounds, base=replace(bounds.base, elements=1))
+    narrow = replace(bounds, base=replace(bounds.base, elements=0))
     with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
         choice = chooser.choose(task_of(files.LAYERS))
     assert choice.admitted
     assert not choice.unchecked
     assert len(choice.sizes) >= 4
     assert all(size.constants["LAYERS"] == 9 for size in choice.sizes if size.name != "full")
+
+
+def test_what_is_far_above_the_bounds_stays_where_the_oracle_has_no_room_and_is_judged_next_time(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*arguments: object, **options: object) -> dict[str, str]:
+        raise SandboxError("the oracle child ended without an answer: signal 9")
+
+    monkeypatch.setattr(chooser_module, "rejected_sizes", killed)
+    bounds = Bounds()
+    narrow = replace(bounds, base=replace(bounds.base, elements=0))
+    with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
+        choice = chooser.choose(task_of(files.LAYERS))
+        assert not chooser.is_settled(task_of(files.LAYERS))
+    assert "signal 9" in choice.unchecked
+    assert not choice.refused
+    with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}) as chooser:
+        assert "signal 9" in chooser.choose(task_of(files.LAYERS)).refused
 
 
 def test_the_file_that_ships_is_as_the_script_writes_it() -> None:

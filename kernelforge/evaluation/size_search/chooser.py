@@ -197,6 +197,8 @@ class SizeChooser(Closing):
         except TaskError as error:
             return SizeChoice(refused=str(error)), not is_of_the_machine(str(error))
         except SandboxError as error:
+            if selected.heavy:
+                return unjudged.model_copy(update={"unchecked": f"the oracle may need more memory: {error}"}), False
             return SizeChoice(refused=str(error)), False
         except ValidationError as error:
             # Of what the key does not name, such as the level.

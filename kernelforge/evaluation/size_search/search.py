@@ -144,6 +144,8 @@ class Chosen:
 
     sizes: Mapping[str, Mapping[str, int]]
     notes: tuple[str, ...] = ()
+    heavy: bool = False
+    """Whether ``small`` is far above the bounds, because the reference allows nothing smaller."""
 
 
 @dataclass
@@ -224,7 +226,7 @@ class ExtentSearch:
             sizes[name] = values
         if still := self._unmoved(parts):
             notes.append(f"{', '.join(still)} cannot vary: other values were refused by the reference")
-        return Chosen({name: self._constants(values) for name, values in sizes.items()}, tuple(notes))
+        return Chosen({name: self._constants(values) for name, values in sizes.items()}, tuple(notes), self._on_shapes)
 
     def _try(self, values: Values, ceiling: Ceiling) -> TrialOutcome:
         key = values, ceiling
