@@ -200,7 +200,7 @@ MODELNEW_TASK = "swish"
 
 def modelnew(machine: Machine, report: Report, ways: Mapping[str, str] = MODELNEW) -> None:
     """Verdict, time and seconds of each."""
-    from kernelforge.modelnew import modelnew_candidate  # with it comes torch, which no other part needs
+    from kernelforge.modelnew.evaluator import modelnew_candidate  # with it comes torch, which no other part needs
 
     (task,) = machine.tasks([MODELNEW_TASK])
     good = done = 0

@@ -122,8 +122,7 @@ def _evaluate_class(
 
     from pydantic import ValidationError
 
-    from kernelforge.modelnew import modelnew_candidate
-    from kernelforge.modelnew.evaluator import ModelNewEvaluators
+    from kernelforge.modelnew.evaluator import ModelNewEvaluators, modelnew_candidate
     from kernelforge.records import first_fault
     from kernelforge.tasks import load_task
 

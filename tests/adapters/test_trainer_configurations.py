@@ -22,11 +22,12 @@ ADAPTERS = Path(__file__).parents[2] / "kernelforge" / "adapters"
 
 def loaded(name: str) -> ModuleType:
     """A program of the folder as a module, which its classes can be pickled from."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    module_name = f"trainer_{name}"
+    spec = importlib.util.spec_from_file_location(module_name, FOLDER / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    sys.modules[module_name] = module
     spec.loader.exec_module(module)
     return module
 

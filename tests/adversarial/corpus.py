@@ -82,7 +82,7 @@ class Case:
             return text if canary_file is None else text.replace(CANARY_FILE, str(canary_file))
 
         if self.language == "modelnew":
-            from kernelforge.modelnew import modelnew_candidate  # with it comes torch
+            from kernelforge.modelnew.evaluator import modelnew_candidate  # with it comes torch
 
             return modelnew_candidate(planted(self.text("model_new.py")))
         if (self.folder / "reply.md").exists():

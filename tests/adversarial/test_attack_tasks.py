@@ -12,7 +12,7 @@ from kernelforge.devices.base import RunFailed, RunRequest
 from kernelforge.errors import KernelForgeError, SandboxError, TaskError
 from kernelforge.evaluation import EvaluatorPool
 from kernelforge.evaluation.oracle.client import Oracle
-from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
+from kernelforge.modelnew.evaluator import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Candidate, Verdict
 from kernelforge.sandbox import Frame, Limits
 from tests.adversarial.corpus import CANARY

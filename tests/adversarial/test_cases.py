@@ -11,8 +11,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from benchmarks.integrity import ClassRule
-from kernelforge.modelnew import ModelNewEvaluator
-from kernelforge.modelnew.evaluator import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluator, ModelNewEvaluators
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.rewards import DEFAULT_POLICY, reward
 from kernelforge.sandbox import Zygote

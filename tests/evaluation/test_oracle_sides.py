@@ -64,13 +64,13 @@ def test_a_baseline_needs_draws_that_are_there(zygote: Zygote) -> None:
 
 
 def test_a_baseline_that_ends_the_process_is_not_tried_again(zygote: Zygote) -> None:
-    head = "import os\nCALLS = [0]\ndef once(x):\n    CALLS[0] += 1\n    return x if CALLS[0] < 40 else os._exit(3)"
+    head = "import os\nCALLS = [0]\ndef once(x):\n    CALLS[0] += 1\n    return x if CALLS[0] < 100 else os._exit(3)"
     task = make_task("once(a) * 2", "torch.randn(4)", head=head)
     with Oracle(zygote, task) as oracle:
         draw = oracle.draw("small", "task", 1)
 
         def arm_until_it_dies() -> None:
-            for _ in range(40):
+            for _ in range(100):
                 oracle.arm("eager", [draw.handle]).close()
 
         with pytest.raises(ChildDied):

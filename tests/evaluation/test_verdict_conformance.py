@@ -12,8 +12,7 @@ import pytest
 from kernelforge.evaluation import EvaluationResult, EvaluatorPool
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.stages.compile_stage import HIDDEN_REASONS
-from kernelforge.modelnew import modelnew_candidate
-from kernelforge.modelnew.evaluator import ModelNewEvaluators
+from kernelforge.modelnew.evaluator import ModelNewEvaluators, modelnew_candidate
 from kernelforge.records import Candidate, Evaluation, Verdict
 from tests.support.axpy import KERNEL, PLAN, axpy_task
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernelforge.evaluation.oracle.client import Oracle
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
+from kernelforge.modelnew.evaluator import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import Evaluation, Fingerprint, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
 from tests.modelnew.modelnew_setup import LIMITS, REFERENCE, Judge

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kernelforge.evaluation.pool import EvaluatorPool
-from kernelforge.modelnew import ModelNewEvaluator, modelnew_candidate
+from kernelforge.modelnew.evaluator import ModelNewEvaluator, modelnew_candidate
 from kernelforge.records import MeasureSettings, Size, Task, Verdict
 from kernelforge.sandbox import Zygote
 from kernelforge.tasks import load_task

@@ -18,7 +18,7 @@ from kernelforge.tasks import size_source
 from tests.modelnew.modelnew_setup import HONEST, LIMITS
 
 if TYPE_CHECKING:
-    from kernelforge.modelnew import ModelNewEvaluator
+    from kernelforge.modelnew.evaluator import ModelNewEvaluator
 
 SETTINGS = MeasureSettings(precision=0.5, seconds=0.2)
 

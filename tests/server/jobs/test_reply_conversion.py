@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -114,6 +116,11 @@ def test_the_process_that_reads_such_a_text_has_nothing_to_lose() -> None:
     policy = role_policy("converter")
     assert policy.environment == {"LC_ALL": "C.UTF-8"}
     assert (policy.mounts, policy.devices, policy.gpu, policy.programs, policy.passes) == ((), (), False, False, ())
+
+
+def test_the_server_converts_without_torch() -> None:
+    program = "import sys, kernelforge.server.jobs.service; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
 
 
 async def test_without_a_jail_there_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
