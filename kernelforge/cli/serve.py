@@ -118,7 +118,8 @@ def limit_token(
     expires: DaysOption = None,
     results: ResultsOption = DEFAULT_RESULTS,
 ) -> None:
-    """Change what the holder of a token may take. A running server applies it within a second."""
+    """Change what the holder of a token may take. A running server applies it within a second, a share from
+    its next job on."""
     limits = _limits(share, max_jobs, jobs_per_minute, expires)
     if not any(value is not None for value in limits):
         raise UsageError("name what to change: --share, --max-jobs, --jobs-per-minute or --expires")

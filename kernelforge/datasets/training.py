@@ -460,7 +460,7 @@ def with_reasoning(samples: Iterable[Sample], form: str) -> list[Sample]:
     """Samples with their reasoning where a form wants it.
 
     Args:
-        form: ``column``, as it is; ``think``, also in the completion, between tags; ``off``, nowhere.
+        form: ``column``, there alone; ``think``, also in the completion, between tags; ``off``, nowhere.
     """
     if form == "off":
         return [replace(sample, reasoning=None, reasoning_tokens=None) for sample in samples]

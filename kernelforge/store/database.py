@@ -41,7 +41,7 @@ class Schema(NamedTuple):
     guests: frozenset[str] = frozenset()
     """Tables that other code keeps in the file over its own connections, and may create before the schema exists."""
     readable_from: int | None = None
-    """The oldest version that can be read as it is; None for the newest alone."""
+    """The oldest version that can be read without a change; None for the newest alone."""
     changes: tuple[str, ...] = ()
     """Scripts that make the next version of a file, in order: the first makes version 2 of version 1."""
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -32,7 +31,7 @@ def sampled(model: PreTrainedModel, count: int) -> list[str]:
 
 def exported(results: Path, folder: Path) -> Dataset:
     """Correct replies of the server's jobs, each once."""
-    command = [sys.executable, "-m", "kernelforge", "data", "export", "right", "--from", "jobs", "--as", "sft"]
+    command = [sys.executable, "-m", "kernelforge", "data", "export", "--from", "jobs", "--as", "sft"]
     command += ["--results", str(results), "--output", str(folder)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return load_dataset("json", data_files=str(folder / "train.jsonl"), split="train")
@@ -68,11 +67,7 @@ def main() -> None:
         model = toy.model(1)
         samples = sampled(model, SAMPLES)
         scorer = Scorer(keep_prompts=True, profile=True)
-        results = scorer.score_many_blocking([toy.TASK] * SAMPLES, samples)
-        right = [text for text, result in zip(samples, results, strict=True) if result.components.correct]
-        # A run of their own: the export drops a right reply that repeats the kernel of an earlier wrong one.
-        in_a_run = replace(scorer, run_id="right")
-        in_a_run.score_many_blocking([toy.TASK] * len(right), right, prompts=[toy.PROMPT] * len(right))
+        scorer.score_many_blocking([toy.TASK] * SAMPLES, samples, prompts=[toy.PROMPT] * SAMPLES)
         data = exported(Path(folder), Path(folder) / "sft")
         print(f"{len(data)} rows of {SAMPLES} samples, {toy.shares(client, [samples])[0].correct:.2f} of them correct")
         fine_tune(model, data)

@@ -35,7 +35,7 @@ class Extent:
     is_index_bound: bool = False
     """Whether indices are drawn below it: then it is some axis' extent, and stays equal to what it equals."""
     is_count: bool = False
-    """Whether it counts weights, such as the layers of a network: it is no axis' extent then, and stays as it is."""
+    """Whether it counts weights, such as the layers of a network: then it is no axis' extent, and keeps its value."""
 
 
 def movable_extents(source: str, fixed: AbstractSet[str] = frozenset()) -> tuple[Extent, ...]:

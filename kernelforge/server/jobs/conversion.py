@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
 
 from pydantic import ValidationError
 
 from kernelforge.errors import ChildDied, SandboxError
 from kernelforge.modelnew.convert import Conversion
 from kernelforge.modelnew.convert.worker import CONVERSION
-from kernelforge.records import Candidate, SizeFacts, Task
 from kernelforge.records.task import Language, language_of
 from kernelforge.sandbox import Zygote
 from kernelforge.sandbox.policy import Limits
@@ -21,13 +19,6 @@ _LIMITS = Limits(wall_s=60.0, cpu_s=5.0, memory_bytes=512 << 20)
 _CACHED = 500
 _SHOWN = 3
 """Problems of a conversion that a refusal names."""
-
-
-class Converted(NamedTuple):
-    """A converted reply, or the reason that there is no candidate."""
-
-    candidate: Candidate | None
-    fault: str = ""
 
 
 class ReplyConverter:
@@ -42,29 +33,22 @@ class ReplyConverter:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="conversion")
         self._converted: LRUCache[str, Conversion | str] = LRUCache(_CACHED)
 
-    async def convert(self, key: str, text: str, task: Task, facts: SizeFacts) -> Converted:
-        """The candidate of a file with a class ``ModelNew``, with the names of the task's weights and attributes.
+    async def convert(self, key: str, text: str) -> Conversion | str:
+        """The conversion of a file with a class ``ModelNew``, or why there is no candidate.
 
         Args:
             key: hash of the reply, by which conversions are cached.
-            facts: of one of the task's sizes.
 
         Raises:
             RequestRejected: 503: the confined process does not start, or does not get to answer.
         """
         if language_of(text) == "triton":
-            return Converted(None, _refusal("it launches Triton kernels", "triton"))
+            return _refusal("it launches Triton kernels", "triton")
         conversion = self._converted.get(key)
         if conversion is None:
             conversion = await asyncio.get_running_loop().run_in_executor(self._thread, self._convert, text)
             self._converted.put(key, conversion)
-        if isinstance(conversion, str):
-            return Converted(None, conversion)
-        if conversion.candidate is None:
-            named = "; ".join(str(problem) for problem in conversion.problems[:_SHOWN])
-            more = len(conversion.problems) - _SHOWN
-            return Converted(None, _refusal(named + (f"; and {more} more" if more > 0 else "")))
-        return Converted(conversion.fitted(task.source, facts))
+        return conversion
 
     def close(self) -> None:
         """End the process; conversions in progress fail."""
@@ -78,7 +62,7 @@ class ReplyConverter:
         except SandboxError as error:
             raise _not_now(error) from error
         try:
-            return CONVERSION.validate_python(child.call({"text": text}).data.get("conversion"))
+            conversion = CONVERSION.validate_python(child.call({"text": text}).data.get("conversion"))
         except ChildDied as error:
             death = child.death()
             if death is None or death.may_be_foreign or death.cause == "killed":
@@ -90,6 +74,11 @@ class ReplyConverter:
             return _refusal(f"what came out is no candidate: {error.errors()[0]['msg']}")
         finally:
             child.close()
+        if conversion.candidate is not None:
+            return conversion
+        named = "; ".join(str(problem) for problem in conversion.problems[:_SHOWN])
+        more = len(conversion.problems) - _SHOWN
+        return _refusal(named + (f"; and {more} more" if more > 0 else ""))
 
 
 def _not_now(error: SandboxError) -> RequestRejected:

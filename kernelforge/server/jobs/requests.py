@@ -195,12 +195,12 @@ class RequestParser:
         else:
             read = _read_text(text)
         if read.model_new is not None:
-            context = await self._context(registered.task)
-            facts = context.facts.at("full")
-            candidate, fault = await self._converter.convert(sha256, read.model_new, registered.task, facts)
-            read = _Read(candidate, fault)
-            if candidate is not None:
+            conversion = await self._converter.convert(sha256, read.model_new)
+            if not isinstance(conversion, str):
+                context = await self._context(registered.task)
+                candidate = conversion.fitted(registered.task.source, context.facts.at("full"))
                 return _parsed(registered, candidate, fingerprint, sha256)._replace(converted=True), candidate
+            read = _Read(fault=conversion)
         if read.candidate is None:
             digest = content_hash("reply", text)
             key = evaluation_key(digest, registered.digest, fingerprint)

@@ -240,7 +240,8 @@ class Submission:
         """The job of a request: answered from the cache, joined to an evaluation in progress, or queued.
 
         Raises:
-            RequestRejected: 429 or 503: too many jobs are waiting, or came in the last minute.
+            RequestRejected: 429 or 503: too many jobs are waiting, or came in the last minute; 503: a ``ModelNew`` has
+                to be converted once more.
         """
         now = utc_seconds()
         self._rates.take(parsed.caller)
@@ -290,13 +291,10 @@ class Submission:
         return stored if stored.answers(profile=request.profile, max_age_s=age, now=now) else None
 
     def _needs_candidate(self, parsed: ParsedRequest) -> bool:
-        """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache. One
-        that was converted is always needed: it cannot be read at once where the evaluation to join ends before."""
+        """Whether a request will be evaluated and its candidate is missing, because the parse came from a cache."""
         completion = parsed.completion
         if parsed.candidate is not None or completion.fault is not None:
             return False
-        if completion.converted:
-            return True
         joins = self._state.active.joinable_task(completion.key, profile=parsed.request.profile) is not None
         return not joins and self._cached(parsed, utc_seconds()) is None
 
@@ -328,6 +326,8 @@ class Submission:
         request, completion = parsed.request, parsed.completion
         task = self._state.active.joinable_task(completion.key, profile=request.profile)
         if task is None:
+            if parsed.candidate is None and completion.converted:  # what it was to join, or be answered by, is gone
+                raise RequestRejected(503, "converter", "it has to be converted once more", retry_after_s=1.0)
             candidate = parsed.candidate or candidate_in(request)
             row = self._task_row(
                 completion,

@@ -43,7 +43,7 @@ MOST_ELEMENTS = 1 << 20
 MOST_OWNERS = 8
 """Blocks that may add to one element by atomics."""
 _TRACE_BYTES = 64 << 20
-"""What a block stores is looked for, as it is evicted, when the block reads it again: after so many further bytes."""
+"""Cache of a traced block: what it stores counts as read where it reads that again after more bytes than these."""
 DENSE_BYTES = 1 << 30
 """Buffers up to this size are looked at completely, larger ones only around the requested elements."""
 _WINDOW = WINDOW_BYTES // WORD
