@@ -423,27 +423,31 @@ def _judged(policy: str, samples: Sequence[Sample]) -> list[tuple[str, str]]:
         ("written by", listed({sample.written_by for sample in samples})),
         ("devices", listed({item.device for item in fingerprints})),
         ("evaluator", listed({item.evaluator for item in fingerprints})),
+        ("licences of the tasks", listed({sample.licence or "" for sample in samples})),
     ]
 
 
 def _samples(origin: Origin, run: str, policy: str, results: Path) -> tuple[list[Sample], dict[str, Task]]:
     """Samples, and their tasks by digest, as far as they are stored."""
-    from kernelforge.datasets.training import samples_of_attempts
+    from kernelforge.datasets.training import samples_of_attempts, with_licences
 
+    samples: list[Sample] = []
+    tasks: dict[str, Task] = {}
     if origin is Origin.RUNS:
-        stored_samples: list[Sample] = []
-        tasks: dict[str, Task] = {}
         with open_store(results, read_only=True) as store:
             for stored_run in store.runs() if run == "all" else [store.run(run)]:
                 for stored_task in store.tasks(stored_run.id):
                     tasks[stored_task.digest] = stored_task
                     attempts = store.attempts(stored_run.id, stored_task.name)
-                    stored_samples += samples_of_attempts(attempts, policy)
-        return stored_samples, tasks
-    from kernelforge.server.samples import samples_of_jobs, samples_of_sessions
+                    samples += samples_of_attempts(attempts, policy)
+    else:
+        from kernelforge.server.jobs.results import stored_tasks
+        from kernelforge.server.samples import samples_of_jobs, samples_of_sessions
 
-    read = samples_of_jobs if origin is Origin.JOBS else samples_of_sessions
-    return list(read(results, None if run == "all" else run, policy)), {}
+        read = samples_of_jobs if origin is Origin.JOBS else samples_of_sessions
+        samples = list(read(results, None if run == "all" else run, policy))
+        tasks = stored_tasks(results)
+    return with_licences(samples, tasks), tasks
 
 
 def _tasks_of(suites: Sequence[str]) -> list[Task]:

@@ -64,12 +64,17 @@ def import_tasks(
         bool,
         typer.Option("--refresh", help="Search for sizes again, also where they ship with KernelForge or were kept."),
     ] = False,
+    license_: Annotated[
+        str | None,
+        typer.Option("--license", metavar="TEXT", help="Licence of the tasks; that of SOURCE's LICENSE if left out."),
+    ] = None,
     allow_unconfined: UnconfinedOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a suite of another benchmark's tasks, with small and hidden sizes. Leaves with 1 if none can be used."""
     from kernelforge.evaluation.size_search import SizeChooser
     from kernelforge.tasks.loaders import loader_for, loader_named
+    from kernelforge.tasks.loaders.base import licence_of
     from kernelforge.tasks.loaders.write_suite import Origin, refuse_other_folder, write_suite
 
     loader = loader_for(source) if format_name is None else loader_named(format_name)
@@ -80,10 +85,16 @@ def import_tasks(
     with SizeChooser(allow_unconfined=allow_unconfined, refresh=refresh) as chooser:
         tasks, missing, rows = _sized(chooser, loaded, jobs or _jobs(chooser.bounds.memory_bytes), quiet=as_json)
     if tasks:
-        tasks = [replace(sized, task=sized.task.with_policy(library=operators)) for sized in tasks]
+        licence = licence_of(source) if license_ is None else license_
+        tasks = [replace(sized, task=_completed(sized.task, operators, licence)) for sized in tasks]
         write_suite(output, origin, f"{source.resolve().name} ({loader.name})", tasks, missing)
     _print(output, rows, missing, as_json)
     raise typer.Exit(0 if tasks else 1)
+
+
+def _completed(task: ExternalTask, operators: tuple[str, ...], licence: str) -> ExternalTask:
+    """The task with the operators that its plans may call, and the licence of its source if it has none of its own."""
+    return replace(task.with_policy(library=operators), license=task.license or licence)
 
 
 def _operators(names: Sequence[str]) -> tuple[str, ...]:

@@ -25,6 +25,7 @@ from kernelforge.datasets.training import Row, likeness, shingles, thinking
 from kernelforge.errors import UsageError
 from kernelforge.llm.rate_limits import estimate_tokens
 from kernelforge.records import Task
+from kernelforge.tasks.loaders.kernelbook import licence_in
 from kernelforge.tasks.loaders.rows import Row as FileRow
 from kernelforge.tasks.loaders.rows import columns_of, data_files, rows_of
 
@@ -150,9 +151,8 @@ def _pair(name: str, format_name: str, row: FileRow, roles: Mapping[str, str]) -
     assert isinstance(reference, str)
     assert isinstance(kernel, str)
     if format_name == "kernelbook":
-        licences = values.get("licenses")
-        licence = ", ".join(map(str, licences)) if isinstance(licences, list) else str(licences or "")
         task = str(values.get("entry_point") or "")
+        licence = licence_in(row)
         return PublishedPair(name, row.origin, reference, kernel, "Triton", "python", licence=licence, task=task)
     if format_name == "ai-cuda-engineer":
         correct = values.get("Correct")

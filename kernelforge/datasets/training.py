@@ -67,6 +67,8 @@ class Sample:
     """What the model showed of its reasoning before the completion, which does not hold it."""
     reasoning_tokens: int | None = None
     """Its length: as the provider counted it, or else an estimate."""
+    licence: str | None = None
+    """Of the task's source, which its prompt shows; None where it is not known."""
 
     @property
     def correct(self) -> bool:
@@ -322,6 +324,7 @@ def columns(sample: Sample) -> Row:
         "written_by": sample.written_by,
         "reasoning": sample.reasoning,
         "reasoning_tokens": sample.reasoning_tokens,
+        "licence": sample.licence,
     }
 
 
@@ -380,6 +383,16 @@ def distinct(samples: Iterable[Sample], near: float) -> list[Sample]:
         others.append((source, ptx, parts))
         kept.append(sample)
     return kept
+
+
+def with_licences(samples: Iterable[Sample], tasks: Mapping[str, Task]) -> list[Sample]:
+    """Samples with the licences of their tasks.
+
+    Args:
+        tasks: by digest, as far as they are stored.
+    """
+    licences = {digest: task.license or None for digest, task in tasks.items()}
+    return [replace(sample, licence=licences.get(sample.evaluation.task)) for sample in samples]
 
 
 def uncontaminated(

@@ -149,6 +149,8 @@ class Task(Record):
     """Sequential C for the Coder to translate, shown in place of ``source``, which stays the oracle; or empty."""
     sizes: tuple[Size, ...]
     policy: TaskPolicy = TaskPolicy()
+    license: str = ""
+    """Licence of ``source``, an SPDX expression where there is one; empty where none is stated."""
 
     @field_validator("name")
     @classmethod
@@ -168,8 +170,11 @@ class Task(Record):
 
     @property
     def digest(self) -> str:
-        """Hash of the content. A task without ``c_source`` has the same digest as before that field existed."""
-        return content_hash(self.model_dump(mode="json", exclude=None if self.c_source else {"c_source"}))
+        """Hash of the content, which its licence is no part of. A task without ``c_source`` has the same digest as
+        before that field existed."""
+        return content_hash(
+            self.model_dump(mode="json", exclude={"license"} if self.c_source else {"c_source", "license"})
+        )
 
     def size(self, name: str) -> Size:
         for size in self.sizes:

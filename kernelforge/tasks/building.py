@@ -105,6 +105,7 @@ def _base_task(folder: Path, manifest: Manifest, entry: Entry) -> Task:
             c_source=c_source,
             sizes=tuple(sizes),
             policy=TaskPolicy.model_validate({**manifest.policy, **entry.policy}),
+            license=manifest.license if entry.license is None else entry.license,
         )
     except ValidationError as error:
         raise TaskError(f"{where}: {first_fault(error)}") from error

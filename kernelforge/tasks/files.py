@@ -192,6 +192,7 @@ class Entry(BaseModel):
     small: dict[str, Scalar] = {}
     hidden: dict[str, dict[str, Scalar]] = {}
     policy: dict[str, Any] = {}
+    license: str | None = None
 
 
 class TaskEntry(Entry):
@@ -219,6 +220,7 @@ class Manifest(BaseModel):
     level: int = Field(default=1, ge=0)
     tags: list[str] = []
     policy: dict[str, Any] = {}
+    license: str = ""
     task: list[TaskEntry] = []
     grid: list[GridEntry] = []
 

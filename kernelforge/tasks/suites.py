@@ -283,6 +283,8 @@ def _derived_task(
 ) -> Task:
     update: dict[str, Any] = {"suite": suite, "source": substitute(task.source, full or {})}
     update["tags"] = tuple(dict.fromkeys((*task.tags, *manifest.tags)))
+    if manifest.license:
+        update["license"] = manifest.license
     try:
         if manifest.policy:
             own = task.policy.model_dump(exclude_defaults=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from kernelforge.datasets.training import KINDS
 from kernelforge.errors import UsageError
 from kernelforge.records import Attempt, Message, Usage
 from kernelforge.store import Store
-from kernelforge.tasks import load_task
+from kernelforge.tasks import load_suite, load_task
 from tests.adapters.character_tokenizer import LETTERS, character_tokenizer
 from tests.server.service_tools import ended, serving
 from tests.server.sessions.test_sessions_http import serving as serving_sessions
@@ -127,7 +128,19 @@ def test_jobs_with_a_prompt_are_grouped_by_their_id(tmp_path: Path) -> None:
     [row] = lines(tmp_path / "out" / "train.jsonl")
     assert (row["prompt"], row["rewards"]) == ([{"role": "user", "content": "Write a gelu."}], [0.3, 0.0])
     assert row["completions"] == [completion("1"), completion("2 WRONG")]
-    assert (row["group"], row["source"]) == ("grpo/step-1", "job")
+    assert (row["group"], row["source"], row["licence"]) == ("grpo/step-1", "job", "Apache-2.0")
+    with sqlite3.connect(tmp_path / "server.db") as database:
+        [(digest, text)] = database.execute("SELECT digest, task FROM tasks").fetchall()
+        copied = json.loads(text) | {"name": "copied", "title": "Copied"}
+    (tmp_path / "mine").mkdir()  # a task of another digest whose text is alike
+    (tmp_path / "mine" / "copied.py").write_text(copied["source"])
+    (tmp_path / "mine" / "suite.toml").write_text('title = "Mine"\n[[task]]\nname = "copied"\n')
+    assert load_suite(tmp_path / "mine").task("copied").digest != digest
+    with pytest.raises(UsageError, match=r"nothing to write as grpo: .*0 unlike any task of"):
+        export(
+            "grpo", "--from", "jobs", "--as", "grpo", "-o", str(tmp_path / "none"), "--results", str(tmp_path),
+            "--exclude", str(tmp_path / "mine"),
+        )  # fmt: skip
 
 
 def test_traces_are_curated_and_each_rule_is_compared(tmp_path: Path) -> None:

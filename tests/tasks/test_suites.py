@@ -61,6 +61,15 @@ def test_the_digest_names_the_content(folder: Path) -> None:
     assert load_suite(folder).digest != before
 
 
+def test_a_licence_is_stated_for_a_suite_or_a_task_and_no_part_of_the_digest(folder: Path) -> None:
+    before = load_suite(folder)
+    (folder / "suite.toml").write_text(MANIFEST.replace("level = 3", 'level = 3\nlicense = "MIT"'))
+    stated = load_suite(folder)
+    assert (before.tasks[0].license, stated.tasks[0].license, stated.digest) == ("", "MIT", before.digest)
+    (folder / "suite.toml").write_text(MANIFEST.replace("level = 3", 'license = "MIT"') + 'license = "BSD-3-Clause"\n')
+    assert load_suite(folder).tasks[0].license == "BSD-3-Clause"
+
+
 def test_a_file_listed_in_a_suite_keeps_its_sizes(folder: Path) -> None:
     assert load_task(folder / "one.py").policy.ties == (0,)
 

@@ -98,16 +98,23 @@ ALTER TABLE jobs ADD COLUMN prompt TEXT REFERENCES texts(sha256);
 CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
 """
 
+_TASKS = """
+CREATE TABLE tasks (
+  digest TEXT PRIMARY KEY,
+  task TEXT NOT NULL CHECK (json_valid(task))
+) WITHOUT ROWID;
+"""
+
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
-    script=_TABLES,
+    script=_TABLES + _TASKS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS,),
+    changes=(_GROUPS_AND_PROMPTS, _TASKS),
 )
-"""Schema of ``server.db``. A row of ``works`` is an evaluation task; whether a worker has it is not stored, so after a
-kill all open tasks are queued again. Committed transactions survive a kill of the server; a power cut may lose the
-last ones."""
+"""Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
+evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed
+transactions survive a kill of the server; a power cut may lose the last ones."""
 
 
 _LOG = logging.getLogger(__name__)
@@ -122,6 +129,13 @@ _ROWS = (64, 16, 4, 1)
 class NewText(NamedTuple):
     sha256: str
     content: str
+
+
+class TaskText(NamedTuple):
+    """A task in JSON."""
+
+    digest: str
+    task: str
 
 
 class NewTask(NamedTuple):
@@ -211,6 +225,7 @@ class Batch:
     """Rows that are committed together."""
 
     texts: list[NewText] = field(default_factory=list)
+    task_texts: list[TaskText] = field(default_factory=list)
     tasks: list[NewTask] = field(default_factory=list)
     jobs: list[NewJob] = field(default_factory=list)
     keys: list[NewKey] = field(default_factory=list)
@@ -253,6 +268,7 @@ class JobStore:
         self._reader = self.reader()
         self._waiting: queue.SimpleQueue[_Pending | None] = queue.SimpleQueue()
         self._known_texts: set[str] = set()
+        self._known_tasks: set[str] = set()
         self._closed = False
         self._lock = threading.Lock()
         """Guards ``_closed``: another thread than the event loop's may close the store."""
@@ -331,6 +347,7 @@ class JobStore:
                 self._insert(db.execute, batches)
         except Exception as error:  # raised by the future of the commit
             self._known_texts.clear()
+            self._known_tasks.clear()
             return error if isinstance(error, StoreError) else StoreError(f"cannot write to {self.path}: {error!r}")
         self.transactions += 1
         return None
@@ -344,6 +361,9 @@ class JobStore:
             self._known_texts.clear()
         self._known_texts.update(text.sha256 for text in texts)
         _many(execute, "INSERT OR IGNORE INTO texts VALUES {rows}", texts)
+        task_texts = [text for text in gather("task_texts") if text.digest not in self._known_tasks]
+        self._known_tasks.update(text.digest for text in task_texts)
+        _many(execute, "INSERT OR IGNORE INTO tasks VALUES {rows}", task_texts)
         _many(
             execute,
             "INSERT INTO works (id, key, state, task, task_digest, candidate, profiled, source, plan, choices, "

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from kernelforge.client.models import Fault, FaultCode, Job, RewardResult
 from kernelforge.errors import StoreError, UsageError
-from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Verdict
+from kernelforge.records import Evaluation, Fingerprint, Origin, Profile, Task, Verdict
 from kernelforge.records.evaluation import without_prediction
 from kernelforge.rewards import POLICIES, Context, components, reward, unscored
 from kernelforge.server.base import DATABASE_NAME, LRUCache
@@ -436,6 +436,18 @@ class EvaluatedJob(NamedTuple):
     """As the request had it."""
     completion: str | None
     """None if the request had a candidate in parts."""
+
+
+def stored_tasks(folder: Path) -> dict[str, Task]:
+    """Tasks that jobs were evaluated for, by digest.
+
+    Raises:
+        StoreError: there is no ``server.db``, or it cannot be read.
+    """
+    with contextlib.closing(Database(folder / DATABASE_NAME, SERVER, create=False, read_only=True)) as database:
+        rows = database.tuples("SELECT digest, task FROM tasks")
+        with readable(database.path, "tasks"):
+            return {as_text(digest): Task.model_validate_json(task) for digest, task in rows}
 
 
 def completed_jobs(folder: Path, run_id: str | None = None) -> Iterator[EvaluatedJob]:

@@ -24,7 +24,7 @@ from kernelforge.errors import StoreError
 from kernelforge.records import Candidate
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
-from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText
+from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText, TaskText
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
 from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
@@ -338,6 +338,8 @@ class Submission:
                 choices=json.dumps(candidate.choices),
             )
             into.batch.tasks.append(row)
+            registered = completion.registered
+            into.batch.task_texts.append(TaskText(registered.digest, registered.task.model_dump_json()))
             task = EvaluationTask(
                 row.id, row.key, completion.registered, candidate, completion.candidate, request.profile
             )

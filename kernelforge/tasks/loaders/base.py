@@ -13,6 +13,8 @@ from typing import Protocol
 
 from kernelforge.errors import TaskError
 from kernelforge.records import TaskPolicy
+from kernelforge.tasks.constants import MOST_SOURCE_BYTES
+from kernelforge.tasks.files import read_plain_file
 from kernelforge.tasks.loaders.rows import Taken
 
 
@@ -35,6 +37,8 @@ class ExternalTask:
     """Module constants that no size may change: part of the problem, not extents."""
     sizes: Mapping[str, Mapping[str, int | float | bool]] = field(default_factory=dict)
     """Further sizes of the benchmark itself (``hidden_...``); the size search adds ``small`` and others."""
+    license: str = ""
+    """Licence of the text, as :class:`kernelforge.records.Task` has it."""
 
     def with_policy(self, **values: object) -> ExternalTask:
         """The task with other values of its policy."""
@@ -75,6 +79,30 @@ def load_each(problems: Iterable[Problem]) -> Loaded:
             # Some errors name the origin, which the record has in its own field.
             not_loaded.append(NotLoaded(origin, str(error).removeprefix(origin).lstrip(",: "), level))
     return Loaded(tuple(tasks), tuple(not_loaded))
+
+
+_LICENCES = (
+    ("MIT", ("permission is hereby granted, free of charge", "without restriction")),
+    ("Apache-2.0", ("apache license", "version 2.0")),
+    ("BSD-3-Clause", ("redistribution and use in source and binary forms", "neither the name")),
+    ("BSD-2-Clause", ("redistribution and use in source and binary forms",)),
+    ("GPL-3.0-only", ("gnu general public license", "version 3")),
+    ("GPL-2.0-only", ("gnu general public license", "version 2")),
+)
+"""SPDX identifiers by what each licence's text says, the narrower first."""
+_LICENCE_FILES = ("LICENSE", "LICENSE.txt", "LICENSE.md", "COPYING")
+
+
+def licence_of(source: Path) -> str:
+    """SPDX identifier of the licence in a folder's LICENSE file; empty where there is none, or it is not recognised."""
+    for name in _LICENCE_FILES:
+        try:
+            text = read_plain_file(source / name, MOST_SOURCE_BYTES, within=source).decode(errors="replace")
+        except (OSError, TaskError):
+            continue
+        words = " ".join(text.lower().split())
+        return next((spdx for spdx, parts in _LICENCES if all(part in words for part in parts)), "")
+    return ""
 
 
 class Loader(Protocol):

@@ -8,6 +8,7 @@ A row has ``python_code`` (the module, ``get_inputs`` and ``get_init_inputs``), 
 from __future__ import annotations
 
 import ast
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -49,7 +50,7 @@ def _task(row: Row, number: int, taken: Taken) -> ExternalTask:
     if not isinstance(code, str) or not isinstance(entry, str):
         raise TaskError("it has no text in the columns 'python_code' and 'entry_point'")
     repository = row.values.get("repo_name")
-    return kernelbench_task(
+    task = kernelbench_task(
         reference_of(code, entry),
         name=distinct(f"{number:05d}_{task_name(entry)}"[:80].rstrip("_"), taken),
         title=f"{entry}, of {repository}"[:120] if isinstance(repository, str) else entry[:120],
@@ -57,6 +58,13 @@ def _task(row: Row, number: int, taken: Taken) -> ExternalTask:
         level=1,
         benchmark="kernelbook",
     )
+    return replace(task, license=licence_in(row))
+
+
+def licence_in(row: Row) -> str:
+    """Licences of a row's repository, as its column has them."""
+    licences = row.values.get("licenses")
+    return ", ".join(map(str, licences)) if isinstance(licences, list) else str(licences or "")
 
 
 def reference_of(code: str, entry_point: str) -> str:

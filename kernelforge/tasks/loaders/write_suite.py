@@ -157,6 +157,8 @@ def _manifest(title: str, origin: Origin, tasks: Sequence[SizedTask]) -> str:
         hidden = {name.removeprefix("hidden_"): _inline(values) for name, values in sizes.items() if name != "small"}
         for name, values in hidden.items():
             entry.append(tomlkit.key(["hidden", name]), values)
+        if task.license:
+            entry.add("license", _writable(task.license))
         policy = _policy(task.policy)
         for name, value in policy.items():
             entry.append(tomlkit.key(["policy", name]), tomlkit.item(value))

@@ -194,6 +194,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -
 
     asyncio.run(write(1))
     with sqlite3.connect(tmp_path / "server.db") as plain:
+        plain.execute("DROP TABLE tasks")
         plain.execute("DROP INDEX jobs_prompt")
         plain.execute("ALTER TABLE jobs DROP COLUMN prompt")
         plain.execute("ALTER TABLE jobs DROP COLUMN group_id")
@@ -202,7 +203,7 @@ def test_a_database_of_the_first_version_is_brought_up_to_date(tmp_path: Path) -
         Database(tmp_path / "server.db", SERVER, create=False, read_only=True)
     asyncio.run(write(2))
     with sqlite3.connect(tmp_path / "server.db") as plain:
-        assert plain.execute("PRAGMA user_version").fetchone() == (2,)
+        assert plain.execute("PRAGMA user_version").fetchone() == (3,)
         assert plain.execute("SELECT seq, group_id, prompt FROM jobs ORDER BY seq").fetchall() == [
             (1, None, None), (2, None, None),
         ]  # fmt: skip

@@ -11,6 +11,7 @@ from kernelforge.errors import UsageError
 from kernelforge.records import Size, TaskPolicy
 from kernelforge.tasks import load_suite
 from kernelforge.tasks.loaders import ExternalTask, NotLoaded
+from kernelforge.tasks.loaders.base import licence_of
 from kernelforge.tasks.loaders.write_suite import Origin, SizedTask, write_suite
 from tests.support import kernelbench_files as files
 
@@ -27,6 +28,7 @@ TASK = ExternalTask(
     level=2,
     tags=("kernelbench",),
     policy=TaskPolicy(ties=(0,), oracle="task-precision", reduction_length="dim * 2"),
+    license="MIT",
 )
 SIZED = SizedTask(TASK, SIZES, ("no hidden_tiny: because",))
 
@@ -44,10 +46,26 @@ def test_what_is_written_is_what_is_loaded(tmp_path: Path, origin: Origin) -> No
     assert (task.name, task.title, task.level, task.tags) == (TASK.name, TASK.title, 2, ("kernelbench",))
     assert task.sizes == SIZES
     assert task.policy == TASK.policy
+    assert task.license == "MIT"
     assert task.source == files.SOFTMAX
     record = json.loads((tmp_path / "suite" / "import.json").read_text())
     assert record["not_loaded"] == [{"origin": "level1/2.py", "reason": "broken"}]
     assert "# no hidden_tiny: because" in (tmp_path / "suite" / "suite.toml").read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "licence"),
+    [
+        ("Permission is hereby granted, free of\ncharge, to any person ... without restriction", "MIT"),
+        ("                        Apache License\n                  Version 2.0, January 2004", "Apache-2.0"),
+        ("Redistribution and use in source and\nbinary forms ... Neither the name of", "BSD-3-Clause"),
+        ("All rights reserved.", ""),
+    ],
+)
+def test_the_licence_of_a_checkout_is_read_from_its_file(tmp_path: Path, text: str, licence: str) -> None:
+    assert licence_of(tmp_path) == ""
+    (tmp_path / "LICENSE").write_text(text)
+    assert licence_of(tmp_path) == licence
 
 
 def test_an_earlier_import_of_the_same_source_is_replaced_whole(tmp_path: Path, origin: Origin) -> None:
