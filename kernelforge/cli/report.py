@@ -6,9 +6,10 @@ import contextlib
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
     from kernelforge.report import RunRecords
     from kernelforge.store import Store
+    from kernelforge.viewer.training import TrainingPages
 
 
 def report(
@@ -131,6 +133,7 @@ def view(
 ) -> None:
     """Serve the pages of runs to a browser on this machine, updated during a run, until Ctrl-C.
 
+    Runs of a reward server that keeps its jobs in the same folder have pages too: rewards, verdicts, staleness.
     Reads the results folder and writes nothing. Only the printed address gives access.
     """
     missing = [name for name in ("starlette", "uvicorn") if find_spec(name) is None]
@@ -138,8 +141,11 @@ def view(
         raise UsageError(
             f"the viewer needs packages that are not installed ({', '.join(missing)}): {install_hint('server')}"
         )
-    with open_store(results, read_only=True) as store:
-        store.run(run or "latest")
+    with ExitStack() as stack:
+        training = _training(stack, results)
+        store = _runs(stack, results, training)
+        if run is not None or training is None:
+            store.run(run or "latest")
         from kernelforge.server.http.process import listen
         from kernelforge.server.http.process import run as run_loop
         from kernelforge.viewer.app import HOST
@@ -150,7 +156,27 @@ def view(
             raise UsageError(f"cannot listen on {HOST}:{port}, it is in use: choose another with --port") from error
         _forget_keys()
         with closing(listener):
-            run_loop(_serve(store, run, listener))
+            run_loop(_serve(store, run, training, listener))
+
+
+def _training(stack: ExitStack, results: Path) -> TrainingPages | None:
+    """Runs of the reward server of a folder; None without one."""
+    from kernelforge.server.base import DATABASE_NAME
+    from kernelforge.viewer.training import TrainingPages
+
+    if not (results / DATABASE_NAME).is_file():
+        return None
+    return stack.enter_context(closing(TrainingPages(results)))
+
+
+def _runs(stack: ExitStack, results: Path, training: TrainingPages | None) -> Store:
+    """Runs of a folder; none where it has the jobs of a reward server alone."""
+    from kernelforge.store import DATABASE_NAME, Store
+
+    if training is not None and not (results / DATABASE_NAME).exists():
+        folder = stack.enter_context(TemporaryDirectory())
+        return stack.enter_context(Store.open(Path(folder) / DATABASE_NAME))
+    return stack.enter_context(open_store(results, read_only=True))
 
 
 def _forget_keys() -> None:
@@ -159,14 +185,14 @@ def _forget_keys() -> None:
         del os.environ[name]
 
 
-async def _serve(store: Store, which: str | None, listener: socket.socket) -> None:
+async def _serve(store: Store, which: str | None, training: TrainingPages | None, listener: socket.socket) -> None:
     from kernelforge.server.http.process import Stop, address
     from kernelforge.viewer.app import Viewer, serve
     from kernelforge.viewer.auth import new_token
     from kernelforge.viewer.run_cache import RunCache
 
     token, port = new_token(), listener.getsockname()[1]
-    viewer = Viewer(RunCache(store, which), token=token, port=port)
+    viewer = Viewer(RunCache(store, which, training), token=token, port=port)
 
     def ready() -> None:
         typer.echo(f"kernelforge: open {address(listener)}/?token={token}")

@@ -159,7 +159,7 @@ class Viewer:
         self.app = ViewerAuth(Starlette(routes=routes, exception_handlers=handlers), token, port)
 
     async def _page(self, request: Request) -> Response:
-        path = request.path_params["path"] or paths.INDEX
+        path = request.path_params["path"] or await asyncio.to_thread(self.journal.front)
         text = await asyncio.to_thread(self.journal.render, path)
         if text is None:
             raise HTTPException(404, "there is no such page here")

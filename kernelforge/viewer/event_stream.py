@@ -137,7 +137,7 @@ class EventBroadcaster:
 
 def _events(seen: Snapshot | None, look: Snapshot, last: str | None) -> list[str]:
     events = []
-    if seen is None or look.progress != seen.progress:
+    if look.progress is not None and (seen is None or look.progress != seen.progress):
         events.append(_event("progress", look.progress))
     received = seen.news if seen is not None else _number(last)
     recent = time.monotonic() - look.changed < _RECENT_S

@@ -20,6 +20,7 @@ from kernelforge.report.views.run_records import RUN_METRICS, RunRecords
 from kernelforge.store import Store
 from kernelforge.store.live_runs import read_status
 from kernelforge.store.task_store import TaskKey
+from kernelforge.viewer.training import TrainingPages
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -36,8 +37,8 @@ class LiveProgress(View):
 class Snapshot:
     """State of the database at one moment."""
 
-    progress: str
-    """A :class:`LiveProgress` as JSON."""
+    progress: str | None
+    """A :class:`LiveProgress` as JSON; None where there is no run of the loop."""
     news: int
     """Increases when the content of pages changes."""
     changed: float
@@ -57,13 +58,17 @@ class RunCache:
 
     Args:
         which: the only run to show, as on the command line; None for all.
+        training: runs of the reward server that keeps its jobs in the same folder.
 
     Raises:
         UsageError: there is no such run.
     """
 
-    def __init__(self, store: Store, which: str | None) -> None:
+    def __init__(self, store: Store, which: str | None, training: TrainingPages | None = None) -> None:
         self._store = store
+        self._training = training
+        self._training_revision: int | None = None
+        self._training_runs: list[str] = []
         self._only = None if which is None else store.run(which).id
         self._file = _identity(store.path)
         self._lock = threading.RLock()
@@ -86,8 +91,8 @@ class RunCache:
         """
         with self._lock:
             self._refresh()
-            run_id = self._select(which)
-            return Snapshot(self._progress(run_id), self._news, self._changed)
+            progress = None if which is None and not self._runs else self._progress(self._select(which))
+            return Snapshot(progress, self._news, self._changed)
 
     def progress(self, which: str | None) -> LiveProgress:
         """Progress of a run.
@@ -95,7 +100,10 @@ class RunCache:
         Raises:
             UsageError: there is no such run.
         """
-        return LiveProgress.model_validate_json(self.look(which).progress)
+        progress = self.look(which).progress
+        if progress is None:
+            raise UsageError("there is no run here yet")
+        return LiveProgress.model_validate_json(progress)
 
     def site(self) -> Site:
         """The current pages."""
@@ -103,8 +111,16 @@ class RunCache:
             self._refresh()
             if self._site is None:
                 records = [cached.records for cached in self._runs.values()]
-                self._site = Site(records, full=self._full, live=True, news=self._news, templates=[TEMPLATES])
+                training = [] if self._training is None else self._training.pages(self._training_runs)
+                self._site = Site(
+                    records, full=self._full, live=True, news=self._news, templates=[TEMPLATES], training=training
+                )
             return self._site
+
+    def front(self) -> str:
+        """Path of the first page: that of the runs, or of the training runs where there are no others."""
+        site = self.site()
+        return paths.TRAINING if site.training and not site.runs else paths.INDEX
 
     def render(self, path: str) -> str | None:
         """A page or a file of data; None if there is none of that path."""
@@ -121,10 +137,7 @@ class RunCache:
                 raise UsageError(f"there is no run {which!r} here")
             return which
         live = [run_id for run_id, cached in self._runs.items() if cached.records.live]
-        ids = live or list(self._runs)
-        if not ids:
-            raise UsageError("there is no run here yet")
-        return ids[-1]
+        return (live or list(self._runs))[-1]
 
     def _refresh(self) -> None:
         """Read changes, unless no process has written and no run started or ended."""
@@ -132,6 +145,7 @@ class RunCache:
             raise StoreError(
                 f"{self._store.path} was removed, or replaced by another file: start 'kernelforge view' again"
             )
+        self._refresh_training()
         revision = self._store.revision()
         if revision == self._revision and not any(self._ended(cached.records) for cached in self._runs.values()):
             return
@@ -140,8 +154,27 @@ class RunCache:
         self._revision = revision
         if fresh != self._runs or list(fresh) != list(self._runs):
             self._runs, self._site = fresh, None
-            self._news += 1
-            self._changed = time.monotonic()
+            self._announce()
+
+    def _refresh_training(self) -> None:
+        """Announce that a reward server wrote. Its pages read the jobs when they are rendered."""
+        if self._training is None:
+            return
+        revision = self._training.revision()
+        if revision == self._training_revision:
+            return
+        self._training_revision = revision
+        names = self._training.runs()
+        if names != self._training_runs:
+            self._training_runs, self._site = names, None
+        self._announce()
+
+    def _announce(self) -> None:
+        """Tell open pages that there is something new."""
+        self._news += 1
+        self._changed = time.monotonic()
+        if self._site is not None:
+            self._site.news = self._news
 
     def _ended(self, records: RunRecords) -> bool:
         """Whether a run is no longer live, or is live again."""

@@ -10,6 +10,8 @@ import httpx2
 import pytest
 
 from kernelforge.viewer.auth import HEADERS
+from tests.server.service_tools import ended, serving
+from tests.support.inprocess_engine import request
 from tests.viewer.viewer_tools import HOST, Open, opened
 
 ROUTES = (
@@ -157,12 +159,15 @@ async def test_no_path_leads_to_a_file(results: Path, path: str) -> None:
 
 async def test_nothing_is_given_out_but_the_journal_and_assets(results: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", CANARY)
-    (results / "server.db").write_text(CANARY)
+    async with serving(results) as service:
+        await ended(service, request(CANARY, prompt=CANARY, group_id=CANARY, tag=CANARY))
+    (results / "tokens.txt").write_text(CANARY)
     (results / "report").mkdir()
     (results / "report" / "index.html").write_text(CANARY)
 
     async with opened(results) as viewer:
         site = viewer.viewer.journal.site()
+        assert "training.html" in site.pages()
         for path in (*site.pages(), *site.data(), "live.html", *(f"assets/{name}" for name in site.assets())):
             answer = await viewer.client.get(f"/{path}")
             assert answer.status_code == 200, path

@@ -12,12 +12,14 @@ from typing import Any
 
 import httpx2
 
+from kernelforge.server.base import DATABASE_NAME as SERVER_DATABASE
 from kernelforge.server.http.process import Stop, listen
 from kernelforge.store import Store
 from kernelforge.viewer.app import HOST, Viewer, serve
 from kernelforge.viewer.auth import new_token
 from kernelforge.viewer.event_stream import EventBroadcaster
 from kernelforge.viewer.run_cache import RunCache
+from kernelforge.viewer.training import TrainingPages
 
 WAIT_S = 60.0
 """For what must happen; nothing is timed by it."""
@@ -49,7 +51,8 @@ async def opened(
     listener, stop, token, accepting = listen(HOST, 0), Stop(), new_token(), asyncio.Event()
     port = listener.getsockname()[1]
     with store or Store.open(results / "kernelforge.db", read_only=True) as opened_store:
-        journal = RunCache(opened_store, which)
+        training = TrainingPages(results) if (results / SERVER_DATABASE).exists() else None
+        journal = RunCache(opened_store, which, training)
         viewer = Viewer(journal, token=token, port=port, news=EventBroadcaster(journal.look, **news))
         serving = asyncio.create_task(serve(viewer, listener, stop, ready=accepting.set))
         try:
@@ -61,6 +64,8 @@ async def opened(
         finally:
             stop.requested.set()
             await asyncio.wait_for(serving, WAIT_S)
+            if training is not None:
+                training.close()
 
 
 @dataclass(frozen=True)

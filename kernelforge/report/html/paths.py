@@ -11,6 +11,7 @@ from typing import Protocol
 INDEX = "index.html"
 LEADERBOARD = "leaderboard.html"
 LIVE = "live.html"
+TRAINING = "training.html"
 
 _PLAIN = re.compile(r"[a-z0-9][a-z0-9_\-]*(?:\.[a-z0-9_\-]+)*")
 _DERIVED = re.compile(r".*-[0-9a-f]{10}")
@@ -48,6 +49,11 @@ def attempt_page(run: str, task: str, number: int) -> str:
 
 def compare_page(a: str, b: str) -> str:
     return f"compare/{slug(a)}..{slug(b)}.html"
+
+
+def training_page(run: str) -> str:
+    """Page of a run of the reward server."""
+    return f"training/{slug(run)}.html"
 
 
 def data_file(name: str, suffix: str) -> str:

@@ -75,6 +75,7 @@ class Site:
         live: a server delivers the pages and pushes updates: pages may connect to it, and load its script.
         news: number of the last update in the runs, which live pages send back.
         templates: folders of further templates.
+        training: pages of runs of the reward server, the one that lists them first.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Site:
         live: bool = False,
         news: int = 0,
         templates: Sequence[Path] = (),
+        training: Sequence[Page] = (),
     ) -> None:
         self.runs = {records.run.id: RunPages(records, full) for records in runs}
         self.live = live
@@ -92,7 +94,8 @@ class Site:
         self._environment = environment(*templates)
         self._comparisons: dict[tuple[str, str], CompareView] = {}
         self._data = dict(self._all_data())
-        self._pages = {page.path: page for page in self._all_pages()}
+        self.training = bool(training)
+        self._pages = {page.path: page for page in (*self._all_pages(), *training)}
 
     def pages(self) -> list[str]:
         """Paths of all pages, the front page first."""
