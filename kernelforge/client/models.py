@@ -418,6 +418,25 @@ class RunStatus(_Answer):
     ended: int
 
 
+class WorkerRow(_Answer):
+    """A place where candidates are evaluated or compiled, with its worker."""
+
+    name: str
+    """``cuda:0``, ``emulated:h100#1``, or ``NODE/cuda#1`` on a Ray cluster."""
+    kind: Literal["device", "compiler"]
+    device: str
+    state: Literal["starting", "idle", "busy", "quarantined", "drained"]
+    why: str = ""
+    """Why it is quarantined, or its worker is replaced."""
+
+
+class WorkerPattern(_Request):
+    """Names of workers."""
+
+    name: Annotated[str, Field(min_length=1, max_length=200)]
+    """A worker's name, in which ``*`` stands for anything: ``gpu-3-*`` is a node of that name."""
+
+
 class TaskRow(_Answer):
     task: str
     """``suite/name``."""

@@ -79,6 +79,11 @@ class TaskContextData(Record):
     """Key of the device's figures: see :func:`kernelforge.hardware.specs.spec_by_key`."""
 
 
+SlotState = Literal["starting", "idle", "busy", "quarantined", "drained"]
+"""``quarantined``: the device is in quarantine, or the worker does not start. ``drained``: an operator took it out, and
+it has no worker, or none any more once its request is answered."""
+
+
 @dataclass(frozen=True)
 class Slot:
     """State of a place on a device."""
@@ -86,11 +91,13 @@ class Slot:
     name: str
     """Unique in the engine: ``emulated:h100#1``, ``cuda:0``, ``node-2/cuda:0``."""
     device: str
-    state: Literal["starting", "idle", "busy", "quarantined"]
-    """``quarantined``: the device is in quarantine, or the worker does not start; ``why`` gives the reason."""
+    state: SlotState
     cached_tasks: frozenset[str] = frozenset()
     """Digests of the tasks whose oracles are warm: an order for one of them starts at once."""
     why: str = ""
+    """Why it is quarantined, or its worker is replaced."""
+    compiles: bool = False
+    """Whether it is a compile worker, which has no device."""
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,23 @@ class Engine(Protocol):
     def slots(self) -> Sequence[Slot]: ...
 
     def health(self) -> Health: ...
+
+    def worker_states(self) -> Sequence[Slot]:
+        """Every slot, and every compile worker."""
+        ...
+
+    def drain(self, pattern: str) -> int:
+        """Take the slots and compile workers of matching names out: what they are at is finished, and then they have no
+        worker. Those that join later are taken out too. Returns how many there are.
+
+        Args:
+            pattern: a name, in which ``*`` stands for anything: ``gpu-3-*``.
+        """
+        ...
+
+    def resume(self, pattern: str) -> int:
+        """Bring back what :meth:`drain` took out. Returns how many there are of matching names."""
+        ...
 
     @property
     def preparing(self) -> int:

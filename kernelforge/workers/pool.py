@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal, TypedDict, Unpack
 
@@ -85,6 +87,8 @@ class WorkerPoolEngine(Engine):
         self._worker_slots: dict[str, WorkerSlot] = {}
         self._compile_slots: dict[str, WorkerSlot] = {}
         self._target: Target | None = None
+        self._drained: set[str] = set()
+        """Patterns of names that were drained."""
 
     @property
     def fingerprint(self) -> Fingerprint:
@@ -104,10 +108,39 @@ class WorkerPoolEngine(Engine):
             extra={"warm_tasks": float(sum(len(slot.cached_tasks) for slot in self.slots()))},
         )
 
+    def worker_states(self) -> Sequence[Slot]:
+        compile_slots = (replace(item.slot(), compiles=True) for item in self._compile_slots.values())
+        return [*self.slots(), *compile_slots]
+
+    def drain(self, pattern: str) -> int:
+        matching = self._matching(pattern)
+        if matching:
+            self._drained.add(pattern)
+        for worker_slot in matching:
+            worker_slot.drain()
+        return len(matching)
+
+    def resume(self, pattern: str) -> int:
+        self._drained = {drained for drained in self._drained if not fnmatchcase(drained, pattern)}
+        matching = self._matching(pattern)
+        for worker_slot in matching:
+            worker_slot.resume()
+        return len(matching)
+
+    def _matching(self, pattern: str) -> list[WorkerSlot]:
+        worker_slots = {**self._worker_slots, **self._compile_slots}
+        return [worker_slot for name, worker_slot in worker_slots.items() if fnmatchcase(name, pattern)]
+
+    def _open(self, worker_slot: WorkerSlot) -> None:
+        """Start the worker of a new slot, unless slots of its name were drained."""
+        if any(fnmatchcase(worker_slot.name, pattern) for pattern in self._drained):
+            worker_slot.drain()
+        worker_slot.open()
+
     @property
     def preparing(self) -> int:
         """One for each compile worker."""
-        return len(self._compile_slots)
+        return sum(not worker_slot.drained for worker_slot in self._compile_slots.values())
 
     async def changed(self) -> None:
         await self._change.wait()
@@ -172,7 +205,7 @@ class WorkerPoolEngine(Engine):
             for compile_slot in self._compile_slots.values():
                 if compile_slot.state == "idle":
                     return compile_slot
-            if all(compile_slot.state == "quarantined" for compile_slot in self._compile_slots.values()):
+            if all(compile_slot.state in ("quarantined", "drained") for compile_slot in self._compile_slots.values()):
                 return None
             self._compile_change.clear()
             await self._compile_change.wait()
@@ -223,7 +256,7 @@ class LocalEngine(WorkerPoolEngine):
 
     async def start(self) -> None:
         for worker_slot in self._worker_slots.values():
-            worker_slot.open()
+            self._open(worker_slot)
         try:
             self._target = await self._first_target()
         except BaseException:
@@ -232,7 +265,7 @@ class LocalEngine(WorkerPoolEngine):
         settings = self._compile_settings(self._target)
         self._compile_slots = {name: WorkerSlot(name, settings, self._compile_change.set) for name in self._compilers}
         for compile_slot in self._compile_slots.values():
-            compile_slot.open()
+            self._open(compile_slot)
         self._change.set()
 
     @property

@@ -13,12 +13,12 @@ import sys
 from abc import ABC, abstractmethod
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any
 
 from kernelforge import errors
 from kernelforge.errors import EvaluationCancelled, KernelForgeError
 from kernelforge.sandbox.policy import import_path
-from kernelforge.workers.base import Slot, WorkerDied, packed, read
+from kernelforge.workers.base import Slot, SlotState, WorkerDied, packed, read
 from kernelforge.workers.roles import Target, WorkerSettings
 from kernelforge.workers.worker_main import CLOSING_S
 
@@ -259,7 +259,7 @@ class WorkerSlot:
     ) -> None:
         self.name = name
         self.settings = settings
-        self.state: Literal["starting", "idle", "busy", "quarantined"] = "starting"
+        self.state: SlotState = "starting"
         self.why = ""
         self.restarts = 0
         self.worker: WorkerHandle | None = None
@@ -272,6 +272,8 @@ class WorkerSlot:
         self._supervisor: asyncio.Task[None] | None = None
         self._ended_worker: WorkerHandle | None = None
         """A worker that ended, until its children have ended."""
+        self._resumed = asyncio.Event()
+        self._resumed.set()
 
     def slot(self) -> Slot:
         worker = self.worker
@@ -284,6 +286,26 @@ class WorkerSlot:
     def open(self) -> None:
         """Start a worker, and a new one whenever it ends."""
         self._supervisor = asyncio.create_task(self._supervise())
+
+    @property
+    def drained(self) -> bool:
+        """Whether it takes no further request, and has or will have no worker."""
+        return not self._resumed.is_set()
+
+    def drain(self) -> None:
+        """End the worker once its request is answered, and start none until :meth:`resume`."""
+        if self.drained:
+            return
+        self._resumed.clear()
+        if self.worker is None:
+            self._set_state("drained")
+        elif self.state == "idle":
+            self._retire(self.worker)
+        self._changed()
+
+    def resume(self) -> None:
+        """Start a worker again after :meth:`drain`."""
+        self._resumed.set()
 
     async def ask(self, op: str, **content: Any) -> dict[str, Any]:
         """Send a request to the worker of an idle slot. Cancelling interrupts the worker; the slot is busy until it has
@@ -347,12 +369,27 @@ class WorkerSlot:
             self._set_state("starting", f"its worker is replaced: {why}")
 
     def _free(self, worker: WorkerHandle) -> None:
-        if self.worker is worker and worker.alive:
+        if self.worker is not worker or not worker.alive:
+            return
+        if self.drained:
+            self._retire(worker)
+        else:
             self._set_state("idle")
+
+    def _retire(self, worker: WorkerHandle) -> None:
+        """End a worker that has no request, for a slot that is drained."""
+        self._set_state("drained")
+        retiring = asyncio.create_task(worker.close())
+        self._settling.add(retiring)
+        retiring.add_done_callback(self._settling.discard)
 
     async def _supervise(self) -> None:
         failures = 0
         while True:
+            if self.drained:
+                self._set_state("drained")
+                await self._resumed.wait()
+                self._set_state("starting")
             try:
                 self.worker = await self._start(self.name, self.settings)
             except KernelForgeError as error:
@@ -364,14 +401,15 @@ class WorkerSlot:
                 await asyncio.sleep(wait)
                 continue
             failures = 0
-            self._set_state("idle")
+            self._free(self.worker)
             await self.worker.ended()
             self._ended_worker, self.worker = self.worker, None
-            self.restarts += 1
-            self._set_state("starting", "its worker ended and is replaced")
+            if not self.drained:
+                self.restarts += 1
+                self._set_state("starting", "its worker ended and is replaced")
             await self._ended_worker.close()
             self._ended_worker = None
 
-    def _set_state(self, state: Literal["starting", "idle", "busy", "quarantined"], why: str = "") -> None:
+    def _set_state(self, state: SlotState, why: str = "") -> None:
         self.state, self.why = state, why
         self._changed()

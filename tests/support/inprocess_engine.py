@@ -89,6 +89,15 @@ class InProcessEngine:
     def health(self) -> Health:
         return Health(workers=len(self._names), restarts=0)
 
+    def worker_states(self) -> Sequence[Slot]:
+        return self.slots()
+
+    def drain(self, pattern: str) -> int:
+        return 0
+
+    def resume(self, pattern: str) -> int:
+        return 0
+
     @property
     def preparing(self) -> int:
         return 2

@@ -22,6 +22,7 @@ from kernelforge.client.models import (
     RunSettings,
     RunStatus,
     ServerStatus,
+    WorkerRow,
 )
 from kernelforge.errors import UsageError
 from kernelforge.records import Task, TaskFacts
@@ -64,6 +65,7 @@ class MinimalService:
 
     def __post_init__(self) -> None:
         self._numbers = itertools.count(1)
+        self.drained = False
         self._changed = asyncio.Condition()
 
     def status(self) -> ServerStatus:
@@ -254,6 +256,16 @@ class MinimalService:
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         self.settings[run_id] = settings
         return self._run(run_id)
+
+    def workers(self) -> list[WorkerRow]:
+        row = WorkerRow(name="emulated:h100#1", kind="device", device="emulated:h100", state="idle")
+        return [row.model_copy(update={"state": "drained"}) if self.drained else row]
+
+    def drain_workers(self, name: str, *, resume: bool = False) -> list[WorkerRow]:
+        if name != "emulated:h100#1":
+            raise RequestRejected(404, "no_worker", f"no worker is called {name!r}")
+        self.drained = not resume
+        return self.workers()
 
     async def task_context(self, task: Task) -> TaskContext:
         return replace(BRIEF, task=task, facts=TaskFacts(task_digest=task.digest, sizes=BRIEF.facts.sizes))

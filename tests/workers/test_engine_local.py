@@ -226,6 +226,18 @@ async def test_a_killed_worker_is_replaced_and_leaves_nothing_behind(engine: Loc
     assert engine.health().restarts == before + 1
 
 
+async def test_a_drained_slot_leaves_no_process_and_comes_back(engine: LocalEngine) -> None:
+    before = engine.health().restarts
+    slot = (await idle_slot(engine)).name
+    family = family_of(engine._worker_slots[slot].worker.pid)
+    assert engine.drain(slot) == 1
+    await until(lambda: not running(family))
+    assert [state.state for state in engine.worker_states() if not state.compiles] == ["drained"]
+    assert engine.resume("*") == 2
+    assert (await evaluated(engine, order())).evaluation.verdict is Verdict.OK
+    assert engine.health().restarts == before
+
+
 async def test_a_seat_whose_worker_never_starts_is_set_aside_with_the_reason() -> None:
     worker_slot = WorkerSlot("nowhere", WorkerSettings(role="device", device="emulated:nowhere"), lambda: None)
     worker_slot.open()

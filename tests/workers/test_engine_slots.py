@@ -125,6 +125,40 @@ async def test_a_seat_that_closes_leaves_nothing_of_a_worker_that_ended_just_bef
     assert first.closed
 
 
+async def test_a_drained_slot_finishes_what_it_is_at_and_starts_no_worker_until_it_is_resumed() -> None:
+    opened = Opened()
+    opened.worker_slot.open()
+    worker = await opened.worker()
+    call = asyncio.create_task(opened.worker_slot.ask("evaluate"))
+    await until(lambda: bool(worker.replies))
+    opened.worker_slot.drain()
+    assert opened.worker_slot.state == "busy"
+    worker.replies[0].set_result({})
+    assert await call == {}
+    assert opened.worker_slot.state == "drained"
+    with pytest.raises(WorkerDied, match="it is drained"):
+        await opened.worker_slot.ask("evaluate")
+    worker.may_close.set()
+    await until(lambda: worker.closed)
+    worker.end()
+    await until(lambda: opened.worker_slot.worker is None)
+    assert (len(opened.workers), opened.worker_slot.state, opened.worker_slot.restarts) == (1, "drained", 0)
+    opened.worker_slot.resume()
+    assert (await opened.worker()).alive
+    assert len(opened.workers) == 2
+    opened.workers[1].may_close.set()
+    await opened.worker_slot.close()
+
+
+async def test_a_slot_that_is_drained_before_it_opens_starts_nothing() -> None:
+    opened = Opened()
+    opened.worker_slot.drain()
+    opened.worker_slot.open()
+    await asyncio.sleep(0)
+    assert (opened.workers, opened.worker_slot.state) == ([], "drained")
+    await opened.worker_slot.close()
+
+
 class SlowToClose(WorkerSlot):
     """One whose worker is out of reach: its end is not noticed before a test says so."""
 
@@ -165,6 +199,12 @@ async def test_nodes_that_go_and_come_at_once_change_places_in_one_step(monkeypa
     async with asyncio.timeout(60):
         await engine._update_nodes()
     assert [slot.name for slot in engine.slots()] == ["here-cccccc/emulated:h100#1"]
+    assert engine.drain("other-*") == 0
+    assert engine.drain("here-c*") == 2
+    assert [state.state for state in engine.worker_states()] == ["drained", "drained"]
+    assert [state.compiles for state in engine.worker_states()] == [False, True]
+    assert engine.preparing == 0
+    assert engine.resume("*") == 2
     assert (engine.preparing, engine.health().extra["nodes"]) == (1, 1.0)
     closing = asyncio.create_task(engine.close())
     await asyncio.sleep(0)

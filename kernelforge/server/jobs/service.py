@@ -7,13 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from kernelforge.agents.base import TaskContext
-from kernelforge.client.models import FaultCode, Job, JobRequest, JobStatus, RunSettings, RunStatus, ServerStatus
+from kernelforge.client.models import (
+    FaultCode,
+    Job,
+    JobRequest,
+    JobStatus,
+    RunSettings,
+    RunStatus,
+    ServerStatus,
+    WorkerRow,
+)
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
 from kernelforge.records import Candidate, Fingerprint, Task
@@ -41,6 +51,8 @@ from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.version import __version__
 from kernelforge.workers.base import Engine, Health, WorkerDied
+
+_LOG = logging.getLogger(__name__)
 
 _CACHED = 512
 _TRIES = 3
@@ -255,6 +267,32 @@ class JobService:
     def health(self) -> Health:
         """State of the engine for operators."""
         return self._engine.health()
+
+    def workers(self) -> list[WorkerRow]:
+        """Slots and compile workers."""
+        return [
+            WorkerRow(
+                name=state.name,
+                kind="compiler" if state.compiles else "device",
+                device=state.device,
+                state=state.state,
+                why=state.why,
+            )
+            for state in self._engine.worker_states()
+        ]
+
+    def drain_workers(self, name: str, *, resume: bool = False) -> list[WorkerRow]:
+        """Take workers of matching names out once they have finished, or bring them back.
+
+        Raises:
+            RequestRejected: 404: there is none of that name.
+        """
+        count = self._engine.resume(name) if resume else self._engine.drain(name)
+        if not count:
+            names = ", ".join(state.name for state in self._engine.worker_states())
+            raise RequestRejected(404, "no_worker", f"no worker is called {name!r}; there are: {names or 'none'}")
+        _LOG.info("workers %s: %s", name, "resumed" if resume else "drained")
+        return self.workers()
 
     def on_ended(self, listener: Callable[[Job], None]) -> None:
         """Call ``listener`` with every job once it has ended. The listener must neither block nor raise."""

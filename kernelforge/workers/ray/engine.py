@@ -163,7 +163,7 @@ class RayEngine(WorkerPoolEngine):
     ) -> None:
         if name not in worker_slots:
             worker_slots[name] = WorkerSlot(name, settings, changed, partial(self._start_worker, node))
-            worker_slots[name].open()
+            self._open(worker_slots[name])
             changed()
 
     def _remove_node(self, node: Node) -> None:

@@ -46,6 +46,16 @@ def test_metrics_count_apart_what_was_not_compared_at_its_full_size() -> None:
     assert metric_samples["kernelforge_verdicts_total", frozenset({("verdict", UNCOMPARED)})] == 2
 
 
+async def test_workers_are_listed_drained_and_resumed_by_name() -> None:
+    client = client_of(MinimalService())
+    [row] = (await client.get("/v1/workers")).json()
+    assert (row["name"], row["kind"], row["state"]) == ("emulated:h100#1", "device", "idle")
+    assert (await client.post("/v1/workers/drain", json={"name": row["name"]})).json()[0]["state"] == "drained"
+    assert (await client.post("/v1/workers/resume", json={"name": row["name"]})).json()[0]["state"] == "idle"
+    assert (await client.post("/v1/workers/drain", json={"name": "none"})).status_code == 404
+    assert (await client.post("/v1/workers/drain", json={"pattern": "*"})).status_code == 422
+
+
 async def test_metrics_count_jobs_by_outcome_and_requests_by_route() -> None:
     client = client_of(MinimalService())
     for _ in range(3):

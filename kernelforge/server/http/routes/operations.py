@@ -9,7 +9,7 @@ from fastapi import APIRouter, Body, Path, Request
 from fastapi.openapi.docs import get_swagger_ui_html
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
-from kernelforge.client.models import Name, RunSettings, RunStatus, ServerStatus
+from kernelforge.client.models import Name, RunSettings, RunStatus, ServerStatus, WorkerPattern, WorkerRow
 from kernelforge.server.http.auth import Admin, Anyone, Reader
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.limits import api_router, json_answer
@@ -18,6 +18,11 @@ from kernelforge.server.http.routes.jobs import examples
 from kernelforge.server.jobs.service import JobService
 
 _RUN = examples(half_share={"weight": 0.5, "min_policy_version": 11})
+
+
+_WORKERS = examples(one_node={"name": "gpu-3-*"})
+_Named = Annotated[WorkerPattern, Body(openapi_examples=_WORKERS)]
+_NAMED = documented(400, 404, 408, 413, 422, 429)
 
 
 def router(service: JobService, metrics: Metrics) -> APIRouter:
@@ -69,6 +74,23 @@ def router(service: JobService, metrics: Metrics) -> APIRouter:
             drains.add(asyncio.create_task(service.drain()))
             await asyncio.sleep(0)  # so that the state below is the new one
         return json_answer(service.status(), 202)
+
+    @api.get("/v1/workers", summary="Workers of this server", responses=documented())
+    async def list_workers(caller: Reader) -> list[WorkerRow]:
+        return service.workers()
+
+    @api.post(
+        "/v1/workers/drain",
+        summary="Take workers out once they have finished",
+        responses=_NAMED,
+    )
+    async def drain_workers(which: _Named, caller: Admin) -> list[WorkerRow]:
+        """For maintenance of a GPU or a node. Workers of these names that join later stay out too."""
+        return service.drain_workers(which.name)
+
+    @api.post("/v1/workers/resume", summary="Bring drained workers back", responses=_NAMED)
+    async def resume_workers(which: _Named, caller: Admin) -> list[WorkerRow]:
+        return service.drain_workers(which.name, resume=True)
 
     @api.get("/openapi.json", include_in_schema=False)
     async def openapi(request: Request, caller: Anyone) -> Response:
