@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 
@@ -155,6 +157,16 @@ def test_wall_clock_deadline_ends_a_loop() -> None:
     source = 'extern "C" __global__ void k(volatile int* flag) { while (flag[0] == 0) { } }'
     report = cuda(source).run(4, 32, np.zeros(1, np.int32), clean=False, deadline=Deadline(0.2))
     assert report.faults[0].kind == "timeout"
+
+
+def test_a_launch_with_a_deadline_leaves_no_thread() -> None:
+    """Else many short launches have more than the jail allows, and the emulator fails on a correct candidate."""
+    before = threading.active_count()
+    for _ in range(20):
+        cuda('extern "C" __global__ void k(int* y) { y[0] = 1; }').run(
+            1, 1, np.zeros(1, np.int32), deadline=Deadline(9)
+        )
+        assert threading.active_count() == before
 
 
 def test_warps_meet_at_a_barrier_wherever_they_are_in_the_code() -> None:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, ResolvedPlan, ScalarArg, TensorArg
 from kernelforge.devices.base import PartResult, RunRequest
-from kernelforge.devices.emulated.execute.loaded_module import writer_entry
-from kernelforge.devices.emulated.execute.partial_execution import DENSE_BYTES
+from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
+from kernelforge.devices.emulated.execute.partial_execution import DENSE_BYTES, _Bits
 from kernelforge.devices.emulated.execute.plan_execution import Kernel
-from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
+from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, writer_entry
+from kernelforge.devices.emulated.report import LaunchReport
 from kernelforge.devices.emulated.worker import Runner
 from kernelforge.hardware.specs import SPECS
 from kernelforge.records import DType
@@ -92,6 +94,21 @@ extern "C" __global__ void own(const float* x, float* y) {
     y[i] = x[threadIdx.x];
     __syncthreads();
     y[i] = 2 * ((volatile float*)y)[i ^ 1];
+}
+extern "C" __global__ void squares(const float* a, float* c, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) c[i] = a[i] * a[i];
+}
+extern "C" __global__ void sums_of_rows(const float* c, float* s, int m, int n) {
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row >= m) return;
+    float t = 0;
+    for (int j = 0; j < n; j++) t += c[row * n + j];
+    s[row] = t;
+}
+extern "C" __global__ void divided(const float* a, const float* s, float* y, int count, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < count) y[i] = a[i] / s[i / n];
 }
 extern "C" __global__ void nothing(const float* x, float* y) { if (x[0] == 5 && threadIdx.x == 99) __trap(); }
 """
@@ -182,6 +199,8 @@ BUFFERS = (
     Buffer(1, "input", B.nbytes, "b", 1),
     Buffer(2, "workspace", 4 * M * N, "c"),
     Buffer(3, "workspace", 4 * M, "s"),
+    Buffer(4, "workspace", A.nbytes, "squares"),
+    Buffer(5, "workspace", A.nbytes, "divided"),
 )
 
 
@@ -308,6 +327,84 @@ def test_a_block_may_read_what_it_wrote_itself(ptx: str) -> None:
     elements, data, _ = values(run_part(ptx, [step("own", (M * N // 32, 1, 1), 32, "b0", "b2")], C, [70, M * N - 1]))
     assert len(elements) == 64
     np.testing.assert_array_equal(data, 2 * A.reshape(-1)[elements % 32 ^ 1])
+
+
+PARTIAL = "kernelforge.devices.emulated.execute.partial_execution"
+ROWS = (
+    step("squares", (M * K // 48, 1, 1), 48, "b0", "b4", M * K),
+    step("sums_of_rows", (1, 1, 1), 100, "b4", "b3", M, K),
+    step("divided", (M * K // 32, 1, 1), 32, "b0", "b3", "b5", M * K, K),
+)
+DIVIDED = Output(5, 0, (M, K), FLOAT)
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_of_threads_that_do_nothing_together_those_behind_the_elements_run(
+    ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one element of a batch norm, whose channels are threads of one block, would need all of its input."""
+    executed: list[int] = []
+    launch = LoadedModule.launch
+
+    def counted(machine: LoadedModule, entry: str, *arguments: Any, **options: Any) -> LaunchReport:
+        report = launch(machine, entry, *arguments, **options)
+        executed[-1] += 0 if "writers" in entry else report.thread_instructions
+        return report
+
+    monkeypatch.setattr(LoadedModule, "launch", counted)
+    executed.append(0)
+    alone = run_part(ptx, ROWS, DIVIDED, [5, 40 * K + 3, M * K - 1])
+    elements, data, unwritten = values(alone)
+    right = (A / (A.astype(np.float64) ** 2).sum(1, keepdims=True)).reshape(-1)
+    np.testing.assert_allclose(data, right[elements], rtol=1e-4)
+    assert set(elements // K) == {0, 40, M - 1}
+    assert unwritten == 0
+    monkeypatch.setattr(f"{PARTIAL}.PartialRun._has_single_threads", lambda *arguments: False)
+    executed.append(0)
+    complete = run_part(ptx, ROWS, DIVIDED, [5, 40 * K + 3, M * K - 1])
+    assert [(p.elements, p.data) for p in complete.parts] == [(p.elements, p.data) for p in alone.parts]
+    assert 3 * executed[0] < executed[1]
+
+
+def test_threads_that_can_tell_what_others_do_are_not_run_alone(ptx: str) -> None:
+    writers = Device(ptx).machine.writers
+    assert writers("sums_of_rows").alone
+    assert not any(writers(name).alone for name in ("gemm", "row_sums", "own", "split", "counts"))
+    tells = cuda('extern "C" __global__ void k(int* y) { y[threadIdx.x] = __activemask(); }')
+    assert not tells.machine.writers("k").alone
+
+
+def test_a_thread_is_named_where_one_is_asked_for(ptx: str) -> None:
+    device, halves = Device(ptx), np.zeros(1000, np.uint16)
+    numbers = np.zeros(1000, np.uint32)
+    for plane in range(device.machine.writers("stride", threads=True).planes):
+        device.run((7,), 40, halves.copy(), halves, 1000, kernel=writer_entry("stride", plane, threads=True))
+        numbers |= halves.astype(np.uint32) << 16 * plane
+    assert (numbers == np.arange(1000) % 280 + 1).all()
+
+
+def test_large_sets_take_memory_where_they_have_numbers() -> None:
+    numbers = np.unique(np.random.default_rng(3).integers(0, 1 << 31, 3000))
+    bits = _Bits(1 << 31)
+    bits.add(numbers[::2])
+    bits.add(numbers[1000:])
+    kept = np.union1d(numbers[::2], numbers[1000:])
+    assert np.array_equal(np.concatenate(list(bits.pieces())), kept)
+    assert np.array_equal(bits.windows(), np.unique(kept // 1024))
+    assert not any(_Bits(5).pieces())
+
+
+def test_fewer_elements_are_had_where_the_host_could_not_hold_what_they_need(
+    ptx: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results of earlier launches are looked at in the host's memory, which killed the device's process."""
+    monkeypatch.setattr(f"{PARTIAL}.DENSE_BYTES", 1)
+    monkeypatch.setattr(f"{PARTIAL}.MOST_BYTES", 40_000)
+    elements, data, _ = values(run_part(ptx, [GEMM, SUMS], S, list(range(0, M, 9))))
+    assert 0 < len(elements) < len(range(0, M, 9))
+    np.testing.assert_allclose(data, PRODUCT.sum(1)[elements], atol=1e-3)
+    monkeypatch.setattr(f"{PARTIAL}.MOST_BYTES", 4096)
+    assert "which this machine would have to hold" in run_part(ptx, [GEMM, SUMS], S, [0, 50]).reason
 
 
 @pytest.mark.usefixtures("looked_at")

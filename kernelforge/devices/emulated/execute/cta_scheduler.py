@@ -68,7 +68,8 @@ ARG_ASYNC_STRIDE = 36  # per resident CTA, or 0 where the kernel has none
 ARG_TENSOR = 37  # tensor memory
 ARG_TENSOR_STRIDE = 38  # per resident CTA, or 0 where the kernel has none
 ARG_ORDER = 39  # records of barriers between some warps, per resident CTA
-ARG_COUNT = 40
+ARG_LANES = 40  # host address of a u32 per listed CTA and warp: the lanes that run; 0 for all
+ARG_COUNT = 41
 
 IDLE_SWEEPS = 64
 """Turns of all CTAs with nothing but polls of unchanged memory, after which no lane of any warp can continue."""
@@ -120,8 +121,10 @@ def cta_at(ctx: int, args: int, position: int) -> int:
 
 
 @native
-def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
-    """Prepare the memory and the warps of one CTA."""
+def start_cta(ctx: int, args: int, slot: int, position: int) -> None:
+    """Prepare the memory and the warps of the CTA at a position of the launch."""
+    cta = cta_at(ctx, args, position)
+    selected = _arg(args, ARG_LANES)
     warps = _arg(args, ARG_WARPS)
     threads = _arg(args, ARG_THREADS)
     poison = _arg(args, ARG_POISON)
@@ -136,6 +139,7 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
     size = _arg(args, ARG_STATE_BYTES)
     clear = _arg(args, ARG_CLEAR_BYTES)
     header = _arg(args, ARG_HEADER_BYTES)
+    live = warps
     for warp in range(warps):
         state = _arg(args, ARG_STATE) + (slot * warps + warp) * size
         fill_bytes(state, 0, header)
@@ -143,10 +147,16 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
             fill_bytes(state + header, _arg(args, ARG_UNDEFINED), clear - header)
         lanes = min(threads - warp * lay.LANES, lay.LANES)
         mask = (1 << lanes) - 1
+        if selected:
+            mask &= load_u32(selected + 4 * (position * warps + warp))
         store_u32(state + lay.W_MASK, mask)
         store_u32(state + lay.W_LIVE, mask)
         store_u32(state + lay.W_WAITING, lay.NO_BLOCK)
-        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), lay.WARP_READY)
+        status = lay.WARP_READY
+        if mask == 0:
+            status = lay.WARP_DONE
+            live -= 1
+        store_u32(_arg(args, ARG_STATUS) + 4 * (slot * warps + warp), status)
         copies = _arg(args, ARG_COPIES)
         if copies:
             fill_bytes(copies + (slot * warps + warp) * _arg(args, ARG_COPIES_STRIDE), 0, lay.COPIES_HEADER)
@@ -160,7 +170,7 @@ def start_cta(ctx: int, args: int, slot: int, cta: int) -> None:
         fill_bytes(_arg(args, ARG_TENSOR) + slot * _arg(args, ARG_TENSOR_STRIDE), 0, lay.TENSOR_CLEAR)
     entry = _arg(args, ARG_SLOTS) + slot * lay.SLOT_BYTES
     store_i64(entry + lay.SLOT_CTA, cta)
-    store_i64(entry + lay.SLOT_LIVE, warps)
+    store_i64(entry + lay.SLOT_LIVE, live)
     # Epochs are of one CTA, so that the record of races needs no clearing.
     raise_epoch_of(ctx, entry)
     store_i64(entry + lay.SLOT_CLOCK, 0)
@@ -647,7 +657,7 @@ def run_ctas(ctx: int, args: int) -> int:
             if not free:
                 continue
             for slot in range(first, first + size):
-                start_cta(ctx, args, slot, cta_at(ctx, args, following))
+                start_cta(ctx, args, slot, following)
                 fill_bytes(_arg(args, ARG_STATUS) - 4 * 16 * (slot + 1), 0, 4 * 16)
                 following += 1
                 running += 1

@@ -59,6 +59,8 @@ class Launch:
     cluster: tuple[int, int, int] = (1, 1, 1)
     """CTAs of a cluster per axis; ``ctas`` lists those of one cluster one after another, by rank."""
     explicit_cluster: bool = False
+    lanes: npt.NDArray[np.uint32] | None = None
+    """Of each of ``ctas`` and each of its warps, the lanes that run, a bit each; each CTA has one. All when None."""
     cooperative: bool = False
     """All blocks of the grid are resident at once, and may wait for one another."""
     sanitizer: Sanitizer | None = None
@@ -201,8 +203,9 @@ def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run
     workers = max(1, min(threads, clusters))
     runs = [Run(launch, clusters * k // workers * size, clusters * (k + 1) // workers * size) for k in range(workers)]
     done = threading.Event()
-    if deadline is not None:
-        threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True).start()
+    watcher = None if deadline is None else threading.Thread(target=_end_at, args=(deadline, launch, done), daemon=True)
+    if watcher is not None:
+        watcher.start()
     try:
         if launch.program.stack_bytes > USUAL_STACK_BYTES:
             others = _start(runs, USUAL_STACK_BYTES + launch.program.stack_bytes)
@@ -213,6 +216,8 @@ def execute(launch: Launch, threads: int, deadline: Deadline | None) -> list[Run
             thread.join()
     finally:
         done.set()
+        if watcher is not None:
+            watcher.join()  # else those of many short launches would be more threads than the jail allows
     return runs
 
 
@@ -439,6 +444,7 @@ def _arguments(launch: Launch, buffers: _Buffers, resident: int, first: int, end
         cta_scheduler.ARG_FIRST: first,
         cta_scheduler.ARG_END: end,
         cta_scheduler.ARG_LIST: _address(ids) if ids is not None and ids.size else 0,
+        cta_scheduler.ARG_LANES: _address(launch.lanes) if launch.lanes is not None and launch.lanes.size else 0,
         cta_scheduler.ARG_STATE: buffers.address("state"),
         cta_scheduler.ARG_STATE_BYTES: program.state_bytes,
         cta_scheduler.ARG_CLEAR_BYTES: program.clear_bytes,

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from kernelforge.devices.emulated.codegen import llvm_jit
 from kernelforge.devices.emulated.codegen.emit.emitter import Shape
@@ -70,7 +71,7 @@ class LoadedModule:
         self._place_variables()
         self._kernels: dict[str, FlatKernel] = {}
         self._failures: dict[str, UnsupportedInstruction] = {}
-        self._writers: dict[str, WriterKernel | NotSliceable] = {}
+        self._writers: dict[tuple[str, bool], WriterKernel | NotSliceable] = {}
         self.entries: dict[str, KernelEntry] = {}
         for name, function in self._module.functions.items():
             if function.is_entry and function.defined:
@@ -142,8 +143,8 @@ class LoadedModule:
             cluster_shape(function.directives.get("reqnctapercluster")),
         )
 
-    def writers(self, entry: str) -> WriterKernel:
-        """The slice of a kernel whose stores tell which block writes; launch :func:`writer_entry` of it.
+    def writers(self, entry: str, *, threads: bool = False) -> WriterKernel:
+        """The slice of a kernel whose stores tell which block, or thread, writes; launch ``writer_entry`` of it.
 
         Raises:
             NotSliceable: its addresses depend on what it computes.
@@ -151,18 +152,18 @@ class LoadedModule:
         """
         if entry in self._failures:
             raise self._failures[entry]
-        if entry not in self._writers:
+        if (entry, threads) not in self._writers:
             try:
-                first = writer_kernel(self._kernels[entry])
+                first = writer_kernel(self._kernels[entry], threads=threads)
                 for plane in range(first.planes):
-                    kernel = writer_kernel(self._kernels[entry], plane).kernel
-                    name = writer_entry(entry, plane)
-                    self._kernels[name] = kernel
-                    self.entries[name] = replace(self.entries[entry], name=name, uses_global_atomics=False)
-                self._writers[entry] = first
+                    kernel = writer_kernel(self._kernels[entry], plane, threads=threads).kernel
+                    self._kernels[kernel.name] = kernel
+                    facts = replace(self.entries[entry], name=kernel.name, uses_global_atomics=False)
+                    self.entries[kernel.name] = facts
+                self._writers[entry, threads] = first
             except NotSliceable as error:
-                self._writers[entry] = error
-        writers = self._writers[entry]
+                self._writers[entry, threads] = error
+        writers = self._writers[entry, threads]
         if isinstance(writers, NotSliceable):
             raise writers
         return writers
@@ -214,6 +215,7 @@ class LoadedModule:
         params: bytes,
         *,
         ctas: Sequence[int] | None = None,
+        lanes: npt.NDArray[np.uint32] | None = None,
         max_warp_work: int | None = None,
         deadline: Deadline | None = None,
         cache: CacheModel | None = None,
@@ -234,6 +236,7 @@ class LoadedModule:
             dynamic_shared_bytes: Size of the extern shared array.
             params: Parameter buffer, laid out as ``entries[entry].params`` says.
             ctas: Linear ids of the CTAs to run, all when None.
+            lanes: Of each of them and each of its warps, the lanes to run, a bit each; the others never start.
             max_warp_work: Deterministic budget, in instructions of a warp, of which a matrix product counts what it
                 computes; exceeding it is a ``timeout`` fault. It is compared where loops go back, as blocks end, and
                 before each product of tensor memory.
@@ -268,6 +271,7 @@ class LoadedModule:
             dynamic_shared=dynamic_shared_bytes,
             params=params,
             ctas=cta_ids(ctas, grid, size),
+            lanes=lanes,
             memory=self.memory,
             symbols=np.array([self._addresses[name] for name in self._symbols] or [0], dtype=np.int64),
             max_work=max_warp_work or 0,
@@ -293,11 +297,6 @@ class LoadedModule:
         if sanitizer is not None and program.asynchronous:
             sanitizer.undefined[:] = 0  # bulk copies write without the checks of single threads
         return report
-
-
-def writer_entry(entry: str, plane: int) -> str:
-    """The name under which :meth:`LoadedModule.launch` knows one slice of :meth:`LoadedModule.writers`."""
-    return f"{entry}@writers{plane}"
 
 
 def warm_up() -> None:

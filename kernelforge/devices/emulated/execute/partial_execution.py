@@ -6,6 +6,9 @@ order, on the real inputs. An element counts as final only where the block that 
 
 Of a large buffer only the windows around the requested elements are looked at: the host's memory would not hold the
 number of a block for each of its words. Every block of the grid takes part in the search all the same.
+
+Where the threads of a launch do nothing together, and nothing that they write is an output, only the threads behind the
+elements run: a thread for each row of a sum would else read hundreds of rows, of which one is needed.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +24,13 @@ import numpy.typing as npt
 from kernelforge.candidate.resolved import Fill, Launch, Output, TensorArg, TensorMapArg
 from kernelforge.devices.base import OutputPart
 from kernelforge.devices.emulated.errors import OutOfDeviceMemory, UnsupportedInstruction
-from kernelforge.devices.emulated.execute.loaded_module import writer_entry
 from kernelforge.devices.emulated.execute.memory import WINDOW_BYTES
 from kernelforge.devices.emulated.execute.plan_execution import Execution, LaunchFailed
 from kernelforge.devices.emulated.profile.sampling import Budget
-from kernelforge.devices.emulated.profile.traffic import keep_footprint, sectors_of
-from kernelforge.devices.emulated.ptx.store_slice import NotSliceable
-from kernelforge.devices.emulated.runtime.cache import CacheModel
+from kernelforge.devices.emulated.profile.traffic import Extent, keep_footprint, sectors_of
+from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, writer_entry
+from kernelforge.devices.emulated.report import LaunchReport
+from kernelforge.devices.emulated.runtime.cache import CacheModel, Sectors
 from kernelforge.profiling.counts import SECTOR_BYTES
 
 Indices = npt.NDArray[np.int64]
@@ -38,6 +42,9 @@ MAP_INSTRUCTIONS = 400_000_000_000
 """Limit on the thread instructions of all store slices of a plan; a core executes some ten billions in a second."""
 RUN_INSTRUCTIONS = 8_000_000_000
 """Limit on the thread instructions of the selected blocks."""
+MOST_BYTES = 3 << 29
+"""Limit on what the selected blocks store, and on the windows of large buffers that are looked at: the host holds it,
+and as much again for the numbers of the blocks that write there."""
 MOST_ELEMENTS = 1 << 20
 """Elements of one output that are returned at most."""
 MOST_OWNERS = 8
@@ -50,6 +57,14 @@ _WINDOW = WINDOW_BYTES // WORD
 """Words of such a window."""
 _PIECE = 1 << 22
 """Elements that are handled at a time: temporaries of a large output would take several times its memory."""
+_PIECE_WORDS = 1 << 20
+"""The same for words and sectors, of which there are several temporaries of eight bytes each."""
+_MOST_TRACED = 4096
+"""Blocks that are traced together at most."""
+_KEPT_BYTES = 64 << 20
+"""Numbers of writers that are kept for the case that fewer elements are tried."""
+_MOST_NUMBERS = (1 << 32) - 2
+"""Blocks, or threads, of a grid whose numbers fit into 32 bits."""
 
 _UNWRITTEN, _NOT_RUN, _FINAL = 0, 1, 2
 
@@ -58,9 +73,40 @@ class NotPartial(Exception):
     """Blocks of this plan cannot run by themselves; the message gives the Coder the reason."""
 
 
+class _TooDear(Exception):
+    """The blocks behind the elements take over a limit; ``times`` it, as far as that was counted."""
+
+    def __init__(self, what: str, amount: float, limit: float, unit: str) -> None:
+        super().__init__(f"{what} over {limit:.2g} {unit}")
+        self.times = amount / limit
+
+
+@dataclass(frozen=True)
+class _Selection:
+    """Blocks of a launch that run, completely or some threads of each."""
+
+    blocks: Indices
+    """Linear ids, ascending."""
+    lanes: npt.NDArray[np.uint32] | None = None
+    """Of each block and each of its warps, the lanes that run, a bit each; None for all."""
+    threads: int = 1
+    """Threads of a block."""
+
+    def has(self, numbers: npt.NDArray[np.uint32]) -> npt.NDArray[np.bool_]:
+        """Whether each number, plus one, is that of a selected block, or thread; 0 is of none."""
+        if self.lanes is None:
+            selected: npt.NDArray[np.bool_] = np.isin(numbers, self.blocks + 1)
+            return selected
+        block, thread = np.divmod(numbers.astype(np.int64) - 1, self.threads)
+        at = np.minimum(np.searchsorted(self.blocks, block), self.blocks.size - 1)
+        lanes = self.lanes[at, thread // 32] >> (thread % 32).astype(np.uint32)
+        runs: npt.NDArray[np.bool_] = (numbers > 0) & (self.blocks[at] == block) & ((lanes & 1) == 1)
+        return runs
+
+
 @dataclass(frozen=True)
 class _Units:
-    """The number of the block, plus one, that writes each unit of a buffer; 0 where none does."""
+    """The number of the block, or thread, plus one, that writes each unit of a buffer; 0 where none does."""
 
     numbers: npt.NDArray[np.uint32]
     granule: int
@@ -80,19 +126,19 @@ class _Units:
         per_word = WORD // self.granule
         return self.at((words[:, None] * per_word + np.arange(per_word)).reshape(-1))
 
-    def words(self, blocks: npt.NDArray[np.bool_]) -> Words:
-        """Words that some blocks write, selected by their numbers; of the windows alone."""
+    def words(self, selected: _Selection) -> Iterator[Words]:
+        """Words that selected blocks write, some at a time; of the windows alone."""
         per_word = WORD // self.granule
-        words = np.flatnonzero(blocks[self.numbers]) // per_word
-        return words if self.windows is None else self.windows[words // _WINDOW] * _WINDOW + words % _WINDOW
+        for start in range(0, self.numbers.size, _PIECE):
+            written = np.flatnonzero(selected.has(self.numbers[start : start + _PIECE])) + start
+            words = _each_once(written // per_word)
+            yield words if self.windows is None else self.windows[words // _WINDOW] * _WINDOW + words % _WINDOW
 
 
 @dataclass(frozen=True)
 class _Owners:
-    """The block of a launch that writes each unit of its buffers."""
+    """The block, or thread, of a launch that writes each unit of its buffers."""
 
-    blocks: int
-    """Blocks of the grid."""
     atomic: bool
     """Several blocks may add to one unit; the last is named."""
     reread: frozenset[int]
@@ -100,22 +146,56 @@ class _Owners:
     units: dict[int, _Units]
     """By buffer. Of a whole buffer they may be a view of the device's memory, valid until the next launch."""
 
-    def words(self, buffer: int, blocks: Indices) -> Words:
-        """Words of a buffer that some blocks write."""
-        selected = np.zeros(self.blocks + 1, np.bool_)
-        selected[blocks + 1] = True
-        return self.units[buffer].words(selected)
-
 
 @dataclass
 class _Step:
     """A launch and the blocks of it that will run."""
 
     step: Launch
-    blocks: Indices | None = None
-    """Linear ids; None for all."""
-    instructions: float = 0.0
-    """Thread instructions of one block."""
+    selected: _Selection | None = None
+    """None for all."""
+
+    @property
+    def count(self) -> int:
+        """Blocks that run."""
+        return math.prod(self.step.grid) if self.selected is None else self.selected.blocks.size
+
+
+class _Cost(NamedTuple):
+    """Work and memory of one block, on average."""
+
+    instructions: float
+    """Thread instructions."""
+    stored_bytes: float
+
+
+class _Bits:
+    """A set of numbers below ``count``, a bit for each; the host's memory is taken only around those that are there."""
+
+    def __init__(self, count: int) -> None:
+        self._bits = np.zeros((-(-count // _WINDOW), _WINDOW // 8), np.uint8)
+
+    def add(self, numbers: Indices) -> None:
+        """Add numbers, which ascend."""
+        for start in range(0, numbers.size, _PIECE_WORDS >> 4):
+            part = numbers[start : start + (_PIECE_WORDS >> 4)]
+            rows = part // _WINDOW
+            first = np.append(True, rows[1:] != rows[:-1])
+            there = np.zeros((np.count_nonzero(first), _WINDOW), np.bool_)
+            there[np.cumsum(first) - 1, part % _WINDOW] = True
+            self._bits[rows[first]] |= np.packbits(there, axis=1, bitorder="little")
+
+    def windows(self) -> Indices:
+        """Numbers divided by :data:`_WINDOW`, each once."""
+        return np.flatnonzero(self._bits.view(np.uint64).any(axis=1))
+
+    def pieces(self) -> Iterator[Indices]:
+        """The numbers, ascending, some at a time."""
+        windows = self.windows()
+        for start in range(0, windows.size, _PIECE_WORDS // _WINDOW):
+            rows = windows[start : start + _PIECE_WORDS // _WINDOW]
+            at, within = np.nonzero(np.unpackbits(self._bits[rows], axis=1, bitorder="little"))
+            yield rows[at] * _WINDOW + within
 
 
 class _Demand:
@@ -123,32 +203,27 @@ class _Demand:
 
     def __init__(self, sizes: Mapping[int, int]) -> None:
         self._sizes = sizes
-        self._masks: dict[int, npt.NDArray[np.bool_]] = {}
-        self._lists: dict[int, list[Words]] = {}
-        """Of buffers whose masks would be large."""
+        self._words: dict[int, _Bits] = {}
         self.complete: set[int] = set()
         """Buffers that are needed completely."""
 
     def add(self, buffer: int, words: Words) -> None:
         if not words.size:
             return
-        if self._sizes[buffer] > DENSE_BYTES:
-            self._lists.setdefault(buffer, []).append(words)
-        else:
-            needed = self._masks.setdefault(buffer, np.zeros(-(-self._sizes[buffer] // WORD), np.bool_))
-            needed[words] = True
+        if buffer not in self._words:
+            self._words[buffer] = _Bits(-(-self._sizes[buffer] // WORD))
+        self._words[buffer].add(words)
 
-    def of(self, buffer: int) -> Words:
-        if buffer in self._masks:
-            return np.flatnonzero(self._masks[buffer])
-        if buffer not in self._lists:
-            return np.zeros(0, np.int64)
-        words = np.unique(np.concatenate(self._lists[buffer]))
-        self._lists[buffer] = [words]
-        return words
+    def pieces(self, buffer: int) -> Iterator[Words]:
+        """The words of a buffer, some at a time."""
+        return self._words[buffer].pieces() if buffer in self._words else iter(())
+
+    def windows(self, buffer: int) -> Indices:
+        """The windows of a buffer that have some."""
+        return self._words[buffer].windows() if buffer in self._words else np.zeros(0, np.int64)
 
     def touches(self, buffer: int) -> bool:
-        return buffer in self.complete or buffer in self._masks or buffer in self._lists
+        return buffer in self.complete or buffer in self._words
 
 
 class _States:
@@ -209,8 +284,9 @@ class PartialRun:
         self._windows: dict[int, Indices] = {}
         """By large buffer that holds outputs: its windows with the elements."""
         self._slice_instructions = 0
-        self._found: dict[int, tuple[dict[int, Indices], _Owners]] = {}
-        """By position of a launch: the windows of large buffers that were looked at, and what writes there."""
+        self._found: dict[int, tuple[dict[int, Indices], bool, _Owners]] = {}
+        """By position of a launch: the windows of large buffers that were looked at, whether for single threads, and
+        what writes there."""
 
     def run(self) -> tuple[OutputPart, ...]:
         """Part of each output.
@@ -233,44 +309,46 @@ class PartialRun:
         while True:
             self._elements = {output: np.array(ids[:most], np.int64) for output, ids in self._requested.items()}
             try:
-                steps, cost = self._backwards()
+                return self._backwards()
             except LaunchFailed as error:
                 raise NotPartial(f"while it was found out which blocks write what: {error}") from error
-            if cost <= RUN_INSTRUCTIONS:
-                return steps
-            if most <= 1:
-                raise NotPartial(
-                    f"the blocks behind one element of the output take {cost:.2g} thread instructions, over "
-                    f"{RUN_INSTRUCTIONS:.2g}"
-                )
-            most = max(1, min(most - 1, int(most * RUN_INSTRUCTIONS / cost)))
+            except _TooDear as error:
+                if most <= 1:
+                    raise NotPartial(f"the blocks behind one element of the output {error}") from error
+                most = max(1, min(most // 2, int(most / error.times)))
 
-    def _backwards(self) -> tuple[dict[int, _Step], float]:
-        """The launches behind the elements, and their thread instructions."""
+    def _backwards(self) -> dict[int, _Step]:
+        """The launches behind the elements.
+
+        Raises:
+            _TooDear: they take too long, or store too much.
+        """
         demand = self._no_demand()
         for position, output in enumerate(self._plan.outputs):
             size = output.dtype.itemsize
             first = output.offset_bytes + self._elements.get(position, np.zeros(0, np.int64)) * size
-            demand.add(output.buffer, np.concatenate([first // WORD, (first + size - 1) // WORD]))
+            demand.add(output.buffer, np.unique(np.concatenate([first // WORD, (first + size - 1) // WORD])))
         self._windows = {
-            output.buffer: np.unique(demand.of(output.buffer) // _WINDOW)
+            output.buffer: demand.windows(output.buffer)
             for output in self._plan.outputs
             if self._is_large(output.buffer)
         }
         self._states = {position: self._states_of(output) for position, output in enumerate(self._plan.outputs)}
         steps: dict[int, _Step] = {}
-        cost = 0.0
+        instructions = stored = 0.0
         for position in reversed(range(len(self._plan.steps))):
             step = self._plan.steps[position]
             if isinstance(step, Fill):
                 self._fill(step)
-            elif isinstance(step, Launch):
-                selected = self._launch(position, step, demand)
-                if selected is not None:
-                    steps[position] = selected
-                    count = math.prod(step.grid) if selected.blocks is None else selected.blocks.size
-                    cost += count * selected.instructions
-        return steps, cost
+            elif isinstance(step, Launch) and (ran := self._launch(position, step, demand)) is not None:
+                steps[position], cost = ran
+                instructions += steps[position].count * cost.instructions
+                stored += steps[position].count * cost.stored_bytes
+                if instructions > RUN_INSTRUCTIONS:
+                    raise _TooDear("take", instructions, RUN_INSTRUCTIONS, "thread instructions")
+                if stored > MOST_BYTES:
+                    raise _TooDear("store", stored, MOST_BYTES, "bytes, which this machine would have to hold")
+        return steps
 
     def _is_large(self, buffer: int) -> bool:
         return self._buffers[buffer].nbytes > DENSE_BYTES
@@ -297,7 +375,7 @@ class PartialRun:
                 if end > first:
                     self._states[position].finish(first, end)
 
-    def _launch(self, position: int, step: Launch, demand: _Demand) -> _Step | None:
+    def _launch(self, position: int, step: Launch, demand: _Demand) -> tuple[_Step, _Cost] | None:
         """The blocks of a launch that the demand needs; what they read is added to the demand."""
         written = self._writable(step)
         outputs = {output.buffer for output in self._plan.outputs}
@@ -308,55 +386,98 @@ class PartialRun:
             arg.buffer for arg in step.args if isinstance(arg, TensorArg | TensorMapArg)
         }
         try:
-            owners = self._owners_near(position, step, written, demand)
+            threads = self._has_single_threads(step, outputs | demand.complete)
+            owners = self._owners_near(position, step, written, demand, threads=threads)
         except (NotSliceable, UnsupportedInstruction) as error:
             return self._complete_launch(step, demand, earlier, str(error))
-        blocks = self._needed(step, demand, owners)
-        self._mark(step, demand, owners, blocks)
-        if not blocks.size:
+        selected = self._needed_threads(step, demand, owners) if threads else self._needed(step, demand, owners)
+        if not threads:
+            self._mark(step, demand, owners, selected.blocks)
+        if not selected.blocks.size:
             return None
         for buffer in earlier & owners.units.keys():
             # A block may add to what is there: everything that it writes must have been right before.
-            demand.add(buffer, owners.words(buffer, blocks))
+            for words in owners.units[buffer].words(selected):
+                demand.add(buffer, words)
         foreign = {
             buffer: replace(units, numbers=units.numbers.copy())
             for buffer, units in owners.units.items()
             if buffer in owners.reread and units.windows is None
         }
-        reads: dict[int, list[tuple[Sequence[int], Words]]] = {b: [] for b in owners.reread - foreign.keys()}
-        several = blocks if earlier or owners.reread else blocks[:1]
-        instructions = self._probe(step, several, demand, earlier, foreign, reads)
+        reads: dict[int, list[tuple[Sequence[int], Sectors]]] = {b: [] for b in owners.reread - foreign.keys()}
+        several = None if earlier or owners.reread else 1
+        cost = self._probe(step, selected, demand, earlier, several, foreign, reads)
+        extents = {extent.buffer: extent for extent in self._execution.extents()}
         if any(reads.values()):
             windows = {
-                buffer: np.unique(np.concatenate([words // _WINDOW for _, words in of_blocks]))
+                buffer: np.unique(np.concatenate([_windows_of(sectors, extents[buffer]) for _, sectors in of_blocks]))
                 for buffer, of_blocks in reads.items()
                 if of_blocks
             }
             others = self._owners(step, written, windows=windows).units
             for buffer, of_blocks in reads.items():
-                for together, words in of_blocks if buffer in others else ():
-                    _refuse_foreign(step, together, others[buffer].of_words(words))
-        return _Step(step, blocks, instructions)
+                for together, sectors in of_blocks if buffer in others else ():
+                    for words in _words_of(sectors, extents[buffer]):
+                        _refuse_foreign(step, together, others[buffer].of_words(words))
+        return _Step(step, selected), cost
 
-    def _owners_near(self, position: int, step: Launch, written: set[int], demand: _Demand) -> _Owners:
-        """The block that writes each unit; of large buffers those of the demand and around the requested elements.
+    def _has_single_threads(self, step: Launch, complete: set[int]) -> bool:
+        """Whether single threads of a launch may run: each does what it does among the others, and what they write is
+        not read, and in none of some buffers: outputs, whose other elements are compared too, or needed completely.
+
+        Raises:
+            NotSliceable: where they write depends on what the kernel computes.
+        """
+        entry = self._execution.build.entry(step.expression)
+        slices = self._machine.writers(entry.name)
+        return (
+            slices.alone
+            and not entry.static_shared_bytes + step.dynamic_shared_bytes
+            and self._execution.cluster(step) == (1, 1, 1)
+            and math.prod(step.grid) * math.prod(step.block) <= _MOST_NUMBERS
+            and self._buffers_at(step, slices.stores_through).isdisjoint(
+                complete | self._buffers_at(step, slices.reads_through)
+            )
+        )
+
+    def _buffers_at(self, step: Launch, offsets: frozenset[int]) -> set[int]:
+        """Buffers that a launch has as its parameters at some offsets."""
+        params = self._execution.build.entry(step.expression).params
+        return {
+            arg.buffer
+            for param, arg in zip(params, step.args, strict=True)
+            if param.offset in offsets and isinstance(arg, TensorArg | TensorMapArg)
+        }
+
+    def _owners_near(
+        self, position: int, step: Launch, written: set[int], demand: _Demand, *, threads: bool
+    ) -> _Owners:
+        """The block, or thread, that writes each unit; of large buffers in the demand and at the requested elements.
 
         Raises:
             NotSliceable: it depends on what the kernel computes.
+            _TooDear: that is too much of them.
         """
         none = np.zeros(0, np.int64)
         windows = {
-            buffer: np.union1d(demand.of(buffer) // _WINDOW, self._windows.get(buffer, none))
+            buffer: np.union1d(demand.windows(buffer), self._windows.get(buffer, none))
             for buffer in written
             if self._is_large(buffer)
         }
+        nbytes = WINDOW_BYTES * sum(map(len, windows.values()))
+        if nbytes > MOST_BYTES:
+            raise _TooDear(
+                "read", nbytes, MOST_BYTES, "bytes of earlier results, which this machine would have to hold"
+            )
         if position in self._found:
-            looked_at, owners = self._found[position]
-            if all(np.isin(windows[buffer], looked_at[buffer], assume_unique=True).all() for buffer in windows):
+            looked_at, by_threads, owners = self._found[position]
+            if by_threads == threads and all(
+                np.isin(windows[buffer], looked_at[buffer], assume_unique=True).all() for buffer in windows
+            ):
                 return owners
-        owners = self._owners(step, written, windows=windows)
-        if windows.keys() == written:
-            self._found[position] = windows, owners
+        owners = self._owners(step, written, windows=windows, threads=threads)
+        if windows.keys() == written and sum(units.numbers.nbytes for units in owners.units.values()) <= _KEPT_BYTES:
+            self._found[position] = windows, threads, owners
         return owners
 
     def _writable(self, step: Launch) -> set[int]:
@@ -375,8 +496,9 @@ class PartialRun:
         ctas: Sequence[int] | None = None,
         *,
         windows: Mapping[int, Indices],
+        threads: bool = False,
     ) -> _Owners:
-        """The block, of some or of all, that writes each unit; of large buffers those in some ``windows``.
+        """The block, of some or of all, or thread that writes each unit; of large buffers those in some ``windows``.
 
         Raises:
             NotSliceable: it depends on what the kernel computes.
@@ -384,22 +506,12 @@ class PartialRun:
         entry = self._execution.build.entry(step.expression)
         if self._execution.waits(step):
             raise NotSliceable("its blocks may wait for one another")
-        slices = self._machine.writers(entry.name)
-        args = {param.offset: arg for param, arg in zip(entry.params, step.args, strict=True)}
-        through = {
-            arg.buffer
-            for offset in slices.loads_through
-            if isinstance(arg := args.get(offset), TensorArg | TensorMapArg)
-        }
-        if any(self._buffers[buffer].kind == "workspace" for buffer in through):
+        slices = self._machine.writers(entry.name, threads=threads)
+        if any(self._buffers[b].kind == "workspace" for b in self._buffers_at(step, slices.loads_through)):
             raise NotSliceable("where it writes depends on what earlier launches computed")
         if slices.answers:
             raise NotSliceable("the result of an atomic tells a block which others ran before")
-        read = {
-            arg.buffer
-            for offset in slices.reads_through
-            if isinstance(arg := args.get(offset), TensorArg | TensorMapArg)
-        }
+        read = self._buffers_at(step, slices.reads_through)
         none = np.zeros(0, np.int64)
         windows = {buffer: windows.get(buffer, none) for buffer in written if self._is_large(buffer)}
         owners: dict[int, npt.NDArray[np.uint32]] = {}
@@ -413,7 +525,8 @@ class PartialRun:
             limit = MAP_INSTRUCTIONS - self._slice_instructions
             if limit <= 0:
                 raise NotPartial(f"finding out which blocks write what takes over {MAP_INSTRUCTIONS:.2g} instructions")
-            report = self._execution.run_blocks(step, ctas, entry=writer_entry(entry.name, plane), limit=limit)
+            name = writer_entry(entry.name, plane, threads=threads)
+            report = self._execution.run_blocks(step, ctas, entry=name, limit=limit)
             self._slice_instructions += report.work
             for buffer in written:
                 content = self._execution.content(buffer)
@@ -428,21 +541,38 @@ class PartialRun:
             for buffer, numbers in owners.items()
             if numbers.any()
         }
-        return _Owners(math.prod(step.grid), slices.atomic, frozenset(read & units_of.keys()), units_of)
+        return _Owners(slices.atomic, frozenset(read & units_of.keys()), units_of)
 
-    def _needed(self, step: Launch, demand: _Demand, owners: _Owners) -> Indices:
-        """Linear ids of the blocks that write what is needed."""
+    def _needed_threads(self, step: Launch, demand: _Demand, owners: _Owners) -> _Selection:
+        """The threads that write what is needed."""
+        threads = math.prod(step.block)
+        needed = _Bits(math.prod(step.grid) * threads)
+        for numbers in _writers(demand, owners):
+            needed.add(numbers)
+        warps: list[Indices] = [np.zeros(0, np.int64)]
+        lanes: list[npt.NDArray[np.uint32]] = [np.zeros(0, np.uint32)]
+        for numbers in needed.pieces():
+            block, thread = np.divmod(numbers, threads)
+            warp = block * -(-threads // 32) + thread // 32
+            first = np.flatnonzero(np.append(True, warp[1:] != warp[:-1]))
+            bits = np.left_shift(np.uint32(1), (thread % 32).astype(np.uint32))
+            warps.append(warp[first])
+            lanes.append(np.bitwise_or.reduceat(bits, first))
+        warp = np.concatenate(warps)
+        block, within = np.divmod(warp, -(-threads // 32))
+        blocks, at = np.unique(block, return_inverse=True)
+        lanes_of = np.zeros((blocks.size, -(-threads // 32)), np.uint32)
+        np.bitwise_or.at(lanes_of, (at, within), np.concatenate(lanes))
+        return _Selection(blocks, lanes_of, threads)
+
+    def _needed(self, step: Launch, demand: _Demand, owners: _Owners) -> _Selection:
+        """The blocks that write what is needed."""
+        all_blocks = np.arange(math.prod(step.grid))
 
         def among(owners: _Owners) -> Indices:
-            needed = np.zeros(owners.blocks + 1, np.bool_)
-            for buffer, units in owners.units.items():
-                if buffer not in demand.complete:
-                    needed[units.of_words(demand.of(buffer))] = True
-                elif units.windows is None:
-                    needed[units.numbers] = True
-                else:
-                    needed[:] = True
-            return np.flatnonzero(needed[1:])
+            if any(buffer in demand.complete and units.windows is not None for buffer, units in owners.units.items()):
+                return all_blocks
+            return np.unique(np.concatenate([np.zeros(0, np.int64), *_writers(demand, owners)]))
 
         def complete(blocks: Indices) -> Indices:
             """With the other blocks of their clusters."""
@@ -451,16 +581,15 @@ class PartialRun:
 
         blocks = complete(among(owners))
         if not owners.atomic or not blocks.size:
-            return blocks
-        all_blocks = np.arange(math.prod(step.grid))
+            return _Selection(blocks)
         for _ in range(MOST_OWNERS):
             others = np.delete(all_blocks, blocks)
             if not others.size:
-                return blocks
+                return _Selection(blocks)
             windows = {buffer: units.windows for buffer, units in owners.units.items() if units.windows is not None}
             more = among(self._owners(step, self._writable(step), others.tolist(), windows=windows))
             if not more.size:
-                return blocks
+                return _Selection(blocks)
             blocks = np.union1d(blocks, complete(more))
         raise NotPartial(f"more than {MOST_OWNERS} blocks add to one element of the result of {step.expression!r}")
 
@@ -482,80 +611,93 @@ class PartialRun:
                     numbers = units.at((output.offset_bytes + np.asarray(elements) * size) // units.granule)
                 np.copyto(states, runs[numbers], where=states == _UNWRITTEN)
             if owners.atomic:
-                added = (demand.of(output.buffer) * WORD - output.offset_bytes) // size
-                self._states[position].confirm(added[(added >= 0) & (added < output.nbytes // size)])
+                for words in demand.pieces(output.buffer):
+                    added = (words * WORD - output.offset_bytes) // size
+                    self._states[position].confirm(added[(added >= 0) & (added < output.nbytes // size)])
 
-    def _complete_launch(self, step: Launch, demand: _Demand, earlier: set[int], reason: str) -> _Step:
+    def _complete_launch(self, step: Launch, demand: _Demand, earlier: set[int], reason: str) -> tuple[_Step, _Cost]:
         """All blocks of a launch with unknown writers; it needs everything that it may read."""
         count = math.prod(step.grid)
         if self._execution.waits(step):
             raise NotPartial(f"blocks of {step.expression!r} wait for one another, so that none can be run alone")
-        instructions = self._probe(step, np.array([count // 2]), self._no_demand(), set())
-        if instructions * count > RUN_INSTRUCTIONS:
-            raise NotPartial(f"{step.expression!r} takes too long to be run whole, and not in part: {reason}")
+        refusal = NotPartial(f"{step.expression!r} takes too long to be run whole, and not in part: {reason}")
+        try:
+            cost = self._probe(step, _Selection(np.array([count // 2])), self._no_demand(), set())
+        except _TooDear as error:
+            raise refusal from error
+        if cost.instructions * count > RUN_INSTRUCTIONS:
+            raise refusal
         demand.complete |= earlier
         for position, output in enumerate(self._plan.outputs):
             if output.buffer in self._writable(step):
                 # Whether it wrote an element is unknown; its value is final all the same.
                 self._states[position].finish(0, output.nbytes // output.dtype.itemsize)
-        return _Step(step, None, instructions)
+        return _Step(step), cost
 
     def _probe(
         self,
         step: Launch,
-        blocks: Indices,
+        selected: _Selection,
         demand: _Demand,
         earlier: set[int],
+        most: int | None = None,
         foreign: Mapping[int, _Units] | None = None,
-        reads: Mapping[int, list[tuple[Sequence[int], Words]]] | None = None,
-    ) -> float:
+        reads: Mapping[int, list[tuple[Sequence[int], Sectors]]] | None = None,
+    ) -> _Cost:
         """Run blocks on arbitrary memory; add what they read of ``earlier`` buffers to the demand.
 
         Args:
             step: The launch.
-            blocks: Linear ids.
+            selected: Its blocks.
             demand: What the blocks read is added to it.
             earlier: Buffers that earlier launches may have written.
+            most: Run only so many of them.
             foreign: By buffer, the block that writes each unit.
             reads: Takes, by buffer, what the blocks of each cluster read.
 
         Returns:
-            Thread instructions of one block.
+            What one block takes, on average.
 
         Raises:
             NotPartial: a block reads a unit that another block of the launch writes, by ``foreign``. It could tell by
                 that how many of them run.
+            _TooDear: they take too long.
         """
         execution = self._execution
-        before = execution.work
         foreign, reads = foreign or {}, reads or {}
         traced = earlier | foreign.keys() | reads.keys()
         extents = [extent for extent in execution.extents() if extent.buffer in traced]
-        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES)
-        keep_footprint(cache, extents)
-        ran = 0
-        for unit in execution.units_of(step, blocks).tolist():
-            together = execution.blocks(step, [unit])
-            ran += len(together)
-            if execution.work - before > RUN_INSTRUCTIONS:
-                raise NotPartial("the blocks behind the chosen elements of the output take too long")
-            if not extents:
-                execution.run_blocks(step, together, strict=False)
-                continue
-            cache.reset()
-            execution.run_blocks(step, together, cache=cache, strict=False)
-            read = cache.footprint().read
-            for extent in extents:
-                inside = sectors_of(read, extent).numbers() - extent.address // SECTOR_BYTES
-                words = (inside[:, None] * (SECTOR_BYTES // WORD) + np.arange(SECTOR_BYTES // WORD)).reshape(-1)
-                words = words[words < -(-extent.nbytes // WORD)]
-                if extent.buffer in earlier and words.size:
-                    demand.add(extent.buffer, words)
+        cache = CacheModel(SECTOR_BYTES, _TRACE_BYTES) if extents else None
+        if cache is not None:
+            keep_footprint(cache, extents)
+        units = execution.units_of(step, selected.blocks)[:most]
+        cost, ran, start, batch = _Cost(0, 0), 0, 0, 1
+        while start < units.size:
+            part = units[start : start + batch]
+            together = execution.blocks(step, part.tolist())
+            if cache is not None:
+                cache.reset()
+            lanes = None if selected.lanes is None else selected.lanes[start : start + part.size]
+            before = execution.work
+            report = execution.run_blocks(step, together, cache=cache, strict=False, lanes=lanes)
+            cost = _Cost(cost.instructions + execution.work - before, cost.stored_bytes + _stored_bytes(report))
+            start, ran = start + part.size, ran + len(together)
+            expected = cost.instructions / start * units.size
+            if cost.instructions > RUN_INSTRUCTIONS or expected > 2 * RUN_INSTRUCTIONS:
+                raise _TooDear("take", expected, RUN_INSTRUCTIONS, "thread instructions")
+            for extent, sectors in () if cache is None else _read_of(cache, extents):
+                if extent.buffer in earlier:
+                    for words in _words_of(sectors, extent):
+                        demand.add(extent.buffer, words)
                 if extent.buffer in foreign:
-                    _refuse_foreign(step, together, foreign[extent.buffer].of_words(words))
-                if extent.buffer in reads and words.size:
-                    reads[extent.buffer].append((together, words))
-        return (execution.work - before) / max(ran, 1)
+                    for words in _words_of(sectors, extent):
+                        _refuse_foreign(step, together, foreign[extent.buffer].of_words(words))
+                if extent.buffer in reads and sectors.size:
+                    reads[extent.buffer].append((together, sectors))
+            if not foreign and not reads:
+                # What each of them reads does not matter. A batch is no large part of the limit.
+                batch = min(max(int(RUN_INSTRUCTIONS / 64 * start / max(cost.instructions, 1)), 1), _MOST_TRACED)
+        return _Cost(cost.instructions / max(ran, 1), cost.stored_bytes / max(ran, 1))
 
     # Values
 
@@ -564,9 +706,12 @@ class PartialRun:
             if isinstance(step, Fill):
                 self._execution.step(step)
             elif isinstance(step, Launch) and position in steps:
-                blocks = steps[position].blocks
+                selected = steps[position].selected
                 try:
-                    self._execution.run_blocks(step, None if blocks is None else blocks.tolist())
+                    if selected is None:
+                        self._execution.run_blocks(step, None)
+                    else:
+                        self._execution.run_blocks(step, selected.blocks.tolist(), lanes=selected.lanes)
                 except LaunchFailed as error:
                     if not self._written_before(position):
                         raise
@@ -582,6 +727,52 @@ class PartialRun:
         content = self._execution.content(output.buffer)[output.offset_bytes : output.offset_bytes + output.nbytes]
         data = content.reshape(-1, output.dtype.itemsize)[elements].tobytes()
         return OutputPart(elements.tobytes(), data, states.in_state(_UNWRITTEN).size)
+
+
+def _read_of(cache: CacheModel, extents: Sequence[Extent]) -> list[tuple[Extent, Sectors]]:
+    """The sectors of each buffer that were read."""
+    read = cache.footprint().read
+    return [(extent, sectors_of(read, extent)) for extent in extents]
+
+
+def _each_once(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers without those that are equal to the one before."""
+    once: npt.NDArray[Any] = numbers[np.append(True, numbers[1:] != numbers[:-1])[: numbers.size]]
+    return once
+
+
+def _writers(demand: _Demand, owners: _Owners) -> Iterator[Indices]:
+    """Numbers of the blocks, or threads, that write what is needed: each part ascending, and some in several parts."""
+    for buffer, units in owners.units.items():
+        if buffer in demand.complete:
+            pieces = (units.numbers[start : start + _PIECE] for start in range(0, units.numbers.size, _PIECE))
+        else:
+            pieces = (units.of_words(words) for words in demand.pieces(buffer))
+        for numbers in pieces:
+            ascending = np.unique(_each_once(numbers)).astype(np.int64)
+            yield ascending[ascending > 0] - 1
+
+
+def _words_of(sectors: Sectors, extent: Extent) -> Iterator[Words]:
+    """The words of a buffer that are in some of its sectors, some at a time."""
+    per_sector, first = SECTOR_BYTES // WORD, extent.address // SECTOR_BYTES
+    for start in range(0, sectors.words.size, _PIECE_WORDS >> 9):
+        end = start + (_PIECE_WORDS >> 9)
+        inside = Sectors(sectors.words[start:end], sectors.bits[start:end]).numbers() - first
+        words = (inside[:, None] * per_sector + np.arange(per_sector)).reshape(-1)
+        yield words[words < -(-extent.nbytes // WORD)]
+
+
+def _windows_of(sectors: Sectors, extent: Extent) -> Indices:
+    """The windows of a buffer that some of its sectors are in."""
+    return np.concatenate([np.zeros(0, np.int64), *(_each_once(w // _WINDOW) for w in _words_of(sectors, extent))])
+
+
+def _stored_bytes(report: LaunchReport) -> int:
+    """Bytes that threads stored to global memory."""
+    return sum(
+        op.threads * op.bytes_per_thread for op in report.memory if op.space == "global" and op.access == "store"
+    )
 
 
 def _of_windows(content: npt.NDArray[np.uint8], windows: Indices) -> npt.NDArray[np.uint8]:

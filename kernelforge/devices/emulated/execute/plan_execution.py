@@ -383,6 +383,7 @@ class Execution:
         strict: bool = True,
         entry: str | None = None,
         limit: int | None = None,
+        lanes: npt.NDArray[np.uint32] | None = None,
     ) -> LaunchReport:
         """Run some blocks of a launch.
 
@@ -394,6 +395,7 @@ class Execution:
             strict: Every fault ends the plan; otherwise only a timeout does.
             entry: Kernel that runs in place of the launch's own.
             limit: Work, in place of the rest of the request's limit.
+            lanes: Of each of ``ctas`` and each of its warps, the lanes to run, a bit each.
 
         Raises:
             LaunchFailed: a launch faulted, or this device cannot run it.
@@ -409,6 +411,7 @@ class Execution:
                 step.dynamic_shared_bytes,
                 self._parameters(step),
                 ctas=ctas,
+                lanes=lanes,
                 max_warp_work=allowed,
                 deadline=self._deadline,
                 cache=cache,

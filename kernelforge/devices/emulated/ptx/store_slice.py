@@ -30,6 +30,14 @@ from kernelforge.devices.emulated.ptx.parser import (
 
 _ID, _ID16 = "%block_number", "%block_number16"
 _STORES = ("st", "red", "atom")
+_ALONE = frozenset({
+    "ld", "ldu", "st", "mov", "cvt", "cvta", "add", "sub", "mul", "mad", "fma", "div", "rem", "neg", "abs",
+    "min", "max", "addc", "subc", "madc", "mul24", "mad24", "sad", "setp", "set", "selp", "slct", "and", "or",
+    "xor", "not", "cnot", "lop3", "shl", "shr", "shf", "bfe", "bfi", "bfind", "brev", "popc", "clz", "prmt",
+    "fns", "dp2a", "dp4a", "rcp", "sqrt", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh", "copysign", "testp",
+    "isspacep", "bra", "brx", "ret", "exit",
+})  # fmt: skip
+"""Instructions with which a thread of a kernel without shared memory cannot tell what other threads do."""
 _DEPEND_ON_OTHERS = frozenset(
     {"atom", "mma", "wgmma", "tcgen05", "mbarrier", "ldmatrix", "movmatrix", "tex", "suld", "bar", "barrier"}
 )
@@ -44,8 +52,8 @@ class NotSliceable(Exception):
 class WriterKernel:
     """The slice of one kernel.
 
-    Its stores write the number of their block, plus one, in units of ``granule`` bytes: part ``plane`` of it, counted
-    from the least significant, where a unit is narrower than 32 bits.
+    Its stores write the number of their block, or of their thread in the grid, plus one, in units of ``granule`` bytes:
+    part ``plane`` of it, counted from the least significant, where a unit is narrower than 32 bits.
     """
 
     kernel: FlatKernel
@@ -57,8 +65,12 @@ class WriterKernel:
     """Offsets of the parameters through which the slice loads from global memory."""
     reads_through: frozenset[int]
     """Offsets of the parameters through which the whole kernel may load from global memory."""
+    stores_through: frozenset[int]
+    """Offsets of the parameters that the addresses of its stores come from."""
     answers: bool
     """The result of an atomic is used: it may show a block which others ran before."""
+    alone: bool
+    """Where no shared memory is allocated at the launch, each thread does what it would do without the others."""
 
     @property
     def planes(self) -> int:
@@ -66,15 +78,15 @@ class WriterKernel:
         return 4 // self.granule
 
 
-def writer_kernel(kernel: FlatKernel, plane: int = 0) -> WriterKernel:
-    """The slice of ``kernel`` for one part of the block numbers.
+def writer_kernel(kernel: FlatKernel, plane: int = 0, *, threads: bool = False) -> WriterKernel:
+    """The slice of ``kernel`` for one part of the numbers of blocks, or of ``threads``.
 
     Raises:
         NotSliceable: an address, or a branch before a store, depends on shared memory, on an atomic's result, on other
             threads or on local arrays.
         UnsupportedInstruction: a branch has no known target.
     """
-    return _Slicer(kernel).slice(plane)
+    return _Slicer(kernel).slice(plane, threads)
 
 
 class _Definitions:
@@ -174,7 +186,7 @@ class _Slicer:
             return operand.base.name
         return None
 
-    def slice(self, plane: int) -> WriterKernel:
+    def slice(self, plane: int, threads: bool) -> WriterKernel:
         roots: list[tuple[int, int]] = []
         for index, code in enumerate(self._code):
             for position, i in enumerate(code):
@@ -200,14 +212,21 @@ class _Slicer:
                 raise NotSliceable(f"an address depends on the result of {self._code[at[0]][at[1]].name}")
             self._needed.add(at)
             self._need(*at)
-        body, tables = self._emit(targets, granule, plane)
+        body, tables = self._emit(targets, _number(granule, plane, threads))
         registers = {**self._kernel.registers, _ID: "b32", _ID16: "b16"}
-        name = f"{self._kernel.name}@writers{plane}"
+        name = writer_entry(self._kernel.name, plane, threads=threads)
         tables = self._kernel.branch_targets | tables
         sliced = replace(self._kernel, name=name, registers=registers, body=body, branch_targets=tables)
         everything = {(index, position) for index, code in enumerate(self._code) for position in range(len(code))}
         return WriterKernel(
-            sliced, granule, atomic, self._loads_through(self._needed), self._loads_through(everything), self._answers()
+            sliced,
+            granule,
+            atomic,
+            self._loads_through(self._needed),
+            self._loads_through(everything),
+            self._parameters_of([(*at, _address(self._code[at[0]][at[1]])) for at in roots]),
+            self._answers(),
+            all(i.opcode in _ALONE and state_space(i) != lay.SHARED for code in self._code for i in code),
         )
 
     def _in_peers(self, index: int, position: int) -> bool:
@@ -289,14 +308,21 @@ class _Slicer:
 
     def _loads_through(self, instructions: set[tuple[int, int]]) -> frozenset[int]:
         """Offsets of parameters that addresses of the global loads among some instructions come from."""
-        work: list[tuple[int, int]] = []
+        addresses: list[tuple[int, int, Operand]] = []
         for index, position in instructions:
             i = self._code[index][position]
             plain = i.opcode in ("ld", "ldu") and state_space(i) in (lay.GLOBAL, lay.GENERIC)
             copied = i.opcode == "cp" and "async" in i.modifiers and len(i.operands) > 1
             if plain or copied:
-                for name in registers_of(i.operands[1]):
-                    work += self._definitions.before(name, index, position)
+                addresses.append((index, position, i.operands[1]))
+        return self._parameters_of(addresses)
+
+    def _parameters_of(self, operands: list[tuple[int, int, Operand]]) -> frozenset[int]:
+        """Offsets of parameters that operands come from, each of the instruction of a block and position."""
+        work: list[tuple[int, int]] = []
+        for index, position, operand in operands:
+            for name in registers_of(operand):
+                work += self._definitions.before(name, index, position)
         seen: set[tuple[int, int]] = set()
         offsets: set[int] = set()
         while work:
@@ -316,11 +342,10 @@ class _Slicer:
         return frozenset(offsets)
 
     def _emit(
-        self, roots: set[tuple[int, int]], granule: int, plane: int
+        self, roots: set[tuple[int, int]], body: list[Instruction | Label]
     ) -> tuple[list[Instruction | Label], dict[str, list[str]]]:
-        """The slice's body, and its branch tables."""
+        """The slice's ``body``, which begins with the number that stores write, and its branch tables."""
         tables: dict[str, list[str]] = {}
-        body: list[Instruction | Label] = _block_number(granule, plane)
         end = len(self._blocks)
         for block in self._blocks:
             body.append(Label(_label(block.index)))
@@ -387,8 +412,13 @@ def _numbered(i: Instruction) -> Instruction:
     return replace(i, opcode="st", modifiers=(*space, *vector, kind), operands=(_address(i), value))
 
 
-def _block_number(granule: int, plane: int) -> list[Instruction | Label]:
-    """Instructions that put the plane's part of the block's number into every unit of a register."""
+def writer_entry(entry: str, plane: int, *, threads: bool = False) -> str:
+    """The name of one slice of a kernel."""
+    return f"{entry}@{'thread_' if threads else ''}writers{plane}"
+
+
+def _number(granule: int, plane: int, threads: bool) -> list[Instruction | Label]:
+    """Instructions that put the plane's part of the block's, or thread's, number into every unit of a register."""
 
     def of(name: str, *operands: Operand) -> Instruction:
         opcode, *modifiers = name.split(".")
@@ -399,8 +429,11 @@ def _block_number(granule: int, plane: int) -> list[Instruction | Label]:
         of("mov.u32", number, Special("%ctaid.z")),
         of("mad.lo.u32", number, number, Special("%nctaid.y"), Special("%ctaid.y")),
         of("mad.lo.u32", number, number, Special("%nctaid.x"), Special("%ctaid.x")),
-        of("add.u32", number, number, Imm(1)),
     ]
+    if threads:
+        for axis in "zyx":
+            body.append(of("mad.lo.u32", number, number, Special(f"%ntid.{axis}"), Special(f"%tid.{axis}")))
+    body.append(of("add.u32", number, number, Imm(1)))
     if granule < 4:
         bits = 8 * granule
         repeat = 0x00010001 if granule == 2 else 0x01010101
