@@ -19,13 +19,16 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kernelforge.evaluation.size_search import SizeChooser
+from kernelforge.evaluation.size_search import Bounds, SizeChooser
 from kernelforge.evaluation.size_search import shipped as shipped_sizes
 from kernelforge.evaluation.size_search.chooser import choose_all
 from kernelforge.evaluation.size_search.shipped import Entry, entry_of, shipped_entries, text_digest, written_entries
 from kernelforge.tasks.loaders import ExternalTask, loader_named
 
 LEVELS = (1, 2, 3)
+
+BOUNDS = Bounds(answer_s=900.0, judge_s=3600.0)
+"""Those of an import, but for seconds: a network is judged however long that takes."""
 
 
 def tasks_of(checkout: Path) -> list[ExternalTask]:
@@ -42,7 +45,7 @@ def write(checkouts: list[Path], jobs: int, *, kept: bool, only: list[str]) -> i
         if not only or any(fnmatch.fnmatchcase(task.name, pattern) for pattern in only)
     }
     entries: dict[str, Entry] = dict(shipped_entries()) if only else {}
-    with SizeChooser(shipped={}) as chooser:
+    with SizeChooser(bounds=BOUNDS, shipped={}) as chooser:
         if kept:
             searched = {digest: task for digest, task in searched.items() if chooser.is_settled(task)}
         for number, (task, choice) in enumerate(choose_all(chooser, list(searched.values()), jobs), 1):
@@ -60,7 +63,7 @@ def write(checkouts: list[Path], jobs: int, *, kept: bool, only: list[str]) -> i
 def check(checkouts: list[Path], every: int, jobs: int) -> int:
     tasks = [task for checkout in checkouts for task in tasks_of(checkout)][::every]
     different = 0
-    with tempfile.TemporaryDirectory() as cache, SizeChooser(Path(cache), refresh=True) as chooser:
+    with tempfile.TemporaryDirectory() as cache, SizeChooser(Path(cache), BOUNDS, refresh=True) as chooser:
         for task, choice in choose_all(chooser, tasks, jobs):
             same = shipped_entries().get(text_digest(task)) == entry_of(task, choice)
             different += not same

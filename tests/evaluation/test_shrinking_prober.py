@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ class Scripted:
 
 def outcomes(zygote: Scripted, tries: int) -> list[TrialOutcome]:
     with SizeSearchClient(zygote, "text", Bounds(answer_s=3)) as prober:
-        return [prober.run({"ROWS": number}) for number in range(tries)]
+        return [prober.run({"ROWS": number}, near=True) for number in range(tries)]
 
 
 def test_a_cost_and_an_error_are_read() -> None:
@@ -71,10 +72,10 @@ def test_nonsense_and_death_are_failed_tries_and_the_next_has_a_new_child(answer
 def test_what_does_not_end_ends_the_search_and_is_no_property_of_the_task() -> None:
     zygote = Scripted(COST, ChildTimeout("late"))
     with SizeSearchClient(zygote, "text", Bounds(answer_s=3)) as prober:
-        prober.run({})
+        prober.run({"ROWS": 1}, near=True)
         assert prober.settled
         with pytest.raises(TaskError, match="it does not end: no answer in 3 s"):
-            prober.run({})
+            prober.run({"ROWS": 2}, near=True)
         assert not prober.settled
 
 
@@ -88,11 +89,34 @@ def test_what_does_not_end_ends_the_search_and_is_no_property_of_the_task() -> N
 )
 def test_a_missing_package_and_a_full_machine_are_no_properties_of_the_task(answer: Any) -> None:
     with SizeSearchClient(Scripted(answer), "text", Bounds()) as prober:
-        assert prober.run({}).cost is None
+        assert prober.run({}, near=True).cost is None
         assert not prober.settled
 
 
 def test_an_error_of_the_reference_is_one() -> None:
     with SizeSearchClient(Scripted({"error": "Model.forward failed"}), "text", Bounds()) as prober:
-        prober.run({})
+        prober.run({}, near=True)
         assert prober.settled
+
+
+ON_SHAPES = {**COST, "work": 100, "ran": False}
+
+
+def test_only_what_shapes_show_to_be_within_the_bounds_is_run_for_real_and_nothing_is_tried_twice() -> None:
+    zygote = Scripted(ON_SHAPES, COST)
+    narrow, wide = replace(Bounds().base, work=99), replace(Bounds().base, work=100)
+    with SizeSearchClient(zygote, "text", Bounds()) as prober:
+        above = prober.run({"ROWS": 1}, ceiling=narrow)
+        within = prober.run({"ROWS": 1}, ceiling=wide)
+        assert [outcome.cost and outcome.cost.ran for outcome in (above, within)] == [False, True]
+        prober.close()
+        assert prober.run({"ROWS": 1}, ceiling=wide) == within
+        assert prober.run({"ROWS": 1}, near=True) == within
+    assert zygote.spawned == 1
+
+
+def test_what_shapes_do_not_tell_is_run_for_real() -> None:
+    with SizeSearchClient(Scripted({"unknown": "control flow on values"}, COST), "text", Bounds()) as prober:
+        outcome = prober.run({})
+    assert outcome.cost is not None
+    assert outcome.cost.ran

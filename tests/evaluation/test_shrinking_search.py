@@ -143,6 +143,17 @@ def test_beside_weights_above_the_bounds_an_axis_is_as_long_as_the_other_bounds_
     assert 40 <= small(64) <= 80
 
 
+def test_filled_bounds_take_an_extent_between_its_powers_of_two_and_its_full_value() -> None:
+    def small(bounds: Bounds) -> int:
+        return searched({"WIDTH": 224}, flops=lambda v: 100_000 * v["WIDTH"] ** 2, bounds=bounds).sizes["small"][
+            "WIDTH"
+        ]
+
+    assert small(Bounds().times(128)) == 32
+    assert small(Bounds().times(128, filled=True)) == 112
+    assert small(Bounds().times(1 << 20, filled=True)) == 224
+
+
 def test_what_stays_above_the_bounds_has_sizes_and_what_stays_out_of_reach_is_refused() -> None:
     heavy = searched({"BATCH": 64}, elements=lambda v: (1 << 25) + v["BATCH"])
     assert heavy.heavy

@@ -15,6 +15,7 @@ from kernelforge.evaluation import size_search
 from kernelforge.evaluation.size_search import Bounds, SizeChoice, SizeChooser
 from kernelforge.evaluation.size_search import chooser as chooser_module
 from kernelforge.evaluation.size_search.choice import sizes_of
+from kernelforge.evaluation.size_search.client import SizeSearchClient
 from kernelforge.evaluation.size_search.shipped import (
     FILE,
     Entry,
@@ -93,7 +94,8 @@ def test_what_cannot_be_judged_at_a_small_size_gets_a_larger_one(tmp_path_factor
     bounds = Bounds()
     narrow = replace(bounds, base=replace(bounds.base, elements=1 << 11))
     with SizeChooser(tmp_path_factory.mktemp("sizes"), shipped={}, bounds=narrow) as chooser:
-        at_first, _ = chooser._within(narrow, task_of(beyond), [])
+        prober = SizeSearchClient(chooser._zygote, task_of(beyond).source, narrow)
+        at_first, _ = chooser._within(narrow, task_of(beyond), prober, [])
         choice = chooser.choose(task_of(beyond))
     assert "a trivial answer passes: zeros" in at_first.refused
     assert choice.admitted

@@ -75,7 +75,9 @@ _COMPILE_S = 900.0
 _AUDIT_S = 600.0
 """Longest wait for the audit of one task: some hundred runs of a slow reference."""
 
-_MEMORY_BYTES = 8 << 30
+MEMORY_BYTES: Final = 8 << 30
+"""Host memory of the child that judges candidates, where the reference runs on the CPU."""
+
 _HOST_BYTES = 24 << 30
 """Host memory of the child where the reference runs on a GPU; the oracle worker's ``torch_device`` module limits the
 GPU's."""
@@ -188,7 +190,7 @@ class Oracle(Closing):
         threads: int = 1,
         device: str = "cpu",
         reply_s: float = REPLY_S,
-        memory_bytes: int = _MEMORY_BYTES,
+        memory_bytes: int = MEMORY_BYTES,
         cached: OracleFacts | None = None,
     ) -> None:
         self.task = task

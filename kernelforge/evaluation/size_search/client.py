@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -33,19 +33,21 @@ def prober_zygote(*, allow_unconfined: bool = False) -> Zygote:
 
 
 class SizeSearchClient(Closing):
-    """Tries one task file. Not for use by two threads at once."""
+    """Tries one task file. Not for use by two threads at once. Once closed, it takes a new child for what is new."""
 
     def __init__(self, zygote: ChildZygote, source: str, bounds: Bounds) -> None:
         self._zygote = zygote
         self._source = source
         self._bounds = bounds
         self._child: Child | None = None
+        self._replies: dict[tuple[str, frozenset[tuple[str, Scalar]]], Mapping[str, Any]] = {}
+        """Replies of children that ended well: what was tried within some bounds is not tried again within others."""
         self.settled = True
         """Whether every outcome so far is a property of the task; else another machine may have another one."""
 
-    def abstract(self) -> TrialOutcome:
-        """Cost of the file's own constants, on shapes alone; neither cost nor error where shapes do not suffice."""
-        return self._outcome({}, "abstract")
+    def abstract(self, constants: Mapping[str, Scalar] | None = None) -> TrialOutcome:
+        """Cost at ``constants``, on shapes alone; neither cost nor error where shapes do not suffice."""
+        return self._outcome(constants or {}, "abstract")
 
     def weights(self, constants: Mapping[str, Scalar]) -> int | None:
         """Number of weights of the model at ``constants``; None where it cannot be constructed on shapes alone.
@@ -54,7 +56,7 @@ class SizeSearchClient(Closing):
             TaskError: it does not end.
         """
         try:
-            count = self._reply(constants, "weights", asdict(self._bounds.most)).get("weights")
+            count = self._reply(constants, "weights").get("weights")
         except SandboxError:
             return None
         return count if type(count) is int else None
@@ -67,11 +69,16 @@ class SizeSearchClient(Closing):
         Raises:
             TaskError: it does not end.
         """
-        return self._outcome(constants, "real" if near else "both", ceiling)
+        if not near:
+            outcome = self.abstract(constants)
+            is_above = outcome.cost is not None and not (ceiling or self._bounds.most).holds(outcome.cost)
+            if outcome.error or is_above:
+                return outcome
+        return self._outcome(constants, "real")
 
-    def _outcome(self, constants: Mapping[str, Scalar], how: str, ceiling: Ceiling | None = None) -> TrialOutcome:
+    def _outcome(self, constants: Mapping[str, Scalar], how: str) -> TrialOutcome:
         try:
-            outcome = _read(self._reply(constants, how, asdict(ceiling or self._bounds.most)))
+            outcome = _read(self._reply(constants, how))
         except SandboxError as error:
             self.close()
             self.settled = False
@@ -79,8 +86,13 @@ class SizeSearchClient(Closing):
         self.settled = self.settled and not is_of_the_machine(outcome.error)
         return outcome
 
-    def _reply(self, constants: Mapping[str, Scalar], how: str, most: Mapping[str, int]) -> Mapping[str, Any]:
-        request = {"constants": dict(constants), "most": dict(most), "how": how}
+    def _reply(self, constants: Mapping[str, Scalar], how: str) -> Mapping[str, Any]:
+        key = how, frozenset(constants.items())
+        if key not in self._replies:
+            self._replies[key] = self._child_reply({"constants": dict(constants), "how": how})
+        return self._replies[key]
+
+    def _child_reply(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         child = self._ready()
         try:
             return child.call(request, timeout_s=self._bounds.answer_s).data

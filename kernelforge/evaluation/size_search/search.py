@@ -76,7 +76,7 @@ class Ceiling:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Limits on the cost of a size. All but ``answer_s`` are part of a cached choice's key."""
+    """Limits on the cost of a size. All but seconds are part of a cached choice's key."""
 
     base: Ceiling = Ceiling(elements=1 << 17, work=1 << 22, calls=800, flops=10_000_000)
     """Of ``small``, and of the values that are tried to learn which extents are free."""
@@ -86,18 +86,20 @@ class Bounds:
     """What a reference may take whose extents cannot be made smaller."""
     memory_bytes: int = 3 << 30
     tries: int = 240
+    filled: bool = False
+    """Whether the base is to be as large as its bounds allow, not only scaled down together."""
     answer_s: float = 120.0
     """A stop for a try that does not end. What it cuts is never kept as a property of the task."""
+    judge_s: float = 600.0
+    """The same for the oracle's word on one size."""
 
-    def times(self, factor: float) -> Bounds:
+    def times(self, factor: float, *, filled: bool = False) -> Bounds:
         """More or less of everything but operators, for every size."""
-        return replace(self, base=self.base.times(factor), reach=self.reach.times(factor))
+        return replace(self, base=self.base.times(factor), reach=self.reach.times(factor), filled=filled)
 
     def key(self) -> dict[str, Any]:
         """Limits that a choice depends on, by name."""
-        values = asdict(self)
-        del values["answer_s"]
-        return values
+        return {name: value for name, value in asdict(self).items() if name not in ("answer_s", "judge_s")}
 
 
 _NOTHING = Ceiling(0, 0, 0, 0)
@@ -262,6 +264,7 @@ class ExtentSearch:
         best: Values | None = None
         lightest: tuple[Values, Cost] | None = None
         above: list[tuple[Values, Cost]] = []
+        beyond: tuple[Values, Cost] | None = None
         error = ""
         for scaled in _scaled(tuple(self._full[position] for position in self._axes)):
             values = self._with_counts(scaled)
@@ -276,9 +279,10 @@ class ExtentSearch:
             if lightest is None or outcome.cost.work < lightest[1].work:
                 lightest = values, outcome.cost
             if best is not None:
+                beyond = above[-1]
                 break
         if best is not None:
-            return best
+            return self._filled(best, *beyond) if beyond and self.bounds.filled else best
         if lightest is None:
             raise TaskError(error)
         values, cost = self._lightened(*lightest)
@@ -288,6 +292,15 @@ class ExtentSearch:
         values = self._largest(above, values, cost)
         self._take_as_bounds(values)
         return values
+
+    def _filled(self, values: Values, beyond: Values, cost: Cost) -> Values:
+        """The first values beyond the bounds, halved until they are within them: where an extent such as 224 goes from
+        32 to 224 at once, a network may have too few elements between for its precision."""
+        halved, its_cost = self._halved(beyond, cost, self._light)
+        if not self._light.holds(its_cost) or not self._runs(halved, self._light):
+            return values
+        self._near = halved
+        return halved
 
     def _largest(self, above: Sequence[tuple[Values, Cost]], values: Values, least: Cost) -> Values:
         """Values that cost no more than the bounds, or than the least there is: what no extent makes less stays as it

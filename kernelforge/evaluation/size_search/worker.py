@@ -1,9 +1,8 @@
 """Tries many choices of a task file's module constants. Runs in a confined child.
 
 Runs third-party code; for confined children. The first request is ``{"op": "probe", "source"}``, then come any number
-of ``{"constants", "how", "most"}``. ``how`` is ``abstract``, on shapes alone, which costs no memory for any extents;
-``real``; or ``both``: for real only where the shapes say that no count is above its ``most``. ``weights`` constructs
-the model on shapes alone and counts its weights.
+of ``{"constants", "how"}``. ``how`` is ``abstract``, on shapes alone, which costs no memory for any extents; ``real``;
+or ``weights``, which constructs the model on shapes alone and counts its weights.
 """
 
 from __future__ import annotations
@@ -41,7 +40,8 @@ _ABSTRACT_FAILURES = (
 def warm_up(options: Mapping[str, Any]) -> None:
     """Import torch and walk once through what a try does, so that a child reads no file later."""
     main.warm_up(options)
-    _try(main._WARM_UP_TASK, {}, most={"elements": 1 << 20})
+    for how in ("abstract", "real"):
+        _try(main._WARM_UP_TASK, {}, how)
 
 
 def serve(channel: Channel) -> None:
@@ -58,7 +58,7 @@ def serve(channel: Channel) -> None:
     for frame in requests:
         request = frame.data
         try:
-            reply = _try(source, request["constants"], most=request["most"], how=request["how"])
+            reply = _try(source, request["constants"], request["how"])
         except TaskError as error:
             reply = {"error": str(error)}
         channel.send(reply)
@@ -81,14 +81,8 @@ class _Work(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return result
 
 
-def _try(
-    source: str,
-    constants: Mapping[str, Scalar],
-    *,
-    most: Mapping[str, int],
-    how: str = "both",
-) -> dict[str, Any]:
-    """Cost of the reference at these constants; ``ran`` says whether it was run for real.
+def _try(source: str, constants: Mapping[str, Scalar], how: str) -> dict[str, Any]:
+    """Cost of the reference at these constants, or its number of weights; ``ran`` says whether it was run for real.
 
     Raises:
         TaskError: it does not run, on shapes or for real.
@@ -97,17 +91,10 @@ def _try(
         return _real_cost(source, constants)
     if how == "weights":
         return {"weights": _weight_count(source, constants)}
-    cost = None
     try:
-        cost = _abstract_cost(source, constants)
+        return _abstract_cost(source, constants)
     except _Unknown as error:
-        if how == "abstract":
-            return {"unknown": str(error)}
-    if cost is not None and how == "abstract":
-        return cost
-    if cost is not None and any(cost[name] > limit for name, limit in most.items()):
-        return cost
-    return _real_cost(source, constants)
+        return {"unknown": str(error)}
 
 
 class _Unknown(Exception):
