@@ -72,7 +72,7 @@ class BuildCache:
             raw = path.read_bytes()
         except OSError:
             return None
-        artifact = _decode(raw, key)
+        artifact = decoded(raw, key)
         if artifact is None:
             with contextlib.suppress(OSError):
                 path.unlink()
@@ -91,7 +91,7 @@ class BuildCache:
             path.parent.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
             with os.fdopen(handle, "wb") as file:
-                file.write(_encode(artifact))
+                file.write(encoded(artifact))
             os.replace(temporary, path)
             self.write_error = None
             self._prune()
@@ -160,7 +160,8 @@ class BuildCache:
         return sum(len(artifact.ptx) + len(artifact.cubin) for artifact in self._memory.values())
 
 
-def _encode(artifact: Artifact) -> bytes:
+def encoded(artifact: Artifact) -> bytes:
+    """A build as bytes, as in the cache's files."""
     head = json.dumps(
         {"build": artifact.build.model_dump(mode="json"), "ptx": len(artifact.ptx), "cubin": len(artifact.cubin)}
     ).encode()
@@ -168,7 +169,8 @@ def _encode(artifact: Artifact) -> bytes:
     return _MAGIC + hashlib.sha256(body).digest() + body
 
 
-def _decode(raw: bytes, key: str) -> Artifact | None:
+def decoded(raw: bytes, key: str) -> Artifact | None:
+    """The build of :func:`encoded` bytes; None if they are damaged, or not those of ``key``."""
     body = raw[36:]
     if raw[:4] != _MAGIC or hashlib.sha256(body).digest() != raw[4:36]:
         return None

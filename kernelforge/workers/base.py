@@ -17,6 +17,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, BinaryIO, Literal, Protocol
 
+from pydantic import Field
+
 from kernelforge.client.models import Fault
 from kernelforge.errors import (
     ChildDied,
@@ -46,6 +48,8 @@ class EvaluationOrder(Record):
     """Also profile a correct candidate at the full size."""
     prepared: dict[str, float] = {}
     """Seconds spent on its preparation, by part; they count towards its evaluation."""
+    builds: dict[str, str] = Field(default={}, repr=False)
+    """Builds that another machine made in its preparation, by their keys in the cache."""
 
 
 class Prepared(Record):
@@ -54,6 +58,8 @@ class Prepared(Record):
     order: str
     seconds: dict[str, float] = {}
     """Wall time by part of the preparation, as in an evaluation."""
+    builds: dict[str, str] = Field(default={}, repr=False)
+    """Its builds by their keys in the cache, where slots may be on machines that do not share it."""
 
 
 class EvaluationReport(Record):

@@ -6,16 +6,19 @@ helper processes and the oracles of recent tasks warm. Another thread can cancel
 
 from __future__ import annotations
 
+import base64
 import logging
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
 from kernelforge.compile import Compiler
+from kernelforge.compile.cache import Artifact, decoded, encoded
 from kernelforge.errors import EvaluationCancelled
 from kernelforge.evaluation.evaluator import concluded
 from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
@@ -124,6 +127,8 @@ class WorkerSettings(Record):
     compile_limit_s: float | None = None
     target: Target | None = None
     """The device that a compile worker prepares for."""
+    share_builds: bool = False
+    """Whether builds travel with the orders, because machines have a cache each."""
 
 
 class CompileWorker:
@@ -135,6 +140,7 @@ class CompileWorker:
         open_oracle: opens a task's oracle, which is closed once the facts are cached.
         tasks: cached facts of tasks.
         zygote: forks the oracles; None if another object owns zygote and compiler.
+        share_builds: give the builds back with what was prepared.
     """
 
     def __init__(
@@ -144,9 +150,12 @@ class CompileWorker:
         open_oracle: Callable[[Task, OracleFacts], Oracle],
         tasks: KnownTasks,
         zygote: Zygote | None = None,
+        *,
+        share_builds: bool = False,
     ) -> None:
         self.target = target
         self.tasks = tasks
+        self._share_builds = share_builds
         self._compiler = compiler
         self._open_oracle = open_oracle
         self._call = CancellableCall(self._end)
@@ -170,6 +179,7 @@ class CompileWorker:
             lambda task, cached: Oracle(zygote, task, threads=threads, cached=cached),
             KnownTasks(),
             zygote,
+            share_builds=settings.share_builds,
         )
         try:
             compiler.start()
@@ -201,7 +211,7 @@ class CompileWorker:
                 seconds = time.perf_counter() - started
                 return EvaluationReport(order=order.id, trouble=classify(error), worker_seconds=seconds)
             if isinstance(result, BuildState):
-                return Prepared(order=order.id, seconds=result.seconds)
+                return Prepared(order=order.id, seconds=result.seconds, builds=self._shared_builds(result))
             return make_report(order.id, result, None, time.perf_counter() - started)
 
     def _prepare(self, order: EvaluationOrder, started: float) -> Evaluation | BuildState:
@@ -214,6 +224,14 @@ class CompileWorker:
         except StageFailed as failure:
             return concluded(candidate, task, fingerprint, state, failure, time.perf_counter() - started)
         return state
+
+    def _shared_builds(self, state: BuildState) -> dict[str, str]:
+        """Builds for a machine with another cache; none where they are so large that compiling again is as good."""
+        if not self._share_builds:
+            return {}
+        cached = {key: self._compiler.cache.get(key) for key in {item.build.key for item in state.artifacts.values()}}
+        builds = {key: packed_build(artifact) for key, artifact in cached.items() if artifact is not None}
+        return builds if sum(map(len, builds.values())) <= _MOST_SHARED_CHARS else {}
 
     def _facts(self, task: Task) -> TaskFacts:
         cached = self.tasks.of(task)
@@ -259,6 +277,23 @@ class CompileWorker:
             self._zygote.close()
 
 
+_MOST_SHARED_CHARS = 4 << 20
+"""Most characters of the builds of one order: the gateway holds those of every order that is ready for a slot."""
+
+
+def packed_build(artifact: Artifact) -> str:
+    """A build as text."""
+    return base64.b85encode(zlib.compress(encoded(artifact), 1)).decode()
+
+
+def unpacked_build(text: str, key: str) -> Artifact | None:
+    """The build of a text of :func:`packed_build`; None if it is damaged."""
+    try:
+        return decoded(zlib.decompress(base64.b85decode(text)), key)
+    except (ValueError, zlib.error):
+        return None
+
+
 class DeviceWorker(CompileWorker):
     """Evaluates candidates on one device. All of it is for one thread, except :meth:`interrupt` and
     :attr:`cached_tasks`.
@@ -301,6 +336,10 @@ class DeviceWorker(CompileWorker):
             EvaluationCancelled: :meth:`interrupt` was called.
         """
         started = time.perf_counter()
+        for key, text in order.builds.items():
+            artifact = unpacked_build(text, key) if self._compiler.cache.get(key) is None else None
+            if artifact is not None:
+                self._compiler.cache.put(key, artifact)
         with self._call.call():
             try:
                 with self._pool.evaluators.using(order.task) as evaluator:

@@ -149,11 +149,15 @@ def terminated(cluster: Any) -> Iterator[list[int]]:
 
 
 @pytest.fixture(scope="module")
-def engine(
-    cluster: Any, terminated: list[int], runner: asyncio.Runner, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RayEngine]:
+def builds(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The build cache."""
+    return tmp_path_factory.mktemp("builds")
+
+
+@pytest.fixture(scope="module")
+def engine(cluster: Any, terminated: list[int], runner: asyncio.Runner, builds: Path) -> Iterator[RayEngine]:
     # Slots are held for as long as a slow machine needs: by the work that they are given, not by a limit of wall time.
-    made = RayEngine("emulated:h100", address=cluster.address, cache=tmp_path_factory.mktemp("builds"), run_limit_s=600)
+    made = RayEngine("emulated:h100", address=cluster.address, cache=builds, run_limit_s=600)
     with pytest.MonkeyPatch.context() as patch:
         # A worker comes back from a cancelled order by itself, however slow the machine: none is replaced for that.
         patch.setattr("kernelforge.workers.slot.SETTLE_S", WAIT_S)
@@ -202,6 +206,26 @@ async def test_preparing_and_briefs_take_no_slot(engine: RayEngine) -> None:
     assert isinstance(broken, EvaluationReport)
     assert verdict(broken) is Verdict.BUILD
     assert "H100" in brief.device["device"]
+
+
+async def test_a_build_travels_with_its_order_to_a_machine_that_does_not_have_it(
+    engine: RayEngine, builds: Path
+) -> None:
+    slot = (await idle_slot(engine)).name
+    for number, travels in enumerate((True, False)):
+        source = order().candidate.source + f"// travels {number}\n"
+        prepared = await engine.prepare(order(source))
+        assert isinstance(prepared, Prepared)
+        assert prepared.builds
+        for key in prepared.builds:
+            (builds / key[:2] / f"{key}.build").unlink()  # as if the cache were the other machine's
+        sent = order(source).model_copy(update={"builds": prepared.builds if travels else {}})
+        report = await engine.evaluate(sent, slot)
+        assert report.evaluation is not None
+        assert report.evaluation.build is not None
+        assert report.evaluation.build.cached is travels
+        damaged = order(source).model_copy(update={"builds": dict.fromkeys(prepared.builds, "damaged")})
+        assert verdict(await engine.evaluate(damaged, slot)) is Verdict.OK
 
 
 async def test_a_cancelled_order_frees_its_slot_and_the_next_one_is_right(engine: RayEngine) -> None:

@@ -408,7 +408,7 @@ class Scheduler:
         if isinstance(report, EvaluationReport):
             self._reported(task, report)
         elif report is not None:
-            task.call, task.prepared = None, report.seconds
+            task.call, task.prepared, task.builds = None, report.seconds, report.builds
             self._ready.append(task)
             self._move(task, "ready")
 

@@ -118,6 +118,8 @@ class EvaluationTask:
     """Worker time used so far."""
     prepared: dict[str, float] = field(default_factory=dict)
     """Seconds spent on its preparation, by part."""
+    builds: dict[str, str] = field(default_factory=dict, repr=False)
+    """Its builds, where machines have a cache each."""
     charge: Charge | None = None
     """What its runs paid for it."""
     call: asyncio.Task[None] | None = None
@@ -137,6 +139,7 @@ class EvaluationTask:
             candidate=self.candidate,
             profile=self.profile,
             prepared=self.prepared,
+            builds=self.builds,
         )
 
     def positions(self) -> dict[OwnedRun, tuple[int, int]]:

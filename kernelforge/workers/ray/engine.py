@@ -45,8 +45,8 @@ class RayEngine(WorkerPoolEngine):
         address: address of the cluster's head node, as in ``10.0.0.1:6379``.
         slots: candidates that a node evaluates at a time; None for as many as its GPUs or CPUs allow.
         compilers: compile workers of a node.
-        options: ``threads`` are the number of CPUs per slot, 1 by default. Without a shared file system for ``cache`` a
-            slot compiles again what another node has prepared.
+        options: ``threads`` are the number of CPUs per slot, 1 by default. ``cache`` is each machine's own: builds
+            travel with the orders.
 
     Raises:
         UsageError: contradicting options; no address, no Ray, no token.
@@ -66,6 +66,7 @@ class RayEngine(WorkerPoolEngine):
     ) -> None:
         counts = {"slots": slots, "compilers": compilers}
         super().__init__(_checked(device), threads=1, counts=counts, options=options)
+        self._settings = self._settings.model_copy(update={"share_builds": True})
         self._device, self._threads = self._settings.device, self._settings.threads
         self._slots, self._compilers = slots, compilers
         self._cluster = Cluster(address)
