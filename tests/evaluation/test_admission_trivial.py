@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from kernelforge.evaluation.oracle.worker.admission_checks import admission_findings
 from kernelforge.evaluation.oracle.worker.reference_runner import ReferenceRunner
 from tests.evaluation.oracle_tasks import make_task
@@ -40,3 +42,28 @@ def test_a_trivial_answer_on_drawn_inputs_is_a_fault_though_it_fails_on_the_task
     issues = findings("torch.where(a.abs() > 100, torch.zeros_like(a), a)", "torch.randn(16, 64) * 200")
     assert issues["task"]["ok"]
     assert not issues["normal"]["ok"]
+
+
+def test_no_draw_is_worked_out_twice_and_conditions_are_measured_only_where_something_is_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    draws: list[tuple[Any, ...]] = []
+    conditions = 0
+    draw, measure = ReferenceRunner.draw, ReferenceRunner._conditions
+
+    def counted_draw(self: ReferenceRunner, *arguments: Any, expected: bool = True, **options: Any) -> Any:
+        draws.extend([arguments] * expected)
+        return draw(self, *arguments, expected=expected, **options)
+
+    def counted_conditions(self: ReferenceRunner, *arguments: Any) -> Any:
+        nonlocal conditions
+        conditions += 1
+        return measure(self, *arguments)
+
+    monkeypatch.setattr(ReferenceRunner, "draw", counted_draw)
+    monkeypatch.setattr(ReferenceRunner, "_conditions", counted_conditions)
+    issues = findings("a.cumsum(1)", "torch.randn(16, 64)")
+    assert all(finding["ok"] and finding["admitted"] for finding in issues.values())
+    assert len(draws) == len(set(draws)) == 3 * len(issues)
+    # Of each family one draw that answers are compared with, and of two what shows whether it saturates.
+    assert conditions == len(issues) + 2

@@ -162,6 +162,15 @@ def test_what_stays_above_the_bounds_has_sizes_and_what_stays_out_of_reach_is_re
         searched({"BATCH": 64}, elements=lambda v: 1 << 40)
 
 
+def test_what_is_far_above_the_bounds_has_as_many_hidden_sizes_as_can_be_judged() -> None:
+    network = searched(
+        {"BATCH": 10}, elements=lambda v: (1 << 25) + v["BATCH"], flops=lambda v: 30 * 10**9 * v["BATCH"]
+    )
+    assert network.heavy
+    assert network.sizes == {"small": {"BATCH": 2}, "hidden_odd": {"BATCH": 3}}
+    assert "no hidden_quad: it takes too many operations to be judged" in network.notes
+
+
 def test_a_reference_that_always_raises_is_refused_with_its_own_words() -> None:
     with pytest.raises(TaskError, match="sizes do not fit"):
         searched({"ROWS": 64}, lambda v: False)

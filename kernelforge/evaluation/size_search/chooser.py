@@ -151,6 +151,8 @@ class SizeChooser(Closing):
         if selected.sizes in judged:
             return SizeChoice(refused=f"{_UNJUDGED}these sizes were refused before"), prober.settled
         judged.append(selected.sizes)
+        # A network may be far above the task's bounds, though it is not above these.
+        selected = replace(selected, heavy=selected.heavy or bounds != self.bounds)
         choice, lasting = self._judged(task, selected, notes)
         return choice, lasting and prober.settled
 

@@ -92,7 +92,7 @@ class SizeSearchClient(Closing):
             self._replies[key] = self._child_reply({"constants": dict(constants), "how": how})
         return self._replies[key]
 
-    def _child_reply(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _child_reply(self, request: dict[str, Any]) -> Mapping[str, Any]:
         child = self._ready()
         try:
             return child.call(request, timeout_s=self._bounds.answer_s).data

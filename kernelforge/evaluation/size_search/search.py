@@ -84,6 +84,8 @@ class Bounds:
     """Of the hidden sizes, which are long along some axes."""
     most: Ceiling = Ceiling(elements=1 << 28, work=1 << 30, calls=1 << 16, flops=1 << 37)
     """What a reference may take whose extents cannot be made smaller."""
+    judged_flops: int = 200 * 10**9
+    """Of all sizes together of a network far above the bounds: the oracle runs each some hundred times."""
     memory_bytes: int = 3 << 30
     tries: int = 240
     filled: bool = False
@@ -221,10 +223,15 @@ class ExtentSearch:
             hidden[f"hidden_wide{number}"] = (wide, True)
         if not self._is_real(sizes["small"]):
             sizes["small"] = base
+        flops = self._heavy_flops(sizes["small"])
         for name, (values, fits_kind) in hidden.items():
             if not fits_kind or values in sizes.values() or not self._is_real(values):
                 notes.append(f"no {name}: the reference takes no other extents of this kind")
                 continue
+            if flops + self._heavy_flops(values) > self.bounds.judged_flops:
+                notes.append(f"no {name}: it takes too many operations to be judged")
+                continue
+            flops += self._heavy_flops(values)
             sizes[name] = values
         if still := self._unmoved(parts):
             notes.append(f"{', '.join(still)} cannot vary: other values were refused by the reference")
@@ -249,6 +256,11 @@ class ExtentSearch:
             return True
         cost = self._try(values, self.bounds.most).cost
         return cost is not None and cost.ran
+
+    def _heavy_flops(self, values: Values) -> int:
+        """Of one run there, where the base is far above the bounds; else 0."""
+        cost = self._try(values, self.bounds.most).cost if self._on_shapes else None
+        return 0 if cost is None else cost.flops
 
     def _constants(self, values: Values) -> dict[str, int]:
         return {name: value for extent, value in zip(self.extents, values, strict=True) for name in extent.names}

@@ -72,6 +72,29 @@ def _nudged(draws: torch.Generator, value: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
+class _Runs:
+    """Outputs of a reference on some inputs, run in three ways."""
+
+    values: tuple[torch.Tensor, ...]
+    """At the task's precision."""
+    sequential: tuple[torch.Tensor, ...]
+    """The same with every sum in order."""
+    exact: tuple[torch.Tensor, ...]
+    terms: float
+    """Of a sum that was not taken in order."""
+    accumulator: torch.dtype
+    selections: tuple[Selection | None, ...]
+
+    def expected(self, conditions: tuple[torch.Tensor | None, ...] | None = None) -> tuple[Expected, ...]:
+        return tuple(
+            expected_output(value, truth, ordered, self.terms, condition, accumulator=self.accumulator)
+            for value, truth, ordered, condition in zip(
+                self.values, self.exact, self.sequential, conditions or (None,) * len(self.values), strict=True
+            )
+        )
+
+
+@dataclass(frozen=True)
 class InputDraw:
     """Inputs of one draw and, where asked for, what the outputs must be."""
 
@@ -103,6 +126,8 @@ class ReferenceRunner:
         """Whether the reference sums anything at a size; where not, there is no order to measure."""
         self._integer_profiles: dict[str, dict[int, IntegerProfile]] = {}
         self._shapes: dict[str, list[torch.Size]] = {}
+        self._admission_draws: dict[tuple[str, str, float], tuple[InputDraw, InputDraw]] = {}
+        """By size, family and scale; of one size at a time, and of small ones."""
         self._further = ""
         """Name of the size that :meth:`take_size` took last."""
         self.tests: dict[str, Recipe] = {}
@@ -149,6 +174,7 @@ class ReferenceRunner:
         """
         for kept in (self._described, self._references, self._scales, self._sums, self._integer_profiles, self._shapes):
             kept.pop(size.name, None)
+        self._admission_draws.clear()
         others = tuple(listed for listed in self.task.sizes if listed.name != size.name)
         self.task = self.task.model_copy(update={"sizes": (*others, size)})
         self._scales[size.name] = dict(self.scales("small"))
@@ -170,10 +196,12 @@ class ReferenceRunner:
         expected: bool = True,
         probe: float | None = None,
         attempts: int | None = None,
+        conditioned: bool = True,
     ) -> InputDraw:
         """Draw inputs, redraw the weights and, unless ``expected`` is false, work out the outputs.
 
         ``probe`` tries one scale on a family that may not be admitted, by one draw unless ``attempts`` says otherwise.
+        Where nothing is compared with the outputs, ``conditioned=False`` saves the runs that measure conditioning.
 
         Raises:
             TaskError: the family is not admitted at this size.
@@ -192,11 +220,14 @@ class ReferenceRunner:
             inputs = draw_inputs(own, family, derived_seed(secret, family), scale * 0.1 ** min(attempt, 2))
             if not expected:
                 return InputDraw(size, family, inputs, None, seed=secret)
-            outputs, selections = self.expected_at(size, reference, inputs)
+            runs = self._runs_at(size, reference, inputs)
+            if probe is not None and family != "task" and not _fit(family, runs.expected()):
+                continue  # known before the runs that measure conditioning
+            outputs = runs.expected(self._conditions(reference, inputs, runs) if conditioned else None)
             if size == self._further and not all(output.sound for output in outputs):
                 continue  # the task was not examined at this size before
             if family == "task" or _fit(family, outputs):
-                return InputDraw(size, family, inputs, outputs, selections, secret)
+                return InputDraw(size, family, inputs, outputs, runs.selections, secret)
         raise TaskError(f"torch itself is not accurate on '{family}' inputs of task '{self.task.name}' at '{size}'")
 
     def draw_tiles(self, size: str, seed: int) -> tuple[InputDraw, Reference]:
@@ -324,7 +355,7 @@ class ReferenceRunner:
         """
         for scale in SCALES[family]:
             try:
-                drawn = self.draw(size, family, _PROBE_SEED, probe=scale)
+                drawn = self.draw(size, family, _PROBE_SEED, probe=scale, conditioned=family in _TELLING)
             except TaskError:
                 if family == "task":
                     raise
@@ -338,9 +369,7 @@ class ReferenceRunner:
     def _holds_on_admission(self, size: str, family: str, scale: float, earlier: Mapping[str, float]) -> bool:
         """Whether the draws that admission looks at can be had, and tell there what an earlier family tells."""
         try:
-            previous, drawn = (
-                self.draw(size, family, seed, probe=scale, attempts=_DRAW_ATTEMPTS) for seed in ADMISSION_SEEDS
-            )
+            previous, drawn = self.admission_draws(size, family, scale)
         except TaskError:
             return False
         if family not in _TELLING:
@@ -349,6 +378,25 @@ class ReferenceRunner:
         assert drawn.expected is not None
         answers = blind_answers(drawn.expected, [output.reference for output in previous.expected])
         return not any(self.compare(drawn, answer).ok for _, answer in answers) or not self._others_tell(size, earlier)
+
+    def admission_draws(self, size: str, family: str, scale: float) -> tuple[InputDraw, InputDraw]:
+        """The two draws that admission looks at. Of the first, which is only another answer, no condition is measured.
+
+        Raises:
+            TaskError: they cannot be had.
+        """
+        key = size, family, scale
+        if key not in self._admission_draws:
+            previous, drawn = (
+                self.draw(size, family, seed, probe=scale, attempts=_DRAW_ATTEMPTS, conditioned=conditioned)
+                for seed, conditioned in zip(ADMISSION_SEEDS, (False, True), strict=True)
+            )
+            outputs = (output.reference for output in drawn.expected or ())
+            if self._elements((*drawn.inputs, *outputs)) > PROBE_LIMIT:
+                return previous, drawn
+            self._admission_draws = {key: both for key, both in self._admission_draws.items() if key[0] == size}
+            self._admission_draws[key] = previous, drawn
+        return self._admission_draws[key]
 
     def _others_tell(self, size: str, families: Mapping[str, float]) -> bool:
         """Whether one of these families does not saturate the outputs."""
@@ -386,6 +434,10 @@ class ReferenceRunner:
         self, size: str, reference: Reference, inputs: tuple[Value, ...]
     ) -> tuple[tuple[Expected, ...], tuple[Selection | None, ...]]:
         """Expected outputs of the reference of a size on some inputs, and the sources of indices."""
+        runs = self._runs_at(size, reference, inputs)
+        return runs.expected(self._conditions(reference, inputs, runs)), runs.selections
+
+    def _runs_at(self, size: str, reference: Reference, inputs: tuple[Value, ...]) -> _Runs:
         policy = self.task.policy
         recorder = SelectionRecorder()
         values = reference.run(inputs, policy.mutates, within=(recorder,) if policy.ties else ())
@@ -396,29 +448,21 @@ class ReferenceRunner:
             sequential = reference.run(inputs, policy.mutates, within=(unfused_kernels(self.device), ordered))
             self._sums[size] = bool(ordered.replaced or ordered.unordered_terms)
         exact = values if policy.oracle == "task-precision" else self._double(reference, inputs, values)
-        conditions = self._conditions(reference, inputs, exact, values)
         terms = float(ordered.unordered_terms)
         if policy.reduction_length is not None:
             constants = {**self._constants, **self._size_constants(size)}
             terms = max(terms, float(evaluate_expression(policy.reduction_length, constants)))
-        outputs = tuple(
-            expected_output(value, truth, ordered_value, terms, condition, accumulator=accumulator)
-            for value, truth, ordered_value, condition in zip(values, exact, sequential, conditions, strict=True)
-        )
         selections = tuple(
             recorder.behind(value) if position in policy.ties else None for position, value in enumerate(values)
         )
-        return outputs, selections
+        return _Runs(values, sequential, exact, terms, accumulator, selections)
 
     def _conditions(
-        self,
-        reference: Reference,
-        inputs: tuple[Value, ...],
-        exact: tuple[torch.Tensor, ...],
-        values: tuple[torch.Tensor, ...],
+        self, reference: Reference, inputs: tuple[Value, ...], runs: _Runs
     ) -> tuple[torch.Tensor | None, ...]:
         """Per output, how far each element moves when inputs and weights move by a relative amount of one."""
-        if self.task.policy.oracle == "task-precision" or exact is values:
+        exact = runs.exact
+        if self.task.policy.oracle == "task-precision" or exact is runs.values:
             return (None,) * len(exact)
         draws = generator(self.device, _PROBE_SEED)
         largest: list[torch.Tensor | None] = [None] * len(exact)
