@@ -118,7 +118,10 @@ class _Units:
         """Numbers of some units, which must be in the windows."""
         if self.windows is not None:
             per_window = WINDOW_BYTES // self.granule
-            units = np.searchsorted(self.windows, units // per_window) * per_window + units % per_window
+            windows = units // per_window
+            first = np.append(True, windows[1:] != windows[:-1])[: windows.size]
+            row = np.searchsorted(self.windows, windows[first])[np.cumsum(first) - 1]
+            units = row * per_window + units % per_window
         return self.numbers[np.minimum(units, self.numbers.size - 1)]
 
     def of_words(self, words: Words) -> npt.NDArray[np.uint32]:
@@ -572,7 +575,7 @@ class PartialRun:
         def among(owners: _Owners) -> Indices:
             if any(buffer in demand.complete and units.windows is not None for buffer, units in owners.units.items()):
                 return all_blocks
-            return np.unique(np.concatenate([np.zeros(0, np.int64), *_writers(demand, owners)]))
+            return _sorted(np.concatenate([np.zeros(0, np.int64), *_writers(demand, owners)]))
 
         def complete(blocks: Indices) -> Indices:
             """With the other blocks of their clusters."""
@@ -741,6 +744,11 @@ def _each_once(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return once
 
 
+def _sorted(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Numbers ascending, each once; of a million ten times as fast as ``np.unique``, which makes a table of them."""
+    return _each_once(np.sort(numbers))
+
+
 def _writers(demand: _Demand, owners: _Owners) -> Iterator[Indices]:
     """Numbers of the blocks, or threads, that write what is needed: each part ascending, and some in several parts."""
     for buffer, units in owners.units.items():
@@ -749,7 +757,7 @@ def _writers(demand: _Demand, owners: _Owners) -> Iterator[Indices]:
         else:
             pieces = (units.of_words(words) for words in demand.pieces(buffer))
         for numbers in pieces:
-            ascending = np.unique(_each_once(numbers)).astype(np.int64)
+            ascending = _sorted(_each_once(numbers)).astype(np.int64)
             yield ascending[ascending > 0] - 1
 
 

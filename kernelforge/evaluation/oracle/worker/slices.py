@@ -119,7 +119,8 @@ class Slices:
         if not axes and (facts.flops > WHOLE_FLOPS or facts.compulsory_bytes > WHOLE_BYTES):
             raise TaskError(
                 "the reference has no axis whose slices can be worked out by themselves, and the whole of it takes "
-                f"{facts.flops:.2g} operations on {facts.compulsory_bytes:.2g} bytes"
+                f"{facts.flops:.2g} operations on {facts.compulsory_bytes:.2g} bytes, of {WHOLE_FLOPS:.2g} and "
+                f"{WHOLE_BYTES:.2g} that are run"
             )
         rows = [
             np.unique(np.append(draws.choice(extent, most, replace=False)[: most - 1], extent - 1))
