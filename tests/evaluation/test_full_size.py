@@ -11,6 +11,7 @@ import pytest
 
 from kernelforge.devices.base import PartResult, RunFailed, RunFailure, RunRequest, RunResult
 from kernelforge.devices.emulated.device import EmulatedSession
+from kernelforge.errors import TaskError
 from kernelforge.evaluation import EvaluationResult, Evaluator, EvaluatorPool
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.candidate_runs import (
@@ -327,6 +328,55 @@ def test_what_cannot_be_run_in_part_is_left_out_where_it_is_dear_to_run_whole(
     check = evaluation.correctness.sizes[-1]
     assert check.status == "skipped"
     assert "wait for one another" in check.message
+
+
+MEAN_KERNEL = """__global__ void mean(const float* x, const float* y, float* out, int n) {
+    __shared__ float part[256];
+    float sum = 0;
+    for (int i = threadIdx.x; i < n; i += 256) sum += 2.0f * x[i] + y[i];
+    part[threadIdx.x] = sum;
+    for (int width = 128; width; width /= 2) {
+        __syncthreads();
+        if (threadIdx.x < width) part[threadIdx.x] += part[threadIdx.x + width];
+    }
+    if (threadIdx.x == 0) out[0] = part[0] / n;
+}
+"""
+MEAN_PLAN = """def forward(x, y):
+    out = empty((), float32)
+    mean[1, 256](x, y, out, i32(x.numel()))
+    return out
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "status"),
+    [("none", "passed"), ("full_size.WRITTEN_BYTES", "skipped"), ("candidate_runs.FULL_SIZE_INSTRUCTIONS", "skipped")],
+)
+def test_a_loss_over_inputs_too_large_for_the_reference_is_compared(
+    evaluators: list[Evaluator], workshop: EvaluatorPool, monkeypatch: pytest.MonkeyPatch, limit: str, status: str
+) -> None:
+    """Every element goes into its one number: no block can be run by itself."""
+    monkeypatch.setattr("kernelforge.evaluation.stages.full_size.REFERENCE_BYTES", 10)
+    if limit != "none":
+        monkeypatch.setattr(f"kernelforge.evaluation.stages.{limit}", 1)
+
+    def refuses(*_: object) -> None:
+        raise TaskError("the reference has no axis whose slices can be worked out by themselves")
+
+    monkeypatch.setattr(Oracle, "choose", refuses)
+    evaluators.append(workshop.evaluator(axpy_task(REFERENCE.replace("x * 2 + y", "(x * 2 + y).mean()"))))
+    candidate = Candidate(source=MEAN_KERNEL, plan=MEAN_PLAN)
+    evaluation, profile = evaluators[-1].evaluate(candidate, seed=11)
+    assert evaluation.verdict is Verdict.OK, evaluation.reason
+    assert evaluation.correctness is not None
+    full = evaluation.correctness.sizes[-1]
+    assert (full.size, full.status) == ("full", status)
+    if status == "passed":
+        assert full.message == "compared with the reference on parts of the inputs, one after another"
+        assert profile is not None
+        lazy = Candidate(source=MEAN_KERNEL.replace("i < n;", "i < (n > 6000 ? n - 600 : n);"), plan=MEAN_PLAN)
+        assert evaluators[-1].evaluate(lazy, seed=11).evaluation.verdict is Verdict.WRONG
 
 
 def test_a_reference_that_cannot_be_run_at_the_full_size_alone_is_told(

@@ -10,7 +10,7 @@ import torch
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.worker.reference import Reference, Value
 from kernelforge.evaluation.oracle.worker.reference_runner import InputDraw, ReferenceRunner
-from kernelforge.evaluation.oracle.worker.slices import Elements, Slices, Slicing, elements_of
+from kernelforge.evaluation.oracle.worker.slices import Elements, Mean, Slices, Slicing, elements_of
 from kernelforge.evaluation.oracle.worker.tiles import TiledTensor
 from kernelforge.records import DType, Size, Task
 
@@ -220,6 +220,45 @@ def test_elements_without_an_axis_of_slices_are_compared_with_the_whole(monkeypa
     monkeypatch.setattr("kernelforge.evaluation.oracle.worker.slices.WHOLE_FLOPS", 10)
     with pytest.raises(TaskError, match="no axis whose slices"):
         Slices(reckoner).choose("full", 1, 5)
+
+
+MEANS = {
+    "a mean of squares": (task("((x - y) ** 2).mean()", "torch.rand(M, N), torch.rand(M, N)"), Mean((0, 1), True)),
+    "a smooth loss": (task("F.smooth_l1_loss(x, y)", "torch.rand(M, N), torch.rand(M, N)"), Mean((0, 1), True)),
+    "labels of columns": (
+        task("torch.clamp(1 - x * y, min=0).mean()", "torch.rand(M, N), torch.rand(N)"),
+        Mean((0,), True),
+    ),
+    "a sum": (task("(x * x).sum()", "torch.rand(M, N)"), Mean((0,), False)),
+    "a norm": (task("x.norm()", "torch.rand(M, N)"), None),
+    "the largest": (task("x.max()", "torch.rand(M, N)"), None),
+    "a product of means": (task("x.mean() * y.mean()", "torch.rand(M, N), torch.rand(M, N)"), Mean((0,), True)),
+    "rows": (task("x.mean(1)", "torch.rand(M, N)"), None),
+}
+
+
+@pytest.mark.parametrize("name", MEANS)
+def test_one_number_that_is_a_mean_of_parts_is_compared_with_their_references(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """Of a loss over gigabytes nothing could be compared."""
+    of, mean = MEANS[name]
+    reckoner = ReferenceRunner(of)
+    slices = Slices(reckoner)
+    assert slices.mean == mean
+    if mean is None:
+        return
+    monkeypatch.setattr("kernelforge.evaluation.oracle.worker.slices.MEAN_BYTES", 7 * 21 * 4)
+    drawn = reckoner.draw("full", "task", 5, expected=False)
+    x = drawn.inputs[0]
+    assert isinstance(x, torch.Tensor)
+    tiled = TiledTensor(tuple(x.shape), x.reshape(-1)[:311])
+    drawn = InputDraw("full", "task", (tiled.tile, *drawn.inputs[1:]), None, seed=5, tiles={0: tiled})
+    (value,) = reckoner.reference("full").run((tiled.select({}), *drawn.inputs[1:]))
+    for factor, is_right in ((1.0, True), (1.0 + 1e-6, True), (1.001, False), (0.0, False)):
+        got = {0: Elements(None, (value * factor).numpy().tobytes())}
+        comparison = slices.compare_whole(drawn, got)
+        assert (comparison.ok, comparison.total) == (is_right, 1)
 
 
 def test_the_last_element_is_among_the_chosen_and_seeds_differ() -> None:

@@ -41,6 +41,8 @@ class OracleFacts:
     """At the full size."""
     has_slices: dict[str, bool] = field(default_factory=dict)
     """By input family: whether the reference has an axis whose slices can be computed by themselves."""
+    is_mean: bool | None = None
+    """Whether the reference gives the mean or the sum of what it gives for parts of its inputs; None: not known."""
     admitted: bool = False
     """Whether it was proved at the small size that wrong answers earn nothing."""
 
@@ -350,6 +352,12 @@ class Oracle(Closing):
             self.cached.has_slices[family] = bool(reply.data.get("has_slices"))
         return self.cached.has_slices[family]
 
+    def is_mean(self) -> bool:
+        """Whether the reference gives one number, the mean or the sum of those of parts of its inputs."""
+        if self.cached.is_mean is None:
+            self.cached.is_mean = bool(self._call({"op": "is_mean"}).data.get("is_mean"))
+        return self.cached.is_mean
+
     @_read_as_hostile()
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
         """Flat indices of about ``count`` elements of each output whose values the oracle can tell without the rest.
@@ -376,7 +384,7 @@ class Oracle(Closing):
             handle: A draw; it needs no expected outputs.
             wanted: What :meth:`choose` gave.
             parts: For each output flat indices (int64, ascending) and the elements there; all without indices where
-                the outputs are whole, of which some slices are compared then.
+                the outputs are whole, of which some slices are compared then, or the one number of :meth:`is_mean`.
             shapes: Of the outputs.
             dtypes: Of the outputs.
 

@@ -47,6 +47,9 @@ DEAR_FLOPS = 2_000_000_000
 REFERENCE_BYTES = 768 << 20
 """A reference that touches more is not run: with its float64 twin it would not fit into the oracle's process."""
 
+WRITTEN_BYTES = 2 << 30
+"""Most that a plan may allocate where it is run whole on inputs of which the host holds a tile each."""
+
 WHOLE_DRAW_BYTES = 3584 << 20
 """Tensors of a task that are drawn whole; of larger ones only a part, which stands in them again and again."""
 
@@ -146,16 +149,25 @@ class FullSizeStage(ABC):
             OverBudget: the run took over its limit of work.
         """
         with self.runs.drawn(self.size, family, expected=False) as draw:
-            with self.work.clock("emulation" if self.device.kind == "emulated" else "run"):
-                most = self.runs.most_work(self.size)
-                result = session.run(replace(self.request(draw, PROFILE_POISON), max_thread_instructions=most))
-            if result.faults:
-                self.runs.refuse(result.faults[0], self.size, family)
-            self.work.executed = max(self.work.executed, result.thread_instructions or 0)
-            comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
+            self.run_and_compare_whole(session, draw, PROFILE_POISON, "in the slices that were compared: ")
+
+    def run_and_compare_whole(self, session: Session, draw: DrawHandle, poison: int, where: str = "") -> Comparison:
+        """Run whole on a draw without expected outputs, and compare what can be of what came out.
+
+        Raises:
+            StageFailed: it is wrong, or the run faults.
+            OverBudget: the run took over its limit of work.
+        """
+        with self.work.clock("emulation" if self.device.kind == "emulated" else "run"):
+            most = self.runs.most_work(self.size)
+            result = session.run(replace(self.request(draw, poison), max_thread_instructions=most))
+        if result.faults:
+            self.runs.refuse(result.faults[0], self.size, draw.family)
+        self.work.executed = max(self.work.executed, result.thread_instructions or 0)
+        comparison = self.compared(draw, {}, [(None, blob) for blob in result.outputs])
         if not comparison.ok:
-            message = f"in the slices that were compared: {comparison.message}"
-            self.work.fail(Verdict.WRONG, self.size, family, message, comparison.error)
+            self.work.fail(Verdict.WRONG, self.size, draw.family, f"{where}{comparison.message}", comparison.error)
+        return comparison
 
     def request(self, draw: DrawHandle, poison: int) -> RunRequest:
         variation = self.runs.variation(self.size, draw.family)
@@ -196,6 +208,11 @@ class ModelledFullSize(FullSizeStage):
                     profiled = self._profiled(draw) if profile else None
                 if not why:
                     return self._believed_in_part(profiled)
+                if self._too_large and profiled is not None and _affordable(profiled) and self._is_mean():
+                    try:
+                        return self._compare_mean(profiled)
+                    except OverBudget as error:
+                        why, profiled = str(error), self._without_profile(profile)
                 if self._too_large or not _affordable(profiled):
                     self._skipped(why, profiled)
                     return profiled
@@ -251,6 +268,24 @@ class ModelledFullSize(FullSizeStage):
             profiled, message = None, f"the profile is left out: {why}"
         self.passed(comparison, message, families)
         return profiled
+
+    def _is_mean(self) -> bool:
+        """Whether the one number of a whole run can be compared, and the host can hold what the plan allocates."""
+        allocated = sum(buffer.nbytes for buffer in self.plan.buffers if not buffer.provided)
+        with self.work.clock("oracle"):
+            return allocated <= WRITTEN_BYTES and self.oracle.is_mean()
+
+    def _compare_mean(self, profiled: FullSizeResult) -> FullSizeResult | None:
+        """Run whole, and compare the one number with the mean or the sum of the reference on parts of the inputs."""
+        self.work.executed = self.work.sectors = 0
+        session = self.runs.on_device(self.artifact)
+        (poison,) = _full_poisons(self.work.seed, max(profiled.instructions or 0.0, SMALL_SIZE_INSTRUCTIONS + 1))
+        with self._inputs() as draw:
+            comparison = self.run_and_compare_whole(session, draw, poison)
+        note = "compared with the reference on parts of the inputs, one after another"
+        why = self._disbelieved(profiled)
+        self.passed(comparison, note + (f"; the profile is left out: {why}" if why else ""))
+        return None if why else profiled
 
     def _without_profile(self, profile: bool) -> FullSizeResult | None:
         """The result of a candidate whose run took over its limit of work: a profile that counted less is wrong.

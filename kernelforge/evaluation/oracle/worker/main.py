@@ -215,6 +215,9 @@ class _OracleServer:
         own, family = bool(self._parts.slicings), data["family"]
         return {"has_slices": own and (family == "task" or self._parts.stand_on(family))}, []
 
+    def _op_is_mean(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
+        return {"is_mean": self._parts.mean is not None}, []
+
     def _op_choose(self, data: dict[str, Any], blobs: tuple[Blob, ...]) -> _Reply:
         elements = self._parts.choose(data["size"], int(data["seed"]), data["count"])
         return {"elements": {str(output): indices for output, indices in elements.items()}}, []

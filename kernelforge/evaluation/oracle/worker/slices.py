@@ -6,6 +6,9 @@ outputs that follow are looked at, and confirmed at every hidden size, where som
 among all. At the full size the reference then runs on a few slices, whole in every other axis. Where one slice would be
 too much, it is cut along a further such axis: the channels of a pooling, the columns of a product. Weights have such
 axes too: the filters of a convolution, the features of a linear layer and its batch norm.
+
+A loss has no such axis: all inputs go into one number. But many are the mean, or the sum, of those of parts of a batch,
+which is found and confirmed in the same way.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ import contextlib
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Final
 
@@ -45,6 +49,9 @@ SLICE_BYTES: Final = PART_BYTES // 16
 
 SLICES_OF_WHOLE: Final = 64
 """Slices that are compared of outputs that are there whole."""
+
+MEAN_BYTES: Final = PART_BYTES // 4
+"""Bytes of inputs of each part whose mean is taken."""
 
 WHOLE_FLOPS: Final = 40_000_000_000
 WHOLE_BYTES: Final = 768 << 20
@@ -83,6 +90,24 @@ class Slicing:
         )
 
 
+@dataclass(frozen=True)
+class Mean:
+    """Parts of inputs, along their first axis, of which a reference gives numbers whose mean or sum is its result."""
+
+    inputs: tuple[int, ...]
+    """Positions of the inputs that are taken in parts. Others are taken whole."""
+    weighted: bool
+    """The result is the mean, each part weighted by its slices; else the sum."""
+
+    def rows(self, first: int, end: int) -> Rows:
+        """Some slices of the inputs."""
+        return [(Slicing(dict.fromkeys(self.inputs, 0), ()), torch.arange(first, end))]
+
+    def share(self, slices: int, extent: int) -> float:
+        """Factor of a part of some slices."""
+        return slices / extent if self.weighted else 1.0
+
+
 Rows = Sequence[tuple[Slicing, torch.Tensor]]
 """Axes, and the slices that are taken along each, ascending."""
 
@@ -103,6 +128,7 @@ class Slices:
         self._reckoner = reckoner
         self._facts: dict[str, SizeFacts] = {}
         self._found: tuple[Slicing, ...] | None = None
+        self._mean: tuple[Mean | None] | None = None
 
     def choose(self, size: str, seed: int, count: int) -> dict[int, list[int]]:
         """Flat indices of about ``count`` elements of each output, that can be worked out here.
@@ -237,12 +263,14 @@ class Slices:
         return self._compare_slices(drawn, list(zip(axes, rows, strict=True)), got)
 
     def compare_whole(self, drawn: InputDraw, got: Mapping[int, Elements]) -> Comparison:
-        """Compare some slices, by the draw's secret seed, of outputs that are there whole.
+        """Compare some slices, by the draw's secret seed, of outputs that are there whole; or the one number.
 
         Raises:
             TaskError: no slices stand by themselves, or the reference fails on them.
         """
         axes = self.slicings[:1]
+        if not axes and self.mean is not None:
+            return self._compare_mean(drawn, self.mean, got)
         if not axes:
             raise TaskError("the reference has no axis whose slices can be worked out by themselves")
         (extent,) = self._extents(drawn.size, axes)
@@ -250,6 +278,27 @@ class Slices:
         draws = np.random.default_rng(derived_seed(drawn.seed, "slices"))
         rows = np.append(draws.integers(0, extent, most - 1), extent - 1)
         return self._compare_slices(drawn, [(axes[0], torch.from_numpy(np.unique(rows)))], got)
+
+    def _compare_mean(self, drawn: InputDraw, mean: Mean, got: Mapping[int, Elements]) -> Comparison:
+        facts, reckoner = self._facts_of(drawn.size), self._reckoner
+        specs = [spec for at in mean.inputs if isinstance(spec := facts.inputs[at], TensorSpec)]
+        extent = specs[0].shape[0]
+        others = sum(
+            s.nbytes for at, s in enumerate(facts.inputs) if isinstance(s, TensorSpec) and at not in mean.inputs
+        )
+        if others > WHOLE_BYTES:
+            raise TaskError(f"inputs of {others:.2g} bytes are needed for each part of the reference")
+        length = max(MEAN_BYTES * extent // max(sum(spec.nbytes for spec in specs), 1), 1)
+        reference = reckoner.reference(drawn.size)
+        reference.redraw_weights(derived_seed(drawn.seed, "weights"))
+        total: Expected | None = None
+        for first in range(0, extent, length):
+            end = min(first + length, extent)
+            inputs = sliced(drawn.inputs, mean.rows(first, end), drawn.tiles)
+            (part,), _ = reckoner.expected_at(drawn.size, reference, inputs)
+            total = _plus(total, part, mean.share(end - first, extent))
+        assert total is not None, "an input that is sliced has slices"
+        return _compared([], [facts.outputs[0].shape], [total], [None], got)
 
     def _compare_slices(self, drawn: InputDraw, rows: Rows, got: Mapping[int, Elements]) -> Comparison:
         reckoner = self._reckoner
@@ -268,6 +317,31 @@ class Slices:
             with contextlib.suppress(TaskError):
                 self._search()
         return self._found
+
+    @property
+    def mean(self) -> Mean | None:
+        """The parts whose mean, or sum, the reference gives as its one number; None where it does not."""
+        if self._mean is None:
+            self._mean = (None,)
+            with contextlib.suppress(TaskError):
+                self._mean = (self._search_mean(),)
+        return self._mean[0]
+
+    def _search_mean(self) -> Mean | None:
+        task = self._reckoner.task
+        names = ["small", *(size.name for size in task.sizes if size.is_hidden)]
+        values = self._reckoner.reference("small").inputs(_PROBE_SEED)
+        sliceable = [
+            at for at, value in enumerate(values) if isinstance(value, torch.Tensor) and value.dim() and len(value) > 3
+        ]
+        if task.policy.mutates or task.policy.ties or task.policy.oracle == "task-precision":
+            return None
+        for positions in [sliceable, *([at] for at in sliceable if len(sliceable) > 1)]:
+            for weighted in (True, False):
+                mean = Mean(tuple(positions), weighted)
+                if positions and all(_is_mean(self._reckoner.reference(name), mean) for name in names):
+                    return mean
+        return None
 
     def stand_on(self, family: str) -> bool:
         """Whether the slices stand by themselves on inputs of another family too, along the first axis.
@@ -427,6 +501,49 @@ def _confirmed(reference: Reference, axes: Sequence[Slicing], family: str = "tas
         if not torch.allclose(partial.double(), expected.double(), rtol=_AGREE, atol=_AGREE, equal_nan=True):
             return False
     return True
+
+
+def _is_mean(reference: Reference, mean: Mean) -> bool:
+    """Whether a reference gives one number, that of up to three parts of unequal length together."""
+    for family in ("task", "normal"):
+        inputs = draw_inputs(reference.inputs(_PROBE_SEED + 2), family, _PROBE_SEED + 2, 1.0)
+        extents = {value.shape[0] for at in mean.inputs if isinstance(value := inputs[at], torch.Tensor)}
+        extent = extents.pop()
+        try:
+            complete = reference.run_double(inputs)
+            if extents or len(complete) != 1 or complete[0].numel() != 1:
+                return False
+            total = torch.zeros_like(complete[0], dtype=torch.float64)
+            for first, end in pairwise(sorted({0, 1, extent // 2, extent})):
+                (part,) = reference.run_double(sliced(inputs, mean.rows(first, end)))
+                if part.shape != total.shape:
+                    return False
+                total += part * mean.share(end - first, extent)
+        except TaskError:
+            return False
+        if not torch.allclose(total, complete[0].double(), rtol=_AGREE, atol=0.0):
+            return False
+    return True
+
+
+def _plus(total: Expected | None, part: Expected, share: float) -> Expected:
+    """Expected value of a sum, or a mean, with a further part: errors that are allowed add up, too."""
+    assert part.exact is not None, "a mean is no integer"
+    assert part.tolerance is not None, "a mean is no integer"
+    if total is None:
+        nothing = torch.zeros_like(part.exact)
+        total = replace(part, reference=nothing.to(part.reference.dtype), exact=nothing, tolerance=nothing)
+    assert total.exact is not None, "it began with a part"
+    assert total.tolerance is not None, "it began with a part"
+    return replace(
+        part,
+        reference=total.reference + (part.reference.double() * share).to(part.reference.dtype),
+        exact=total.exact + part.exact * share,
+        tolerance=total.tolerance + part.tolerance * share,
+        finite=total.finite and part.finite,
+        capped=total.capped or part.capped,
+        ill_conditioned=total.ill_conditioned or part.ill_conditioned,
+    )
 
 
 def _sorted(rows: torch.Tensor) -> torch.Tensor:
