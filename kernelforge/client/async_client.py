@@ -212,11 +212,19 @@ class AsyncClient(ClientBase[AsyncTransport]):
         return await self._ask(calls.runs())
 
     async def set_run(
-        self, run_id: str, *, weight: float | None = None, min_policy_version: int | None = None
+        self,
+        run_id: str,
+        *,
+        weight: float | None = None,
+        min_policy_version: int | None = None,
+        policy_version: int | None = None,
+        max_staleness: int | None = None,
+        batch_size: int | None = None,
     ) -> RunStatus:
-        """Set a run's share of the devices, the oldest policy version that is still evaluated (0: any), or both. None
-        keeps a setting."""
-        settings = checked(RunSettings, {"weight": weight, "min_policy_version": min_policy_version})
+        """Set a run's share of the devices, its policy version, and bounds of staleness; None keeps a setting. The
+        arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
+        fields = {"weight": weight, "min_policy_version": min_policy_version, "policy_version": policy_version}
+        settings = checked(RunSettings, fields | {"max_staleness": max_staleness, "batch_size": batch_size})
         return await self._ask(calls.set_run(run_id, settings))
 
     async def status(self) -> ServerStatus:

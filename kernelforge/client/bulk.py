@@ -17,6 +17,7 @@ from kernelforge.client.flow import (
     ask,
     cancel,
     next_pause_s,
+    refused_as_stale,
     still_running,
 )
 from kernelforge.client.models import MAX_BATCH, BatchAnswer, Job, JobRequest, Problem, RewardResult
@@ -167,9 +168,11 @@ class _InFlight:
                     self.waiting.setdefault(item.job.id, []).append(index)
                 else:
                     ended.append((index, item.job.result))
+            elif item.problem is not None and item.problem.code == "stale":
+                ended.append((index, refused_as_stale(item.problem.message)))
             elif item.problem is not None:
                 refused[index] = item.problem
-        unanswered = sum(index not in self.jobs and index not in refused for index in indices)
+        unanswered = sum(item.job is None and item.problem is None for item in answer.items)
         if unanswered or len(answer.items) != len(indices):
             raise InvalidServerResponse(
                 f"the server answered {len(answer.items)} jobs of a batch of {len(indices)}, and left {unanswered} "

@@ -16,7 +16,7 @@ from random import SystemRandom
 from typing import Any, Protocol, TypeVar
 
 from kernelforge.client import requests
-from kernelforge.client.models import MAX_BATCH, CancelRequest, Job, JobRequest, RewardResult, WaitAnswer
+from kernelforge.client.models import MAX_BATCH, CancelRequest, Fault, Job, JobRequest, RewardResult, WaitAnswer
 from kernelforge.client.requests import RequestSpec, ResponseData
 from kernelforge.errors import InvalidServerResponse, ServerError, ServerUnreachable
 
@@ -162,6 +162,8 @@ async def score(transport: Transport, request: JobRequest, key: str, limits: Lim
         try:
             job = await ask(transport, requests.submission(request, key), limits)
         except ServerError as error:
+            if error.code == "stale":
+                return refused_as_stale(str(error))
             may_exist = isinstance(error, ServerUnreachable)
             raise
         while job.result is None and limits.remaining_s > 0:
@@ -171,6 +173,11 @@ async def score(transport: Transport, request: JobRequest, key: str, limits: Lim
             await transport.clean_up(_abandon(transport, request, key, job, limits.closing()))
         raise
     return job.result or await _end(transport, job.id, limits.closing())
+
+
+def refused_as_stale(message: str) -> RewardResult:
+    """The result of a job that its run's bound of staleness refused: it costs the caller one sample, and not a step."""
+    return RewardResult(outcome="infra_error", error=Fault(code="stale", message=message))
 
 
 async def _end(transport: Transport, job_id: str, closing: Limits) -> RewardResult:

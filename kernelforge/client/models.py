@@ -407,12 +407,38 @@ class RunSettings(_Request):
     """Share of the devices, relative to other runs with queued jobs; the default is 1."""
     min_policy_version: int | None = Field(default=None, ge=0, le=2**53)
     """Jobs of older policy versions end as ``stale``, now and on submission; 0 accepts all."""
+    policy_version: int | None = Field(default=None, ge=0, le=2**53)
+    """Version of the weights that the trainer has now; lags of jobs are counted from it."""
+    max_staleness: int | None = Field(default=None, ge=-1, le=2**53)
+    """AReaL's bound: a job whose ``policy_version`` is further behind the run's is refused, with the code ``stale``; -1
+    removes the bound."""
+    batch_size: int | None = Field(default=None, ge=0, le=10**9)
+    """Trajectories that one version of the trainer uses. With ``max_staleness`` no more than ``(max_staleness +
+    policy_version + 1) * batch_size`` are admitted, and others are refused with the code ``ahead_of_trainer``; 0
+    admits any number."""
+
+    def changes(self) -> dict[str, Any]:
+        """The settings to change, with None for those to remove."""
+        none = {"min_policy_version": 0, "max_staleness": -1, "batch_size": 0}
+        given_settings = self.model_dump(exclude_none=True)
+        return {name: None if none.get(name) == value else value for name, value in given_settings.items()}
 
 
 class RunStatus(_Answer):
     run_id: str
     weight: float
     min_policy_version: int | None = None
+    policy_version: int | None = None
+    max_staleness: int | None = None
+    batch_size: int | None = None
+    trajectories: int = 0
+    """Admitted jobs, and sessions by their first turns, that have a result or have not ended."""
+    capacity: int | None = None
+    """How many may be by now; None: any number."""
+    lags: dict[int, int] = {}
+    """Jobs admitted since the start of the server, by how many versions they were behind the run's."""
+    refused: dict[str, int] = {}
+    """Jobs refused since then: ``stale`` ones, and those ``ahead`` of the trainer."""
     queued: int
     running: int
     ended: int

@@ -210,10 +210,20 @@ class Client(ClientBase[SyncTransport]):
     def runs(self) -> list[RunStatus]:
         return self._ask(calls.runs())
 
-    def set_run(self, run_id: str, *, weight: float | None = None, min_policy_version: int | None = None) -> RunStatus:
-        """Set a run's share of the devices, the oldest policy version that is still evaluated (0: any), or both. None
-        keeps a setting."""
-        settings = checked(RunSettings, {"weight": weight, "min_policy_version": min_policy_version})
+    def set_run(
+        self,
+        run_id: str,
+        *,
+        weight: float | None = None,
+        min_policy_version: int | None = None,
+        policy_version: int | None = None,
+        max_staleness: int | None = None,
+        batch_size: int | None = None,
+    ) -> RunStatus:
+        """Set a run's share of the devices, its policy version, and bounds of staleness; None keeps a setting. The
+        arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
+        fields = {"weight": weight, "min_policy_version": min_policy_version, "policy_version": policy_version}
+        settings = checked(RunSettings, fields | {"max_staleness": max_staleness, "batch_size": batch_size})
         return self._ask(calls.set_run(run_id, settings))
 
     def status(self) -> ServerStatus:

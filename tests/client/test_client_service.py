@@ -143,3 +143,15 @@ def test_a_conversation_is_held_over_several_turns(served: ServedJobs) -> None:
             conversation.turn(completion("turn three"))
         assert raised.value.status == 409
         conversation.close()
+
+
+async def test_a_job_that_is_too_stale_costs_one_sample(served: ServedJobs) -> None:
+    async with AsyncClient(served.url) as client:
+        await client.set_run("bounded", policy_version=9, max_staleness=1)
+        requests = [
+            {"task": TASK, "completion": completion("bound"), "run_id": "bounded", "policy_version": version}
+            for version in (7, 8)
+        ]
+        stale, fresh = await client.score_many(requests)
+        assert (stale.error.code, fresh.outcome) == ("stale", "scored")
+        assert (await client.score_request(requests[0])).error.code == "stale"

@@ -12,14 +12,20 @@ import re
 import secrets
 import sys
 from collections import Counter as Counts
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Literal, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -276,6 +282,8 @@ class _Runs(Collector):
         results = CounterMetricFamily("kernelforge_run_results", "Ended jobs of a run.", labels=("run", "verdict"))
         rewards = SummaryMetricFamily("kernelforge_run_reward", "Rewards of a run.", labels=("run",))
         jobs = GaugeMetricFamily("kernelforge_run_jobs", "Jobs of a run now.", labels=("run", "state"))
+        lags = HistogramMetricFamily("kernelforge_run_lag", "Versions that admitted jobs were behind.", labels=("run",))
+        refused = CounterMetricFamily("kernelforge_run_refused", "Jobs not admitted.", labels=("run", "reason"))
         for run, counts in counted.items():
             for verdict, count in counts.results.items():
                 results.add_metric((run, verdict), count)
@@ -284,7 +292,22 @@ class _Runs(Collector):
             if status.run_id in counted:
                 jobs.add_metric((status.run_id, "queued"), status.queued)
                 jobs.add_metric((status.run_id, "running"), status.running)
-        yield from (results, rewards, jobs)
+            if status.policy_version is not None:  # these runs are as many as administrators set
+                lags.add_metric((status.run_id,), _buckets(status.lags), sum(n * lag for lag, n in status.lags.items()))
+                for reason, count in status.refused.items():
+                    refused.add_metric((status.run_id, reason), count)
+        yield from (results, rewards, jobs, lags, refused)
+
+
+_LAGS = (0, 1, 2, 4, 8, 16, 32)
+
+
+def _buckets(lags: Mapping[int, int]) -> list[tuple[str, float]]:
+    """Cumulative counts of lags, as Prometheus has histograms."""
+    counts: list[tuple[str, float]] = [
+        (f"{most:.1f}", sum(count for lag, count in lags.items() if lag <= most)) for most in _LAGS
+    ]
+    return [*counts, ("+Inf", sum(lags.values()))]
 
 
 class _Gauges(Collector):

@@ -13,7 +13,7 @@ from kernelforge.records import Evaluation, Verdict
 from kernelforge.server.base import utc_seconds
 from kernelforge.server.jobs.job_store import Batch, JobEnd, TaskEnd, TaskProgress
 from kernelforge.server.jobs.results import Stored, failed
-from kernelforge.server.jobs.state import ActiveJob, EvaluationTask, Phase, ServiceState
+from kernelforge.server.jobs.state import ActiveJob, EvaluationTask, Phase, ServiceState, has_result
 from kernelforge.workers.base import EvaluationReport
 
 _LOG = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ class JobCompletion:
             batch.ended_jobs.append(
                 JobEnd(job.id, status.value, end.started_at, now, end.tries, result.model_dump_json())
             )
-            batch.ended_of_runs.append((job.accepted.run_id, 1))
+            batch.ended_of_runs.append((end.run_id, has_result(end)))
             if forget_keys and job.key is not None:
                 job.forgotten = True
                 batch.forgotten_keys.append((job.caller, job.key, job.id))
@@ -167,7 +167,9 @@ class JobCompletion:
                 await asyncio.sleep(_RETRY_S)
         for active, job in ended:
             state.active.remove(active)
-            state.active.run(job.run_id).ended += 1
+            run = state.active.run(job.run_id)
+            run.ended += 1
+            run.with_result += has_result(job)
             state.completed.put(job)
             state.watchers.ended(job)
         return [active for active, _ in ended]

@@ -88,7 +88,11 @@ CREATE TABLE runs (
   run TEXT PRIMARY KEY,
   weight REAL NOT NULL DEFAULT 1,
   min_policy_version INTEGER,
-  ended INTEGER NOT NULL DEFAULT 0
+  ended INTEGER NOT NULL DEFAULT 0,
+  policy_version INTEGER,
+  max_staleness INTEGER,
+  batch_size INTEGER,
+  trajectories INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
 """
 
@@ -105,12 +109,25 @@ CREATE TABLE tasks (
 ) WITHOUT ROWID;
 """
 
+_STALENESS = """
+ALTER TABLE runs ADD COLUMN policy_version INTEGER;
+ALTER TABLE runs ADD COLUMN max_staleness INTEGER;
+ALTER TABLE runs ADD COLUMN batch_size INTEGER;
+ALTER TABLE runs ADD COLUMN trajectories INTEGER NOT NULL DEFAULT 0;
+"""
+
+UNSET_RUN = (
+    "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
+    "AND batch_size IS NULL"
+)
+"""Condition of the rows of ``runs`` that have no settings."""
+
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
     script=_TABLES + _TASKS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS, _TASKS),
+    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
 evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed
@@ -218,6 +235,9 @@ class RunRow(NamedTuple):
     run: str
     weight: float
     min_policy_version: int | None
+    policy_version: int | None
+    max_staleness: int | None
+    batch_size: int | None
 
 
 @dataclass(slots=True)
@@ -234,7 +254,7 @@ class Batch:
     ended_tasks: list[TaskEnd] = field(default_factory=list)
     runs: list[RunRow] = field(default_factory=list)
     ended_of_runs: list[tuple[str, int]] = field(default_factory=list)
-    """How many jobs of a run ended."""
+    """Run of each job that ended, with 1 if it is a trajectory with a result, else 0."""
     forgotten_keys: list[tuple[str, str, str]] = field(default_factory=list)
     """Caller, key and job."""
     pruned_jobs: list[int] = field(default_factory=list)
@@ -394,24 +414,28 @@ class JobStore:
             )
         _many(
             execute,
-            "INSERT INTO runs (run, weight, min_policy_version) VALUES {rows} ON CONFLICT (run) "
-            "DO UPDATE SET weight = excluded.weight, min_policy_version = excluded.min_policy_version",
+            "INSERT INTO runs (run, weight, min_policy_version, policy_version, max_staleness, batch_size) "
+            "VALUES {rows} ON CONFLICT (run) DO UPDATE SET weight = excluded.weight, "
+            "min_policy_version = excluded.min_policy_version, policy_version = excluded.policy_version, "
+            "max_staleness = excluded.max_staleness, batch_size = excluded.batch_size",
             gather("runs"),
         )
-        counts: dict[str, int] = {}
-        for run, ended in gather("ended_of_runs"):
-            counts[run] = counts.get(run, 0) + ended
+        counts: dict[str, list[int]] = {}
+        for run, trajectory in gather("ended_of_runs"):
+            counted = counts.setdefault(run, [0, 0])
+            counted[0] += 1
+            counted[1] += trajectory
         _many(
             execute,
-            "INSERT INTO runs (run, ended) VALUES {rows} "
-            "ON CONFLICT (run) DO UPDATE SET ended = ended + excluded.ended",
-            list(counts.items()),
+            "INSERT INTO runs (run, ended, trajectories) VALUES {rows} ON CONFLICT (run) DO UPDATE SET "
+            "ended = ended + excluded.ended, trajectories = trajectories + excluded.trajectories",
+            [(run, *counted) for run, counted in counts.items()],
         )
         for forgotten in gather("forgotten_keys"):
             execute("DELETE FROM keys WHERE caller = ? AND key = ? AND job = ?", forgotten)
         self._prune(execute, gather("pruned_jobs"), gather("pruned_tasks"))
         for run in gather("pruned_runs"):
-            execute("DELETE FROM runs WHERE run = ? AND weight = 1 AND min_policy_version IS NULL", (run,))
+            execute(f"DELETE FROM runs WHERE run = ? AND {UNSET_RUN}", (run,))
 
     def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], tasks: Sequence[int]) -> None:
         for seq in jobs:

@@ -11,7 +11,7 @@ import logging
 from contextlib import suppress
 
 from kernelforge.errors import StoreError
-from kernelforge.server.jobs.job_store import Batch
+from kernelforge.server.jobs.job_store import UNSET_RUN, Batch
 from kernelforge.server.jobs.state import ServiceState
 
 _LOG = logging.getLogger(__name__)
@@ -113,10 +113,7 @@ class Retention:
 
     async def _prune_runs(self) -> None:
         """Delete runs without settings and without jobs: callers may name any number of runs."""
-        idle = (
-            "SELECT run FROM runs WHERE weight = 1 AND min_policy_version IS NULL "
-            "AND run NOT IN (SELECT run FROM jobs) LIMIT 10000"
-        )
+        idle = f"SELECT run FROM runs WHERE {UNSET_RUN} AND run NOT IN (SELECT run FROM jobs) LIMIT 10000"
         rows = await asyncio.to_thread(self._reader.tuples, idle)
         if rows:
             await asyncio.shield(self._state.store.commit(Batch(pruned_runs=[run for (run,) in rows])))

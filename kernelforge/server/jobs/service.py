@@ -30,7 +30,7 @@ from kernelforge.records import Candidate, Fingerprint, Task
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.conversion import ReplyConverter
-from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
+from kernelforge.server.jobs.job_store import Batch, JobStore
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, failed
 from kernelforge.server.jobs.retention import Retention
@@ -566,18 +566,16 @@ class JobService:
         """Change the settings that are given, and keep the others."""
         async with self._settings_lock:
             state = self._active.runs.get(run_id) or RunState()
-            weight, oldest = state.weight, state.min_policy_version
-            if settings.weight is not None:
-                weight = settings.weight
-            if settings.min_policy_version is not None:
-                oldest = settings.min_policy_version or None
+            row = state.settings(run_id)._replace(**settings.changes())
             try:
-                await asyncio.shield(self._state.store.commit(Batch(runs=[RunRow(run_id, weight, oldest)])))
+                await asyncio.shield(self._state.store.commit(Batch(runs=[row])))
             except StoreError as error:
                 raise not_stored(error) from error
             state = self._active.run(run_id)
-            state.weight, state.min_policy_version = weight, oldest
-            self._scheduler.queue.set_weight(run_id, weight)
+            for name, value in row._asdict().items():
+                if name != "run":
+                    setattr(state, name, value)
+            self._scheduler.queue.set_weight(run_id, row.weight)
         await self._end_stale(state)
         return self._run_status(run_id)
 
@@ -594,6 +592,13 @@ class JobService:
             run_id=name,
             weight=state.weight,
             min_policy_version=state.min_policy_version,
+            policy_version=state.policy_version,
+            max_staleness=state.max_staleness,
+            batch_size=state.batch_size,
+            trajectories=state.with_result + state.in_flight,
+            capacity=state.capacity,
+            lags=dict(sorted(state.lags.items())),
+            refused=dict(state.refused),
             queued=len(state.jobs) - running,
             running=running,
             ended=state.ended,

@@ -7,6 +7,7 @@ import contextlib
 import heapq
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +19,8 @@ from kernelforge.candidate import model_new_in
 from kernelforge.client.models import Job, JobStatus, RewardResult
 from kernelforge.records import Candidate, Fingerprint, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
-from kernelforge.server.base import utc_seconds
-from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, TaskEnd, TaskProgress
+from kernelforge.server.base import RequestRejected, utc_seconds
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, RunRow, TaskEnd, TaskProgress
 from kernelforge.server.jobs.requests import Registered, Registry
 from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, failed
 from kernelforge.store.database import readable
@@ -163,18 +164,97 @@ class RunState:
 
     weight: float = 1.0
     min_policy_version: int | None = None
+    policy_version: int | None = None
+    max_staleness: int | None = None
+    batch_size: int | None = None
     ended: int = 0
     """Number of jobs that ended."""
+    with_result: int = 0
+    """Number of trajectories that ended with a result."""
+    in_flight: int = 0
+    """Number of trajectories that have not ended."""
     jobs: dict[str, ActiveJob] = field(default_factory=dict)
+    lags: Counter[int] = field(default_factory=Counter)
+    """Admitted jobs since the start of the server, by how many versions they were behind the run's."""
+    refused: Counter[str] = field(default_factory=Counter)
+    """Jobs that were not admitted since the start of the server, by reason."""
 
     @property
     def forgettable(self) -> bool:
-        return not self.jobs and self.weight == 1.0 and self.min_policy_version is None
+        return not self.jobs and self.settings("") == RunState().settings("")
+
+    def settings(self, run: str) -> RunRow:
+        """The row of its settings."""
+        return RunRow(
+            run, self.weight, self.min_policy_version, self.policy_version, self.max_staleness, self.batch_size
+        )
+
+    @property
+    def capacity(self) -> int | None:
+        """Trajectories that may be admitted in all by now, of AReaL's formula (arXiv:2505.24298, equation 3):
+        ``(max_staleness + policy_version + 1) * batch_size``. None: any number."""
+        if self.max_staleness is None or self.batch_size is None:
+            return None
+        return (self.max_staleness + (self.policy_version or 0) + 1) * self.batch_size
+
+    def require_fresh(self, policy_version: int | None) -> None:
+        """Check that a job is within the bound of staleness.
+
+        Raises:
+            RequestRejected: 409: it is not, or does not say its version.
+        """
+        if self.max_staleness is None:
+            return
+        if policy_version is None:
+            message = "the run bounds staleness: give each job the policy_version that wrote it"
+        elif (self.policy_version or 0) - policy_version > self.max_staleness:
+            message = (
+                f"policy_version {policy_version} is more than {self.max_staleness} behind the run's "
+                f"{self.policy_version}"
+            )
+        else:
+            return
+        self.refused["stale"] += 1
+        raise RequestRejected(409, "stale", message)
+
+    def require_capacity(self, retry_after_s: float) -> None:
+        """Check that a trajectory may be admitted before the trainer has used more of those before it.
+
+        Raises:
+            RequestRejected: 429: it may not.
+        """
+        capacity = self.capacity
+        if capacity is None or self.with_result + self.in_flight < capacity:
+            return
+        self.refused["ahead"] += 1
+        message = (
+            f"{capacity:,} trajectories of the run are admitted, which is all until its policy_version rises above "
+            f"{self.policy_version or 0}"
+        )
+        raise RequestRejected(429, "ahead_of_trainer", message, retry_after_s=retry_after_s)
+
+    def admitted(self, policy_version: int | None) -> None:
+        """Count the lag of an admitted job; one of a version to come has none."""
+        if policy_version is not None and self.policy_version is not None:
+            self.lags[max(self.policy_version - policy_version, 0)] += 1
+
+
+_LATER_TURN = re.compile(r"session/[0-9a-f]{24}/(?!1$)\d+")
+
+
+def is_trajectory(tag: str) -> bool:
+    """Whether a job counts as a trajectory, by its tag: all but the later turns of a session do."""
+    return _LATER_TURN.fullmatch(tag) is None
 
 
 def is_older(policy_version: int | None, oldest: int | None) -> bool:
     """Whether a policy version is below the oldest one that is accepted."""
     return policy_version is not None and oldest is not None and policy_version < oldest
+
+
+def has_result(job: Job) -> bool:
+    """Whether an ended job is a trajectory that a trainer may use."""
+    return job.result is not None and job.result.outcome != "infra_error" and is_trajectory(job.tag)
 
 
 class ActiveJobs:
@@ -206,7 +286,9 @@ class ActiveJobs:
         """Enter an accepted job, and its task if that is new."""
         self.jobs[job.id] = job
         self.of_callers[job.caller] += 1
-        self.run(job.accepted.run_id).jobs[job.id] = job
+        run = self.run(job.accepted.run_id)
+        run.jobs[job.id] = job
+        run.in_flight += is_trajectory(job.accepted.tag)
         task = job.evaluation_task
         task.jobs[job.id] = job
         if task.id not in self.tasks:
@@ -220,7 +302,9 @@ class ActiveJobs:
             self.of_callers[job.caller] -= 1
             if not self.of_callers[job.caller]:
                 del self.of_callers[job.caller]
-        self.run(job.accepted.run_id).jobs.pop(job.id, None)
+        run = self.run(job.accepted.run_id)
+        if run.jobs.pop(job.id, None) is not None:
+            run.in_flight -= is_trajectory(job.accepted.tag)
 
     def close(self, task: EvaluationTask) -> None:
         """Remove a task, so that no further job joins it."""
@@ -277,7 +361,11 @@ class _SettingsRow(NamedTuple):
     run: str
     weight: Annotated[FiniteFloat, Field(gt=0)]
     min_policy_version: int | None
+    policy_version: int | None
+    max_staleness: int | None
+    batch_size: int | None
     ended: NonNegativeInt
+    with_result: NonNegativeInt
 
 
 _TASKS = (
@@ -290,7 +378,9 @@ _JOBS = (
     "(SELECT content FROM texts WHERE sha256 = completion AND instr(content, 'class ModelNew')) "
     "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )
-_SETTINGS = "SELECT run, weight, min_policy_version, ended FROM runs"
+_SETTINGS = (
+    "SELECT run, weight, min_policy_version, policy_version, max_staleness, batch_size, ended, trajectories FROM runs"
+)
 
 
 @dataclass
@@ -312,7 +402,9 @@ def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, activ
     """
     for run in _rows(store, _SETTINGS, _SettingsRow, "the settings of run"):
         state = active.run(run.run)
-        state.weight, state.min_policy_version, state.ended = run.weight, run.min_policy_version, run.ended
+        for name, value in run._asdict().items():
+            if name != "run":
+                setattr(state, name, value)
     [(last_seq,)] = store.read("SELECT coalesce(max(seq), 0) FROM jobs")
     [(last_task,)] = store.read("SELECT coalesce(max(id), 0) FROM works")
     restored = Restored(last_seq + 1, last_task + 1)

@@ -28,12 +28,23 @@ from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, Ne
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
 from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
-from kernelforge.server.jobs.state import ActiveJob, Deadlines, EvaluationTask, Restored, ServiceState, is_older
+from kernelforge.server.jobs.state import (
+    ActiveJob,
+    Deadlines,
+    EvaluationTask,
+    Restored,
+    ServiceState,
+    has_result,
+    is_older,
+    is_trajectory,
+)
 from kernelforge.workers.base import Engine
 
 _LOG = logging.getLogger(__name__)
 
 _MAX_RETRY_AFTER_S = 60.0
+_AHEAD_RETRY_S = 1.0
+"""After which a trajectory that came before the trainer could use it may be submitted again."""
 _MAX_STEP_S = 0.005
 """Longest time that one batch occupies the event loop before other requests get their turn."""
 _ID_BYTES = 8
@@ -240,12 +251,15 @@ class Submission:
         """The job of a request: answered from the cache, joined to an evaluation in progress, or queued.
 
         Raises:
-            RequestRejected: 429 or 503: too many jobs are waiting, or came in the last minute; 503: a ``ModelNew`` has
-                to be converted once more.
+            RequestRejected: 409 or 429: it is too stale, or too early, by the run's bound; 429 or 503: too many jobs
+                are waiting, or came in the last minute; 503: a ``ModelNew`` has to be converted once more.
         """
         now = utc_seconds()
-        self._rates.take(parsed.caller)
         run = self._state.active.run(parsed.request.run_id)
+        run.require_fresh(parsed.request.policy_version)
+        if is_trajectory(parsed.request.tag):
+            run.require_capacity(_AHEAD_RETRY_S)
+        self._rates.take(parsed.caller)
         if is_older(parsed.request.policy_version, run.min_policy_version):
             message = f"policy_version {parsed.request.policy_version} is below the run's {run.min_policy_version}"
             result = failed("stale", message, policy=parsed.policy)
@@ -392,7 +406,8 @@ class Submission:
             text = result.model_dump_json()
         job = self._job(parsed, now, status=status, finished_at=now, result=result)
         into.ended.append(job)
-        into.batch.ended_of_runs.append((job.run_id, 1))
+        into.batch.ended_of_runs.append((job.run_id, has_result(job)))
+        self._state.active.run(job.run_id).with_result += has_result(job)
         self._write(parsed, into, self._new_seq(), job, task_id, None, text, evaluated_at)
         return job
 
@@ -463,6 +478,7 @@ class Submission:
             into.batch.keys.append(NewKey(parsed.caller.name, parsed.key, job.id, parsed.request_hash))
             into.keys[parsed.caller.name, parsed.key] = (job.id, parsed.request_hash)
         self._state.counters["submitted"] += 1
+        self._state.active.run(job.run_id).admitted(job.policy_version)
 
     def _commit(self, accepted: Accepted) -> None:
         """Start to write the rows; the step is finished after the commit, even if no caller waits any more."""
@@ -509,6 +525,8 @@ class Submission:
         """Forget jobs and evaluations that will have no row in the database."""
         for task in self._completion.discard(accepted.active):
             self._scheduler.update(task)
+        for job in accepted.ended:
+            self._state.active.run(job.run_id).with_result -= has_result(job)
         self._state.cache.forget({task.id: task.key for task in accepted.batch.tasks})
 
     async def _answer(self, outcome: Outcome, commit: asyncio.Future[None] | None) -> Job | RequestRejected:

@@ -1,11 +1,21 @@
-"""Callers may name any number of runs: those with nothing to do are forgotten, and looking for them costs little."""
+"""Settings of runs: bounds of staleness; runs with nothing to do are forgotten, and looking for them costs little."""
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from kernelforge.client.models import JobRequest, RunSettings
+from kernelforge.server.base import RequestRejected
+from kernelforge.server.http.limits import LongPollLimiter
+from kernelforge.server.http.logs import Metrics
 from kernelforge.server.jobs import state
+from kernelforge.server.jobs.service import JobService
 from kernelforge.server.jobs.state import ActiveJobs, RunState
+from tests.server.service_tools import CALLER, ended, serving
+from tests.support.inprocess_engine import InProcessEngine, request
 
 
 def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_comes(
@@ -30,3 +40,57 @@ def test_idle_runs_are_forgotten_and_others_are_not_looked_at_for_each_that_come
         runs.run(f"idle{number}")
     assert len(runs.runs) < 550
     assert all(f"busy{number}" in runs.runs for number in range(500))
+
+
+async def refusals(service: JobService, *requests: JobRequest) -> list[tuple[int, str] | None]:
+    """Status and code of each refusal; None for a job that was accepted."""
+    jobs = await service.submit(requests, CALLER)
+    return [(job.status, job.code) if isinstance(job, RequestRejected) else None for job in jobs]
+
+
+async def test_jobs_that_are_too_far_behind_are_refused_and_lags_are_counted(tmp_path: Path) -> None:
+    async with serving(tmp_path) as service:
+        metrics = Metrics(service, LongPollLimiter(1))
+        await service.set_run("r", RunSettings(policy_version=10, max_staleness=2))
+        versions = (7, 8, 8, 9, 10, 11, None)
+        requests = [request(f"v{number}", run_id="r", policy_version=v) for number, v in enumerate(versions)]
+        stale = (409, "stale")
+        assert await refusals(service, *requests) == [stale, None, None, None, None, None, stale]
+        [run] = service.runs()
+        assert (run.lags, run.refused) == ({0: 2, 1: 1, 2: 2}, {"stale": 2})
+        lags = next(
+            family
+            for family in text_string_to_metric_families(metrics.render().decode())
+            if family.name == "kernelforge_run_lag"
+        )
+        counted = {sample.labels.get("le", sample.name): sample.value for sample in lags.samples}
+        assert [counted[le] for le in ("0.0", "1.0", "2.0", "+Inf")] == [2, 3, 5, 5]
+        assert (counted["kernelforge_run_lag_count"], counted["kernelforge_run_lag_sum"]) == (5, 5)
+        await service.set_run("r", RunSettings(max_staleness=-1))
+        assert await refusals(service, requests[0]) == [None]
+
+
+async def test_no_more_trajectories_are_admitted_than_the_trainer_can_use_in_time(tmp_path: Path) -> None:
+    engine = InProcessEngine()
+    engine.gate.clear()
+    ahead = (429, "ahead_of_trainer")
+    async with serving(tmp_path, engine) as service:
+        await service.set_run("r", RunSettings(policy_version=0, max_staleness=1, batch_size=2))
+
+        def jobs(*texts: str, version: int = 0, tag: str = "") -> list[JobRequest]:
+            return [request(text, run_id="r", policy_version=version, tag=tag) for text in texts]
+
+        four = jobs("a", "b", "TROUBLE", "c")
+        assert await refusals(service, *four, *jobs("d")) == [None] * 4 + [ahead]
+        assert await refusals(service, *jobs("turn", tag=f"session/{'0' * 24}/2")) == [None]
+        engine.gate.set()
+        await ended(service, *[each.model_copy(update={"run_id": "other"}) for each in four])
+        assert (service.runs()[1].trajectories, service.runs()[1].capacity) == (3, 4)
+        assert await refusals(service, *jobs("a", "a")) == [None, ahead]  # those of the cache count at once
+    async with serving(tmp_path) as service:
+        run = service.runs()[1]
+        assert (run.policy_version, run.max_staleness, run.batch_size, run.trajectories) == (0, 1, 2, 4)
+        assert await refusals(service, *jobs("e")) == [ahead]
+        await service.set_run("r", RunSettings(policy_version=1))
+        assert await refusals(service, *jobs("e", "f", "g", version=1)) == [None, None, ahead]
+        assert service.runs()[1].refused == {"ahead": 2}

@@ -76,8 +76,8 @@ async def test_a_drained_gateway_ends_what_runs_and_keeps_what_is_queued(tmp_pat
         ("UPDATE jobs SET priority = 'x' WHERE status = 'queued'", "open job"),
         ("UPDATE works SET choices = '[1, 2]' WHERE state = 'open'", "open task"),
         ("UPDATE works SET source = NULL WHERE state = 'open'", "open task"),
-        ("INSERT INTO runs VALUES ('r', 'heavy', NULL, 0)", "the settings of run r"),
-        ("INSERT INTO runs VALUES ('r', 9e999, NULL, 0)", "the settings of run r"),
+        ("INSERT INTO runs (run, weight) VALUES ('r', 'heavy')", "the settings of run r"),
+        ("INSERT INTO runs (run, weight) VALUES ('r', 9e999)", "the settings of run r"),
     ],
 )
 async def test_an_open_job_that_cannot_be_read_keeps_the_gateway_from_starting_and_is_named(

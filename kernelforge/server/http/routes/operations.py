@@ -17,7 +17,10 @@ from kernelforge.server.http.logs import CONTENT_TYPE_LATEST, Metrics
 from kernelforge.server.http.routes.jobs import examples
 from kernelforge.server.jobs.service import JobService
 
-_RUN = examples(half_share={"weight": 0.5, "min_policy_version": 11})
+_RUN = examples(
+    half_share={"weight": 0.5, "min_policy_version": 11},
+    bounded={"policy_version": 12, "max_staleness": 4, "batch_size": 512},
+)
 
 
 _WORKERS = examples(one_node={"name": "gpu-3-*"})
@@ -114,7 +117,7 @@ def runs_router(service: JobService) -> APIRouter:
     @api.patch(
         "/v1/runs/{run_id:path}",
         response_model=RunStatus,
-        summary="Set a run's share, its oldest policy version, or both",
+        summary="Set a run's share, its policy version, and bounds of staleness",
         responses=documented(400, 408, 413, 422, 429),
     )
     async def set_run(
