@@ -746,7 +746,7 @@ def _each_once(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _sorted(numbers: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Numbers ascending, each once; of a million ten times as fast as ``np.unique``, which makes a table of them."""
-    return _each_once(np.sort(numbers))
+    return _each_once(np.sort(numbers) if (numbers[1:] < numbers[:-1]).any() else numbers)
 
 
 def _writers(demand: _Demand, owners: _Owners) -> Iterator[Indices]:
