@@ -68,7 +68,7 @@ def make_attempt(
     run: str,
     task: str,
     operator: Operator,
-    parent: Attempt | None,
+    parent: Attempt | str | None,
     reward: str | Reward,
     started: datetime | str,
     seconds: float,
@@ -84,7 +84,7 @@ def make_attempt(
         run: id of the run.
         task: name of the task.
         operator: the operator that led to the attempt.
-        parent: the attempt it was derived from.
+        parent: the attempt it was derived from, or its id.
         reward: name of the policy that scores it, or a reward that is known already.
         started: start of the work on it, UTC.
         seconds: wall time of that work.
@@ -101,7 +101,7 @@ def make_attempt(
         task=task,
         number=len(earlier),
         operator=operator,
-        parent=None if parent is None else parent.id,
+        parent=parent.id if isinstance(parent, Attempt) else parent,
         candidate=candidate,
         evaluation=evaluation,
         reward=reward,

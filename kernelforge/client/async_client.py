@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 from types import TracebackType
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
@@ -15,6 +15,9 @@ from kernelforge.client.models import (
     CancelRequest,
     Job,
     PolicyRow,
+    PromptAnswer,
+    PromptKindName,
+    PromptRequest,
     RewardResult,
     RunSettings,
     RunStatus,
@@ -204,6 +207,21 @@ class AsyncClient(ClientBase[AsyncTransport]):
         """A task with the prompt for a model, by ``suite/name``."""
         return await self._ask(calls.task(name))
 
+    async def prompts(
+        self,
+        task: str,
+        *,
+        kind: PromptKindName = "contrast",
+        run_id: str = "default",
+        count: int = 1,
+        options: dict[str, Any] | None = None,
+        seed: int | None = None,
+    ) -> PromptAnswer:
+        """Prompts of a search strategy, written from the right candidates of your jobs in a run; the arguments are
+        fields of :class:`~kernelforge.client.models.PromptRequest`."""
+        fields = {"task": task, "kind": kind, "run_id": run_id, "count": count, "options": options or {}, "seed": seed}
+        return await self._ask(calls.prompts(checked(PromptRequest, fields)))
+
     async def policies(self) -> list[PolicyRow]:
         """The reward policies that a request may name."""
         return await self._ask(calls.policies())
@@ -220,11 +238,13 @@ class AsyncClient(ClientBase[AsyncTransport]):
         policy_version: int | None = None,
         max_staleness: int | None = None,
         batch_size: int | None = None,
+        exemplars: int | None = None,
     ) -> RunStatus:
-        """Set a run's share of the devices, its policy version, and bounds of staleness; None keeps a setting. The
-        arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
+        """Set a run's share of the devices, its policy version, bounds of staleness, and what it keeps; None keeps a
+        setting. The arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
         fields = {"weight": weight, "min_policy_version": min_policy_version, "policy_version": policy_version}
-        settings = checked(RunSettings, fields | {"max_staleness": max_staleness, "batch_size": batch_size})
+        fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
+        settings = checked(RunSettings, fields)
         return await self._ask(calls.set_run(run_id, settings))
 
     async def status(self) -> ServerStatus:
@@ -240,11 +260,15 @@ class AsyncClient(ClientBase[AsyncTransport]):
         run_id: str = "default",
         policy_version: int | None = None,
         observations: Literal["delta", "whole"] = "delta",
+        kind: PromptKindName = "refine",
+        options: dict[str, Any] | None = None,
     ) -> AsyncConversation:
         """Begin a conversation about a task; the arguments are fields of
         :class:`~kernelforge.client.models.SessionRequest`."""
         fields = {"task": task, "turns": turns, "discount": discount, "policy": policy, "run_id": run_id}
         fields |= {"policy_version": policy_version, "observations": observations}
+        if kind != "refine" or options:  # an older server knows neither
+            fields |= {"kind": kind, "options": options or {}}
         request = checked(SessionRequest, fields)
         return AsyncConversation(self, await self._ask(calls.open_session(request)))
 

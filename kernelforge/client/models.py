@@ -24,6 +24,7 @@ MAX_WAIT_S = 60.0
 MAX_TAG_CHARS = 1_000
 MAX_TURNS = 32
 MAX_CHOICES = 32
+MAX_EXEMPLARS = 1_000
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/-]*$")]
 """Names that callers choose: runs, idempotency keys."""
@@ -416,6 +417,8 @@ class RunSettings(_Request):
     """Trajectories that one version of the trainer uses. With ``max_staleness`` no more than ``(max_staleness +
     policy_version + 1) * batch_size`` are admitted, and others are refused with the code ``ahead_of_trainer``; 0
     admits any number."""
+    exemplars: int | None = Field(default=None, ge=0, le=MAX_EXEMPLARS)
+    """Right candidates that are kept for each task, as examples for prompts; the default is 64."""
 
     def changes(self) -> dict[str, Any]:
         """The settings to change, with None for those to remove."""
@@ -439,6 +442,7 @@ class RunStatus(_Answer):
     """Jobs admitted since the start of the server, by how many versions they were behind the run's."""
     refused: dict[str, int] = {}
     """Jobs refused since then: ``stale`` ones, and those ``ahead`` of the trainer."""
+    exemplars: int = 64
     queued: int
     running: int
     ended: int
@@ -495,8 +499,62 @@ class PolicyRow(_Answer):
     """Whether it is the server's default."""
 
 
+PromptKindName = Literal["refine", "contrast", "fsr"]
+"""Search strategy whose prompts are asked for. ``refine``: repair, or optimise by the Judge's finding (CudaForge).
+``contrast``: from scored examples (CUDA-L1, CUDA-L2). ``fsr``: from the fastest, or from a failed one (CUDA-LLM)."""
+PromptOptions = Annotated[dict[Annotated[str, StringConstraints(max_length=100)], bool | int | float | str], Field()]
+MAX_PROMPTS = 32
+
+
+class PromptRequest(_Request):
+    """Prompts about a task, written from a run's exemplars: its right candidates, as far as their jobs were yours."""
+
+    task: str = Field(min_length=1, max_length=200)
+    run_id: Name = "default"
+    kind: PromptKindName = "contrast"
+    count: int = Field(default=1, ge=1, le=MAX_PROMPTS)
+    """Independent prompts, as a search asks the samples of one round."""
+    options: PromptOptions = Field(default={}, max_length=16)
+    """Options of the strategy of this name, such as ``metrics``, ``exemplars`` and ``temperature`` of ``contrast``."""
+    seed: int | None = Field(default=None, ge=0, le=2**53)
+    """Of the draw of exemplars; by default a random one."""
+
+
+class Exemplar(_Answer):
+    """A right candidate of a run; a failed one where there is none and the prompt is to repair it."""
+
+    candidate: str
+    """Hash of the candidate."""
+    evaluation: str
+    """Key of its evaluation."""
+    verdict: str
+    score: float | None = None
+    """Log of its speed, by which buckets are made; None if no time is known."""
+
+
+class DrawnPrompt(_Answer):
+    operator: str
+    """What it asks for: ``contrast``, ``fsr``, ``optimise``; ``seed`` where the run has no exemplar yet."""
+    prompt: str
+    system: str = ""
+    """Its first part, which is the same for all requests about the task."""
+    user: str = ""
+    """Its other part, the request."""
+    exemplars: list[Exemplar] = []
+    """Candidates that it shows."""
+
+
+class PromptAnswer(_Answer):
+    task: str
+    run_id: str
+    kind: str
+    seed: int
+    """The same seed draws the same exemplars, as long as the run has no others."""
+    prompts: list[DrawnPrompt]
+
+
 class SessionRequest(_Request):
-    """A conversation about one task: each turn is evaluated, and the Judge's finding is its observation."""
+    """A conversation about one task: each turn is evaluated, and the next prompt is its observation."""
 
     task: str = Field(min_length=1, max_length=200)
     run_id: Name = "default"
@@ -508,6 +566,10 @@ class SessionRequest(_Request):
     """Weight of a later turn's reward for an earlier one; 0.4 is Kevin's."""
     observations: Literal["delta", "whole"] = "delta"
     """``delta``: what is new, for a model that has the dialogue before it. ``whole``: prompts that stand alone."""
+    kind: PromptKindName = "refine"
+    """Strategy that writes the prompts. ``contrast`` and ``fsr`` also know the run's exemplars."""
+    options: PromptOptions = Field(default={}, max_length=16)
+    """Options of that strategy."""
 
 
 class TurnRequest(_Request):

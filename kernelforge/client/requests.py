@@ -22,6 +22,8 @@ from kernelforge.client.models import (
     JobRequest,
     PolicyRow,
     ProblemAnswer,
+    PromptAnswer,
+    PromptRequest,
     RunSettings,
     RunStatus,
     ServerStatus,
@@ -189,6 +191,10 @@ def tasks(suite: str | None) -> RequestSpec[list[TaskRow]]:
 
 def task(name: str) -> RequestSpec[TaskPage]:
     return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), TaskPage)
+
+
+def prompts(request: PromptRequest) -> RequestSpec[PromptAnswer]:
+    return RequestSpec("POST", "/v1/prompts", PromptAnswer, request)
 
 
 def policies() -> RequestSpec[list[PolicyRow]]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 from pydantic import ValidationError
 
 from kernelforge.errors import UsageError
-from kernelforge.records import Attempt, Operator, Origin, Record, Verdict, first_fault
+from kernelforge.records import Attempt, Evaluation, Operator, Origin, Record, Verdict, first_fault
 
 
 @dataclass(frozen=True)
@@ -293,7 +293,12 @@ class GenerationalStrategy(Strategy[OptionsT]):
 
 
 def score(attempt: Attempt) -> float | None:
-    """Higher is better; None for an attempt that is not OK, or has no time that counts.
+    """Score of an attempt: that of its evaluation."""
+    return score_of(attempt.evaluation)
+
+
+def score_of(evaluation: Evaluation) -> float | None:
+    """Higher is better; None for an evaluation that is not OK, or has no time that counts.
 
     Measured: log of the lower bound of the speedup; where no baseline could be timed, minus the log of the upper end of
     the time's interval, in microseconds, which is below the former for every kernel of more than some microseconds.
@@ -304,8 +309,8 @@ def score(attempt: Attempt) -> float | None:
     All scores of a task can be compared: the devices of a run are of one kind, and a candidate that was passed over,
     whose time alone is then modelled, was not compared.
     """
-    performance = attempt.evaluation.performance
-    if attempt.evaluation.verdict is not Verdict.OK or attempt.evaluation.uncompared:
+    performance = evaluation.performance
+    if evaluation.verdict is not Verdict.OK or evaluation.uncompared:
         return None
     if performance is None or performance.quarantined is not None:
         return None

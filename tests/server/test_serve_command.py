@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelforge.cli.main import app
+from kernelforge.client import Client
 from kernelforge.compile.triton_build import installed_triton
 from kernelforge.errors import KernelForgeError
 from kernelforge.server.http.auth import Tokens
@@ -187,3 +188,43 @@ def test_kernelgyms_client_is_paid_for_right_triton(server: tuple[subprocess.Pop
             result = client.get(f"/results/{name}").json()
             verdicts[name] = result["compiled"], result["correctness"], result["metadata"]["verdict"]
     assert verdicts == {"right": (True, True, "OK"), "wrong": (True, False, "WRONG")}
+
+
+SWISH = """## Performance Analysis
+Memory bounds it.
+## Algorithm Design
+1. One thread for each element.
+## Code Implementation
+```cuda
+__global__ void swish(const float* x, float* out, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) out[i] = x[i] / (1.0f + expf(-x[i]));
+}
+```
+
+```python
+def forward(x):
+    out = empty_like(x)
+    swish[ceil_div(x.numel(), 256), 256](x, out, i32(x.numel()))
+    return out
+```
+"""
+
+
+def test_a_turn_of_a_contrast_session_is_shown_the_kernels_of_earlier_jobs(
+    server: tuple[subprocess.Popen[str], str],
+) -> None:
+    strided = SWISH.replace("blockIdx.x * blockDim.x + threadIdx.x", "threadIdx.x * gridDim.x + blockIdx.x")
+    with Client(server[1], timeout_s=START_S) as client:
+        for text in (SWISH, strided):
+            result = client.score("swish", text, run_id="l1", profile=True)
+            assert result.verdict == "OK", result.feedback
+        with closing(client.session("core/swish", kind="contrast", run_id="l1", turns=1)) as session:
+            user = session.messages[-1]["content"]
+            assert user.count("Score: ") == 2
+            assert user.index("blockIdx.x * blockDim.x") < user.index("threadIdx.x * gridDim.x")  # the faster one first
+            turn = session.turn(SWISH.replace("256", "128"))
+            assert (turn.result.verdict, turn.best) == ("OK", True)
+        [prompt] = client.prompts("core/swish", kind="fsr", run_id="l1").prompts
+        assert prompt.operator == "fsr"
+        assert "blockIdx.x * blockDim.x" in prompt.user

@@ -11,7 +11,7 @@ from kernelforge.client.models import Fault, FaultCode, Job, JobStatus, RewardRe
 from kernelforge.errors import StoreError
 from kernelforge.records import Evaluation, Verdict
 from kernelforge.server.base import utc_seconds
-from kernelforge.server.jobs.job_store import Batch, JobEnd, TaskEnd, TaskProgress
+from kernelforge.server.jobs.job_store import Batch, JobEnd, NewExemplar, TaskEnd, TaskProgress
 from kernelforge.server.jobs.results import Stored, failed
 from kernelforge.server.jobs.state import ActiveJob, EvaluationTask, Phase, ServiceState, has_result
 from kernelforge.workers.base import EvaluationReport
@@ -41,14 +41,21 @@ class JobCompletion:
         self._writes: set[asyncio.Task[list[ActiveJob]]] = set()
         self._closed = False
 
-    def complete(self, ends: Sequence[End], task_end: TaskEnd | None = None, *, forget_keys: bool = False) -> Completed:
+    def complete(
+        self,
+        ends: Sequence[End],
+        task_end: TaskEnd | None = None,
+        *,
+        forget_keys: bool = False,
+        exemplars: Sequence[NewExemplar] = (),
+    ) -> Completed:
         """End jobs, except those that are ending already. A task without remaining jobs is closed as dropped."""
         now = utc_seconds()
-        batch = Batch()
+        batch = Batch(exemplars=list(exemplars))
         ended: list[tuple[ActiveJob, Job]] = []
         tasks: dict[int, EvaluationTask] = {}
         if self._closed:  # jobs that are open now are restored by the next start
-            ends, task_end = (), None
+            ends, task_end, batch.exemplars = (), None, []
         for job, status, result in ends:
             if job.ending:
                 continue
@@ -139,8 +146,14 @@ class JobCompletion:
         self._state.active.close(task)
         profile = None if report.profile is None else report.profile.model_dump_json()
         end = TaskEnd(task.id, "done", now, evaluation.model_dump_json(), profile)
-        results = [(job, stored.scored_by(job.policy, profile=job.profile).result) for job in list(task.jobs.values())]
-        self.complete([(job, JobStatus.FINISHED, result) for job, result in results], end)
+        jobs = [job for job in task.jobs.values() if not job.ending]
+        results = [(job, stored.scored_by(job.policy, profile=job.profile).result) for job in jobs]
+        exemplars = [self._state.exemplar(job.caller, job.accepted.run_id, stored) for job in jobs]
+        self.complete(
+            [(job, JobStatus.FINISHED, result) for job, result in results],
+            end,
+            exemplars=[row for row in exemplars if row is not None],
+        )
 
     def task_lost(self, task: EvaluationTask, message: str) -> None:
         """End a task that has cost too many workers."""

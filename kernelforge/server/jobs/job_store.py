@@ -92,8 +92,24 @@ CREATE TABLE runs (
   policy_version INTEGER,
   max_staleness INTEGER,
   batch_size INTEGER,
-  trajectories INTEGER NOT NULL DEFAULT 0
+  trajectories INTEGER NOT NULL DEFAULT 0,
+  training TEXT CHECK (training IS NULL OR json_valid(training))
 ) WITHOUT ROWID;
+
+CREATE TABLE exemplars (
+  id INTEGER PRIMARY KEY,
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  work INTEGER NOT NULL REFERENCES works(id),
+  candidate TEXT NOT NULL,
+  right INTEGER NOT NULL CHECK (right IN (0, 1)),
+  score REAL,
+  text TEXT,
+  ptx TEXT,
+  UNIQUE (caller, run, task, candidate)
+);
+CREATE INDEX exemplars_work ON exemplars(work);
 """
 
 _GROUPS_AND_PROMPTS = """
@@ -118,16 +134,34 @@ ALTER TABLE runs ADD COLUMN trajectories INTEGER NOT NULL DEFAULT 0;
 
 UNSET_RUN = (
     "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
-    "AND batch_size IS NULL"
+    "AND batch_size IS NULL AND training IS NULL"
 )
 """Condition of the rows of ``runs`` that have no settings."""
+
+_EXEMPLARS = """
+ALTER TABLE runs ADD COLUMN training TEXT CHECK (training IS NULL OR json_valid(training));
+CREATE TABLE exemplars (
+  id INTEGER PRIMARY KEY,
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  task TEXT NOT NULL,
+  work INTEGER NOT NULL REFERENCES works(id),
+  candidate TEXT NOT NULL,
+  right INTEGER NOT NULL CHECK (right IN (0, 1)),
+  score REAL,
+  text TEXT,
+  ptx TEXT,
+  UNIQUE (caller, run, task, candidate)
+);
+CREATE INDEX exemplars_work ON exemplars(work);
+"""
 
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
     script=_TABLES + _TASKS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS),
+    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
 evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed
@@ -136,6 +170,9 @@ transactions survive a kill of the server; a power cut may lose the last ones.""
 
 _LOG = logging.getLogger(__name__)
 
+KEPT_FAILURES = 4
+"""Failed candidates of a task among a caller's exemplars: the latest, shown as long as none is right. Ours; CUDA-LLM
+shows the errors and the history."""
 _MAX_GATHERED = 1_000
 """Batches of one transaction."""
 _CHECKPOINT_PAGES = 4_000
@@ -231,6 +268,24 @@ class TaskProgress(NamedTuple):
     started_at: float | None
 
 
+class NewExemplar(NamedTuple):
+    caller: str
+    run: str
+    task: str
+    work: int
+    candidate: str
+    right: bool
+    score: float | None
+
+
+class KeptExemplar(NamedTuple):
+    """Fingerprints of an exemplar that no other one has."""
+
+    text: str
+    ptx: str | None
+    id: int
+
+
 class RunRow(NamedTuple):
     run: str
     weight: float
@@ -238,6 +293,8 @@ class RunRow(NamedTuple):
     policy_version: int | None
     max_staleness: int | None
     batch_size: int | None
+    training: str | None
+    """Further settings, as JSON."""
 
 
 @dataclass(slots=True)
@@ -263,6 +320,9 @@ class Batch:
     """Tasks to delete unless a job refers to them."""
     pruned_runs: list[str] = field(default_factory=list)
     """Runs to delete unless they have settings."""
+    exemplars: list[NewExemplar] = field(default_factory=list)
+    kept_exemplars: list[KeptExemplar] = field(default_factory=list)
+    dropped_exemplars: list[int] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return any(getattr(self, part) for part in self.__slots__)
@@ -414,10 +474,10 @@ class JobStore:
             )
         _many(
             execute,
-            "INSERT INTO runs (run, weight, min_policy_version, policy_version, max_staleness, batch_size) "
+            "INSERT INTO runs (run, weight, min_policy_version, policy_version, max_staleness, batch_size, training) "
             "VALUES {rows} ON CONFLICT (run) DO UPDATE SET weight = excluded.weight, "
             "min_policy_version = excluded.min_policy_version, policy_version = excluded.policy_version, "
-            "max_staleness = excluded.max_staleness, batch_size = excluded.batch_size",
+            "max_staleness = excluded.max_staleness, batch_size = excluded.batch_size, training = excluded.training",
             gather("runs"),
         )
         counts: dict[str, list[int]] = {}
@@ -433,9 +493,36 @@ class JobStore:
         )
         for forgotten in gather("forgotten_keys"):
             execute("DELETE FROM keys WHERE caller = ? AND key = ? AND job = ?", forgotten)
+        self._exemplars(execute, gather("exemplars"), gather("kept_exemplars"), gather("dropped_exemplars"))
         self._prune(execute, gather("pruned_jobs"), gather("pruned_tasks"))
         for run in gather("pruned_runs"):
             execute(f"DELETE FROM runs WHERE run = ? AND {UNSET_RUN}", (run,))
+
+    def _exemplars(
+        self,
+        execute: Callable[..., Any],
+        new: Sequence[NewExemplar],
+        kept: Sequence[KeptExemplar],
+        dropped: Sequence[int],
+    ) -> None:
+        for row in new:  # a later evaluation replaces an earlier one that has no time
+            execute(
+                "INSERT INTO exemplars (caller, run, task, work, candidate, right, score) VALUES (?, ?, ?, ?, ?, ?, ?) "
+                "ON CONFLICT (caller, run, task, candidate) DO UPDATE SET work = excluded.work, "
+                "right = excluded.right, score = excluded.score WHERE score IS NULL AND excluded.score IS NOT NULL",
+                row,
+            )
+            if not row.right:
+                failed = "caller = ?1 AND run = ?2 AND task = ?3 AND right = 0"
+                execute(
+                    f"DELETE FROM exemplars WHERE {failed} AND id <= "
+                    f"(SELECT id FROM exemplars WHERE {failed} ORDER BY id DESC LIMIT 1 OFFSET ?4)",
+                    (row.caller, row.run, row.task, KEPT_FAILURES),
+                )
+        for mark in kept:
+            execute("UPDATE exemplars SET text = ?, ptx = ? WHERE id = ?", mark)
+        for exemplar in dropped:
+            execute("DELETE FROM exemplars WHERE id = ?", (exemplar,))
 
     def _prune(self, execute: Callable[..., Any], jobs: Sequence[int], tasks: Sequence[int]) -> None:
         for seq in jobs:
@@ -453,8 +540,9 @@ class JobStore:
                     self._known_texts.discard(text)
         for task in tasks:
             execute(
-                "DELETE FROM works WHERE id = ? AND state != 'open' AND NOT EXISTS (SELECT 1 FROM jobs WHERE work = ?)",
-                (task, task),
+                "DELETE FROM works WHERE id = ?1 AND state != 'open' AND NOT EXISTS (SELECT 1 FROM jobs "
+                "WHERE work = ?1) AND NOT EXISTS (SELECT 1 FROM exemplars WHERE work = ?1)",
+                (task,),
             )
 
 

@@ -47,7 +47,9 @@ class Retention:
         """Delete rows above the limits, and return how many jobs and tasks were deleted."""
         total = 0
         while True:
-            jobs, tasks = await self._excess()
+            jobs, tasks, exemplars = await self._excess()
+            if exemplars:
+                await self._prune_exemplars(min(exemplars, _AT_A_TIME))
             if not jobs and not tasks:
                 return total
             total += await self._prune_jobs(min(jobs, _AT_A_TIME)) if jobs else 0
@@ -75,17 +77,29 @@ class Retention:
             if len(key_filter) > 2 * limit:
                 await key_filter.refresh(self._reader)
 
-    async def _excess(self) -> tuple[int, int]:
-        """Numbers of completed jobs, and of tasks, above the limits."""
-        counts = "SELECT (SELECT count(*) FROM jobs WHERE status != 'queued'), (SELECT count(*) FROM works)"
-        [(jobs, tasks)] = await asyncio.to_thread(self._reader.tuples, counts)
+    async def _excess(self) -> tuple[int, int, int]:
+        """Numbers of completed jobs, of tasks, and of exemplars, above the limits."""
+        counts = (
+            "SELECT (SELECT count(*) FROM jobs WHERE status != 'queued'), (SELECT count(*) FROM works), "
+            "(SELECT count(*) FROM exemplars)"
+        )
+        [(jobs, tasks, exemplars)] = await asyncio.to_thread(self._reader.tuples, counts)
         [(pages,)], [(free,)], [(size,)] = (
             self._reader.tuples(f"PRAGMA {name}") for name in ("page_count", "freelist_count", "page_size")
         )
         keep = self._settings
         if (pages - free) * size > keep.keep_bytes:
-            return min(jobs, _AT_A_TIME), min(tasks, _AT_A_TIME)
-        return max(jobs - keep.keep_jobs, 0), max(tasks - keep.keep_evaluations, 0)
+            return min(jobs, _AT_A_TIME), min(tasks, _AT_A_TIME), min(exemplars, _AT_A_TIME)
+        return (
+            max(jobs - keep.keep_jobs, 0),
+            max(tasks - keep.keep_evaluations, 0),
+            max(exemplars - keep.keep_exemplars, 0),
+        )
+
+    async def _prune_exemplars(self, most: int) -> None:
+        oldest = "SELECT id FROM exemplars ORDER BY id LIMIT ?"
+        rows = await asyncio.to_thread(self._reader.tuples, oldest, (most,))
+        await asyncio.shield(self._state.store.commit(Batch(dropped_exemplars=[row for (row,) in rows])))
 
     async def _prune_jobs(self, most: int) -> int:
         oldest = "SELECT seq, id FROM jobs WHERE status != 'queued' ORDER BY seq LIMIT ?"
@@ -98,7 +112,8 @@ class Retention:
     async def _prune_tasks(self, most: int) -> int:
         rows = await asyncio.to_thread(
             self._reader.tuples,
-            "SELECT id, key, NOT EXISTS (SELECT 1 FROM jobs WHERE work = works.id) FROM works "
+            "SELECT id, key, NOT EXISTS (SELECT 1 FROM jobs WHERE work = works.id) AND "
+            "NOT EXISTS (SELECT 1 FROM exemplars WHERE work = works.id) FROM works "
             "WHERE state != 'open' AND id > ? ORDER BY id LIMIT ?",
             (self._cursor, _AT_A_TIME),
         )

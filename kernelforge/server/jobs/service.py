@@ -26,11 +26,12 @@ from kernelforge.client.models import (
 )
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
-from kernelforge.records import Candidate, Fingerprint, Task
+from kernelforge.records import Attempt, Candidate, Fingerprint, Task
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.conversion import ReplyConverter
-from kernelforge.server.jobs.job_store import Batch, JobStore
+from kernelforge.server.jobs.exemplars import ExemplarKey, Exemplars
+from kernelforge.server.jobs.job_store import Batch, JobStore, RunRow
 from kernelforge.server.jobs.requests import Registry, RequestParser
 from kernelforge.server.jobs.results import CompletedJobs, Evaluated, EvaluationCache, failed
 from kernelforge.server.jobs.retention import Retention
@@ -193,6 +194,8 @@ class JobService:
         completed = CompletedJobs(store, settings.jobs_in_memory)
         cache = EvaluationCache(store, settings.evaluations_in_memory)
         state = self._state = ServiceState(settings, store, active, self._watchers, self.counters, completed, cache)
+        self._exemplars = Exemplars(store, self._engine.fingerprint)
+        self._resources.callback(self._exemplars.close)
         self._completion = JobCompletion(state)
         self._scheduler = Scheduler(
             self._engine, self._completion, self.counters, worker_limit_s=settings.worker_limit_s
@@ -318,6 +321,15 @@ class JobService:
             RequestRejected: 422: unknown task; 503: it cannot be converted now.
         """
         return await self._parser.candidate(JobRequest(task=task, completion=completion), self._engine.fingerprint)
+
+    async def exemplars(self, caller: str, run_id: str, task: Task) -> list[Attempt]:
+        """The right candidates of a caller's jobs in a run, oldest first; the latest failed ones where none is right.
+
+        Raises:
+            StoreError: the database cannot be used.
+        """
+        settings = self._active.runs.get(run_id, RunState()).methods
+        return await self._exemplars.of(ExemplarKey(caller, run_id, task.digest), settings.exemplars)
 
     # -- submitting ---------------------------------------------------------------------------------------------------
 
@@ -566,7 +578,10 @@ class JobService:
         """Change the settings that are given, and keep the others."""
         async with self._settings_lock:
             state = self._active.runs.get(run_id) or RunState()
-            row = state.settings(run_id)._replace(**settings.changes())
+            changes = settings.changes()
+            training = state.methods.changed(changes).stored()
+            columns = {name: value for name, value in changes.items() if name in RunRow._fields}
+            row = state.settings(run_id)._replace(training=training, **columns)
             try:
                 await asyncio.shield(self._state.store.commit(Batch(runs=[row])))
             except StoreError as error:
@@ -595,6 +610,7 @@ class JobService:
             policy_version=state.policy_version,
             max_staleness=state.max_staleness,
             batch_size=state.batch_size,
+            exemplars=state.methods.exemplars,
             trajectories=state.with_result + state.in_flight,
             capacity=state.capacity,
             lags=dict(sorted(state.lags.items())),

@@ -9,20 +9,22 @@ import json
 import logging
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.candidate import model_new_in
 from kernelforge.client.models import Job, JobStatus, RewardResult
-from kernelforge.records import Candidate, Fingerprint, evaluation_key
+from kernelforge.records import Candidate, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import RequestRejected, utc_seconds
-from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, RunRow, TaskEnd, TaskProgress
+from kernelforge.server.jobs.exemplars import CAPACITY, ExemplarKey, exemplar_of
+from kernelforge.server.jobs.job_store import Batch, JobEnd, JobStore, NewExemplar, RunRow, TaskEnd, TaskProgress
 from kernelforge.server.jobs.requests import Registered, Registry
-from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, failed
+from kernelforge.server.jobs.results import CompletedJobs, EvaluationCache, Stored, failed
 from kernelforge.store.database import readable
 from kernelforge.workers.base import EvaluationOrder
 
@@ -154,6 +156,35 @@ class EvaluationTask:
         return positions
 
 
+class TrainingSettings(Record):
+    """Settings of a run for the trainer's method, stored as one JSON object."""
+
+    exemplars: int = CAPACITY
+    """Right candidates that are kept for each task; 0 for none."""
+
+    def changed(self, changes: Mapping[str, Any]) -> TrainingSettings:
+        """With those changes that are changes of it."""
+        own = {name: value for name, value in changes.items() if name in self.__class__.model_fields}
+        return self.model_copy(update=own)
+
+    def stored(self) -> str | None:
+        """As JSON; None where all are the defaults."""
+        return None if self == DEFAULT_TRAINING else self.model_dump_json()
+
+
+DEFAULT_TRAINING = TrainingSettings()
+
+
+@cache
+def training_settings(text: str | None) -> TrainingSettings:
+    """The settings of a run's row.
+
+    Raises:
+        ValueError: they cannot be read.
+    """
+    return DEFAULT_TRAINING if text is None else TrainingSettings.model_validate_json(text)
+
+
 _MOST_RUNS = 10_000
 """Runs in memory above which those without settings and jobs are forgotten."""
 
@@ -167,6 +198,8 @@ class RunState:
     policy_version: int | None = None
     max_staleness: int | None = None
     batch_size: int | None = None
+    training: str | None = None
+    """Settings of the trainer's method, as JSON; :attr:`methods` has them."""
     ended: int = 0
     """Number of jobs that ended."""
     with_result: int = 0
@@ -186,8 +219,13 @@ class RunState:
     def settings(self, run: str) -> RunRow:
         """The row of its settings."""
         return RunRow(
-            run, self.weight, self.min_policy_version, self.policy_version, self.max_staleness, self.batch_size
-        )
+            run, self.weight, self.min_policy_version, self.policy_version, self.max_staleness, self.batch_size,
+            self.training,
+        )  # fmt: skip
+
+    @property
+    def methods(self) -> TrainingSettings:
+        return training_settings(self.training)
 
     @property
     def capacity(self) -> int | None:
@@ -366,6 +404,7 @@ class _SettingsRow(NamedTuple):
     batch_size: int | None
     ended: NonNegativeInt
     with_result: NonNegativeInt
+    training: str | None
 
 
 _TASKS = (
@@ -379,7 +418,8 @@ _JOBS = (
     "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )
 _SETTINGS = (
-    "SELECT run, weight, min_policy_version, policy_version, max_staleness, batch_size, ended, trajectories FROM runs"
+    "SELECT run, weight, min_policy_version, policy_version, max_staleness, batch_size, ended, trajectories, training "
+    "FROM runs"
 )
 
 
@@ -405,6 +445,8 @@ def restore(store: JobStore, registry: Registry, fingerprint: Fingerprint, activ
         for name, value in run._asdict().items():
             if name != "run":
                 setattr(state, name, value)
+        with readable(store.path, f"the settings of run {run.run}"):
+            training_settings(run.training)
     [(last_seq,)] = store.read("SELECT coalesce(max(seq), 0) FROM jobs")
     [(last_task,)] = store.read("SELECT coalesce(max(id), 0) FROM works")
     restored = Restored(last_seq + 1, last_task + 1)
@@ -586,6 +628,8 @@ class JobServiceSettings:
     """Completed jobs that are kept, with their completions and idempotency keys; the oldest are deleted."""
     keep_evaluations: int = 200_000
     """Evaluations that are kept once no kept job refers to them; the oldest are deleted."""
+    keep_exemplars: int = 100_000
+    """Exemplars of all runs that are kept, with their evaluations; the oldest are deleted."""
     keep_bytes: int = 16 << 30
     """Size of ``server.db`` above which the oldest completed jobs and evaluations are deleted first."""
     evaluations_in_memory: int = 1_000
@@ -607,3 +651,10 @@ class ServiceState:
     counters: Counter[str]
     completed: CompletedJobs
     cache: EvaluationCache
+
+    def exemplar(self, caller: str, run: str, stored: Stored) -> NewExemplar | None:
+        """The row of a job's candidate among the exemplars of its run; None if it is none, or the run keeps none."""
+        state = self.active.runs.get(run)
+        if state is not None and not state.methods.exemplars:
+            return None
+        return exemplar_of(ExemplarKey(caller, run, stored.evaluation.task), stored.task, stored.evaluation)

@@ -271,6 +271,9 @@ class Submission:
             answer = stored.scored_by(parsed.policy, profile=parsed.request.profile)
             if answer.result.error is None or not answer.result.error.retryable:
                 self._state.counters["cached"] += cached
+                exemplar = self._state.exemplar(parsed.caller.name, parsed.request.run_id, stored)
+                if exemplar is not None:
+                    into.batch.exemplars.append(exemplar)
                 result = with_cache_age(answer.result, stored.finished_at, now) if cached else answer.result
                 return self._ended(
                     parsed, into, now, stored.task, JobStatus.FINISHED, result, answer.text,

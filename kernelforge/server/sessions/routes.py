@@ -1,4 +1,4 @@
-"""Sessions over HTTP."""
+"""Sessions, and prompts of search strategies, over HTTP."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request
 from starlette.responses import Response
 
-from kernelforge.client.models import JobId, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.client.models import JobId, PromptAnswer, PromptRequest, Session, SessionRequest, Turn, TurnRequest
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.limits import api_router, limiter_of
@@ -23,6 +23,11 @@ def router(sessions: Sessions) -> APIRouter:
     async def open_session(body: SessionRequest, caller: Submitter) -> Session:
         """Begin a conversation about a task; the answer has the first prompt."""
         return await sessions.open(body, caller)
+
+    @routes.post("/v1/prompts", responses=documented(400, 408, 413, 422))
+    async def prompts(body: PromptRequest, caller: Submitter) -> PromptAnswer:
+        """Prompts of a search strategy, written from the right candidates of your jobs in a run."""
+        return await sessions.prompts(body, caller)
 
     @routes.post("/v1/sessions/{session}/turns", responses=documented(400, 404, 408, 409, 413, 422, 429, 504))
     async def take_turn(request: Request, session: SessionPath, body: TurnRequest, caller: Submitter) -> Turn:

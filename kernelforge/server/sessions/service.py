@@ -1,4 +1,4 @@
-"""Sessions: each turn is a job; the Judge's finding is the next user message.
+"""Sessions: each turn is a job; the next user message is what a search strategy would ask. And single prompts of one.
 
 A turn that ends in an infrastructure failure is not counted and may be repeated. A turn whose client disconnected
 continues, and an identical request joins it or gets its answer.
@@ -13,18 +13,38 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from kernelforge.client.models import Job, JobRequest, RewardResult, Session, SessionRequest, Turn, TurnRequest
-from kernelforge.errors import StoreError
+from kernelforge.client.models import (
+    DrawnPrompt,
+    Exemplar,
+    Job,
+    JobRequest,
+    PromptAnswer,
+    PromptRequest,
+    RewardResult,
+    Session,
+    SessionRequest,
+    Turn,
+    TurnRequest,
+)
+from kernelforge.errors import StoreError, UsageError
 from kernelforge.evaluation.stages.compile_stage import redact_hidden_failures
-from kernelforge.records import Attempt, Candidate, Reward
+from kernelforge.records import Attempt, Candidate, Reward, Task
 from kernelforge.rewards import Context, discounted_returns
+from kernelforge.search import score
 from kernelforge.server.base import Caller, RequestRejected, utc_seconds
 from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.requests import policy_name
 from kernelforge.server.jobs.results import Evaluated, not_run, scored
 from kernelforge.server.jobs.service import JobService
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
-from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
+from kernelforge.server.sessions.turns import (
+    Method,
+    PendingTurn,
+    StrategyPrompt,
+    attempt_of,
+    independent_prompts,
+    next_turn,
+)
 
 MAX_SESSIONS = 10_000
 MAX_SESSION_CHARS = 8 << 20
@@ -98,8 +118,12 @@ class Sessions:
         await self._sweep()
         policy = policy_name(request.policy or self._service.default_policy)
         context = await self._service.task_context(task)
-        first = await self._in_thread(lambda: next_turn(context, (), request.turns))
-        row = SessionRow(secrets.token_hex(12), caller.name, reference, task.digest, policy, request, first)
+        method, exemplars = _method(request), await self._exemplars(request.kind, caller.name, request.run_id, task)
+        session = secrets.token_hex(12)
+        first = await self._in_thread(
+            lambda: next_turn(context, (), request.turns, method=method, exemplars=exemplars, seed=session)
+        )
+        row = SessionRow(session, caller.name, reference, task.digest, policy, request, first)
         unused = utc_seconds() - self._spared_s
         if not await self._in_thread(lambda: self._store.add(row, self._limit, unused, tuple(self._running))):
             message = f"{self._limit:,} sessions are in use; delete those that are done"
@@ -115,6 +139,36 @@ class Sessions:
         _, task = self._service.find_task(reference)
         context = await self._service.task_context(task)
         return (await self._in_thread(lambda: next_turn(context, (), 1))).prompt
+
+    async def prompts(self, request: PromptRequest, caller: Caller) -> PromptAnswer:
+        """Prompts that start from a run's exemplars.
+
+        Raises:
+            RequestRejected: 422: as :meth:`open`, or the strategy has no such option.
+        """
+        reference, task = self._service.find_task(request.task)
+        context = await self._service.task_context(task)
+        method, exemplars = _method(request), await self._exemplars("contrast", caller.name, request.run_id, task)
+        seed = secrets.randbelow(2**53) if request.seed is None else request.seed
+        drawn = await self._in_thread(
+            lambda: independent_prompts(context, exemplars, method, request.count, f"{task.digest}/{seed}")
+        )
+        return PromptAnswer(
+            task=reference,
+            run_id=request.run_id,
+            kind=request.kind,
+            seed=seed,
+            prompts=[_drawn(item) for item in drawn],
+        )
+
+    async def _exemplars(self, kind: str, owner: str, run_id: str, task: Task) -> list[Attempt]:
+        """Exemplars of a run for a kind of prompts; a conversation of ``refine`` goes by itself."""
+        if kind == "refine":
+            return []
+        try:
+            return await self._service.exemplars(owner, run_id, task)
+        except StoreError as error:
+            raise RequestRejected(503, "not_stored", str(error), retry_after_s=5) from error
 
     async def get(self, session: str, caller: Caller) -> Session:
         """A session of this caller.
@@ -201,6 +255,8 @@ class Sessions:
             raise missing_score(job.model_copy(update={"result": result}))
         _, task = self._service.find_task(row.task)
         context = await self._service.task_context(task)
+        method = _method(row.request)
+        exemplars = await self._exemplars(row.request.kind, row.owner, row.request.run_id, task)
 
         def store_turn() -> TurnRow:
             value = result.reward if result.failure_reward is None else result.failure_reward
@@ -210,7 +266,10 @@ class Sessions:
             )
             # What a ModelNew was converted to is in no earlier message.
             dialogue = row.request.observations == "delta" and not result.converted
-            following = next_turn(context, [*earlier, attempt], row.request.turns, dialogue=dialogue)
+            following = next_turn(
+                context, [*earlier, attempt], row.request.turns,
+                method=method, exemplars=exemplars, seed=row.id, dialogue=dialogue,
+            )  # fmt: skip
             turn = Turn(
                 number=len(turns) + 1,
                 completion=request.completion,
@@ -276,6 +335,40 @@ class Sessions:
                 return await asyncio.to_thread(work)
             except StoreError as error:
                 raise RequestRejected(503, "not_stored", str(error), retry_after_s=5) from error
+
+
+def _method(request: SessionRequest | PromptRequest) -> Method:
+    """The strategy that writes the prompts of a request.
+
+    Raises:
+        RequestRejected: 422: it has no such option, or the option cannot have that value.
+    """
+    method = Method(request.kind, request.options)
+    try:
+        method.strategy(1)
+    except UsageError as error:
+        raise RequestRejected(422, "invalid", str(error)) from error
+    return method
+
+
+def _drawn(drawn: StrategyPrompt) -> DrawnPrompt:
+    text, stable = drawn.prompt.text, drawn.prompt.stable
+    exemplars = [
+        Exemplar(
+            candidate=attempt.evaluation.candidate,
+            evaluation=attempt.evaluation.key,
+            verdict=attempt.evaluation.verdict.value,
+            score=score(attempt),
+        )
+        for attempt in drawn.examples
+    ]
+    return DrawnPrompt(
+        operator=drawn.proposal.operator.value,
+        prompt=text,
+        system=text[:stable].strip(),
+        user=text[stable:],
+        exemplars=exemplars,
+    )
 
 
 def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:

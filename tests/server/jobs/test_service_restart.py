@@ -212,7 +212,7 @@ async def test_jobs_that_are_refused_at_any_moment_leave_workers_for_the_next(tm
 
 async def test_old_jobs_and_evaluations_make_room(tmp_path: Path) -> None:
     engine = InProcessEngine()
-    async with serving(tmp_path, engine, keep_jobs=3, keep_evaluations=2) as service:
+    async with serving(tmp_path, engine, keep_jobs=3, keep_evaluations=2, keep_exemplars=0) as service:
         jobs = [(await ended(service, request(f"v{index}")))[0] for index in range(6)]
         [keyed] = await service.submit([request("v0")], CALLER, ["k"])
         engine.gate.clear()

@@ -376,3 +376,30 @@ async def test_requests_that_make_no_sense_are_refused(tmp_path: Path) -> None:
             await server.client.delete("/v1/sessions/none"),
         ):
             assert answer.status_code == 404
+
+
+async def test_prompts_and_contrast_sessions_show_what_the_runs_jobs_found(tmp_path: Path) -> None:
+    async with serving(tmp_path) as server:
+        body = {"task": "core/softmax", "run_id": "l1", "seed": 3, "count": 2}
+        empty = (await server.client.post("/v1/prompts", json=body)).json()
+        assert [prompt["operator"] for prompt in empty["prompts"]] == ["seed", "seed"]
+        job = {"task": "core/softmax", "run_id": "l1", "completion": completion("4194304"), "profile": True}
+        scored = (await server.client.post("/v1/rewards", json=job)).json()["result"]
+        answer = (await server.client.post("/v1/prompts", json=body | {"options": {"metrics": "subset"}})).json()
+        assert (answer["task"], answer["kind"], answer["seed"]) == ("core/softmax", "contrast", 3)
+        for prompt in answer["prompts"]:
+            assert [exemplar["evaluation"] for exemplar in prompt["exemplars"]] == [scored["evaluation"]]
+            assert "// 4194304" in prompt["user"]
+            assert "Profile of example 1" in prompt["user"]
+            assert prompt["prompt"] == prompt["system"] + "\n\n" + prompt["user"]
+        session = await server.open(kind="contrast", run_id="l1", turns=2)
+        assert "// 4194304" in session["user"]
+        assert "// 4194304" not in (await server.open(kind="contrast", run_id="other"))["user"]
+        turn = (await server.turn(session["id"], completion("1048576 1"))).json()
+        assert turn["result"]["verdict"] == "OK"
+        assert "## Algorithm Design" in turn["observation"]
+        for wrong in ({"options": {"samples": 0}}, {"options": {"none": 1}}):
+            for path, kind in (("/v1/prompts", "fsr"), ("/v1/sessions", "contrast")):
+                refused = await server.client.post(path, json={"task": "core/softmax", "kind": kind} | wrong)
+                assert refused.status_code == 422, refused.text
+                assert kind in refused.json()["error"]["message"]

@@ -1,9 +1,11 @@
-"""A session sends the same prompts as a ``refine`` run; the run's own loop is the reference."""
+"""A session sends the same prompts as a ``refine`` run; the run's own loop is the reference. Prompts of other
+strategies start from exemplars."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from kernelforge.agents.base import CoderRequest, TaskContext
 from kernelforge.agents.builtin import BuiltinJudge
 from kernelforge.agents.prompts import coder_prompt
 from kernelforge.candidate import parse_reply
+from kernelforge.client.models import PromptKindName
 from kernelforge.errors import CandidateError
 from kernelforge.evaluation.evaluator import EvaluationResult
 from kernelforge.llm.base import Answer
@@ -21,10 +24,13 @@ from kernelforge.run.proposals import TaskAgents
 from kernelforge.run.runner import new_run
 from kernelforge.run.submissions import external_config
 from kernelforge.run.task_loop import TaskLoop, make_task_context
-from kernelforge.server.sessions.turns import PendingTurn, attempt_of, next_turn
+from kernelforge.search import Contrast
+from kernelforge.server.sessions.turns import Method, PendingTurn, attempt_of, independent_prompts, next_turn
 from kernelforge.store import Store
 from kernelforge.tasks.suites import Catalogue
 from tests.agents.prompt_samples import BRIEF
+from tests.agents.prompt_samples import profile as make_sample_profile
+from tests.support.factories import make_attempt, modelled
 from tests.support.scripted_service import evaluated, reply
 
 TURNS = 7
@@ -217,3 +223,72 @@ def test_an_attempt_without_a_candidate_or_with_a_fault_is_never_the_best() -> N
         assert attempt.evaluation.verdict is not Verdict.OK
     with pytest.raises(CandidateError):
         parse_reply("no code")
+
+
+def exemplars(*times: float) -> list[Attempt]:
+    """Right candidates of a run with these modelled times, and profiles."""
+    made = []
+    for number, time_us in enumerate(times):
+        attempt = make_attempt(number, profile=make_sample_profile(1_000_000.0))
+        changes = {"performance": modelled(time_us), "task": TASK.digest}
+        evaluation = attempt.evaluation.model_copy(update=changes)
+        made.append(attempt.model_copy(update={"evaluation": evaluation, "id": f"run/softmax/{number + 40}"}))
+    return made
+
+
+def test_independent_contrast_prompts_are_those_of_the_strategy() -> None:
+    past = exemplars(100.0, 50.0, 10.0)
+    strategy = Contrast.make({"samples": 3, "metrics": "subset"}, rounds=3)
+    strategy.start_from(past)
+    prompts = independent_prompts(BRIEF, past, Method("contrast", {"metrics": "subset"}), 3, "7")
+    for slot, each in enumerate(prompts):
+        assert each.proposal == strategy.ask(Random(f"7/{slot}"), slot)
+        assert [attempt.number for attempt in each.examples] == [each.proposal.parent, *each.proposal.inspirations]
+        assert "Profile of example 1" in each.prompt.text  # CUDA-L2
+        for attempt in each.examples:
+            assert attempt.candidate is not None
+            assert attempt.candidate.source in each.prompt.text
+    assert [each.proposal.operator for each in independent_prompts(BRIEF, (), Method("contrast"), 2, "7")] == [
+        "seed"
+    ] * 2
+    # Without metrics, as in CUDA-L1.
+    assert "Profile of example" not in independent_prompts(BRIEF, past, Method("contrast"), 1, "7")[0].prompt.text
+
+
+def test_fsr_and_refine_prompts_start_from_the_fastest() -> None:
+    past = exemplars(100.0, 10.0, 50.0)
+    for kind in ("fsr", "refine"):
+        [drawn] = independent_prompts(BRIEF, past, Method(kind), 1, "")
+        assert drawn.proposal.parent == 1
+        assert past[1].candidate is not None
+        assert past[1].candidate.source in drawn.prompt.text
+        assert (drawn.finding is not None) == (kind == "refine")
+
+
+@pytest.mark.parametrize("kind", ["contrast", "fsr"])
+def test_a_conversation_of_another_strategy_joins_exemplars_and_its_own_attempts(kind: PromptKindName) -> None:
+    past, attempts = exemplars(20.0), list[Attempt]()
+    method = Method(kind, {"temperature": 0.01} if kind == "contrast" else {})
+    prompts = []
+    for word in ("wrong", "4194304", "1048576"):
+        following = next_turn(BRIEF, attempts, 3, method=method, exemplars=past, seed="s", dialogue=True)
+        assert following.asked is not None
+        prompts.append(following.prompt)
+        candidate = parse_reply(reply(word))
+        evaluation, profile = evaluated(candidate, TASK)
+        reward = Reward(policy="kevin/1", value=None, components={})
+        attempts.append(attempt_of("s1", following.asked, candidate, evaluation, profile, reward, attempts, 0.0))
+    assert [attempt.operator for attempt in attempts] == [kind] * 3
+    assert past[0].candidate is not None
+    assert past[0].candidate.source in prompts[0]
+    assert attempts[0].parent == "run/softmax/40"
+    if kind == "fsr":  # a round in which nothing was right: from its failed kernel
+        assert attempts[1].parent == attempts[0].id
+        assert "// wrong" in prompts[1]
+    else:  # its own attempt is as fast as an exemplar may be, and is shown with it
+        assert {"run/softmax/40", attempts[1].id} >= {attempts[2].parent}
+        assert "// 4194304" in prompts[2]
+        assert past[0].candidate.source in prompts[2]
+    assert BRIEF.task.source in prompts[0]
+    assert BRIEF.task.source not in prompts[1]
+    assert next_turn(BRIEF, attempts, 3, method=method, exemplars=past).asked is None
