@@ -283,6 +283,16 @@ def serve(
     compilers: Annotated[
         int | None, typer.Option("--compilers", min=1, help="Candidates compiled at a time ahead of a slot.")
     ] = None,
+    resource: Annotated[
+        str | None,
+        typer.Option(
+            "--resource", metavar="NAME", help="Only nodes of the Ray cluster with this resource, a slot per unit."
+        ),
+    ] = None,
+    autoscale: Annotated[
+        str | None,
+        typer.Option("--autoscale", metavar="MIN:MAX", help="Slots that Ray's autoscaler is asked for, by the queue."),
+    ] = None,
     queue: Annotated[
         int | None,
         typer.Option("--queue", min=1, help="Jobs that may wait or run at a time; others must wait."),
@@ -319,6 +329,9 @@ def serve(
     require_server_packages()
     if (address is not None) != (engine is EngineName.RAY):
         raise UsageError("--engine ray needs --address, and nothing else takes it")
+    for option, value in (("--resource", resource), ("--autoscale", autoscale)):
+        if value is not None and engine is not EngineName.RAY:
+            raise UsageError(f"{option} is about a Ray cluster: give --engine ray and --address, or leave it out")
     for option, seconds in (("--run-limit", run_limit), ("--compile-limit", compile_limit)):
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
@@ -347,6 +360,8 @@ def serve(
             device,
             slots=slots,
             compilers=compilers,
+            resource=resource,
+            autoscale=autoscale,
             run_limit_s=run_limit,
             compile_limit_s=compile_limit,
             measure=measuring,
@@ -393,8 +408,11 @@ def _engine(name: EngineName, address: str | None, device: str, **options: Any) 
         return LocalEngine(device, **set_options)
     if find_spec("ray") is None:
         raise UsageError(f"--engine ray needs a package that is not installed: {install_hint('ray')}")
+    from kernelforge.workers.ray.autoscaling import Autoscaling
     from kernelforge.workers.ray.engine import RayEngine
 
+    if "autoscale" in set_options:
+        set_options["autoscale"] = Autoscaling.of(set_options["autoscale"])
     return RayEngine(device, address=address, **set_options)
 
 

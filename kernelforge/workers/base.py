@@ -159,6 +159,10 @@ class Engine(Protocol):
         """
         ...
 
+    def demand(self, jobs: int) -> None:
+        """Say how many jobs wait or run, by which a cluster may grow and shrink."""
+        ...
+
     def resume(self, pattern: str) -> int:
         """Bring back what :meth:`drain` took out. Returns how many there are of matching names."""
         ...

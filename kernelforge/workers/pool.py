@@ -127,15 +127,22 @@ class WorkerPoolEngine(Engine):
             worker_slot.resume()
         return len(matching)
 
+    def demand(self, jobs: int) -> None:
+        """The machine has what it has."""
+
     def _matching(self, pattern: str) -> list[WorkerSlot]:
         worker_slots = {**self._worker_slots, **self._compile_slots}
         return [worker_slot for name, worker_slot in worker_slots.items() if fnmatchcase(name, pattern)]
 
     def _open(self, worker_slot: WorkerSlot) -> None:
         """Start the worker of a new slot, unless slots of its name were drained."""
-        if any(fnmatchcase(worker_slot.name, pattern) for pattern in self._drained):
+        if self._is_drained(worker_slot.name):
             worker_slot.drain()
         worker_slot.open()
+
+    def _is_drained(self, name: str) -> bool:
+        """Whether an operator has drained workers of this name."""
+        return any(fnmatchcase(name, pattern) for pattern in self._drained)
 
     @property
     def preparing(self) -> int:

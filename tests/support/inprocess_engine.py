@@ -64,6 +64,7 @@ class InProcessEngine:
         self.gate = asyncio.Event()
         """Evaluations wait for it."""
         self.gate.set()
+        self.demanded = 0
         self._measures = measures
         self._names = [f"{'cuda' if measures else 'emulated:h100'}#{index}" for index in range(slots)]
         self._busy: set[str] = set()
@@ -97,6 +98,9 @@ class InProcessEngine:
 
     def resume(self, pattern: str) -> int:
         return 0
+
+    def demand(self, jobs: int) -> None:
+        self.demanded = jobs
 
     @property
     def preparing(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -21,6 +22,7 @@ import pytest
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.records import Verdict
 from kernelforge.workers.base import EvaluationOrder, EvaluationReport, Prepared, WorkerDied
+from kernelforge.workers.ray.autoscaling import Autoscaling
 from kernelforge.workers.ray.engine import RayEngine
 from tests.workers.engine_orders import (
     BROKEN,
@@ -400,6 +402,33 @@ async def test_orders_of_a_killed_node_end_elsewhere_and_a_new_node_brings_slots
         Verdict.OK,
         Verdict.OK,
     ]
+
+
+async def test_the_queue_asks_for_slots_and_a_pause_gives_nodes_up(
+    engine: RayEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from ray.autoscaler._private.constants import AUTOSCALER_RESOURCE_REQUEST_CHANNEL
+    from ray.experimental.internal_kv import _internal_kv_get
+
+    def requested() -> list[dict[str, float]]:
+        """The request that Ray's autoscaler reads."""
+        return list(json.loads(_internal_kv_get(AUTOSCALER_RESOURCE_REQUEST_CHANNEL) or b"[]"))
+
+    def states() -> list[str]:
+        return sorted(slot.state for slot in engine.worker_states())
+
+    monkeypatch.setattr("kernelforge.workers.ray.autoscaling.IDLE_S", 0.0)
+    monkeypatch.setattr(engine, "_autoscale", Autoscaling(1, 3))
+    await until(lambda: states() == ["drained", "drained", "idle", "idle"])
+    assert requested() == [{"CPU": 1}] * 3, "a slot, and a compiler of each node that there is"
+    [released] = {slot.name.partition("/")[0] for slot in engine.slots() if slot.state == "drained"}
+    engine.drain(f"{released}/*compiler*")
+    engine.demand(1000)
+    await until(lambda: states() == ["drained", "idle", "idle", "idle"])
+    assert requested() == [{"CPU": 1}] * 5
+    engine.resume("*")
+    monkeypatch.setattr(engine, "_autoscale", None)
+    await until(lambda: states() == ["idle"] * 4)
 
 
 async def test_a_cluster_that_lets_anybody_in_is_refused(open_cluster: str, cluster: Any) -> None:

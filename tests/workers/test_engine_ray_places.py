@@ -43,6 +43,12 @@ def test_a_slot_on_a_gpu_takes_the_gpu_and_a_cpu(
     assert capacity_of(node, on_gpu=True, threads=1, slots=slots, compilers=1) == expected
 
 
+@pytest.mark.parametrize(("units", "expected"), [(0, 0), (2, 2), (9, 7)])
+def test_a_node_that_a_trainer_shares_has_as_many_slots_as_units_of_the_resource(units: int, expected: int) -> None:
+    node = Node(id="a" * 56, host="here", cpus=8, gpus=0, memory_bytes=0, units=units)
+    assert capacity_of(node, on_gpu=False, threads=1, slots=None, compilers=1).slots == expected
+
+
 def gpu(**changes: str) -> Target:
     return Target(
         fingerprint=make_fingerprint(device_kind="cuda", **{"device": "cuda:0", **changes}), description={}, spec="h100"

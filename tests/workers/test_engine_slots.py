@@ -176,7 +176,7 @@ class Grid:
 
     address = "10.0.0.1:6379"
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, resource: str | None) -> None:
         self.alive = "ab"
 
     async def nodes(self) -> list[Node]:

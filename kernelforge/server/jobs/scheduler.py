@@ -346,6 +346,8 @@ class Scheduler:
             try:
                 self._fill_slots()
                 self._fill_preparation()
+                waiting = len(self.queue) + len(self._retries) + len(self._ready)
+                self._engine.demand(waiting + len(self._calls))
             except Exception:
                 _LOG.exception("tasks could not be dispatched; trying again in a second")
                 await asyncio.sleep(1.0)

@@ -50,6 +50,8 @@ class Node:
     gpus: int
     memory_bytes: int
     """Memory that Ray offers to actors."""
+    units: int | None = None
+    """Amount of the resource whose units are slots; None where none was named."""
 
     @property
     def label(self) -> str:
@@ -62,12 +64,13 @@ class Cluster:
 
     Args:
         address: address of the head node, as in ``10.0.0.1:6379``.
+        resource: a resource of Ray that some nodes were started with; each unit of it is a slot. None for all nodes.
 
     Raises:
         UsageError: Ray is not installed, or the address is invalid.
     """
 
-    def __init__(self, address: str | None) -> None:
+    def __init__(self, address: str | None, resource: str | None = None) -> None:
         if address is None:
             raise UsageError(f"--engine ray needs --address HOST:PORT, that of the cluster's head node; {TOKEN_HELP}")
         host, _, port = address.rpartition(":")
@@ -77,6 +80,7 @@ class Cluster:
                 "10.0.0.1:6379. The reward server runs on one of the cluster's nodes, so ray:// is not supported"
             )
         self.address, self._host, self._port = address, host.strip("[]"), int(port)
+        self._resource = resource
         check_token()
         try:
             import ray
@@ -125,7 +129,7 @@ class Cluster:
         _restore_handler(signal.SIGTERM)
 
     async def nodes(self) -> list[Node]:
-        """The nodes that are alive now."""
+        """The nodes that are alive now, and are to have slots."""
         nodes = await asyncio.to_thread(self._ray.nodes)
         return [
             Node(
@@ -134,13 +138,29 @@ class Cluster:
                 cpus=int(node["Resources"].get("CPU", 0)),
                 gpus=int(node["Resources"].get("GPU", 0)),
                 memory_bytes=int(node["Resources"].get("memory", 0)),
+                units=None if self._resource is None else int(node["Resources"].get(self._resource, 0)),
             )
             for node in nodes
-            if node["Alive"]
+            if node["Alive"] and (self._resource is None or self._resource in node["Resources"])
         ]
 
-    def start_actor(self, node: str, *, cpus: float, gpus: int) -> Any:
-        """The handle of a new actor on a node; it starts once its resources are free. Ray retries nothing."""
+    async def request(self, slots: int, cpus: int, *, cpus_per_slot: int, gpus_per_slot: int) -> None:
+        """Ask Ray's autoscaler for room for some slots, and for further CPUs. It holds until the next request."""
+        from ray.autoscaler.sdk import request_resources
+
+        bundle: dict[str, float] = {"CPU": cpus_per_slot}
+        if gpus_per_slot:
+            bundle["GPU"] = gpus_per_slot
+        if self._resource is not None:
+            bundle[self._resource] = 1
+        await asyncio.to_thread(request_resources, bundles=[*[bundle] * slots, *[{"CPU": 1}] * cpus])
+
+    def start_actor(self, node: str, *, cpus: float, gpus: int, slot: bool) -> Any:
+        """The handle of a new actor on a node; it starts once its resources are free. Ray retries nothing.
+
+        Args:
+            slot: whether it takes a unit of the resource whose units are slots.
+        """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         return (
@@ -148,6 +168,7 @@ class Cluster:
             .options(
                 num_cpus=cpus,
                 num_gpus=gpus,
+                resources={self._resource: 1} if slot and self._resource is not None else {},
                 max_restarts=0,
                 max_task_retries=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node, soft=False),

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Literal, NamedTuple, Unpack
@@ -16,6 +18,7 @@ from kernelforge.devices.gpu_locks import parse_devices
 from kernelforge.errors import KernelForgeError, UsageError
 from kernelforge.workers.base import Health
 from kernelforge.workers.pool import WorkerOptions, WorkerPoolEngine
+from kernelforge.workers.ray.autoscaling import Autoscaling, kept_nodes
 from kernelforge.workers.ray.cluster import Cluster, Node
 from kernelforge.workers.ray.worker import RayWorker
 from kernelforge.workers.roles import Target, WorkerSettings
@@ -23,6 +26,9 @@ from kernelforge.workers.slot import WorkerSlot
 
 POLL_S = 1.0
 """Interval of checks for new and lost nodes."""
+
+FIRST_NODE_S = 1800.0
+"""Longest time until an autoscaler has started the first node: clouds take minutes, more with a large image."""
 
 _DEVICE_SPECIFIC = {"device", "gpu_uuid"}
 """Fields in which fingerprints of one engine's devices may differ."""
@@ -45,6 +51,9 @@ class RayEngine(WorkerPoolEngine):
         address: address of the cluster's head node, as in ``10.0.0.1:6379``.
         slots: candidates that a node evaluates at a time; None for as many as its GPUs or CPUs allow.
         compilers: compile workers of a node.
+        resource: a resource of Ray: only the nodes that were started with it have slots, as many as its units. The rest
+            of the cluster is other programs', such as a trainer's.
+        autoscale: how many slots the cluster is to have, by the jobs; None for all that its nodes have room for.
         options: ``threads`` are the number of CPUs per slot, 1 by default. ``cache`` is each machine's own: builds
             travel with the orders.
 
@@ -62,6 +71,8 @@ class RayEngine(WorkerPoolEngine):
         address: str | None,
         slots: int | None = None,
         compilers: int = 1,
+        resource: str | None = None,
+        autoscale: Autoscaling | None = None,
         **options: Unpack[WorkerOptions],
     ) -> None:
         counts = {"slots": slots, "compilers": compilers}
@@ -69,7 +80,14 @@ class RayEngine(WorkerPoolEngine):
         self._settings = self._settings.model_copy(update={"share_builds": True})
         self._device, self._threads = self._settings.device, self._settings.threads
         self._slots, self._compilers = slots, compilers
-        self._cluster = Cluster(address)
+        self._cluster = Cluster(address, resource)
+        self._autoscale = autoscale
+        self._jobs = 0
+        """Jobs that wait or run."""
+        self._requested: tuple[int, int] | None = None
+        """The last request of slots and further CPUs."""
+        self._surplus: set[str] = set()
+        """Labels of nodes whose slots are not wanted now."""
         self._nodes: dict[str, Node] = {}
         self._closing: set[asyncio.Task[None]] = set()
         """Tasks that close the slots of lost nodes."""
@@ -86,6 +104,7 @@ class RayEngine(WorkerPoolEngine):
         await self._cluster.connect()
         try:
             await self._update_nodes()
+            await self._autoscaled()
             if not self._worker_slots:
                 resource = "GPU" if self._on_gpu else "CPU"
                 raise KernelForgeError(
@@ -99,6 +118,50 @@ class RayEngine(WorkerPoolEngine):
             raise
         self._follower = asyncio.create_task(self._follow_nodes())
         self._change.set()
+
+    async def _autoscaled(self) -> None:
+        """Ask for the fewest slots, and wait for the first node."""
+        if self._autoscale is None:
+            return
+        await self._scale()
+        end = time.monotonic() + FIRST_NODE_S
+        while not self._worker_slots and time.monotonic() < end:
+            await asyncio.sleep(POLL_S)
+            await self._update_nodes()
+
+    def demand(self, jobs: int) -> None:
+        self._jobs = jobs
+
+    async def _scale(self) -> None:
+        """Ask the cluster for the wanted slots, and give up those of nodes beyond them."""
+        assert self._autoscale is not None
+        target = self._autoscale.target(self._jobs, time.monotonic())
+        compilers = 0 if self._on_gpu else self._compilers * max(sum(node.cpus > 0 for node in self._nodes.values()), 1)
+        if (target, compilers) != self._requested:
+            await self._cluster.request(
+                target, compilers, cpus_per_slot=self._threads, gpus_per_slot=1 if self._on_gpu else 0
+            )
+            self._requested = target, compilers
+        slots, busy = Counter[str](), Counter[str]()
+        for name, worker_slot in self._worker_slots.items():
+            label = name.partition("/")[0]
+            slots[label] += 1
+            busy[label] += worker_slot.state == "busy"
+        kept = kept_nodes(slots, busy, target)
+        for label in slots.keys() - kept - self._surplus:
+            self._each_of(label, WorkerSlot.drain)
+        for label in self._surplus & kept:
+            self._each_of(label, self._resume_slot)
+        self._surplus = slots.keys() - kept
+
+    def _each_of(self, label: str, act: Callable[[WorkerSlot], None]) -> None:
+        for worker_slot in self._matching(f"{label}/*"):
+            act(worker_slot)
+
+    def _resume_slot(self, worker_slot: WorkerSlot) -> None:
+        """Start a slot's worker again, unless an operator has drained it."""
+        if not self._is_drained(worker_slot.name):
+            worker_slot.resume()
 
     def health(self) -> Health:
         health = super().health()
@@ -126,6 +189,8 @@ class RayEngine(WorkerPoolEngine):
             await asyncio.sleep(POLL_S)
             try:
                 await self._update_nodes()
+                if self._autoscale is not None:
+                    await self._scale()
                 self._problem = ""
             except Exception as error:  # Ray raises various errors while its head node is away; try again.
                 if not self._problem:
@@ -237,6 +302,8 @@ def capacity_of(node: Node, *, on_gpu: bool, threads: int, slots: int | None, co
         most = min(node.gpus, node.cpus // threads)
     else:
         most = (node.cpus - min(compilers, max(node.cpus - threads, 0))) // threads
+    if node.units is not None:
+        most = min(most, node.units)
     slot_count = most if slots is None else min(most, slots)
     return Capacity(slot_count, min(compilers, node.cpus - slot_count * threads))
 

@@ -42,7 +42,8 @@ class RayWorker(WorkerHandle):
         Raises:
             KernelForgeError: the node is gone or full, or the worker does not start.
         """
-        worker = cls(name, cluster, cluster.start_actor(node, cpus=cpus, gpus=gpus))
+        slot = settings.role == "device"
+        worker = cls(name, cluster, cluster.start_actor(node, cpus=cpus, gpus=gpus, slot=slot))
         try:
             async with asyncio.timeout(PLACED_S):
                 reply = await worker._call("start", name, settings.model_dump_json())
