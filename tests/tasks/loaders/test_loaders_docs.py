@@ -28,5 +28,6 @@ def test_the_bounds_it_names_are_those_in_force() -> None:
     for ceiling in (bounds.base, bounds.reach):
         assert f"{ceiling.elements:,} elements" in PAGE
         assert f"{ceiling.flops // 10**6} million operations" in PAGE
+    assert f"at most {bounds.judged_flops // 10**9} thousand million operations" in PAGE
     assert f"in {bounds.answer_s:g} seconds" in PAGE
     assert f"tile ({', '.join(map(str, TILES[:-1]))} or {TILES[-1]})" in PAGE
