@@ -253,6 +253,13 @@ class EngineName(StrEnum):
     RAY = "ray"
 
 
+class CheckedSizes(StrEnum):
+    """Values of ``--sizes``."""
+
+    ALL = "all"
+    TRAIN = "train"
+
+
 class LogFormat(StrEnum):
     """Values of ``--log-format``."""
 
@@ -312,6 +319,13 @@ def serve(
         float | None,
         typer.Option("--compile-limit", metavar="SECONDS", help="Longest that a candidate's compilation may take."),
     ] = None,
+    sizes: Annotated[
+        CheckedSizes,
+        typer.Option(
+            "--sizes",
+            help="On an emulated device: all as ever, or train: the full size in part, and shared draws of the others.",
+        ),
+    ] = CheckedSizes.ALL,
     measure: MeasureOption = None,
     screen: ScreenOption = True,
     allow_unconfined: UnconfinedOption = False,
@@ -336,6 +350,7 @@ def serve(
         if seconds is not None and not 0 < seconds < float("inf"):
             raise UsageError(f"{option} needs a number of seconds above 0")
     measuring = measure_settings(None, None, False, measure, screen=screen)
+    measuring = measuring.model_copy(update={"sizes": sizes.value})
     from kernelforge.server.http.auth import Tokens
     from kernelforge.server.http.logs import configure_logs
     from kernelforge.server.http.process import is_loopback, listen, run

@@ -223,6 +223,8 @@ class RewardResult(_Answer):
     """One of ``OK WRONG POLICY BUILD CRASH TIMEOUT LIMIT INFRA``; None if nothing was evaluated."""
     uncompared: bool = False
     """Whether the verdict is OK although no value was compared at the full size: not correct, and rewarded as wrong."""
+    sizes: Literal["all", "train"] = "all"
+    """``train``: the server checks less, for training: see ``kernelforge serve --sizes``."""
     stage: str | None = None
     """Stage in which the evaluation ended."""
     feedback: str = ""

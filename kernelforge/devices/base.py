@@ -132,6 +132,9 @@ class RunRequest:
     others up to 2**32 - 2 by a hash. Equal numbers give equal results."""
     worst_errors: bool = False
     """On an emulated device: approximate instructions are as far off as their documented error surely allows."""
+    nearby: bool = False
+    """On an emulated device, of a run in part: blocks that lie near the elements are enough where they write all that
+    is around these. Another block that writes there too goes unseen."""
     tiled: Mapping[int, int] = field(default_factory=dict)
     """Bytes of the buffers whose tensor is longer than its content in ``tensors``, which stands there again and again:
     a whole number of pages. Only for an emulated device."""

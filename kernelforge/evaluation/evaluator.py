@@ -21,6 +21,7 @@ from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed,
 from kernelforge.evaluation.stages.correctness import CorrectnessStage
 from kernelforge.evaluation.stages.full_size import FullSizeResult, ModelledFullSize, is_cheap
 from kernelforge.evaluation.stages.full_size_measured import MeasuredFullSize
+from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.prediction import baseline_time, idle_share, predict_speedup
 from kernelforge.records import (
@@ -99,6 +100,8 @@ class Evaluator:
         self.facts = oracle.facts()
         self.screen = screen
         self.run_limit_s = run_limit_s
+        self.kept = KeptDraws(oracle) if self.settings.sizes == "train" else None
+        """Draws that evaluations share in training."""
         self._unpredictable = False
         self.generators: tuple[InputGenerator, ...] = ()
         """Generators in force, all of them admitted."""
@@ -138,6 +141,9 @@ class Evaluator:
         work = EvaluationState(seed=seed, source=candidate.source)
         if stopped is not None:
             work.stopped = stopped
+        if self.kept is not None:
+            self.kept.begin(seed)
+            work.kept = self.kept
         failure: StageFailed | None = None
         try:
             self.prepare(candidate, work)
@@ -224,7 +230,7 @@ class Evaluator:
             CorrectnessStage(runs, self.generators).check_all(candidate, self.compiler)
             if self.device.capabilities.measures_time:
                 return MeasuredFullSize(runs, self.settings).check(profile)
-            return ModelledFullSize(runs).check(profile)
+            return ModelledFullSize(runs, train=self.settings.sizes == "train").check(profile)
 
     def _with_prediction(self, result: FullSizeResult, work: EvaluationState) -> Performance | None:
         """A modelled time with the speedup that it predicts, where the operators of the reference can be traced."""

@@ -26,7 +26,7 @@ from kernelforge.evaluation.oracle.client import KnownTasks, Oracle, OracleFacts
 from kernelforge.evaluation.stages.screening import Screen
 from kernelforge.hardware.specs import EMULATED, SPECS, figures_digest
 from kernelforge.prediction.correction import ModelErrors
-from kernelforge.records import Fingerprint, InputGenerator, MeasureSettings, Task
+from kernelforge.records import TRAIN_SUFFIX, Fingerprint, InputGenerator, MeasureSettings, Task
 from kernelforge.sandbox import Zygote, select_tier
 from kernelforge.sandbox.self_test import gpu_tier
 from kernelforge.utils.closing import Closing
@@ -196,6 +196,7 @@ class EvaluatorPool(Closing):
         self._run_limit_s = run_limit_s
         self._evaluator_version = EVALUATOR_VERSION + _limits_suffix(run_limit_s, compile_limit_s)
         self._evaluator_version += "" if self.settings.screen else "+unscreened"
+        self._evaluator_version += TRAIN_SUFFIX if self.settings.sizes == "train" else ""
         self.compiler = make_compiler(cache, allow_unconfined=allow_unconfined, limit_s=compile_limit_s)
         self._devices = {candidate_device.name: candidate_device for candidate_device in opened or self._open(device)}
         keys, unusable = _uuids(self._devices)

@@ -3,6 +3,7 @@
 from kernelforge.records.base import Record, content_hash, first_fault
 from kernelforge.records.evaluation import (
     MODELLED_TIME,
+    TRAIN_SUFFIX,
     UNCOMPARED,
     Comparison,
     Correctness,
@@ -78,6 +79,7 @@ from kernelforge.records.timing import Clocks, HostClock, Ratio, SideTimes, Timi
 __all__ = [
     "DRAWN_SIZE",
     "MODELLED_TIME",
+    "TRAIN_SUFFIX",
     "UNCOMPARED",
     "VISIBLE_SIZE",
     "AgentName",

@@ -317,6 +317,10 @@ class Screening(Record):
         return self.rank is not None and self.rank.position > self.rank.measured
 
 
+TRAIN_SUFFIX: Final = "+train"
+"""In the evaluator version of evaluations for training; see :attr:`.MeasureSettings.sizes`."""
+
+
 class Fingerprint(Record):
     """Hardware, software and jail of an evaluation."""
 
@@ -339,6 +343,11 @@ class Fingerprint(Record):
     """Version of the GPU's driver."""
     runtime: str | None = None
     """Package that calls the driver: ``cupy 14.2.0``."""
+
+    @property
+    def sizes(self) -> Literal["all", "train"]:
+        """``train``: the full size was compared in part at most, on shared draws of the other sizes."""
+        return "train" if TRAIN_SUFFIX.removeprefix("+") in self.evaluator.split("+") else "all"
 
     @model_validator(mode="after")
     def _kind_is_in_the_name(self) -> Fingerprint:

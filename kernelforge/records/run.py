@@ -65,7 +65,7 @@ class LLMSettings(Record):
 
 
 class MeasureSettings(Record):
-    """Settings for a device that measures; an emulated device heeds ``approx`` alone."""
+    """Settings for a device that measures; an emulated device heeds ``approx`` and ``sizes`` alone."""
 
     runtime: Literal["cupy", "pycuda"] = "cupy"
     protocol: Literal["kernelforge", "kernelbench"] = "kernelforge"
@@ -82,6 +82,9 @@ class MeasureSettings(Record):
     """Metrics for Nsight Compute: CudaForge's 24 and a roofline, or all sections."""
     approx: Literal["varied", "worst"] = "varied"
     """Errors of approximate instructions where the emulated device checks: drawn, or as large as they may be."""
+    sizes: Literal["all", "train"] = "all"
+    """``train``: an emulated device compares the full size in part, and candidates of a task share draws of the others:
+    cheaper, and less than is checked otherwise."""
     screen: bool = True
     """Whether an emulated device runs a candidate before the GPU is taken. Without it no access is checked."""
     figures: str | None = None
@@ -151,7 +154,7 @@ class RunConfig(Record):
         younger: dict[str, Any] = {"language": True} if self.language == "cuda" else {}
         if self.measure_top is None:
             younger["measure_top"] = True
-        usual, names = MeasureSettings(), ("approx", "figures", "screen")
+        usual, names = MeasureSettings(), ("approx", "figures", "screen", "sizes")
         unchanged = {name for name in names if getattr(self.measure, name) == getattr(usual, name)}
         if unchanged:
             younger["measure"] = unchanged

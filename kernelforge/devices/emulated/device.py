@@ -323,6 +323,7 @@ class EmulatedSession:
             "variation": request.variation,
             "sanitize": request.sanitize,
             "worst_errors": request.worst_errors,
+            "nearby": request.nearby,
         }
         wait = PATIENCE * request.deadline_s + GRACE_S
         operands = max((sum(view.span_bytes for view in call.operands) for call in request.plan.libraries), default=0)

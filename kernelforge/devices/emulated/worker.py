@@ -230,6 +230,7 @@ def _request(data: dict[str, Any], blobs: Sequence[Blob]) -> RunRequest:
         variation=data["variation"],
         sanitize=data["sanitize"],
         worst_errors=data["worst_errors"],
+        nearby=data["nearby"],
     )
 
 

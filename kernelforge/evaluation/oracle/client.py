@@ -205,6 +205,7 @@ class Oracle(Closing):
         self._fatal: dict[str, str] = {}
         """Baselines that ended the child, and how: not tried again."""
         self._child: Child | None = None
+        self._started = 0
         self._closed = False
         self._further = ""
         """Name of the size that its child was given last."""
@@ -451,6 +452,11 @@ class Oracle(Closing):
         )
 
     @property
+    def children(self) -> int:
+        """Number of the child that is next asked; draws of another are gone."""
+        return self._started + (self._child is None)
+
+    @property
     def holds_draws(self) -> bool:
         """Whether its child lives; one that ended took its draws with it."""
         return self._child is not None
@@ -555,6 +561,7 @@ class Oracle(Closing):
         if self.device != "cpu":
             limits = replace(limits, memory_bytes=_HOST_BYTES, tmp_bytes=_GPU_TMP_BYTES, file_bytes=_GPU_FILE_BYTES)
         self._child = child = self._zygote.spawn(limits)
+        self._started += 1
         task = self.task.model_dump(mode="json")
         request = {"op": "load", "task": task, "threads": self._threads, "device": self.device}
         request["scales"] = self.cached.scales

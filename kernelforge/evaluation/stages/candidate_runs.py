@@ -27,6 +27,7 @@ from kernelforge.devices.base import (
 from kernelforge.errors import TaskError
 from kernelforge.evaluation.oracle.client import DrawHandle, Oracle
 from kernelforge.evaluation.stages.compile_stage import BuildState, StageFailed, failed_check
+from kernelforge.evaluation.stages.kept_draws import KeptDraws
 from kernelforge.records import (
     Comparison,
     Fingerprint,
@@ -117,6 +118,8 @@ class EvaluationState(BuildState):
     """The candidate's, to tell an instruction that it wrote itself from one that the compiler emitted."""
     counted: CountedProfile | None = None
     """From the emulated device in front of a GPU."""
+    kept: KeptDraws | None = None
+    """Draws that this evaluation shares with others of its task; None for draws of its own."""
 
     def record(self, check: SizeCheck) -> None:
         """Record a check, in place of an earlier one of its size."""

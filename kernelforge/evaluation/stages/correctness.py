@@ -26,9 +26,11 @@ from typing import Final
 from kernelforge.compile import Compiler
 from kernelforge.errors import ChildDied, ChildTimeout, TaskError
 from kernelforge.evaluation.generators.recipe import TEST_PREFIX
+from kernelforge.evaluation.oracle.client import DrawHandle
 from kernelforge.evaluation.oracle.task_context import keeps_shared
 from kernelforge.evaluation.stages.candidate_runs import POISONS, CandidateRuns
-from kernelforge.evaluation.stages.compile_stage import compile_plans, resolve_plans
+from kernelforge.evaluation.stages.compile_stage import StageFailed, compile_plans, resolve_plans
+from kernelforge.evaluation.stages.kept_draws import KeptDraws, is_audited
 from kernelforge.records import DRAWN_SIZE, Candidate, InputGenerator, Size, SizeCheck, Task, content_hash
 from kernelforge.tasks import parse_task_file
 
@@ -47,7 +49,8 @@ class CorrectnessStage:
         self._generators = generators
 
     def check_all(self, candidate: Candidate, compiler: Compiler) -> None:
-        """Check every size of the task but the full one, then the generators' inputs, then a drawn size.
+        """Check every size of the task but the full one, then the generators' inputs, then a drawn size. In training a
+        share of the candidates is then checked again on fresh inputs.
 
         Raises:
             StageFailed: an output is wrong, or a run faults.
@@ -57,6 +60,29 @@ class CorrectnessStage:
                 self.check_size(size)
         self.check_generators()
         self.check_drawn(candidate, compiler)
+        if self._work.kept is not None and is_audited(self._work.seed):
+            self.check_fresh(self._work.kept)
+
+    def check_fresh(self, kept: KeptDraws) -> None:
+        """Check the sizes that had kept draws on others, which no candidate had before.
+
+        Raises:
+            StageFailed: the candidate is wrong there; the kept draws are forgotten, for it may have learnt them.
+        """
+        runs = self._runs
+        for check in tuple(self._work.checks):
+            if check.status != "passed" or check.size == DRAWN_SIZE:
+                continue
+            size, others = runs.task.size(check.size), check.families[1:]
+            further = others[self._work.seed % len(others) :][:1] if others else ()
+            for family in (check.families[0], *further):
+                try:
+                    with runs.drawn(size, family) as draw:
+                        runs.run_and_compare(size, draw, POISONS[:1])
+                except StageFailed:
+                    kept.forget()
+                    raise
+            self._work.record(check.model_copy(update={"message": "and again on fresh inputs"}))
 
     def check_size(self, size: Size, families: Sequence[str] | None = None) -> None:
         """Run a size on inputs of ``families``, or of all that torch passes there, and record that it was right.
@@ -71,13 +97,24 @@ class CorrectnessStage:
         for index, family in enumerate(families):
             # The task's own distribution runs under both poisons; the others alternate.
             poisons = POISONS if index == 0 else (POISONS[index % 2],)
-            with runs.drawn(size, family) as draw:
+            with self._shared(size, family) as draw:
                 comparison = runs.run_and_compare(size, draw, poisons)
             worst = max(worst, comparison.error or 0.0)
         launches = len(self._work.plans[size.name].launches)
         self._work.checks.append(
             SizeCheck(size=size.name, status="passed", families=families, error=worst, launches=launches)
         )
+
+    @contextlib.contextmanager
+    def _shared(self, size: Size, family: str) -> Iterator[DrawHandle]:
+        """The kept draw of a listed size in training; else one of this evaluation alone."""
+        kept = self._work.kept
+        with contextlib.ExitStack() as stack:
+            draw = None
+            if kept is not None and size.name != DRAWN_SIZE:
+                with self._work.clock("oracle"):
+                    draw = kept.of(size.name, family)
+            yield draw or stack.enter_context(self._runs.drawn(size, family))
 
     def check_generators(self) -> None:
         """Check the generators' inputs, once the built-in families passed at every such size: they add tests and

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,6 +52,9 @@ WRITTEN_BYTES = 2 << 30
 
 WHOLE_DRAW_BYTES = 3584 << 20
 """Tensors of a task that are drawn whole; of larger ones only a part, which stands in them again and again."""
+
+TRAIN_DRAW_BYTES = 256 << 20
+"""The same in training, where a task lets that: of what is drawn whole the oracle's process keeps the memory."""
 
 PROFILE_POISON = 0
 """What memory holds before a profile: blocks that are left out must leave something harmless behind."""
@@ -183,7 +186,17 @@ class FullSizeStage(ABC):
 
 
 class ModelledFullSize(FullSizeStage):
-    """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel."""
+    """A dear size is compared in part, any other whole; but in part too where a profile shows a slow kernel.
+
+    Args:
+        runs: the candidate's runs.
+        train: compare every size in part where that can be done, on the task's own inputs, and look for the blocks
+            behind the elements near to them first.
+    """
+
+    def __init__(self, runs: CandidateRuns, *, train: bool = False) -> None:
+        super().__init__(runs)
+        self._train = train
 
     def check(self, profile: bool) -> FullSizeResult | None:
         try:
@@ -202,7 +215,7 @@ class ModelledFullSize(FullSizeStage):
             )
             return None
         try:
-            if self._too_large or self.facts.flops > DEAR_FLOPS:
+            if self._train or self._too_large or self.facts.flops > DEAR_FLOPS:
                 with self._inputs() as draw:
                     why = self._compare_in_part(draw)
                     profiled = self._profiled(draw) if profile else None
@@ -247,9 +260,18 @@ class ModelledFullSize(FullSizeStage):
         """Whether the reference is too large to be run whole."""
         return self._tiled or self.facts.compulsory_bytes > REFERENCE_BYTES
 
-    def _inputs(self) -> contextlib.AbstractContextManager[DrawHandle]:
+    @contextlib.contextmanager
+    def _inputs(self) -> Iterator[DrawHandle]:
         """The task's own inputs, without what must come out."""
-        return self.runs.drawn(self.size, self.family, expected=False, tiled=self._tiled)
+        with contextlib.ExitStack() as stack:
+            tiled = self._tiled or (self._train and tensor_bytes(self.facts) > TRAIN_DRAW_BYTES)
+            try:
+                draw = stack.enter_context(self.runs.drawn(self.size, self.family, expected=False, tiled=tiled))
+            except TaskError:
+                if self._tiled or not tiled:
+                    raise
+                draw = stack.enter_context(self.runs.drawn(self.size, self.family, expected=False))
+            yield draw
 
     def _compare_complete(self, draw: DrawHandle, profiled: FullSizeResult | None) -> FullSizeResult | None:
         """Run whole, and compare everything; some slices too on inputs of another family, where memory holds what it
@@ -306,7 +328,7 @@ class ModelledFullSize(FullSizeStage):
             StageFailed: one of them is wrong, a block faults, or nothing writes a part of the outputs.
         """
         families: tuple[str, ...] = (self.family,)
-        if not self._too_large:
+        if not self._too_large and not self._train:
             with self.work.clock("oracle"):
                 sliced = self.oracle.has_slices()
             families += self.other_families() if sliced else self.oracle.families("full")[1:2]
@@ -338,7 +360,7 @@ class ModelledFullSize(FullSizeStage):
                 elements = self.oracle.choose(self.size.name, seed, ELEMENTS)
         except TaskError as error:
             return str(error)
-        request = replace(self.request(draw, POISONS[0]), max_thread_instructions=PART_INSTRUCTIONS)
+        request = replace(self.request(draw, POISONS[0]), max_thread_instructions=PART_INSTRUCTIONS, nearby=self._train)
         with self.work.clock("emulation"):
             result = session.run_part(request, elements)
         if result.faults and result.faults[0].kind == "timeout":

@@ -21,13 +21,16 @@ def check_measure(settings: MeasureSettings, device: str) -> MeasureSettings:
     """The settings, if the device has a use for them.
 
     Raises:
-        UsageError: an emulated device measures nothing, and something else than the defaults is asked of it.
+        UsageError: an emulated device measures nothing, and something else than the defaults is asked of it; or the
+            device has no use for the sizes.
         DeviceError: there are no such figures.
     """
     changed = settings.model_dump(exclude_defaults=True)
     # Full counters are what an emulated device always gives; its approximations are its own.
-    for name in ("counters", "approx"):
+    for name in ("counters", "approx", "sizes"):
         changed.pop(name, None)
+    if settings.sizes == "train" and not device.startswith("emulated"):
+        raise UsageError(f"sizes=train is of an emulated device, and {device} runs the full size; leave it out")
     if changed and device.startswith("emulated"):
         requested = ", ".join(f"{name}={value}" for name, value in changed.items())
         raise UsageError(

@@ -128,6 +128,8 @@ def feedback(evaluation: Evaluation) -> str:
     if evaluation.verdict is not Verdict.OK:
         return _bounded(evaluation.reason)
     parts = [_correctness_text(evaluation)]
+    if evaluation.fingerprint.sizes == "train":
+        parts.append("checked less than otherwise, for training")
     performance = evaluation.performance
     if performance is not None:
         parts.append(
@@ -162,6 +164,7 @@ def _result(policy: str, evaluation: Evaluation, profile: Profile | None, **outc
             "components": components(evaluation, profile),
             "verdict": evaluation.verdict.value,
             "uncompared": evaluation.uncompared,
+            "sizes": evaluation.fingerprint.sizes,
             "stage": evaluation.stage,
             "feedback": feedback(evaluation),
             "device": evaluation.fingerprint.device,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from kernelforge.candidate.resolved import Buffer, Fill, Launch, Output, Resolve
 from kernelforge.devices.base import PartResult, RunRequest
 from kernelforge.devices.emulated.execute.loaded_module import LoadedModule
 from kernelforge.devices.emulated.execute.partial_execution import DENSE_BYTES, _Bits
-from kernelforge.devices.emulated.execute.plan_execution import Kernel
+from kernelforge.devices.emulated.execute.plan_execution import Execution, Kernel
 from kernelforge.devices.emulated.ptx.store_slice import NotSliceable, writer_entry
 from kernelforge.devices.emulated.report import LaunchReport
 from kernelforge.devices.emulated.worker import Runner
@@ -109,6 +110,10 @@ extern "C" __global__ void sums_of_rows(const float* c, float* s, int m, int n) 
 extern "C" __global__ void divided(const float* a, const float* s, float* y, int count, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < count) y[i] = a[i] / s[i / n];
+}
+extern "C" __global__ void backwards(const float* a, float* c, int n) {
+    int i = n - 1 - (blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= 0) c[i] = a[i] * a[i];
 }
 extern "C" __global__ void nothing(const float* x, float* y) { if (x[0] == 5 && threadIdx.x == 99) __trap(); }
 """
@@ -221,12 +226,15 @@ def looked_at(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("kernelforge.devices.emulated.execute.partial_execution.DENSE_BYTES", request.param)
 
 
-def run_part(ptx: str, steps: Sequence[Launch | Fill], output: Output, indices: Sequence[int]) -> PartResult:
+def run_part(
+    ptx: str, steps: Sequence[Launch | Fill], output: Output, indices: Sequence[int], *, nearby: bool = False
+) -> PartResult:
     names = {s.expression for s in steps if isinstance(s, Launch)}
     runner = Runner(ptx, {name: Kernel(name, 32) for name in names}, SPECS["h100"], memory_bytes=1 << 24)
     plan = ResolvedPlan(BUFFERS, tuple(steps), (output,))
     tensors = {0: A.tobytes(), 1: B.tobytes()}
-    return runner.run_part(RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, None), {0: indices})
+    request = RunRequest(plan, tensors, 0xFF, frozenset(), 60.0, 1 << 24, nearby=nearby)
+    return runner.run_part(request, {0: indices})
 
 
 def values(ran: PartResult) -> tuple[np.ndarray, np.ndarray, int]:
@@ -243,6 +251,34 @@ def test_the_tiles_behind_two_elements_are_run_and_no_others(ptx: str) -> None:
     assert set(zip(rows // TILE, columns // TILE, strict=True)) == {(0, 0), (2, 4)}
     np.testing.assert_allclose(data, PRODUCT[rows, columns], atol=1e-4)
     assert unwritten == 0
+
+
+@pytest.mark.parametrize("kernel", ["squares", "backwards", "asserted"])
+def test_blocks_near_the_elements_are_enough_where_they_write_all_there(
+    ptx: str, monkeypatch: pytest.MonkeyPatch, kernel: str
+) -> None:
+    looked_at: list[int] = []
+
+    def run_blocks(self: Execution, step: Launch, ctas: Sequence[int] | None, **rest: Any) -> LaunchReport:
+        if rest.get("entry"):
+            looked_at.append(math.prod(step.grid) if ctas is None else len(ctas))
+        return ran(self, step, ctas, **rest)
+
+    ran = Execution.run_blocks
+    for name in ("DENSE_BYTES", "NEARBY_DENSE_BYTES"):
+        monkeypatch.setattr(f"kernelforge.devices.emulated.execute.partial_execution.{name}", 1)
+    monkeypatch.setattr(Execution, "run_blocks", run_blocks)
+    launch = step(kernel, (A.size // 32, 1, 1), 32, "b0", "b4", A.size)
+    output = Output(4, 0, A.shape, FLOAT)
+    near = run_part(ptx, [launch], output, [2000], nearby=True)
+    nearby = tuple(looked_at)
+    looked_at.clear()
+    of_all = run_part(ptx, [launch], output, [2000])
+    assert (near.parts, near.reason) == (of_all.parts, "")
+    assert (near.parts[0].unwritten > 0) == (kernel == "asserted")
+    assert sum(looked_at) == A.size // 32
+    assert nearby[0] < A.size // 32 // 4
+    assert nearby[1:] == (() if kernel == "squares" else (A.size // 32,))
 
 
 @pytest.mark.usefixtures("looked_at")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kernelforge.errors import MissingRewardError
-from kernelforge.records import UNCOMPARED, Correctness, Evaluation, SizeCheck, Verdict
+from kernelforge.records import TRAIN_SUFFIX, UNCOMPARED, Correctness, Evaluation, SizeCheck, Verdict
 from kernelforge.rewards import POLICIES, Context
 from kernelforge.server.jobs.results import failed, feedback, scored
 from tests.support.factories import make_evaluation, uncompared_evaluation
@@ -29,6 +29,16 @@ def test_a_full_size_that_was_compared_in_part_is_told_with_how_much() -> None:
     assert feedback(compared_in_part()).startswith(f"right at every size; the full size: {IN_PART}")
     assert feedback(make_evaluation()).startswith("right at every size; ")
     assert "full size:" not in feedback(make_evaluation())
+
+
+def test_a_result_says_that_less_was_checked_for_training() -> None:
+    evaluation = compared_in_part()
+    fingerprint = evaluation.fingerprint.model_copy(update={"evaluator": f"10{TRAIN_SUFFIX}+tests.ab12"})
+    less = scored("kernelforge/2", evaluation.model_copy(update={"fingerprint": fingerprint}), Context())
+    complete = scored("kernelforge/2", evaluation, Context())
+    assert (less.sizes, complete.sizes) == ("train", "all")
+    assert "checked less than otherwise, for training" in less.feedback
+    assert less.evaluation != complete.evaluation
 
 
 @pytest.mark.parametrize("policy", POLICIES)

@@ -5,7 +5,9 @@ them exactly), which values of earlier launches those blocks read, and so on. Th
 order, on the real inputs. An element counts as final only where the block that writes it last was run.
 
 Of a large buffer only the windows around the requested elements are looked at: the host's memory would not hold the
-number of a block for each of its words. Every block of the grid takes part in the search all the same.
+number of a block for each of its words. Every block of the grid takes part in the search all the same, unless the
+request is ``nearby``: then those that lie in the grid where the windows lie in the buffer come first, and where these
+write every unit of the windows, the others are left out. That another block writes there too goes unseen then.
 
 Where the threads of a launch do nothing together, and nothing that they write is an output, only the threads behind the
 elements run: a thread for each row of a sum would else read hundreds of rows, of which one is needed.
@@ -53,6 +55,8 @@ _TRACE_BYTES = 64 << 20
 """Cache of a traced block: what it stores counts as read where it reads that again after more bytes than these."""
 DENSE_BYTES = 1 << 30
 """Buffers up to this size are looked at completely, larger ones only around the requested elements."""
+NEARBY_DENSE_BYTES = 4 << 20
+"""The same where only blocks near the elements are looked at."""
 _WINDOW = WINDOW_BYTES // WORD
 """Words of such a window."""
 _PIECE = 1 << 22
@@ -278,6 +282,7 @@ class PartialRun:
         self._execution = execution
         self._machine = execution.build.machine
         self._requested = elements
+        self._nearby = execution.request.nearby
         self._plan = execution.request.plan
         self._buffers = {buffer.id: buffer for buffer in self._plan.buffers}
         self._elements: dict[int, Indices] = {}
@@ -354,7 +359,7 @@ class PartialRun:
         return steps
 
     def _is_large(self, buffer: int) -> bool:
-        return self._buffers[buffer].nbytes > DENSE_BYTES
+        return self._buffers[buffer].nbytes > (NEARBY_DENSE_BYTES if self._nearby else DENSE_BYTES)
 
     def _states_of(self, output: Output) -> _States:
         """States of an output's elements, those in the windows of a large buffer."""
@@ -478,10 +483,44 @@ class PartialRun:
                 np.isin(windows[buffer], looked_at[buffer], assume_unique=True).all() for buffer in windows
             ):
                 return owners
+        if self._nearby and not threads and windows.keys() == written:
+            blocks = self._blocks_near(step, windows)
+            if blocks.size < math.prod(step.grid) // 4:
+                owners = self._owners(step, written, blocks.tolist(), windows=windows)
+                if not owners.atomic and self._complete(owners, windows):
+                    return owners
         owners = self._owners(step, written, windows=windows, threads=threads)
         if windows.keys() == written and sum(units.numbers.nbytes for units in owners.units.values()) <= _KEPT_BYTES:
             self._found[position] = windows, threads, owners
         return owners
+
+    def _blocks_near(self, step: Launch, windows: Mapping[int, Indices]) -> Indices:
+        """Blocks that lie in the grid where the windows lie in their buffers, with all blocks of the same row."""
+        count = math.prod(step.grid)
+        row = step.grid[0] if step.grid[0] < count else 1
+        near = [np.zeros(0, np.int64)]
+        for buffer, of_buffer in windows.items():
+            per_byte = count / self._buffers[buffer].nbytes
+            first = np.floor(of_buffer * WINDOW_BYTES * per_byte / row).astype(np.int64) - 1
+            end = np.ceil((of_buffer + 1) * WINDOW_BYTES * per_byte / row).astype(np.int64) + 1
+            most = int((end - first).max(initial=0))
+            rows = np.unique(np.minimum(first[:, None] + np.arange(most), end[:, None] - 1))
+            near.append((rows[:, None] * row + np.arange(row)).reshape(-1))
+        blocks = np.unique(np.concatenate(near))
+        return blocks[(blocks >= 0) & (blocks < count)]
+
+    def _complete(self, owners: _Owners, windows: Mapping[int, Indices]) -> bool:
+        """Whether the writer of every unit of some windows is known."""
+        for buffer, of_buffer in windows.items():
+            if not of_buffer.size:
+                continue
+            if buffer not in owners.units:
+                return False
+            units = owners.units[buffer]
+            beyond = max((int(of_buffer[-1]) + 1) * WINDOW_BYTES - self._buffers[buffer].nbytes, 0)
+            if not units.numbers[: units.numbers.size - -(-beyond // units.granule)].all():
+                return False
+        return True
 
     def _writable(self, step: Launch) -> set[int]:
         """Buffers that a launch could write."""
