@@ -13,6 +13,9 @@ from kernelforge.client import bulk, flow
 from kernelforge.client import requests as calls
 from kernelforge.client.models import (
     CancelRequest,
+    Claim,
+    ClaimRequest,
+    Experience,
     Job,
     PolicyRow,
     PromptAnswer,
@@ -246,6 +249,34 @@ class AsyncClient(ClientBase[AsyncTransport]):
         fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
         settings = checked(RunSettings, fields)
         return await self._ask(calls.set_run(run_id, settings))
+
+    async def claim(
+        self,
+        run_id: str,
+        count: int = 1,
+        *,
+        group: str = "default",
+        lease_s: float = 600.0,
+        max_staleness: int | None = None,
+        wait_s: float = 0.0,
+    ) -> Claim:
+        """Lease the next scored trajectories of a run to this consumer; :meth:`acknowledge` them once they are used.
+        The arguments are fields of :class:`~kernelforge.client.models.ClaimRequest`."""
+        fields = {"run_id": run_id, "count": count, "group": group, "lease_s": lease_s, "wait_s": wait_s}
+        return await self._ask(calls.claim(checked(ClaimRequest, fields | {"max_staleness": max_staleness})))
+
+    async def acknowledge(self, claim: Claim) -> int:
+        """Mark the trajectories of a claim as used. Returns their number.
+
+        Raises:
+            ServerError: with the code ``lease_lost`` if the lease has expired and others claimed some of them: use
+                none of them then.
+        """
+        return (await self._ask(calls.acknowledge(claim.lease))).acknowledged
+
+    async def experiences(self, run_id: str, *, after: int = 0, limit: int = 100) -> list[Experience]:
+        """Scored trajectories of a run after a number, without a lease."""
+        return await self._ask(calls.experiences(run_id, after, limit))
 
     async def status(self) -> ServerStatus:
         return await self._ask(calls.status())

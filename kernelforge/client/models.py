@@ -618,6 +618,60 @@ class Session(_Answer):
     """Discounted return of each turn so far; None if it or a later turn has no score."""
 
 
+MAX_CLAIM = 256
+"""Trajectories in one claim or page."""
+LeaseId = Annotated[str, StringConstraints(max_length=40, pattern=r"^[0-9]{1,3}-[0-9a-f]{24}$")]
+
+
+class ClaimRequest(_Request):
+    """Lease the next trajectories of a run to one consumer of a group."""
+
+    run_id: Name = "default"
+    group: Name = "default"
+    """Consumers of one group share the trajectories; each group gets all of them."""
+    count: int = Field(default=1, ge=1, le=MAX_CLAIM)
+    """At most so many."""
+    lease_s: float = Field(default=600.0, gt=0, le=86_400, allow_inf_nan=False)
+    """Seconds after which what was not acknowledged is claimed again."""
+    max_staleness: int | None = Field(default=None, ge=0, le=2**53)
+    """Pass over, for the whole group, trajectories that are further behind the run's ``policy_version``."""
+    wait_s: float = Field(default=0.0, ge=0, le=MAX_WAIT_S, allow_inf_nan=False)
+    """Hold the answer until there is a trajectory."""
+
+
+class Experience(_Answer):
+    """A scored trajectory: a job, or a session that is done."""
+
+    number: int
+    """Its position in the stream."""
+    job: Job | None = None
+    session: Session | None = None
+    prompt: str | None = None
+    """Of a job, as its request had it."""
+    completion: str | None = None
+    """Of a job; None if its request had a candidate in parts."""
+    group_id: str | None = None
+
+
+class Claim(_Answer):
+    """Leased trajectories."""
+
+    lease: str
+    """For the acknowledgement."""
+    experiences: list[Experience]
+    passed_over: int
+    """Stale trajectories that this claim skipped."""
+
+
+class AcknowledgeRequest(_Request):
+    lease: LeaseId
+
+
+class Acknowledged(_Answer):
+    acknowledged: int
+    """Number of trajectories."""
+
+
 class ServerStatus(_Answer):
     """State of the server."""
 

@@ -14,10 +14,15 @@ from urllib.parse import quote
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from kernelforge.client.models import (
+    Acknowledged,
+    AcknowledgeRequest,
     BatchAnswer,
     BatchRequest,
     CancelAnswer,
     CancelRequest,
+    Claim,
+    ClaimRequest,
+    Experience,
     Job,
     JobRequest,
     PolicyRow,
@@ -225,6 +230,20 @@ def close_session(session_id: str) -> RequestSpec[None]:
 
 def session(session_id: str) -> RequestSpec[Session]:
     return RequestSpec("GET", f"/v1/sessions/{_part(session_id)}", Session)
+
+
+def claim(request: ClaimRequest) -> RequestSpec[Claim]:
+    """A claim whose answer was lost is repeated: the trajectories of the lost one come again when its lease expires."""
+    return RequestSpec("POST", "/v1/experiences/claim", Claim, request, hold_s=request.wait_s)
+
+
+def acknowledge(lease: str) -> RequestSpec[Acknowledged]:
+    return RequestSpec("POST", "/v1/experiences/acknowledge", Acknowledged, AcknowledgeRequest(lease=lease))
+
+
+def experiences(run_id: str, after: int, limit: int) -> RequestSpec[list[Experience]]:
+    query = {"run_id": run_id, "after": str(after), "limit": str(limit)}
+    return RequestSpec("GET", "/v1/experiences", list[Experience], query=query)
 
 
 def status() -> RequestSpec[ServerStatus]:

@@ -253,6 +253,9 @@ class MinimalService:
         weight = self.settings.get(name, RunSettings()).weight or 1.0
         return RunStatus(run_id=name, weight=weight, queued=len(jobs) - ended, running=0, ended=ended)
 
+    def policy_version(self, run_id: str) -> int | None:
+        return None
+
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         self.settings[run_id] = settings
         return self._run(run_id)

@@ -132,6 +132,50 @@ ALTER TABLE runs ADD COLUMN batch_size INTEGER;
 ALTER TABLE runs ADD COLUMN trajectories INTEGER NOT NULL DEFAULT 0;
 """
 
+EXPERIENCES = """
+CREATE TABLE IF NOT EXISTS experiences (
+  number INTEGER PRIMARY KEY AUTOINCREMENT,
+  owner TEXT NOT NULL,
+  run TEXT NOT NULL,
+  kind TEXT NOT NULL CHECK (kind IN ('job', 'session')),
+  name TEXT NOT NULL UNIQUE,
+  policy_version INTEGER
+);
+CREATE INDEX IF NOT EXISTS experiences_run ON experiences(run, number);
+CREATE TABLE IF NOT EXISTS consumers (
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  consumers TEXT NOT NULL,
+  cursor INTEGER NOT NULL,
+  PRIMARY KEY (caller, run, consumers)
+) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS leases (
+  caller TEXT NOT NULL,
+  run TEXT NOT NULL,
+  consumers TEXT NOT NULL,
+  experience INTEGER NOT NULL REFERENCES experiences(number) ON DELETE CASCADE,
+  lease TEXT NOT NULL,
+  expires_at REAL NOT NULL,
+  acknowledged INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (caller, run, consumers, experience)
+) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS leases_lease ON leases(lease);
+CREATE INDEX IF NOT EXISTS leases_experience ON leases(experience);
+CREATE INDEX IF NOT EXISTS leases_open ON leases(caller, run, consumers, expires_at) WHERE acknowledged = 0;
+"""
+"""Trajectories in the order of their ends, and how far groups of consumers have come with them."""
+
+_EXPERIENCE_OF_JOB = """
+INSERT INTO experiences (owner, run, kind, name, policy_version)
+  SELECT NEW.caller, NEW.run, 'job', NEW.id, NEW.policy_version
+  WHERE json_extract(NEW.result, '$.outcome') != 'infra_error' AND NEW.tag NOT GLOB 'session/*/*'"""
+
+_EXPERIENCES_OF_JOBS = f"""
+CREATE TRIGGER job_answered AFTER INSERT ON jobs WHEN NEW.result IS NOT NULL BEGIN {_EXPERIENCE_OF_JOB}; END;
+CREATE TRIGGER job_ended AFTER UPDATE OF result ON jobs BEGIN {_EXPERIENCE_OF_JOB}; END;
+CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN DELETE FROM experiences WHERE name = OLD.id; END;
+"""
+
 UNSET_RUN = (
     "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
     "AND batch_size IS NULL AND training IS NULL"
@@ -158,10 +202,10 @@ CREATE INDEX exemplars_work ON exemplars(work);
 
 SERVER = Schema(
     application_id=0x4B465356,  # "KFSV"
-    script=_TABLES + _TASKS,
+    script=_TABLES + _TASKS + EXPERIENCES + _EXPERIENCES_OF_JOBS,
     synchronous="NORMAL",
-    guests=frozenset({"tokens", "sessions", "turns", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS),
+    guests=frozenset({"tokens", "sessions", "turns", "experiences", "consumers", "leases", "sqlite_sequence"}),
+    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS, EXPERIENCES + _EXPERIENCES_OF_JOBS),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
 evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed

@@ -208,11 +208,13 @@ class CompletedJobs:
         """
         job = self._jobs.get(job_id)
         if job is None:
-            rows = self._store.read(f"SELECT {_COMPLETED} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,))
+            rows = self._store.read(
+                f"SELECT {COMPLETED_COLUMNS} FROM jobs WHERE id = ? AND result IS NOT NULL", (job_id,)
+            )
             if not rows:
                 return None
             with readable(self._store.path, f"job {job_id}"):
-                job = _job(rows[0])
+                job = job_of(rows[0])
             self._jobs.put(job_id, job)
         return job
 
@@ -242,10 +244,11 @@ _FIELDS = (
     "id", "status", "task", "run_id", "policy_version", "priority", "tag", "submitted_at", "started_at", "finished_at",
     "tries",
 )  # fmt: skip
-_COMPLETED = f"{', '.join(_FIELDS).replace('run_id', 'run')}, evaluated_at, result"
+COMPLETED_COLUMNS = f"{', '.join(_FIELDS).replace('run_id', 'run')}, evaluated_at, result"
 
 
-def _job(row: tuple[Any, ...]) -> Job:
+def job_of(row: tuple[Any, ...]) -> Job:
+    """The completed job of a row of :data:`COMPLETED_COLUMNS`."""
     *values, evaluated_at, text = row
     fields = dict(zip(_FIELDS, values, strict=True))
     result = with_cache_age(RewardResult.model_validate_json(text), evaluated_at, fields["finished_at"])

@@ -574,6 +574,11 @@ class JobService:
     def runs(self) -> list[RunStatus]:
         return [self._run_status(name) for name in sorted(self._active.runs)]
 
+    def policy_version(self, run_id: str) -> int | None:
+        """Version of the weights that the trainer of a run has now, if it said so."""
+        state = self._active.runs.get(run_id)
+        return None if state is None else state.policy_version
+
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         """Change the settings that are given, and keep the others."""
         async with self._settings_lock:

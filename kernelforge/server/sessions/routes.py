@@ -1,16 +1,32 @@
-"""Sessions, and prompts of search strategies, over HTTP."""
+"""Sessions, prompts of search strategies, and the experience stream, over HTTP."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Body, Path, Query, Request
 from starlette.responses import Response
 
-from kernelforge.client.models import JobId, PromptAnswer, PromptRequest, Session, SessionRequest, Turn, TurnRequest
+from kernelforge.client.models import (
+    MAX_CLAIM,
+    Acknowledged,
+    AcknowledgeRequest,
+    Claim,
+    ClaimRequest,
+    Experience,
+    JobId,
+    Name,
+    PromptAnswer,
+    PromptRequest,
+    Session,
+    SessionRequest,
+    Turn,
+    TurnRequest,
+)
 from kernelforge.server.http.auth import Reader, Submitter
 from kernelforge.server.http.errors import documented
 from kernelforge.server.http.limits import api_router, limiter_of
+from kernelforge.server.http.routes.jobs import examples
 from kernelforge.server.sessions.service import Sessions
 
 SessionPath = Annotated[JobId, Path(description="A session's id.")]
@@ -50,4 +66,42 @@ def router(sessions: Sessions) -> APIRouter:
         await sessions.delete(session, caller)
         return Response(status_code=204)
 
+    _experiences(routes, sessions)
     return routes
+
+
+_CLAIM = examples(batch={"run_id": "grpo-7", "group": "trainer", "count": 64, "max_staleness": 4, "wait_s": 30})
+
+
+def _experiences(routes: APIRouter, sessions: Sessions) -> None:
+    @routes.post(
+        "/v1/experiences/claim",
+        summary="Lease the next scored trajectories of a run",
+        responses=documented(400, 408, 413, 422),
+    )
+    async def claim(
+        request: Request, body: Annotated[ClaimRequest, Body(openapi_examples=_CLAIM)], caller: Submitter
+    ) -> Claim:
+        """Trajectories are this token's jobs and finished sessions of a run, in the order of their ends, without those
+        that have an `infra_error`; with the scope `admin`, those of all tokens."""
+        async with limiter_of(request).waiting(request):
+            return await sessions.claim(body, caller)
+
+    @routes.post(
+        "/v1/experiences/acknowledge",
+        summary="Mark the trajectories of a lease as used",
+        responses=documented(400, 408, 409, 413, 422),
+    )
+    async def acknowledge(body: AcknowledgeRequest, caller: Submitter) -> Acknowledged:
+        """All or none of them; a repeated request has no further effect."""
+        return Acknowledged(acknowledged=await sessions.acknowledge(body.lease, caller))
+
+    @routes.get("/v1/experiences", summary="Read scored trajectories of a run", responses=documented(422))
+    async def read(
+        caller: Reader,
+        run_id: Name = "default",
+        after: Annotated[int, Query(ge=0, le=2**53, description="Number of the last one that was read.")] = 0,
+        limit: Annotated[int, Query(ge=1, le=MAX_CLAIM)] = 100,
+    ) -> list[Experience]:
+        """The same trajectories, without a lease."""
+        return await sessions.experiences(run_id, after, limit, caller)

@@ -10,12 +10,16 @@ import asyncio
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kernelforge.client.models import (
+    Claim,
+    ClaimRequest,
     DrawnPrompt,
     Exemplar,
+    Experience,
     Job,
     JobRequest,
     PromptAnswer,
@@ -36,6 +40,7 @@ from kernelforge.server.http.errors import GRACE_S, missing_score
 from kernelforge.server.jobs.requests import policy_name
 from kernelforge.server.jobs.results import Evaluated, not_run, scored
 from kernelforge.server.jobs.service import JobService
+from kernelforge.server.sessions.experiences import ExperienceStore
 from kernelforge.server.sessions.store import SessionRow, SessionStore, TurnRow
 from kernelforge.server.sessions.turns import (
     Method,
@@ -59,6 +64,8 @@ SPARED_S = 600.0
 TURN_S = 600.0
 """Default time limit of a turn."""
 _SWEEP_S = 60.0
+_CLAIM_AGAIN_S = 0.2
+"""Between two looks for new trajectories while a claim is held."""
 _MAX_THREADS = 2
 """Prompts that are rendered in parallel; each takes a CPU core for some milliseconds."""
 
@@ -98,6 +105,7 @@ class Sessions:
     ) -> None:
         self._service = service
         self._store = SessionStore(path, most_chars)
+        self._stream = ExperienceStore(path)
         self._limit = limit
         self._idle_s = idle_s
         self._spared_s = spared_s
@@ -214,11 +222,59 @@ class Sessions:
         await self._in_thread(lambda: self._store.delete(session))
         await self._stop(session)  # a turn that started in the meantime
 
+    async def claim(self, request: ClaimRequest, caller: Caller) -> Claim:
+        """Lease the next trajectories of a run.
+
+        Raises:
+            RequestRejected: 422: ``max_staleness`` for a run without a policy version.
+        """
+        until = utc_seconds() + request.wait_s
+        while True:
+            oldest = None
+            if request.max_staleness is not None:
+                version = self._service.policy_version(request.run_id)
+                if version is None:
+                    message = f"run {request.run_id} has no policy_version, from which staleness is counted: set it"
+                    raise RequestRejected(422, "no_policy_version", message)
+                oldest = version - request.max_staleness
+            claimed = await self._in_thread(partial(self._stream.claim, caller, request, oldest))
+            if claimed.rows or claimed.passed_over or utc_seconds() >= until:
+                return Claim(
+                    lease=claimed.lease,
+                    experiences=await self._experiences(claimed.rows),
+                    passed_over=claimed.passed_over,
+                )
+            await asyncio.sleep(min(_CLAIM_AGAIN_S, max(until - utc_seconds(), 0.0)))
+
+    async def acknowledge(self, lease: str, caller: Caller) -> int:
+        """Mark the trajectories of a lease as used.
+
+        Raises:
+            RequestRejected: 409: others have claimed some of them.
+        """
+        return await self._in_thread(lambda: self._stream.acknowledge(caller, lease))
+
+    async def experiences(self, run_id: str, after: int, limit: int, caller: Caller) -> list[Experience]:
+        """Trajectories of a run after a number, without a lease."""
+        return await self._experiences(await self._in_thread(lambda: self._stream.page(caller, run_id, after, limit)))
+
+    async def _experiences(self, rows: Sequence[tuple[Any, ...]]) -> list[Experience]:
+        def session_of(name: str) -> Session | None:
+            loaded = self._store.get(name)
+            return None if loaded is None else _session(*loaded)
+
+        def load() -> list[Experience]:
+            loaded = [self._stream.experience(row, session_of) for row in rows]
+            return [experience for experience in loaded if experience is not None]
+
+        return await self._in_thread(load)
+
     async def close(self) -> None:
         """End running turns; sessions stay for the next start."""
         for session in tuple(self._running):
             await self._stop(session)
         self._store.close()
+        self._stream.close()
 
     async def _take(self, session: str, request: TurnRequest, caller: Caller) -> Turn:
         row, turns = await self._load(session, caller)

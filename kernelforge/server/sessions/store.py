@@ -16,7 +16,7 @@ from kernelforge.client.models import SessionRequest, Turn
 from kernelforge.errors import StoreError
 from kernelforge.records import Attempt
 from kernelforge.server.base import DATABASE_NAME, utc_seconds
-from kernelforge.server.jobs.job_store import SERVER
+from kernelforge.server.jobs.job_store import EXPERIENCES, SERVER
 from kernelforge.server.sessions.turns import NextTurn
 from kernelforge.store.database import Database, readable
 
@@ -45,6 +45,14 @@ create table if not exists turns (
     next text not null,
     primary key (session, number)
 ) strict, without rowid;
+create trigger if not exists session_done after update of done on sessions when new.done and not old.done begin
+    insert into experiences (owner, run, kind, name, policy_version)
+    select new.owner, json_extract(new.request, '$.run_id'), 'session', new.id,
+        min(json_extract(turn, '$.policy_version')) from turns where session = new.id;
+end;
+create trigger if not exists session_deleted after delete on sessions begin
+    delete from experiences where name = old.id;
+end;
 """
 
 _CHARS = "sum(length(turn) + length(attempt) + length(next))"
@@ -97,7 +105,7 @@ class SessionStore:
             self._db.execute(f"pragma busy_timeout = {_BUSY_MS}")
             self._db.execute("pragma journal_mode = wal")
             self._db.execute("pragma foreign_keys = on")
-            self._db.executescript(_TABLES)
+            self._db.executescript(EXPERIENCES + _TABLES)
             self._chars: dict[str, int] = dict(
                 self._db.execute(f"select session, {_CHARS} from turns group by session")
             )
