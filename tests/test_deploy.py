@@ -34,6 +34,7 @@ SLURM = ROOT / "sandbox" / "slurm.sh"
 
 
 SERVE = ROOT / "sandbox" / "serve"
+SLURM_SERVE = SERVE / "slurm.sh"
 
 
 def in_context(path: str) -> bool:
@@ -99,18 +100,25 @@ def test_an_image_runs_as_an_ordinary_user_who_can_read_its_python(dockerfile: P
     assert "/root" not in dockerfile.read_text()
 
 
-@pytest.mark.parametrize("script", [SLURM, *(ROOT / ".ci" / name for name in ("run", "matrix"))], ids=lambda p: p.name)
+@pytest.mark.parametrize(
+    "script", [SLURM, SLURM_SERVE, *(ROOT / ".ci" / name for name in ("run", "matrix"))], ids=lambda p: p.name
+)
 def test_a_shell_takes_the_script(script: Path) -> None:
     subprocess.run(["bash", "-n", script], check=True)
     assert os.access(script, os.X_OK)
 
 
-def test_slurm_reads_the_options_of_the_script() -> None:
+@pytest.mark.parametrize(
+    ("script", "needed"),
+    [(SLURM, {"gpus", "time", "signal", "output"}), (SLURM_SERVE, {"nodes", "gpus-per-node", "signal", "exclusive"})],
+    ids=["run", "serve"],
+)
+def test_slurm_reads_the_options_of_the_script(script: Path, needed: set[str]) -> None:
     """It stops at the first line that is neither a comment nor empty."""
-    head = SLURM.read_text().partition("\nset -euo")[0]
-    options = re.findall(r"^#SBATCH --([\w-]+)=(\S+)$", head, re.MULTILINE)
-    assert len(options) == SLURM.read_text().count("\n#SBATCH ")
-    assert {"gpus", "time", "signal", "output"} <= {name for name, _ in options}
+    head = script.read_text().partition("\nset -euo")[0]
+    options = re.findall(r"^#SBATCH --([\w-]+)(?:=\S+)?$", head, re.MULTILINE)
+    assert len(options) == script.read_text().count("\n#SBATCH ")
+    assert needed <= set(options)
     assert all(line.startswith("#") for line in head.splitlines())
 
 
@@ -172,6 +180,40 @@ def test_a_job_without_an_environment_says_how_to_name_one(job: dict[str, str], 
     assert done.returncode == 2
     assert "KERNELFORGE_VENV" in done.stderr
     assert not (tmp_path / "submit/results").exists()
+
+
+def test_a_server_on_many_nodes_has_a_cluster_and_a_token_of_its_own_and_leaves_neither(
+    job: dict[str, str], tmp_path: Path
+) -> None:
+    submit, log = tmp_path / "submit", tmp_path / "log"
+    (submit / "sandbox").symlink_to(ROOT / "sandbox")
+    programs = {
+        submit / ".venv/bin/ray": f'echo "ray $* $(cat "$RAY_AUTH_TOKEN_PATH")" >> {log}; [ $2 = --head ] || sleep 60',
+        submit / ".venv/bin/kernelforge": (
+            f'echo "$*" >> "$KERNELFORGE_RESULTS/kernelforge.db"; [ "$1" = token ] && exit 0; '
+            f"until grep -q ^ray.*--block {log}; do sleep 0.05; done; exit 3"
+        ),
+        tmp_path / "bin/srun": f'echo "srun $*" >> {log}; shift 3; exec "$@"',
+    }
+    for path, text in programs.items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+    job |= {"PATH": f"{tmp_path / 'bin'}:{job['PATH']}", "SLURM_JOB_NUM_NODES": "8"}
+    done = subprocess.run([SLURM_SERVE, "--suite", "core"], env=job, capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    head, srun, worker, stop = log.read_text().splitlines()
+    address = re.search(r"--address=(\S+:6379)", worker)[1]
+    assert "--nodes=8" in srun
+    assert {len(line.split()[-1]) for line in (head, worker, stop)} == {64}
+    assert len({line.split()[-1] for line in (head, worker, stop)}) == 1
+    saved = submit / "results/77"
+    token_command, serve_command = (saved / "kernelforge.db").read_text().splitlines()
+    assert token_command.startswith("token create trainer")
+    words = serve_command.split()
+    context = get_command(app).commands["serve"].make_context("serve", words[1:])
+    assert (context.params["address"], context.params["device"], context.params["suite"]) == (address, "cuda", ["core"])
+    assert not [path for path in submit.iterdir() if path.name.startswith(".kernelforge-ray")]
 
 
 def test_the_service_starts_the_server_with_options_that_it_has() -> None:
