@@ -133,6 +133,10 @@ ComponentOrigin = Literal["checked", "measured", "counted", "modelled", "predict
 ``predicted``: from a model of the hardware, and of PyTorch's time on it."""
 
 
+TrainingStage = Literal["correctness", "speed"]
+"""Stage of a run's training: rewarded for being right alone, or by the job's policy."""
+
+
 class Components(_Answer):
     """Components of a reward. Every key is always present; None means unknown or not applicable."""
 
@@ -238,6 +242,8 @@ class RewardResult(_Answer):
     """Key of the stored evaluation, from which rewards can be recomputed."""
     converted: bool = False
     """Whether the completion held a ``ModelNew``, and the candidate is what it was converted to."""
+    training_stage: TrainingStage | None = None
+    """Stage of the run that the reward is of; None if the run has no stages."""
     cached: bool = False
     """Whether an earlier evaluation answered."""
     age_s: float | None = None
@@ -252,6 +258,11 @@ class RewardResult(_Answer):
         if (self.outcome == "unsupported") != (self.failure_reward is not None):
             raise ValueError("an unsupported candidate has the reward of a failure, and nothing else has")
         return self
+
+    @property
+    def trained_reward(self) -> float | None:
+        """The reward, or that of a failure where there is one in its place."""
+        return self.reward if self.failure_reward is None else self.failure_reward
 
     @property
     def verdict_words(self) -> str | None:
@@ -422,9 +433,18 @@ class RunSettings(_Request):
     exemplars: int | None = Field(default=None, ge=0, le=MAX_EXEMPLARS)
     """Right candidates that are kept for each task, as examples for prompts; the default is 64."""
 
+    stage: Literal["correctness", "speed", "none"] | None = None
+    """In the stage ``correctness`` every job is rewarded by ``autotriton/1``, 1 or 0; in ``speed`` by the policy that
+    it names. ``none`` ends staged training."""
+    advance_at: float | None = Field(default=None, ge=0, le=1)
+    """The stage becomes ``speed`` once this share of the latest ``advance_window`` jobs of the stage ``correctness`` is
+    right; 0 leaves it to the trainer."""
+    advance_window: int | None = Field(default=None, ge=1, le=100_000)
+    """The default is 256."""
+
     def changes(self) -> dict[str, Any]:
         """The settings to change, with None for those to remove."""
-        none = {"min_policy_version": 0, "max_staleness": -1, "batch_size": 0}
+        none = {"min_policy_version": 0, "max_staleness": -1, "batch_size": 0, "stage": "none", "advance_at": 0.0}
         given_settings = self.model_dump(exclude_none=True)
         return {name: None if none.get(name) == value else value for name, value in given_settings.items()}
 
@@ -445,6 +465,11 @@ class RunStatus(_Answer):
     refused: dict[str, int] = {}
     """Jobs refused since then: ``stale`` ones, and those ``ahead`` of the trainer."""
     exemplars: int = 64
+    stage: TrainingStage | None = None
+    advance_at: float | None = None
+    advance_window: int = 256
+    share_correct: float | None = None
+    """Of the latest jobs of the stage ``correctness``, since the start of the server or of the stage."""
     queued: int
     running: int
     ended: int
@@ -670,6 +695,28 @@ class AcknowledgeRequest(_Request):
 class Acknowledged(_Answer):
     acknowledged: int
     """Number of trajectories."""
+
+
+class GroupRow(_Answer):
+    """A job of a group."""
+
+    id: JobId
+    status: JobStatus
+    policy_version: int | None = None
+    reward: float | None = None
+    """That of a failure if the candidate is unsupported; None if it has no score yet, or none at all."""
+    smoothed: float | None = None
+    """``clip((reward - mean) / deviation, -1.5, 1.5)`` over the group (CUDA-L1); None until it is complete."""
+
+
+class GroupAnswer(_Answer):
+    """Jobs with one ``group_id``, in the order of submission."""
+
+    run_id: str
+    group_id: str
+    complete: bool
+    """Whether all of its jobs have ended, and there are as many as were expected."""
+    jobs: list[GroupRow]
 
 
 class ServerStatus(_Answer):

@@ -23,6 +23,7 @@ from kernelforge.client.models import (
     Claim,
     ClaimRequest,
     Experience,
+    GroupAnswer,
     Job,
     JobRequest,
     PolicyRow,
@@ -196,6 +197,12 @@ def tasks(suite: str | None) -> RequestSpec[list[TaskRow]]:
 
 def task(name: str) -> RequestSpec[TaskPage]:
     return RequestSpec("GET", "/v1/tasks/" + quote(name, safe="/"), TaskPage)
+
+
+def group(run_id: str, group_id: str, size: int | None, wait_s: float) -> RequestSpec[GroupAnswer]:
+    query = {"run_id": run_id, "group_id": group_id, "wait_s": f"{wait_s:.3f}"}
+    query |= {} if size is None else {"size": str(size)}
+    return RequestSpec("GET", "/v1/groups", GroupAnswer, query=query, hold_s=wait_s)
 
 
 def prompts(request: PromptRequest) -> RequestSpec[PromptAnswer]:

@@ -16,6 +16,7 @@ from kernelforge.client.models import (
     Claim,
     ClaimRequest,
     Experience,
+    GroupAnswer,
     Job,
     PolicyRow,
     PromptAnswer,
@@ -209,6 +210,22 @@ class Client(ClientBase[SyncTransport]):
         """A task with the prompt for a model, by ``suite/name``."""
         return self._ask(calls.task(name))
 
+    def group(
+        self, group_id: str, *, run_id: str = "default", size: int | None = None, timeout_s: float | None = None
+    ) -> GroupAnswer:
+        """The jobs of a group with their rewards, once all have ended or time is up: smoothed as CUDA-L1 does, where it
+        is complete.
+
+        Args:
+            size: how many jobs the group has; by default those that were submitted.
+        """
+        limits = self._settings.limits(timeout_s)
+        while True:
+            hold_s = min(flow.HOLD_S, limits.remaining_s)
+            answer = self._transport.run(flow.ask(self._transport, calls.group(run_id, group_id, size, hold_s), limits))
+            if answer.complete or limits.remaining_s <= 0 or all(job.status.ended for job in answer.jobs):
+                return answer
+
     def prompts(
         self,
         task: str,
@@ -241,11 +258,19 @@ class Client(ClientBase[SyncTransport]):
         max_staleness: int | None = None,
         batch_size: int | None = None,
         exemplars: int | None = None,
+        stage: Literal["correctness", "speed", "none"] | None = None,
+        advance_at: float | None = None,
+        advance_window: int | None = None,
     ) -> RunStatus:
         """Set a run's share of the devices, its policy version, bounds of staleness, and what it keeps; None keeps a
         setting. The arguments are fields of :class:`~kernelforge.client.models.RunSettings`."""
-        fields = {"weight": weight, "min_policy_version": min_policy_version, "policy_version": policy_version}
+        fields: dict[str, Any] = {
+            "weight": weight,
+            "min_policy_version": min_policy_version,
+            "policy_version": policy_version,
+        }
         fields |= {"max_staleness": max_staleness, "batch_size": batch_size, "exemplars": exemplars}
+        fields |= {"stage": stage, "advance_at": advance_at, "advance_window": advance_window}
         settings = checked(RunSettings, fields)
         return self._ask(calls.set_run(run_id, settings))
 

@@ -15,6 +15,7 @@ from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import (
     Components,
     Fault,
+    GroupAnswer,
     Job,
     JobRequest,
     JobStatus,
@@ -255,6 +256,9 @@ class MinimalService:
 
     def policy_version(self, run_id: str) -> int | None:
         return None
+
+    def group(self, run_id: str, group_id: str, size: int | None, caller: Caller) -> GroupAnswer:
+        raise RequestRejected(404, "unknown_group", f"no job of {run_id} is of group {group_id}")
 
     async def set_run(self, run_id: str, settings: RunSettings) -> RunStatus:
         self.settings[run_id] = settings

@@ -63,7 +63,7 @@ class JobCompletion:
             end = job.ended(status, result, now)
             ended.append((job, end))
             batch.ended_jobs.append(
-                JobEnd(job.id, status.value, end.started_at, now, end.tries, result.model_dump_json())
+                JobEnd(job.id, status.value, end.started_at, now, end.tries, job.marked(result).model_dump_json())
             )
             batch.ended_of_runs.append((end.run_id, has_result(end)))
             if forget_keys and job.key is not None:

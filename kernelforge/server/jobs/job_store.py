@@ -68,12 +68,14 @@ CREATE TABLE jobs (
   result TEXT,
   group_id TEXT,
   prompt TEXT REFERENCES texts(sha256),
+  training_stage TEXT CHECK (training_stage IN ('correctness', 'speed')),
   CHECK ((status = 'queued') = (result IS NULL))
 );
 CREATE INDEX jobs_open ON jobs(seq) WHERE status = 'queued';
 CREATE INDEX jobs_work ON jobs(work);
 CREATE INDEX jobs_completion ON jobs(completion);
 CREATE INDEX jobs_prompt ON jobs(prompt) WHERE prompt IS NOT NULL;
+CREATE INDEX jobs_group ON jobs(run, group_id) WHERE group_id IS NOT NULL;
 
 CREATE TABLE keys (
   caller TEXT NOT NULL,
@@ -176,6 +178,11 @@ CREATE TRIGGER job_ended AFTER UPDATE OF result ON jobs BEGIN {_EXPERIENCE_OF_JO
 CREATE TRIGGER job_deleted AFTER DELETE ON jobs BEGIN DELETE FROM experiences WHERE name = OLD.id; END;
 """
 
+_STAGES = """
+ALTER TABLE jobs ADD COLUMN training_stage TEXT CHECK (training_stage IN ('correctness', 'speed'));
+CREATE INDEX jobs_group ON jobs(run, group_id) WHERE group_id IS NOT NULL;
+"""
+
 UNSET_RUN = (
     "weight = 1 AND min_policy_version IS NULL AND policy_version IS NULL AND max_staleness IS NULL "
     "AND batch_size IS NULL AND training IS NULL"
@@ -205,7 +212,7 @@ SERVER = Schema(
     script=_TABLES + _TASKS + EXPERIENCES + _EXPERIENCES_OF_JOBS,
     synchronous="NORMAL",
     guests=frozenset({"tokens", "sessions", "turns", "experiences", "consumers", "leases", "sqlite_sequence"}),
-    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS, EXPERIENCES + _EXPERIENCES_OF_JOBS),
+    changes=(_GROUPS_AND_PROMPTS, _TASKS, _STALENESS, _EXEMPLARS, EXPERIENCES + _EXPERIENCES_OF_JOBS, _STAGES),
 )
 """Schema of ``server.db``. A row of ``tasks`` is a suite's task that a job was evaluated for. A row of ``works`` is an
 evaluation task; whether a worker has it is not stored, so after a kill all open tasks are queued again. Committed
@@ -276,6 +283,7 @@ class NewJob(NamedTuple):
     result: str | None
     group_id: str | None
     prompt: str | None
+    training_stage: str | None = None
 
 
 class NewKey(NamedTuple):

@@ -8,14 +8,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Literal
 
 from kernelforge.agents.base import TaskContext
 from kernelforge.client.models import (
     FaultCode,
+    GroupAnswer,
+    GroupRow,
     Job,
     JobRequest,
     JobStatus,
@@ -27,6 +30,7 @@ from kernelforge.client.models import (
 from kernelforge.errors import KernelForgeError, StoreError, TaskError
 from kernelforge.hardware.specs import spec_by_key
 from kernelforge.records import Attempt, Candidate, Fingerprint, Task
+from kernelforge.rewards.advantages import smoothed
 from kernelforge.server.base import Caller, LRUCache, RequestRejected
 from kernelforge.server.jobs.completion import End, JobCompletion
 from kernelforge.server.jobs.conversion import ReplyConverter
@@ -52,6 +56,8 @@ from kernelforge.store.live_runs import run_lock
 from kernelforge.tasks.suites import Catalogue
 from kernelforge.version import __version__
 from kernelforge.workers.base import Engine, Health, WorkerDied
+
+_LOG = logging.getLogger(__name__)
 
 _LOG = logging.getLogger(__name__)
 
@@ -213,6 +219,7 @@ class JobService:
             self._require_ready,
         )
         self._retention = Retention(state)
+        self._watchers.on_ended(self._follow_stage)
         for run, run_state in active.runs.items():
             self._scheduler.queue.set_weight(run, run_state.weight)
         for caller, share in self._shares.items():
@@ -499,6 +506,31 @@ class JobService:
                     ended.append(job)
         return ended
 
+    def group(self, run_id: str, group_id: str, size: int | None, caller: Caller) -> GroupAnswer:
+        """The jobs of a group that the caller may act for, with smoothed rewards once it is complete.
+
+        Args:
+            size: how many jobs the group has; None: those that were submitted.
+
+        Raises:
+            RequestRejected: 404: there is none.
+        """
+        rows = self._state.store.read(
+            "SELECT id, caller FROM jobs WHERE run = ? AND group_id = ? ORDER BY seq", (run_id, group_id)
+        )
+        jobs = [self.job(job_id) for job_id, owner in rows if caller.may_act_for(owner)]
+        if not jobs:
+            raise RequestRejected(404, "unknown_group", f"run {run_id} has no job of group {group_id!r} of yours")
+        results = [job.result for job in jobs]
+        rewards = [None if result is None else result.trained_reward for result in results]
+        complete = all(job.status.ended for job in jobs) and len(jobs) >= (size or 1)
+        smooth = smoothed(rewards) if complete else [None] * len(jobs)
+        group = [
+            GroupRow(id=job.id, status=job.status, policy_version=job.policy_version, reward=reward, smoothed=value)
+            for job, reward, value in zip(jobs, rewards, smooth, strict=True)
+        ]
+        return GroupAnswer(run_id=run_id, group_id=group_id, complete=complete, jobs=group)
+
     async def watch(self, ids: Sequence[str]) -> AsyncIterator[Job]:
         """Each job now and whenever its status changes, until all have ended."""
         names = list(dict.fromkeys(ids))
@@ -599,6 +631,30 @@ class JobService:
         await self._end_stale(state)
         return self._run_status(run_id)
 
+    def _follow_stage(self, job: Job) -> None:
+        """Count a job of the stage ``correctness``, and begin the next stage where enough are right."""
+        result, state = job.result, self._active.runs.get(job.run_id)
+        if result is None or state is None or result.training_stage != "correctness" or result.outcome != "scored":
+            return
+        methods = state.methods
+        if methods.stage != "correctness":
+            return
+        if state.correct.maxlen != methods.advance_window:
+            state.correct = deque(state.correct, methods.advance_window)
+        state.correct.append(result.components.correct == 1.0)
+        full = len(state.correct) == methods.advance_window
+        if methods.advance_at is not None and full and fmean(state.correct) >= methods.advance_at:
+            state.correct.clear()
+            self._completion.track(asyncio.create_task(self._advance(job.run_id)))
+
+    async def _advance(self, run_id: str) -> list[ActiveJob]:
+        try:
+            await self.set_run(run_id, RunSettings(stage="speed"))
+            _LOG.info("run %s goes on to the stage 'speed'", run_id)
+        except RequestRejected as refusal:  # the next full window tries again
+            _LOG.error("run %s could not go on to the stage 'speed': %s", run_id, refusal)
+        return []
+
     async def _end_stale(self, state: RunState) -> None:
         oldest = state.min_policy_version
         stale = [job for job in state.jobs.values() if is_older(job.accepted.policy_version, oldest)]
@@ -616,6 +672,10 @@ class JobService:
             max_staleness=state.max_staleness,
             batch_size=state.batch_size,
             exemplars=state.methods.exemplars,
+            stage=state.methods.stage,
+            advance_at=state.methods.advance_at,
+            advance_window=state.methods.advance_window,
+            share_correct=fmean(state.correct) if state.correct else None,
             trajectories=state.with_result + state.in_flight,
             capacity=state.capacity,
             lags=dict(sorted(state.lags.items())),

@@ -8,7 +8,7 @@ import heapq
 import json
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 from pydantic import Field, FiniteFloat, NonNegativeInt, TypeAdapter
 
 from kernelforge.candidate import model_new_in
-from kernelforge.client.models import Job, JobStatus, RewardResult
+from kernelforge.client.models import Job, JobStatus, RewardResult, TrainingStage
 from kernelforge.records import Candidate, Fingerprint, Record, evaluation_key
 from kernelforge.rewards import DEFAULT_POLICY
 from kernelforge.server.base import RequestRejected, utc_seconds
@@ -74,6 +74,8 @@ class ActiveJob:
     """Whether its idempotency key was released."""
     converted: bool = False
     """Whether its candidate was made of a ``ModelNew``."""
+    training_stage: TrainingStage | None = None
+    """Stage of its run when it was accepted."""
 
     @property
     def id(self) -> str:
@@ -87,15 +89,24 @@ class ActiveJob:
 
     def ended(self, status: JobStatus, result: RewardResult, now: float) -> Job:
         """The job as callers see it after its end."""
-        if self.converted:
-            result = result.model_copy(update={"converted": True})
-        return self._after_start(status=status, result=result, finished_at=now)
+        return self._after_start(status=status, result=self.marked(result), finished_at=now)
+
+    def marked(self, result: RewardResult) -> RewardResult:
+        """A result of its evaluation, with what is this job's own."""
+        return marked(result, self.converted, self.training_stage)
 
     def _after_start(self, **changes: Any) -> Job:
         """It started when a worker got its task; a job that joined later, when it joined."""
         task = self.evaluation_task
         started_at = None if task.started_at is None else max(task.started_at, self.accepted.submitted_at)
         return self.accepted.model_copy(update={"started_at": started_at, "tries": task.tries, **changes})
+
+
+def marked(result: RewardResult, converted: bool, stage: TrainingStage | None) -> RewardResult:
+    """A result that says whether its candidate was converted, and which stage of training it is of."""
+    if not converted and stage is None:
+        return result
+    return result.model_copy(update={"converted": converted or result.converted, "training_stage": stage})
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -156,11 +167,20 @@ class EvaluationTask:
         return positions
 
 
+CORRECTNESS_POLICY = "autotriton/1"
+"""Reward policy of the stage ``correctness``: 1 for a right candidate, else 0, as in CUDA-L1's stage before speed."""
+ADVANCE_WINDOW = 256
+"""Jobs of the stage ``correctness`` that decide whether the next stage begins. Ours."""
+
+
 class TrainingSettings(Record):
     """Settings of a run for the trainer's method, stored as one JSON object."""
 
     exemplars: int = CAPACITY
     """Right candidates that are kept for each task; 0 for none."""
+    stage: TrainingStage | None = None
+    advance_at: float | None = None
+    advance_window: int = ADVANCE_WINDOW
 
     def changed(self, changes: Mapping[str, Any]) -> TrainingSettings:
         """With those changes that are changes of it."""
@@ -209,6 +229,8 @@ class RunState:
     jobs: dict[str, ActiveJob] = field(default_factory=dict)
     lags: Counter[int] = field(default_factory=Counter)
     """Admitted jobs since the start of the server, by how many versions they were behind the run's."""
+    correct: deque[bool] = field(default_factory=lambda: deque(maxlen=ADVANCE_WINDOW))
+    """Whether the latest jobs of the stage ``correctness`` were right."""
     refused: Counter[str] = field(default_factory=Counter)
     """Jobs that were not admitted since the start of the server, by reason."""
 
@@ -391,6 +413,7 @@ class _JobRow(NamedTuple):
     priority: int
     tag: str
     submitted_at: FiniteFloat
+    training_stage: TrainingStage | None
     completion: str | None
     """Its text if it may hold a ``ModelNew``."""
 
@@ -413,7 +436,7 @@ _TASKS = (
 )
 _JOBS = (
     "SELECT seq, caller, work, policy, deadline_at, profile, (SELECT key FROM keys WHERE keys.job = jobs.id), "
-    "id, task, run, policy_version, priority, tag, submitted_at, "
+    "id, task, run, policy_version, priority, tag, submitted_at, training_stage, "
     "(SELECT content FROM texts WHERE sha256 = completion AND instr(content, 'class ModelNew')) "
     "FROM jobs WHERE status = 'queued' ORDER BY seq"
 )

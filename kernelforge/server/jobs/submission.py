@@ -19,16 +19,17 @@ from functools import partial
 from itertools import count
 from typing import Any
 
-from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult
+from kernelforge.client.models import Job, JobRequest, JobStatus, RewardResult, TrainingStage
 from kernelforge.errors import StoreError
 from kernelforge.records import Candidate
-from kernelforge.server.base import Caller, RequestRejected, utc_seconds
+from kernelforge.server.base import Caller, LRUCache, RequestRejected, utc_seconds
 from kernelforge.server.jobs.completion import JobCompletion
 from kernelforge.server.jobs.job_store import Batch, NewJob, NewKey, NewTask, NewText, TaskText
 from kernelforge.server.jobs.requests import ParsedCompletion, RequestParser, candidate_in, text_hash
 from kernelforge.server.jobs.results import Stored, failed, with_cache_age, without_candidate
 from kernelforge.server.jobs.scheduler import Scheduler
 from kernelforge.server.jobs.state import (
+    CORRECTNESS_POLICY,
     ActiveJob,
     Deadlines,
     EvaluationTask,
@@ -37,6 +38,7 @@ from kernelforge.server.jobs.state import (
     has_result,
     is_older,
     is_trajectory,
+    marked,
 )
 from kernelforge.workers.base import Engine
 
@@ -48,6 +50,8 @@ _AHEAD_RETRY_S = 1.0
 _MAX_STEP_S = 0.005
 """Longest time that one batch occupies the event loop before other requests get their turn."""
 _ID_BYTES = 8
+_GROUPS = 10_000
+"""Groups whose stage is in memory."""
 
 Outcome = Job | ActiveJob | RequestRejected
 
@@ -64,6 +68,8 @@ class ParsedRequest:
     policy: str
     key: str | None
     request_hash: str
+    stage: TrainingStage | None = None
+    """Stage of its run; set when it is accepted."""
 
 
 @dataclass(slots=True)
@@ -143,6 +149,8 @@ class Submission:
         self._new_task = partial(next, count(restored.next_task))
         self._random = b""
         self._rates = SubmissionRates()
+        self._stages: LRUCache[tuple[str, str], TrainingStage] = LRUCache(_GROUPS)
+        """Stages of groups."""
         self._pending_keys: dict[tuple[str, str], tuple[str, str]] = {}
         """Idempotency keys being committed."""
         self._pending_jobs: dict[str, tuple[asyncio.Future[None], Job | ActiveJob]] = {}
@@ -260,6 +268,9 @@ class Submission:
         if is_trajectory(parsed.request.tag):
             run.require_capacity(_AHEAD_RETRY_S)
         self._rates.take(parsed.caller)
+        parsed.stage = self._stage(parsed.request)
+        if parsed.stage == "correctness":
+            parsed.policy = CORRECTNESS_POLICY
         if is_older(parsed.request.policy_version, run.min_policy_version):
             message = f"policy_version {parsed.request.policy_version} is below the run's {run.min_policy_version}"
             result = failed("stale", message, policy=parsed.policy)
@@ -281,6 +292,22 @@ class Submission:
                 )  # fmt: skip
         self._require_room(parsed.request.run_id, parsed.caller)
         return self._queue(parsed, into, now)
+
+    def _stage(self, request: JobRequest) -> TrainingStage | None:
+        """Stage of the run, or that of the first job of the group: rewards of a group are compared with each other."""
+        stage = self._state.active.run(request.run_id).methods.stage
+        if stage is None or request.group_id is None:
+            return stage
+        group = (request.run_id, request.group_id)
+        first = self._stages.get(group)
+        if first is None:
+            rows = self._state.store.read(
+                "SELECT training_stage FROM jobs WHERE run = ? AND group_id = ? AND training_stage IS NOT NULL LIMIT 1",
+                group,
+            )
+            first = rows[0][0] if rows else stage
+            self._stages.put(group, first)
+        return first
 
     def _rejected(self, parsed: ParsedRequest, into: Accepted, now: float) -> Stored:
         """The evaluation of a completion without a candidate; no worker is needed."""
@@ -373,6 +400,7 @@ class Submission:
             profile=request.profile,
             evaluation_task=task,
             converted=completion.converted,
+            training_stage=parsed.stage,
         )
         self._state.active.add(active)
         self._scheduler.queue.set_share(parsed.caller.name, parsed.caller.share)
@@ -404,9 +432,9 @@ class Submission:
         *,
         evaluated_at: float | None = None,
     ) -> Job:
-        if parsed.completion.converted:
-            result = result.model_copy(update={"converted": True})
-            text = result.model_dump_json()
+        own = marked(result, parsed.completion.converted, parsed.stage)
+        if own is not result:
+            result, text = own, own.model_dump_json()
         job = self._job(parsed, now, status=status, finished_at=now, result=result)
         into.ended.append(job)
         into.batch.ended_of_runs.append((job.run_id, has_result(job)))
@@ -475,6 +503,7 @@ class Submission:
             result=text,
             group_id=request.group_id,
             prompt=prompt,
+            training_stage=parsed.stage,
         )
         into.batch.jobs.append(row)
         if parsed.key is not None:

@@ -306,7 +306,7 @@ class Sessions:
         assert job.result is not None
         result = job.result
         if result.outcome == "scored":
-            result = _in_session(row.policy, result, stored, earlier)
+            result = _in_session(result, stored, earlier)
         if result.outcome == "infra_error":
             raise missing_score(job.model_copy(update={"result": result}))
         _, task = self._service.find_task(row.task)
@@ -438,11 +438,12 @@ def _answered(request: TurnRequest, turns: list[TurnRow]) -> Turn | None:
     return before
 
 
-def _in_session(policy: str, alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
+def _in_session(alone: RewardResult, stored: Evaluated, earlier: Sequence[Attempt]) -> RewardResult:
     """The reward of a turn: unlike for a job, the policy sees the earlier turns."""
     before = [attempt.evaluation for attempt in earlier if attempt.evaluation is not None]
-    result = scored(policy, stored.evaluation, Context(stored.source, before, stored.profile))
-    return result.model_copy(update={"cached": alone.cached, "age_s": alone.age_s, "converted": alone.converted})
+    result = scored(alone.policy, stored.evaluation, Context(stored.source, before, stored.profile))
+    own = ("cached", "age_s", "converted", "training_stage")
+    return result.model_copy(update={name: getattr(alone, name) for name in own})
 
 
 def _unknown(session: str) -> RequestRejected:

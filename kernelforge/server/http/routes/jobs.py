@@ -10,12 +10,14 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.responses import Response
 
 from kernelforge.client.models import (
+    MAX_BATCH,
     MAX_WAIT_S,
     BatchAnswer,
     BatchItem,
     BatchRequest,
     CancelAnswer,
     CancelRequest,
+    GroupAnswer,
     Job,
     JobId,
     JobRequest,
@@ -83,6 +85,7 @@ def router(service: JobService) -> APIRouter:
     _submitting(api, service)
     _following(api, service)
     _waiting(api, service)
+    _groups(api, service)
     _cancelling(api, service)
     return api
 
@@ -249,6 +252,28 @@ def _waiting(api: APIRouter, service: JobService) -> None:
             ended = await service.wait(ids, body.k, body.timeout_s)
         done = {job.id for job in ended}
         return json_answer(WaitAnswer(ended=ended, pending=[job_id for job_id in ids if job_id not in done]))
+
+
+def _groups(api: APIRouter, service: JobService) -> None:
+    @api.get("/v1/groups", summary="Rewards of a group, smoothed", responses=documented(404, 422))
+    async def group(
+        request: Request,
+        caller: Reader,
+        group_id: Annotated[Name, Query()],
+        run_id: Annotated[Name, Query()] = "default",
+        size: Annotated[int | None, Query(ge=1, le=MAX_BATCH, description="Jobs that it has.")] = None,
+        wait_s: Annotated[
+            float, Query(ge=0, le=MAX_WAIT_S, allow_inf_nan=False, description="Hold the answer until all have ended.")
+        ] = 0.0,
+    ) -> GroupAnswer:
+        """The jobs of yours with a `group_id`. When all have ended, each has CUDA-L1's smoothed reward."""
+        answer = service.group(run_id, group_id, size, caller)
+        pending = [job.id for job in answer.jobs if not job.status.ended]
+        if pending and wait_s > 0:
+            async with limiter_of(request).waiting(request):
+                await service.wait(pending, None, wait_s)
+            answer = service.group(run_id, group_id, size, caller)
+        return answer
 
 
 def _cancelling(api: APIRouter, service: JobService) -> None:
