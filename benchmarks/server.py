@@ -1,17 +1,21 @@
 """Measure the reward server: answers from the cache, evaluations, what the server adds to them, what kills do to it.
 
-    python benchmarks/server.py [--part cached] [--part uncached] [--part load] [--rate 500] [--seconds 20]
-                                [--evaluations 100] [--requests 20000] [--distinct 2200] [--seed 1]
+    python benchmarks/server.py [--part cached] [--part uncached] [--part suites] [--part load] [--rate 500]
+                                [--seconds 20] [--evaluations 100] [--real-size 24] [--requests 20000]
+                                [--distinct 2200] [--seed 1]
 
 One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
 process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
-server, and a process that imports torch. Exits with 1 if a job is lost, ends twice, or is scored as what it is not.
+server, and a process that imports torch. Part ``suites`` judges tasks of real sizes completely and by
+``--sizes train``. Exits with 1 if a job is lost, ends twice, or is scored as what it is not, or where ``--sizes train``
+misses its target.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import time
 from collections import Counter
@@ -20,10 +24,14 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.server_parts.load import Load
-from benchmarks.server_parts.place import serving
-from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, restarts, side_by_side
+from benchmarks.server_parts.place import RELU, SOFTMAX, serving
+from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, real_size, restarts, side_by_side
 
-AT_ONCE = 8
+AT_ONCE, SLOTS = 8, 2
+TARGETS = {RELU: 2.0, SOFTMAX: 3.0}
+"""Evaluations per second on two cores that do nothing else."""
+TARGET_BYTES = 2_000_000_000
+"""Most memory of a slot, with its share of the compile workers."""
 
 
 def part_cached(options: argparse.Namespace) -> bool:
@@ -68,6 +76,27 @@ def part_uncached(options: argparse.Namespace) -> bool:
     return True
 
 
+def part_suites(options: argparse.Namespace) -> bool:
+    print(f"suites: {options.real_size} new kernels of each task, {AT_ONCE} waiting, {SLOTS} slots")
+    met = True
+    for task, target in TARGETS.items():
+        measured: dict[str, dict[str, float]] = {}
+        for sizes in ("all", "train"):
+            with serving("--slots", str(SLOTS), "--sizes", sizes) as server:
+                got = asyncio.run(real_size(server, task, options.real_size, AT_ONCE))
+            measured[sizes] = got
+            print(
+                f"  {task:<14} --sizes {sizes:<6} {got['per_s']:.2f}/s (target {target:g}), peak "
+                f"{got['peak_bytes'] / SLOTS / 1e9:.2f} GB a slot (target {TARGET_BYTES / 1e9:g}); load "
+                f"{os.getloadavg()[0]:.1f}",
+                flush=True,
+            )
+        train = measured["train"]
+        met = met and train["per_s"] >= target and train["peak_bytes"] <= SLOTS * TARGET_BYTES
+        print(f"  {task:<14} train over all: {train['per_s'] / measured['all']['per_s']:.1f}")
+    return met
+
+
 def part_load(options: argparse.Namespace) -> bool:
     begin = time.perf_counter()
     with serving("--slots", "2", "--run-limit", "2", "--compile-limit", "5", "--queue", "30000") as server:
@@ -99,7 +128,7 @@ def part_load(options: argparse.Namespace) -> bool:
     return not (load.lost or ledger.changed or mistakes)
 
 
-PARTS = {"cached": part_cached, "uncached": part_uncached, "load": part_load}
+PARTS = {"cached": part_cached, "uncached": part_uncached, "suites": part_suites, "load": part_load}
 
 
 def main() -> int:
@@ -108,6 +137,7 @@ def main() -> int:
     parser.add_argument("--rate", type=float, default=500.0, help="cached rewards offered per second")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long they are offered")
     parser.add_argument("--evaluations", type=int, default=100, help="kernels of part uncached")
+    parser.add_argument("--real-size", type=int, default=24, help="kernels of each task of part suites")
     parser.add_argument("--requests", type=int, default=20_000, help="requests of part load")
     parser.add_argument("--distinct", type=int, default=2_200, help="distinct completions among them, about")
     parser.add_argument("--kills", type=int, default=5, help="workers killed")

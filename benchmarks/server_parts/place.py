@@ -1,4 +1,4 @@
-"""A real reward server in a process of its own, on a suite of one small task, and the replies that are sent to it."""
+"""A real reward server in a process of its own, on suites of the benchmark, and the replies that are sent to it."""
 
 from __future__ import annotations
 
@@ -47,6 +47,76 @@ def get_init_inputs():
     return []
 '''
 TASK_NAME = "small/axpy"
+
+LEVEL1_SUITE = """title = "An elementwise task of the size that KernelBench 0.1 has at level 1"
+level = 1
+
+[[task]]
+name = "relu"
+title = "ReLU"
+tags = ["elementwise"]
+small = { ROWS = 64, COLS = 768 }
+hidden.odd = { ROWS = 35, COLS = 1027 }
+hidden.quad = { ROWS = 260, COLS = 132 }
+hidden.tiny = { ROWS = 5, COLS = 7 }
+"""
+LEVEL1_TASK = '''"""ReLU."""
+
+import torch
+import torch.nn as nn
+
+ROWS = 4096
+COLS = 393216
+
+
+class Model(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def get_inputs():
+    return [torch.rand(ROWS, COLS)]
+
+
+def get_init_inputs():
+    return []
+'''
+RELU, SOFTMAX = "level1/relu", "core/softmax"
+"""Tasks of real sizes."""
+_KERNELS = {
+    RELU: (
+        """__global__ void relu(const float* x, float* out, long long n) {
+    long long i = blockIdx.x * (long long)blockDim.x + threadIdx.x;
+    if (i < n) out[i] = fmaxf(x[i], 0.0f) + (x[i] == 1e30f ? VARIANT : 0.0f);
+}""",
+        "relu[ceil_div(x.numel(), 256), 256](x, out, i64(x.numel()))",
+    ),
+    SOFTMAX: (
+        """__device__ float reduced(float value, bool largest) {
+    __shared__ float parts[8];
+    for (int o = 16; o; o >>= 1) {
+        float other = __shfl_xor_sync(~0u, value, o);
+        value = largest ? fmaxf(value, other) : value + other;
+    }
+    if (threadIdx.x % 32 == 0) parts[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = parts[0];
+    for (int w = 1; w < 8; ++w) value = largest ? fmaxf(value, parts[w]) : value + parts[w];
+    __syncthreads();
+    return value;
+}
+__global__ void softmax(const float* x, float* out, int n) {
+    const float* row = x + (long long)blockIdx.x * n;
+    float most = -INFINITY, sum = 0.0f;
+    for (int i = threadIdx.x; i < n; i += 256) most = fmaxf(most, row[i]);
+    most = reduced(most, true);
+    for (int i = threadIdx.x; i < n; i += 256) sum += expf(row[i] - most);
+    sum = reduced(sum, false) + (most == 1e30f ? VARIANT : 0.0f);
+    for (int i = threadIdx.x; i < n; i += 256) out[(long long)blockIdx.x * n + i] = expf(row[i] - most) / sum;
+}""",
+        "softmax[x.shape[0], 256](x, out, i32(x.shape[1]))",
+    ),
+}
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 
 
@@ -69,6 +139,14 @@ def forward(x, y):
 """
 
 
+def real_size_reply(task: str, number: int) -> str:
+    """A right reply for a task of a real size, with machine code of its own for every number."""
+    source, launch = _KERNELS[task]
+    source = source.replace("VARIANT", f"{number}.0f")
+    plan = f"def forward(x):\n    out = empty_like(x)\n    {launch}\n    return out\n"
+    return f"```cuda\n{source}\n```\n```python\n{plan}```\n"
+
+
 class Server:
     """``kernelforge serve`` as a user starts it. It may be killed and started again on the same port and folder."""
 
@@ -77,6 +155,10 @@ class Server:
         self.suite.mkdir()
         (self.suite / "suite.toml").write_text(SUITE)
         (self.suite / "axpy.py").write_text(TASK)
+        self.level1 = folder / "level1"
+        self.level1.mkdir()
+        (self.level1 / "suite.toml").write_text(LEVEL1_SUITE)
+        (self.level1 / "relu.py").write_text(LEVEL1_TASK)
         self.log = folder / "serve.log"
         self._options = options
         self.port = 0
@@ -84,7 +166,8 @@ class Server:
 
     def start(self) -> None:
         """Start it and wait until it says where it listens."""
-        arguments = ["--suite", str(self.suite), "--results", str(self.results), "--port", str(self.port)]
+        suites = ["--suite", str(self.suite), "--suite", str(self.level1), "--suite", "core"]
+        arguments = [*suites, "--results", str(self.results), "--port", str(self.port)]
         command = [sys.executable, "-m", "kernelforge", "serve", *arguments, *self._options]
         begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
@@ -116,6 +199,22 @@ class Server:
         """Processor seconds of the gateway's own process so far."""
         assert self.process is not None
         return cpu_s_of(self.process.pid)
+
+    def workers_bytes(self) -> int:
+        """Memory of all workers and of their children now; what processes share is counted once."""
+        children: dict[int, list[int]] = {}
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError, IndexError, ValueError):
+                parent = (entry / "stat").read_text().rpartition(")")[2].split()[1]
+                children.setdefault(int(parent), []).append(int(entry.name))
+        pids, total = self.workers(), 0
+        while pids:
+            pid = pids.pop()
+            pids += children.get(pid, [])
+            with contextlib.suppress(OSError):
+                fields = re.findall(r"^Pss: *([0-9]+) kB", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.M)
+                total += 1024 * sum(map(int, fields))
+        return total
 
     def workers(self) -> list[int]:
         """Process ids of the workers that are children of the gateway."""

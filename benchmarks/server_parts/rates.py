@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from benchmarks.server_parts.http import Connections
-from benchmarks.server_parts.place import TASK_NAME, Server, cpu_s_of, reply
+from benchmarks.server_parts.place import TASK_NAME, Server, cpu_s_of, real_size_reply, reply
 from kernelforge.client.models import JobRequest, RewardResult
 
 DISTINCT = 32
@@ -159,6 +159,37 @@ async def side_by_side(server: Server, count: int, first: int, at_once: int) -> 
     seconds = time.perf_counter() - begin
     await connections.close()
     return {"per_s": count / seconds, "p50_ms": percentile(latencies, 0.5), "p99_ms": percentile(latencies, 0.99)}
+
+
+async def real_size(server: Server, task: str, count: int, at_once: int) -> dict[str, float]:
+    """New kernels for a task of a real size, ``at_once`` of them waiting; one each before them warms the slots."""
+    connections = Connections(server.port)
+    numbers = iter(range(at_once, at_once + count))
+    most, ended = 0, asyncio.Event()
+
+    async def judge(number: int) -> None:
+        answer = await connections.post("/v1/rewards", {"task": task, "completion": real_size_reply(task, number)})
+        assert answer.json()["result"]["components"]["correct"] == 1, answer.body
+
+    async def client() -> None:
+        for number in numbers:
+            await judge(number)
+
+    async def watch() -> None:
+        nonlocal most
+        while not ended.is_set():
+            most = max(most, await asyncio.to_thread(server.workers_bytes))
+            await asyncio.sleep(0.5)
+
+    watching = asyncio.create_task(watch())
+    await asyncio.gather(*map(judge, range(at_once)))
+    begin = time.perf_counter()
+    await asyncio.gather(*(client() for _ in range(at_once)))
+    seconds = time.perf_counter() - begin
+    ended.set()
+    await watching
+    await connections.close()
+    return {"per_s": count / seconds, "peak_bytes": most}
 
 
 def direct(count: int, first: int, server: Server) -> float:
