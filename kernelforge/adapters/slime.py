@@ -25,21 +25,33 @@ def reward_function(scorer: Scorer | None = None) -> Callable[..., Awaitable[Any
         """Reward of one sample, or the rewards of a list of them.
 
         A reward is a number, or with ``--reward-key`` a dictionary that has it under that key. It is None, respectively
-        the dictionary's is, where there is no score and :func:`keep_scored` is in use.
+        the dictionary's is, where there is no score and :func:`keep_scored` is in use, and for a sample that slime
+        aborted: its partial response is not evaluated, and scored when ``--partial-rollout`` has completed it.
 
         Raises:
             MissingRewardError: trouble of the server's, without the filter.
         """
         samples = sample if isinstance(sample, list) else [sample]
-        tasks = [task_of(each.metadata, each.label) for each in samples]
-        results = await scorer_used.score_many(tasks, [each.response for each in samples])
-        answers = [_answer(args, result) for result in results]
+        complete = [each for each in samples if not is_aborted(each)]
+        tasks = [task_of(each.metadata, each.label) for each in complete]
+        results = iter(await scorer_used.score_many(tasks, [each.response for each in complete]))
+        answers = [_no_reward(args) if is_aborted(each) else _answer(args, next(results)) for each in samples]
         return answers if isinstance(sample, list) else answers[0]
 
     return custom_rm
 
 
 custom_rm = reward_function()
+
+
+def is_aborted(sample: Any) -> bool:
+    """Whether a sample's status is slime's ``ABORTED``: its response is a part, which slime keeps and continues."""
+    return getattr(getattr(sample, "status", None), "value", None) == "aborted"
+
+
+def _no_reward(args: Any) -> Any:
+    key = getattr(args, "reward_key", None)
+    return {key: None} if key else None
 
 
 def keep_scored(args: Any, samples: Sequence[Any], **kwargs: Any) -> bool:

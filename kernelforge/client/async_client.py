@@ -330,6 +330,10 @@ class AsyncClient(ClientBase[AsyncTransport]):
         request = checked(SessionRequest, fields)
         return AsyncConversation(self, await self._ask(calls.open_session(request)))
 
+    async def resume(self, session_id: str) -> AsyncConversation:
+        """A conversation that was begun before, also by another process."""
+        return AsyncConversation(self, await self._ask(calls.session(session_id)))
+
     async def _ask(self, call: RequestSpec[T], timeout_s: float | None = None) -> T:
         return await self._transport.run(flow.ask(self._transport, call, self._settings.limits(timeout_s)))
 
@@ -341,6 +345,9 @@ class AsyncConversation:
         self._client = client
         self._session = session
         self._turns = list(session.turns)
+        self.unanswered: str | None = None
+        """The reply whose turn was sent and not answered, because the call was cancelled or failed: sent again, it gets
+        the answer of that turn."""
 
     @property
     def id(self) -> str:
@@ -350,6 +357,24 @@ class AsyncConversation:
     def prompt(self) -> str:
         """The first prompt for the model."""
         return self._session.prompt
+
+    @property
+    def task(self) -> str:
+        return self._session.task
+
+    @property
+    def turns(self) -> list[Turn]:
+        """The turns so far."""
+        return list(self._turns)
+
+    @property
+    def observation(self) -> str:
+        """The message that the next reply answers: the first prompt, or the last turn's observation."""
+        return self._turns[-1].observation if self._turns else self.prompt
+
+    @property
+    def done(self) -> bool:
+        return len(self._turns) >= self._session.max_turns
 
     @property
     def messages(self) -> list[dict[str, str]]:
@@ -374,7 +399,9 @@ class AsyncConversation:
         fields = {"number": number, "completion": completion, "deadline_s": deadline_s}
         request = checked(TurnRequest, fields | {"policy_version": policy_version})
         limit_s = self._client._settings.time_s(timeout_s)
+        self.unanswered = completion
         turn = await self._client._ask(calls.turn(self.id, request, limit_s), limit_s)
+        self.unanswered = None
         self._turns.append(turn)
         return turn
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 from dataclasses import dataclass, field
+from enum import Enum
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,6 +13,13 @@ import pytest
 
 from kernelforge.adapters.slime import FILTER, custom_rm, keep_scored
 from kernelforge.errors import MissingRewardError
+
+
+class Status(Enum):
+    """As ``Sample.Status``."""
+
+    COMPLETED = "completed"
+    ABORTED = "aborted"
 
 
 @dataclass
@@ -22,6 +30,7 @@ class Sample:
     label: str | None = "core/swish"
     metadata: dict[str, Any] = field(default_factory=dict)
     reward: Any = None
+    status: Status = Status.COMPLETED
 
     def get_reward_value(self, args: Any) -> Any:
         return self.reward if not args.reward_key else self.reward[args.reward_key]
@@ -50,6 +59,16 @@ def test_a_reward_key_finds_the_reward_among_its_components(server) -> None:
 def test_trouble_is_raised_where_nothing_would_drop_the_sample(server) -> None:
     with pytest.raises(MissingRewardError):
         asyncio.run(custom_rm(arguments(), Sample("infra")))
+
+
+def test_a_partial_response_is_scored_once_it_is_complete(server) -> None:
+    group = [Sample("1.5"), Sample("2.", status=Status.ABORTED)]
+    assert asyncio.run(custom_rm(arguments(), group)) == [1.5, None]
+    assert asyncio.run(custom_rm(arguments(reward_key="score"), group[1])) == {"score": None}
+    assert [request.completion for request in server.scored] == ["1.5"]
+    group[1].response += "5"
+    group[1].status = Status.COMPLETED
+    assert asyncio.run(custom_rm(arguments(), group[1])) == 2.5
 
 
 @pytest.mark.parametrize("reward_key", [None, "score"])

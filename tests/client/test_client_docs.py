@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -17,7 +18,7 @@ def test_the_examples_on_the_page_run(
 ) -> None:
     monkeypatch.setenv("KERNELFORGE_SERVER", server.url)
     examples = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(examples) == 5
+    assert len(examples) == 7
     prompts: list[str] = []
     names = {
         "reply": "1.5",
@@ -27,7 +28,20 @@ def test_the_examples_on_the_page_run(
     }
     for example in examples:
         exec(compile(example, PAGE.name, "exec"), names)
+
+    async def write(_: object) -> str:
+        return "1.5"
+
+    asyncio.run(names["episodes"](write))
+    asyncio.run(names["gather_step"](write, []))
     output = capsys.readouterr().out
-    for line in ("1.5 OK None", "0 scored 2.5", "1 scored 3.5", "2 infra_error None", "1.5 OK True"):
+    for line in (
+        "1.5 OK None",
+        "0 scored 2.5",
+        "1 scored 3.5",
+        "2 infra_error None",
+        "1.5 OK True",
+        "16 for this step, 8 for the next",
+    ):
         assert line in output.splitlines()
     assert prompts == ["Write it.", "Faster.", "Faster.", "Faster."]
