@@ -28,7 +28,7 @@ async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds
     wrong = 0
     begin = time.perf_counter() + 0.1
 
-    async def send(number: int) -> None:
+    async def send_when_due(number: int) -> None:
         nonlocal wrong
         due = begin + number / rate
         await asyncio.sleep(due - time.perf_counter())
@@ -41,7 +41,7 @@ async def open_loop(send: Callable[[int], Awaitable[bool]], rate: float, seconds
 
     async with asyncio.TaskGroup() as group:
         for number in range(int(rate * seconds)):
-            group.create_task(send(number))
+            group.create_task(send_when_due(number))
     return latencies, wrong
 
 
