@@ -1,14 +1,14 @@
 """Measure the reward server: answers from the cache, evaluations, what the server adds to them, what kills do to it.
 
-    python benchmarks/server.py [--part cached] [--part uncached] [--part suites] [--part load] [--rate 500]
-                                [--seconds 20] [--evaluations 100] [--real-size 24] [--requests 20000]
+    python benchmarks/server.py [--part cached] [--part limit] [--part uncached] [--part suites] [--part load]
+                                [--rate 500] [--seconds 20] [--evaluations 100] [--real-size 24] [--requests 20000]
                                 [--distinct 2200] [--seed 1]
 
 One real ``kernelforge serve`` on the emulated device per part, on a port of 127.0.0.1; the load comes from this
 process, which shares the machine's cores with it. Peers in the same run: a bare FastAPI route, an evaluator without a
-server, and a process that imports torch. Part ``suites`` judges tasks of real sizes completely and by
-``--sizes train``. Exits with 1 if a job is lost, ends twice, or is scored as what it is not, or where ``--sizes train``
-misses its target.
+server, and a process that imports torch. Part ``limit`` raises the rate until one server falls behind. Part ``suites``
+judges tasks of real sizes completely and by ``--sizes train``. Exits with 1 if a job is lost, ends twice, or is scored
+as what it is not, or where ``--sizes train`` misses its target.
 """
 
 from __future__ import annotations
@@ -28,6 +28,9 @@ from benchmarks.server_parts.place import RELU, SOFTMAX, serving
 from benchmarks.server_parts.rates import bare, cached, direct, one_by_one, real_size, restarts, side_by_side
 
 AT_ONCE, SLOTS = 8, 2
+RATES = (250.0, 500.0, 750.0, 1000.0, 1250.0, 1500.0, 2000.0, 3000.0)
+LATE_MS = 250.0
+"""An open-loop p99 above it means that the queue grows."""
 TARGETS = {RELU: 2.0, SOFTMAX: 3.0}
 """Evaluations per second on two cores that do nothing else."""
 TARGET_BYTES = 2_000_000_000
@@ -46,6 +49,24 @@ def part_cached(options: argparse.Namespace) -> bool:
         )
     print(f"  ratio of processor time to the bare route: {served['cpu_us'] / peer['cpu_us']:.2f}")
     return served["wrong"] == 0
+
+
+def part_limit(options: argparse.Namespace) -> bool:
+    print(f"limit: cached rewards, each a durable job, offered for {options.seconds:g} s at rising rates")
+    kept_up: float | None = None
+    with serving("--slots", "1") as server:
+        for rate in RATES:
+            side = asyncio.run(cached(server, rate, options.seconds))
+            cores = side["cpu_us"] * rate / 1e6
+            print(
+                f"  {rate:>5g}/s  p50 {side['p50_ms']:.1f} ms, p99 {side['p99_ms']:.1f} ms, "
+                f"worst {side['max_ms']:.0f} ms; {side['cpu_us']:.0f} us each, {cores:.0%} of a core"
+            )
+            if side["wrong"] or side["p99_ms"] > LATE_MS:
+                break
+            kept_up = rate
+    print(f"  one server keeps up with {kept_up or 0:g} rewards a second: its p99 is below {LATE_MS:g} ms")
+    return kept_up is not None
 
 
 def part_uncached(options: argparse.Namespace) -> bool:
@@ -128,7 +149,13 @@ def part_load(options: argparse.Namespace) -> bool:
     return not (load.lost or ledger.changed or mistakes)
 
 
-PARTS = {"cached": part_cached, "uncached": part_uncached, "suites": part_suites, "load": part_load}
+PARTS = {
+    "cached": part_cached,
+    "limit": part_limit,
+    "uncached": part_uncached,
+    "suites": part_suites,
+    "load": part_load,
+}
 
 
 def main() -> int:
